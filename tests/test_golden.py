@@ -15,6 +15,7 @@ from tests.golden.samples import PAGE, RECORD, SAMPLES
 
 FOLDER = Path(__file__).parent / "golden"
 EARLIER = [n for n, row in levels.LEVELS.items() if row.numerics > 1]  # which files of numerics versions 1 and 2 have
+WITH_MODEL = [n for n, row in levels.LEVELS.items() if row.needs_language_model]
 LONG = [
     n for n in levels.LEVELS if n not in EARLIER
 ]  # which small files with an index have, written before short streams
@@ -46,6 +47,20 @@ def test_golden_files_decode_and_are_still_written(name, level):
 @pytest.mark.parametrize("numerics", [1, 2])
 def test_golden_files_of_earlier_numerics_versions_decode(name, level, numerics):
     assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics{numerics}.sqz").read_bytes()) == SAMPLES[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [pytest.param(name, level, marks=[pytest.mark.slow] * (level > 7)) for name in SAMPLES for level in WITH_MODEL],
+)
+def test_golden_files_of_numerics_version_4_decode(name, level):
+    assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics4.sqz").read_bytes()) == SAMPLES[name]
+
+
+def test_a_golden_file_with_repeats_decodes_and_is_still_written():
+    coded = (FOLDER / "repeats.8.sqz").read_bytes()  # missing: run `make golden`
+    assert squeeze.decompress(coded, threads=2) == samples.REPEATS
+    assert samples.with_repeats() == coded, "the format changed: it needs a new numerics version"
 
 
 @pytest.mark.parametrize("name", samples.BATCHES)
@@ -111,6 +126,7 @@ def test_every_golden_file_is_tested():
     known |= {f"{name}.{level}.numerics{n}.sqz" for name in SAMPLES for level in EARLIER for n in (1, 2)}
     known |= {f"{name}.{level}.long.sqz" for name in SAMPLES for level in LONG}
     known |= {f"{name}.8.{form}.sqz" for name in samples.BATCHES for form in ("batches", "numerics3")}
+    known |= {f"{name}.{level}.numerics4.sqz" for name in SAMPLES for level in WITH_MODEL} | {"repeats.8.sqz"}
     known |= {f"dictionary.5.{part}.sqz" for part in ("numerics1", "numerics2", "numerics2.record", "record")}
     assert {path.name for path in FOLDER.glob("*.sqz")} == known
 

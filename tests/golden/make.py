@@ -11,7 +11,7 @@ import squeeze
 from squeeze.codecs.stream import levels
 from squeeze.packing.container import LEVELS
 from tests.golden.checkpoint import golden_checkpoint
-from tests.golden.samples import BATCHES, PAGE, SAMPLES, coded, in_batches, tuned_dictionary
+from tests.golden.samples import BATCHES, PAGE, SAMPLES, coded, in_batches, tuned_dictionary, with_repeats
 
 FOLDER = Path(__file__).parent
 
@@ -23,6 +23,10 @@ def main() -> None:
             if not path.exists():
                 path.write_bytes(coded(data, level))
                 sys.stdout.write(f"wrote {path.name}\n")
+    path = FOLDER / "repeats.8.sqz"
+    if not path.exists():
+        path.write_bytes(with_repeats())
+        sys.stdout.write(f"wrote {path.name}\n")
     known = FOLDER / "dictionary.5.network.sqzp"
     if not known.exists():
         known.write_bytes(tuned_dictionary())

@@ -48,6 +48,14 @@ def in_batches(data: bytes) -> bytes:
     return squeeze.compress(data, 8, lanes=7, batch=5, verify=False)
 
 
+REPEATS = b"".join(b"2026-05-20 10:%02d:%02d status installed node-%03d\n" % (i // 7, i * 9 % 60, i) for i in range(40))
+
+
+def with_repeats() -> bytes:
+    """A golden file with entries that do not go through the language model."""
+    return squeeze.compress(REPEATS, 8, lanes=2, verify=False)
+
+
 def coded(data: bytes, level: int) -> bytes:
     """A golden file, by the models of this level whatever lower ones bring; at levels 7 to 9 with an index, where a
     short stream would be level 6's."""

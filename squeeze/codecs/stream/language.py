@@ -15,7 +15,8 @@ from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.tokenwise import drafts, lanes, mixing
 from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_POSITIONS, LaneLayout
 from squeeze.codecs.tokenwise.presets import TokenPreset
-from squeeze.errors import DeviceError, LevelError, printable
+from squeeze.codecs.tokenwise.repeats import TAIL
+from squeeze.errors import DamagedError, DeviceError, LevelError, printable
 from squeeze.lm import devices, llamacpp, models
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.llamacpp import LlamaCpp
@@ -137,7 +138,9 @@ class Language:
     ) -> np.ndarray:
         """The `length` bytes of a text, as uint8; faster where they are as guessed. A recorder measures what they cost.
         Raises DamagedError or LimitError."""
-        layout = LaneLayout.read(payload, length, self.text.in_batches)
+        layout = LaneLayout.read(payload, length, self.text.in_batches, self.text.repeats)
+        if layout.repeats and self.bound:
+            raise DamagedError("llama.cpp runs all of a text, and a block leaves some of it out: the file is damaged")
         preset = self.text.preset(length, layout.window, layout.lanes, layout.window, layout.batch)
         needed, fits = memory_to_restore(self.model, layout, preset), None
         if self.limits:
@@ -153,7 +156,8 @@ def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPre
     """About how many bytes restoring a text takes."""
     size, leaves = sum(layout.lengths), model.leaves.size
     rows = 2 * max(layout.lanes, drafts.ROWS)
-    cache = (layout.lanes * (layout.seen + _SPARE_POSITIONS) + rows) * model.size_of_position
+    tails = layout.lanes * TAIL if layout.repeats else 0
+    cache = (layout.lanes * (layout.seen + _SPARE_POSITIONS) + rows + 2 * tails) * model.size_of_position
     frequencies = (rows + 16) * leaves * 12
     mixers = mixing.memory(model, preset, size, cores.available())
     return model.size + cache + frequencies + mixers + size + 4 * layout.entries

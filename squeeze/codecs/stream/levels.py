@@ -34,6 +34,7 @@ class TextModel:
     bytewise: Preset = BYTEWISE  # the contexts of bytes beside the language model
     arithmetic: int = 2  # of the language model: see lm/weights.py
     in_batches: bool = False  # whether lanes are coded in batches, and not in turns
+    repeats: bool = True  # whether entries that repeat may go without the language model
 
     def preset(
         self, size: int, context: int, lanes: int | None, window: int | None, batch: int | None = None
@@ -41,7 +42,7 @@ class TextModel:
         """For a text of `size` bytes and a language model trained on `context` positions."""
         window = min(window or self.window, max(context - SINK, SINK))
         lanes = lanes or min(max(size // self.lane_bytes, 1), self.most_lanes)
-        return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16, batch or 0)
+        return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16, batch or 0, self.repeats)
 
 
 def _deep(number: int, kind: str, network: int = 2) -> "DeepPreset":
@@ -102,28 +103,30 @@ _ROWS = (
     Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, beside=Beside(3, 1 << 18)),
     Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 3, beside=_UNREAD),
     Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 3, beside=_UNREAD),
-    Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 4, TextModel(512, 64, 1 << 13, 16)),
-    Level(8, "language model", 1_400, partial(_deep, 6), False, 4, TextModel(1024, 16, 1 << 14, 4)),
-    Level(9, "language model, long window", 700, partial(_deep, 6), False, 4, TextModel(4096, 4, 1 << 18, 1)),
+    Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 6, TextModel(512, 64, 1 << 13, 16)),
+    Level(8, "language model", 1_400, partial(_deep, 6), False, 6, TextModel(1024, 16, 1 << 14, 4)),
+    Level(9, "language model, long window", 700, partial(_deep, 6), False, 6, TextModel(4096, 4, 1 << 18, 1)),
 )
 LEVELS = {row.number: row for row in _ROWS}
 _WITH_TEXT = [(row, row.text) for row in _ROWS if row.text is not None]
+_WITH_ALL = [(row, replace(text, repeats=False)) for row, text in _WITH_TEXT]  # all entries go through the model
 _EARLIER = (  # what files were written by before
     *(replace(LEVELS[number], models=partial(_first_deep, number), numerics=1) for number in (5, 6)),
     *(replace(LEVELS[number], models=partial(_deep, number, network=1), numerics=2) for number in (5, 6)),
     *(
         replace(row, models=presets.LARGE.__getitem__, numerics=1, text=replace(text, arithmetic=1))
-        for row, text in _WITH_TEXT
+        for row, text in _WITH_ALL
     ),
     *(
         replace(row, models=partial(_deep, 6, network=1), numerics=numerics, text=replace(text, in_batches=batches))
-        for row, text in _WITH_TEXT
+        for row, text in _WITH_ALL
         for numerics, batches in ((2, False), (3, True))
     ),
+    *(replace(row, numerics=4, text=text) for row, text in _WITH_ALL),
 )
 
 _IN_BATCHES = {  # what files are written by where that is asked for
-    row.number: replace(row, numerics=5, text=replace(text, in_batches=True)) for row, text in _WITH_TEXT
+    row.number: replace(row, numerics=5, text=replace(text, in_batches=True)) for row, text in _WITH_ALL
 }
 
 

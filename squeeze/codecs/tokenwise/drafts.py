@@ -6,21 +6,34 @@ guessed, and the model runs over that too. What it says holds as long as the gue
 one on it is forgotten. No guess changes what is decoded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from squeeze.codecs.tokenwise.arrays import TokenMix
 from squeeze.codecs.tokenwise.bias import Bias
-from squeeze.codecs.tokenwise.counting import HOST, Counting
+from squeeze.codecs.tokenwise.counting import Counting
+from squeeze.codecs.tokenwise.feed import Feed
 from squeeze.codecs.tokenwise.layout import LaneLayout
+from squeeze.codecs.tokenwise.repeats import TAIL, Repeats
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
 from squeeze.numerics.team import Team
 
-__all__ = ["Frequencies", "Guess", "follow_matches", "frequencies", "token_ids"]
+__all__ = [
+    "Frequencies",
+    "Guess",
+    "Past",
+    "PastWithRepeats",
+    "follow",
+    "follow_matches",
+    "frequencies",
+    "rule_out",
+    "token_ids",
+]
 
-Guess = Callable[[int, int, int], np.ndarray]  # of lane, step and most: int64, entries that may come from that step on
+# Of lane, step and most: entries int64 that may be fed from that step on, and the step predicted after each; -1: none.
+Guess = Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]
 ROWS = 64  # of frequencies that are kept of a group: 49,152 leaves make 400 kB a row
 _MOST = 7  # guesses at a time by a match: they cost time where they are wrong
 
@@ -30,16 +43,94 @@ def token_ids(model: LanguageModel, entries: np.ndarray) -> np.ndarray:
     return np.where(entries < 0, model.start_token, model.leaves[np.maximum(entries, 0)]).astype(np.int64)
 
 
-def follow_matches(mix: TokenMix) -> Guess:
+def rule_out(counts: Any, rows: np.ndarray, leaves: np.ndarray) -> None:
+    """Leave next to nothing of the frequency of a leaf in each of these rows: int64, -1 where none is ruled out."""
+    for i in np.flatnonzero(leaves >= 0):
+        row, leaf = counts[rows[i]], leaves[i]
+        row[leaf + 1 :] -= row[leaf + 1] - row[leaf] - np.uint64(1)
+
+
+def follow_matches(mix: TokenMix, repeats: Repeats | None) -> Guess:
     """Guesses as many entries as the lane's match is long: those that followed where it was found."""
 
-    def guess(lane: int, step: int, most: int) -> np.ndarray:
+    def guess(lane: int, step: int, most: int) -> tuple[np.ndarray, np.ndarray]:
         pointer, length = mix.token_matches[lane]
+        if repeats is not None and repeats.ruled_out[lane] >= 0:
+            length = 0
         entries = mix.tokens[pointer : pointer + min(length, most, _MOST)]
         wrong = np.flatnonzero(entries < 0)  # not there yet, or a byte
-        return entries[: wrong[0]] if wrong.size else entries
+        entries = entries[: wrong[0]] if wrong.size else entries
+        return entries, step + 1 + np.arange(entries.size)
 
     return guess
+
+
+def follow(feed: Feed) -> Guess:
+    """Guesses what is fed of known entries."""
+    steps = np.full(feed.fed.shape, -1, np.int64)
+    there = np.arange(feed.steps) < feed.counts[:, None]
+    steps[np.nonzero(there)[0], feed.rows[there]] = np.nonzero(there)[1]
+
+    def guess(lane: int, step: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+        if step >= feed.counts[lane]:
+            return feed.fed[lane, :0], steps[lane, :0]
+        first = feed.rows[lane, step] + 1
+        last = min(first + most, feed.rows[lane, feed.counts[lane] - 1] + 1)
+        return feed.fed[lane, first:last], steps[lane, first:last]
+
+    return guess
+
+
+class Past:
+    """What is known of lanes all entries of which go through the model."""
+
+    tail = 0
+
+    def __init__(self, layout: LaneLayout):
+        self._layout = layout
+
+    def there(self, begin: int, active: int) -> np.ndarray:
+        """Lanes from `begin` on, int64, that have an entry at a step where the first `active` of them may have one."""
+        return np.arange(active)
+
+    def left(self, lane: int, step: int) -> int:
+        """Entries that a lane has left before a step."""
+        return self._layout.count(lane) - step
+
+    def rule_out(self, begin: int, lanes: np.ndarray, counts: Any, rows: np.ndarray) -> None:
+        """Take what lanes from `begin` on cannot have next out of their frequencies, counts[rows]."""
+
+    def fed(self, begin: int, entries: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Lanes from `begin` on that had an entry at this step, and what is fed before the next one: int64."""
+        yield from enumerate(entries[:, None])
+
+
+class PastWithRepeats(Past):
+    """What is known of lanes in which runs of entries go without the model."""
+
+    tail = TAIL
+
+    def __init__(self, mix: TokenMix, repeats: Repeats):
+        self._mix, self._repeats = mix, repeats
+        self._places = mix.token_places.copy()
+
+    def there(self, begin: int, active: int) -> np.ndarray:
+        lanes = slice(begin, begin + active)
+        self._places[lanes] = self._mix.token_places[lanes]
+        return np.flatnonzero(self._places[lanes] < self._repeats.ends[lanes])
+
+    def left(self, lane: int, step: int) -> int:
+        return int(self._repeats.ends[lane] - self._mix.token_places[lane])
+
+    def rule_out(self, begin: int, lanes: np.ndarray, counts: Any, rows: np.ndarray) -> None:
+        rule_out(counts, rows[lanes], self._repeats.ruled_out[begin + lanes])
+
+    def fed(self, begin: int, entries: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        for lane in range(entries.size):
+            before, now = self._places[begin + lane], self._mix.token_places[begin + lane]
+            if now > before:
+                tail = max(before + 1, now - TAIL)
+                yield lane, self._mix.tokens[[before, *range(tail, now)]].astype(np.int64)
 
 
 class Frequencies(Protocol):
@@ -54,8 +145,8 @@ class Frequencies(Protocol):
     def look(self, step: int, active: int) -> None:
         """Have the frequencies of the first `active` lanes ready."""
 
-    def take(self, entries: np.ndarray) -> None:
-        """int64: what the first lanes' entries proved to be."""
+    def take(self, step: int, entries: np.ndarray) -> None:
+        """int64: what the first lanes' entries proved to be at a step."""
 
 
 def frequencies(
@@ -66,12 +157,13 @@ def frequencies(
     guess: Guess,
     bias: Bias,
     team: Team,
-    counting: Counting = HOST,
+    counting: Counting,
+    past: Past,
 ) -> Frequencies:
     """Of a model's lanes from `begin` to `end`: guessed ahead, unless they go in lockstep."""
     if model.lockstep:
         return _InStep(model, layout, end - begin, bias, team, counting)
-    return _Ahead(model, layout, begin, end, guess, bias, team, counting)
+    return _Ahead(model, layout, begin, end, guess, bias, team, counting, past)
 
 
 class _InStep:
@@ -91,7 +183,7 @@ class _InStep:
             self._session.forward(token_ids(self._model, self._entries))
             self._session.cdf(np.arange(active), self._bias.values(step), self.counts, self.rows[:active])
 
-    def take(self, entries: np.ndarray) -> None:
+    def take(self, step: int, entries: np.ndarray) -> None:
         self._entries[: len(entries), 0] = entries
 
 
@@ -108,61 +200,74 @@ class _Ahead:
         bias: Bias,
         team: Team,
         counting: Counting,
+        past: Past,
     ):
         lanes = end - begin
-        depth = max(1, ROWS // lanes)
-        self._model, self._layout, self._begin, self._guess, self._bias = model, layout, begin, guess, bias
-        self._session = cast(FreeLaneStates, model.session(lanes, layout.seen, lanes * depth, team))
-        self._entries = np.full((lanes, depth), -1, np.int64)  # the latest of each lane, and guesses after it
-        self._made, self._used = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # rows of each lane
-        self.counts = counting.room(lanes * depth, model.leaves.size)
-        self.rows = np.arange(lanes) * depth
+        self._depth = max(1, ROWS // lanes)
+        width = self._depth + past.tail
+        self._model, self._begin, self._guess, self._bias, self._past = model, begin, guess, bias, past
+        self._session = cast(FreeLaneStates, model.session(lanes, layout.seen, lanes * width, team))
+        self._waiting = [np.full(1, -1, np.int64)] * lanes  # of each lane, what is known and to be fed
+        self._entries = np.full((lanes, width), -1, np.int64)  # what each lane was fed last, guesses among it
+        self._steps = np.full((lanes, width), -1, np.int64)  # which step is predicted after each; -1: none
+        self._made, self._used = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # places in these rows
+        self.counts = counting.room(lanes * self._depth, model.leaves.size)
+        self.rows = np.arange(lanes) * self._depth
 
     def look(self, step: int, active: int) -> None:
-        """Run the model on those of the first `active` lanes of which nothing is known."""
-        lanes = np.flatnonzero(self._used[:active] == self._made[:active])
-        if not lanes.size:
-            return
-        fed = np.zeros(active, np.int64)
-        fed[lanes] = 1
-        if self._entries.shape[1] > 1:
-            fed[lanes] += [self._fill(int(lane), step) for lane in lanes]
-        tokens = token_ids(self._model, self._entries[:active, : fed.max()])
+        there = self._past.there(self._begin, active)
+        lanes = np.array([lane for lane in there if self._waiting[lane].size], np.int64)
+        if lanes.size:
+            self._feed(step, lanes)
+        self._past.rule_out(self._begin, there, self.counts, self.rows)
+
+    def _feed(self, step: int, lanes: np.ndarray) -> None:
+        """Run the model on what waits, and on guesses after it."""
+        fed = np.zeros(lanes[-1] + 1, np.int64)
+        fed[lanes] = [self._fill(int(lane), step) for lane in lanes]
+        tokens = token_ids(self._model, self._entries[: fed.size, : fed.max()])
         self._session.forward(tokens, fed)
-        self._made[lanes], self._used[lanes] = fed[lanes], 0
-        depth = self._entries.shape[1]
-        self.rows[lanes] = lanes * depth
-        offsets = np.arange(fed.max())
-        is_fed = offsets < fed[:, None]
-        steps = np.broadcast_to(step + offsets, is_fed.shape)[is_fed]
-        places = (np.arange(active)[:, None] * depth + offsets)[is_fed]
-        rounds = steps // self._bias.round_steps
+        self._made[lanes], self.rows[lanes] = fed[lanes], lanes * self._depth
+        steps = self._steps[: fed.size, : fed.max()]
+        asked = (np.arange(fed.max()) < fed[:, None]) & (steps >= 0)
+        places = (np.arange(fed.size)[:, None] * self._depth + np.cumsum(asked, 1) - 1)[asked]
+        rows = (np.cumsum(fed)[:, None] - fed[:, None] + np.arange(fed.max()))[asked]
+        rounds = steps[asked] // self._bias.round_steps
         for number in range(rounds.min(), rounds.max() + 1):
-            rows = np.flatnonzero(rounds == number)
-            self._session.cdf(rows, self._bias.values(number * self._bias.round_steps), self.counts, places[rows])
+            some = np.flatnonzero(rounds == number)
+            values = self._bias.values(number * self._bias.round_steps)
+            self._session.cdf(rows[some], values, self.counts, places[some])
 
     def _fill(self, lane: int, step: int) -> int:
-        """Put guesses after a lane's latest entry; how many. They reach no further than the next round of biases."""
-        every = self._bias.round_steps
-        most = min(
-            self._entries.shape[1] - 1,
-            self._layout.count(self._begin + lane) - step - 1,
-            every - step % every + every - 1,
-        )
-        guessed = self._guess(self._begin + lane, step, most)[:most] if most > 0 else ()
-        self._entries[lane, 1 : 1 + len(guessed)] = guessed
-        return len(guessed)
+        """Enter what waits for a lane, and guesses; how many. They reach no further than the next round of biases."""
+        waiting, every = self._waiting[lane], self._bias.round_steps
+        known = waiting.size
+        self._waiting[lane] = waiting[:0]
+        self._entries[lane, :known], self._steps[lane, :known] = waiting, -1
+        self._steps[lane, known - 1], self._used[lane] = step, known - 1
+        most = min(self._entries.shape[1] - known, self._past.left(self._begin + lane, step) - 1)
+        if most <= 0:
+            return known
+        guessed, steps = self._guess(self._begin + lane, step, most)
+        allowed = (steps < step - step % every + 2 * every) & (np.cumsum(steps >= 0) < self._depth)
+        count = int(np.flatnonzero(~allowed)[0]) if not allowed.all() else steps.size
+        self._entries[lane, known : known + count] = guessed[:count]
+        self._steps[lane, known : known + count] = steps[:count]
+        return known + count
 
-    def take(self, entries: np.ndarray) -> None:
-        active = len(entries)
-        lanes = np.arange(active)
-        self._used[:active] += 1
-        used, made = self._used[:active], self._made[:active]
-        guessed = self._entries[lanes, np.minimum(used, self._entries.shape[1] - 1)]
-        wrong = (used < made) & (guessed != entries)
-        if wrong.any():
-            self._session.take_back(np.where(wrong, made - used, 0))
-            made[wrong] = used[wrong]
-        over = used == made
-        self._entries[:active, 0][over] = entries[over]
-        self.rows[:active] += 1
+    def take(self, step: int, entries: np.ndarray) -> None:
+        back = np.zeros(entries.size, np.int64)
+        for lane, fed in self._past.fed(self._begin, entries):
+            used, made, right = self._used[lane], self._made[lane], 0
+            while right < fed.size and used + 1 < made and self._entries[lane, used + 1] == fed[right]:
+                used, right = used + 1, right + 1
+            if right == fed.size and self._steps[lane, used] == step + 1:
+                self._used[lane] = used
+                self.rows[lane] += 1
+                continue
+            if right == fed.size:  # what comes after it was guessed otherwise
+                used, right = used - 1, right - 1
+            back[lane] = made - used - 1
+            self._waiting[lane] = fed[right:]
+        if back.any():
+            self._session.take_back(back)

@@ -11,15 +11,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
-from squeeze.codecs.tokenwise import mixing, prefill
+from squeeze.codecs.tokenwise import mixing, prefill, repeats
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.counting import HOST
-from squeeze.codecs.tokenwise.drafts import Guess, follow_matches, frequencies
-from squeeze.codecs.tokenwise.layout import MAX_LANES, LaneLayout
+from squeeze.codecs.tokenwise.drafts import Guess, Past, PastWithRepeats, follow, follow_matches, frequencies
+from squeeze.codecs.tokenwise.feed import Feed
+from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_LANES_WITH_REPEATS, LaneLayout
 from squeeze.codecs.tokenwise.mixing import Batches, Mixing, Turns
 from squeeze.codecs.tokenwise.on_gpu import by_gpu
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
@@ -28,6 +30,7 @@ from squeeze.errors import DamagedError
 from squeeze.lm.language_model import LanguageModel
 
 Progress = Callable[[int], None] | None
+_LEAST_REPEATED = 0.25  # of a block's entries, for which it pays to rule out what does not repeat
 _APART = 8  # lanes from which two groups decode faster than one: fewer mostly wait for the weights
 
 
@@ -46,10 +49,11 @@ def mixing_of(
     stack: ExitStack,
     payload: bytes | None = None,
     measured: bool = False,
+    entries: np.ndarray | None = None,
 ) -> Mixing:
-    """For encoding, or for decoding a payload, which may be measured."""
+    """For encoding entries, or for decoding a payload, which may be measured."""
     if not layout.batch:
-        return Turns(model, layout, preset, payload)
+        return Turns(model, layout, preset, payload, entries)
     if not measured and (there := by_gpu(model, layout, preset, payload)):
         return there
     return Batches(model, layout, preset, team_of(threads, 1, stack), payload)
@@ -62,13 +66,14 @@ def encode(
     entries = model.encode(data)
     lanes = min(preset.lanes, entries.size, model.lockstep or MAX_LANES)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
-    layout = LaneLayout.of(spelled, lanes, preset.window, preset.batch)
-    table, done = table_of(entries, layout), 0
+    layout = LaneLayout.of(spelled, lanes, preset.window, preset.batch, False if preset.repeats else None)
+    layout, feed = _fed(entries, layout, model)
+    done = 0
     with ExitStack() as stack:
-        state = mixing_of(model, layout, preset, threads, stack)
-        for first, paths in predictions(model, layout, table, threads, stack, state.counting):
-            columns = table[:, first : first + paths.surprises.shape[1]]
-            active = np.array([layout.active(first + step) for step in range(columns.shape[1])])
+        state = mixing_of(model, layout, preset, threads, stack, entries=entries)
+        for first, paths in predictions(model, layout, feed, threads, stack, state.counting):
+            columns = feed.table[:, first : first + paths.surprises.shape[1]]
+            active = np.array([feed.active(first + step) for step in range(columns.shape[1])])
             if not state.encode(np.ascontiguousarray(columns), active, paths):
                 return None
             done = _report(progress, state, done)
@@ -76,12 +81,14 @@ def encode(
     return (layout, coded) if len(coded) < len(data) else None
 
 
-def table_of(entries: np.ndarray, layout: LaneLayout) -> np.ndarray:
-    """Entries int64 [lanes, steps], -1 where a lane has none."""
-    table = np.full((layout.lanes, layout.steps), -1, np.int64)
-    for lane, end in enumerate(np.cumsum(layout.counts)):
-        table[lane, : layout.count(lane)] = entries[end - layout.count(lane) : end]
-    return table
+def _fed(entries: np.ndarray, layout: LaneLayout, model: LanguageModel) -> tuple[LaneLayout, Feed]:
+    """What the model is fed of a block's entries, by a layout that says whether some of them go without it: where those
+    are many."""
+    if layout.repeats is not None and not model.lockstep and layout.lanes <= MAX_LANES_WITH_REPEATS:
+        repeated, ruled_out = repeats.plan(model.trie, layout, entries)
+        if np.count_nonzero(repeated) >= _LEAST_REPEATED * entries.size:
+            return replace(layout, repeats=True), Feed.without(repeated, ruled_out, entries, layout)
+    return layout, Feed.of_all(entries, layout)
 
 
 def decode(
@@ -102,7 +109,7 @@ def decode(
     with ExitStack() as stack:
         mixers = 1 if recorder else threads  # a meter is told of one decision after the other
         state = mixing_of(model, layout, preset, mixers, stack, payload, recorder is not None)
-        guess = follow_matches(state.mix) if guessed is None else _known(guessed, model, layout)
+        guess = follow_matches(state.mix, state.repeats) if guessed is None else _known(guessed, model, layout)
         meter = state.measured(preset, recorder) if recorder else None
         done = _Decoding(model, layout, state, guess, threads, stack, progress, meter).run()
     _report(progress, state, done)
@@ -116,8 +123,9 @@ def _known(data: bytes, model: LanguageModel, layout: LaneLayout) -> Guess:
     entries = np.full(layout.entries, -1, np.int64)
     found = model.encode(data)[: layout.entries]
     entries[: found.size] = found
-    table = table_of(entries, layout)
-    return lambda lane, step, most: table[lane, step : step + most]
+    if layout.repeats:
+        return follow(Feed.without(*repeats.plan(model.trie, layout, entries), entries, layout))
+    return follow(Feed.of_all(entries, layout))
 
 
 def _report(progress: Progress, state: Mixing, done: int) -> int:
@@ -149,9 +157,10 @@ class _Decoding:
         self._layout, self._state, self._progress = layout, state, progress
         self._groups = _groups(model, layout, threads)
         count = len(self._groups)
+        past = Past(layout) if state.repeats is None else PastWithRepeats(state.mix, state.repeats)
         self._bias = Bias(model.leaves.size, layout.lanes, count)
         self._ahead = [
-            frequencies(model, layout, a, b, guess, self._bias, team_of(threads, count, stack), state.counting)
+            frequencies(model, layout, a, b, guess, self._bias, team_of(threads, count, stack), state.counting, past)
             for a, b in self._groups
         ]
         self._turns = [threading.Semaphore(0) for _ in self._groups]
@@ -190,21 +199,31 @@ class _Decoding:
 
     def _run_group(self, group: int) -> None:
         begin, end = self._groups[group]
-        ahead, state, layout = self._ahead[group], self._state, self._layout
+        ahead, state = self._ahead[group], self._state
         entries = np.full((end - begin, 1), -1, np.int64)
         following = self._turns[(group + 1) % len(self._groups)]
         seen = Seen(self._bias, state.counting.add)
-        for step in range(layout.steps):
-            active = max(0, min(layout.active(step), end) - begin)
+        for step in range(self._layout.steps):
+            active = self._active(step, begin, end)
+            if active is None:
+                return
             ahead.look(step, active)
             self._turns[group].acquire()
             if self._stopped:
                 return
+            entries[:] = -1
             if not state.decode(entries, active, begin, ahead.counts, ahead.rows, self._meter):
                 raise DamagedError("a block's coded bytes are impossible: the file is damaged")
             if group == 0:
                 self._done = _report(self._progress, state, self._done)
             following.release()
             seen.add(ahead.counts, ahead.rows, entries[:active, 0])
-            ahead.take(entries[:active, 0])
+            ahead.take(step, entries[:active, 0])
             seen.reach(step + 1)
+
+    def _active(self, step: int, begin: int, end: int) -> int | None:
+        """How many lanes from `begin` on may have an entry at a step; None where no lane of the block has one left."""
+        repeats = self._state.repeats
+        if repeats is None:
+            return max(0, min(self._layout.active(step), end) - begin)
+        return end - begin if (self._state.mix.token_places < repeats.ends).any() else None

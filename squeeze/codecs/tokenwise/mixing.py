@@ -12,7 +12,7 @@ import numpy as np
 from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.bytewise import arrays as bytewise
-from squeeze.codecs.tokenwise import batches, log as logs, measure, model as tokenwise
+from squeeze.codecs.tokenwise import batches, log as logs, measure, model as tokenwise, repeats as repeating
 from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
 from squeeze.codecs.tokenwise.counting import HOST
 from squeeze.codecs.tokenwise.layout import LaneLayout
@@ -44,6 +44,7 @@ class Mixing:
     """Fresh models of a block."""
 
     counting = HOST
+    repeats: repeating.Repeats | None = None
 
     def __init__(self, model: LanguageModel, layout: LaneLayout, preset: TokenPreset):
         self.trie = model.trie
@@ -95,8 +96,17 @@ class Mixing:
 class Turns(Mixing):
     """Lane by lane."""
 
-    def __init__(self, model: LanguageModel, layout: LaneLayout, preset: TokenPreset, payload: bytes | None = None):
+    def __init__(
+        self,
+        model: LanguageModel,
+        layout: LaneLayout,
+        preset: TokenPreset,
+        payload: bytes | None = None,
+        entries: np.ndarray | None = None,
+    ):
         super().__init__(model, layout, preset)
+        if layout.repeats:
+            self.repeats = repeating.build(layout, entries)
         self._coder = np.zeros(3, np.uint64)
         if payload is None:
             self._coded = np.zeros(self.length + self.spare, np.uint8)
@@ -108,7 +118,7 @@ class Turns(Mixing):
     def encode(self, entries: np.ndarray, active: np.ndarray, paths: Paths) -> bool:
         sound: bool = tokenwise.code_steps(
             *(self.model, self.mix, self.trie, entries, _NO_CDF, _NO_ROWS, 0, active, self.ends),
-            *(paths.logits, paths.starts, paths.surprises, self._coder, self._coded, False),
+            *(paths.logits, paths.starts, paths.surprises, self._coder, self._coded, False, None, self.repeats),
         )
         return sound
 
@@ -121,7 +131,7 @@ class Turns(Mixing):
     ) -> bool:
         sound: bool = tokenwise.code_steps(
             *(self.model, self.mix, self.trie, entries, cdf, rows, begin, np.array([active]), self.ends),
-            *(_NO_LOGITS, _NO_STARTS, _NO_STARTS, self._coder, self._coded, True, *meter),
+            *(_NO_LOGITS, _NO_STARTS, _NO_STARTS, self._coder, self._coded, True, *(meter or (None,)), self.repeats),
         )
         return sound
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories
 from squeeze.codecs.bytewise import measure as bytewise_measure, model as bytewise
-from squeeze.codecs.tokenwise import log as logs, measure, token_match
+from squeeze.codecs.tokenwise import log as logs, measure, repeats, token_match
 from squeeze.codecs.tokenwise.decision import (
     clear_extra,
     correct,
@@ -35,8 +35,8 @@ def spare_bytes(decisions):
 
 @inline
 def top_nll(counts):
-    """-ln(p) of the model's top token, with 24 fractional bits, from its cumulative counts."""
-    return trie.logarithm(np.int64(counts[counts.size - 1])) - trie.FIRST_CHOICE
+    """-ln(p) of the model's top token, with 24 fractional bits, from its cumulative counts; 0 if ruled out."""
+    return max(trie.logarithm(np.int64(counts[counts.size - 1])) - trie.FIRST_CHOICE, 0)
 
 
 @inline
@@ -72,16 +72,23 @@ def _enter_lane(m, x, lane):
 
 
 @inline
-def _leave_lane(m, x, lane, entry, log):
-    contexts.update_token(m.registers, np.uint64(entry + 256))
+def _put_aside(m, x, lane):
     for i in range(m.registers.size):
         x.registers[lane, i] = m.registers[i]
     for k in range(m.matches.size):
         x.matches[lane, k] = m.matches[k]
+
+
+@inline
+def _leave_lane(m, x, lane, entry, log, r):
+    contexts.update_token(m.registers, np.uint64(entry + 256))
+    _put_aside(m, x, lane)
     if log is not None:
         logs.end_entry(log, x.places[lane], entry)
         for position in range(log.begins[log.cursor.place], x.places[lane]):
             m.data[position] = 0  # no lane of a batch sees what another one adds
+    elif r is not None:
+        repeats.follow(r, x, lane, entry)
     else:
         token_match.update_token(x, lane, entry)
 
@@ -188,14 +195,17 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, me
 
 
 @inline
-def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log=None):
+def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log=None, r=None):
     """Code one entry of a lane in either direction; returns it. An entry is a leaf, or -1 - byte.
 
     The model's logits come from `counts`, uint64 [leaves + 1], when decoding, and else from `logits`, int32,
     those along the path of `entry`. A meter, for decoding, is told of every decision. With a log
-    nothing that lanes share is changed: what is to be learned is noted there.
+    nothing that lanes share is changed: what is to be learned is noted there. Repeats may rule out what the match
+    expects.
     """
     _enter_lane(m, x, lane)
+    if r is not None and r.ruled_out[lane] >= 0:
+        x.state.expected = -1
     if meter is not None:
         measure.begin_entry(meter, m, x, lane, counts)
     if _code_escape(x, coder, coded, np.int64(entry < 0), decoding, meter, log):
@@ -204,25 +214,44 @@ def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding, met
         entry = _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log)
     if meter is not None:
         measure.end_entry(meter, x, lane, entry, counts)
-    _leave_lane(m, x, lane, entry, log)
+    _leave_lane(m, x, lane, entry, log, r)
     return entry
 
 
 @kernel
 def code_steps(
-    m, x, t, known, counts, rows, first_lane, active, ends, logits, starts, top_nlls, coder, coded, decoding, meter=None
+    m,
+    x,
+    t,
+    known,
+    counts,
+    rows,
+    first_lane,
+    active,
+    ends,
+    logits,
+    starts,
+    top_nlls,
+    coder,
+    coded,
+    decoding,
+    meter=None,
+    r=None,
 ):
     """Code entries of lanes from `first_lane` on, one step of all lanes after the other, in either direction.
 
     known: int64 [lanes, steps], the entries, which decoding fills in; active: int64 [steps], the lanes that
     have one; ends: int64 [all lanes], where each lane's bytes end. Decoding takes one step, cumulative counts
     uint64 [*, leaves + 1] and which row of them is each lane's, int64 [lanes]; encoding takes logits, where each path
-    starts in them, and top_nlls, int64 [lanes, steps]. A meter measures what is decoded. Returns False where
-    `coded` is full, or cannot have been coded so.
+    starts in them, and top_nlls, int64 [lanes, steps]. A meter measures what is decoded. With repeats a lane without
+    an entry is passed over, and a run of them follows each entry. Returns False where `coded` is full, or cannot have
+    been coded so.
     """
     for step in range(known.shape[1]):
         for i in range(active[step]):
             lane = first_lane + i
+            if r is not None and x.token_places[lane] >= r.ends[lane]:
+                continue
             room = arithmetic.SPARE if decoding else -spare_bytes(t.decisions[max(known[i, step], 0)])
             if np.int64(coder[arithmetic.POSITION]) > coded.size + room:
                 return False
@@ -235,9 +264,15 @@ def code_steps(
             else:
                 path = logits[starts[i, step] :]
                 x.state.top_nll = top_nlls[i, step]
-            known[i, step] = code_entry(m, x, t, lane, known[i, step], row, path, coder, coded, decoding, meter)
+            known[i, step] = code_entry(
+                m, x, t, lane, known[i, step], row, path, coder, coded, decoding, meter, None, r
+            )
             if x.places[lane] > ends[lane]:
                 return False
+            if r is not None:
+                if not repeats.code_run(r, m, x, t, lane, coder, coded, decoding):
+                    return False
+                _put_aside(m, x, lane)
     return True
 
 

@@ -1,17 +1,21 @@
 """Running a language model over tokens that are known: many positions at once, in threads, ahead of the coder."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
 
 import numpy as np
 
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.counting import HOST, Counting
-from squeeze.codecs.tokenwise.drafts import token_ids
+from squeeze.codecs.tokenwise.drafts import rule_out, token_ids
+from squeeze.codecs.tokenwise.feed import Feed
 from squeeze.codecs.tokenwise.layout import LaneLayout
-from squeeze.lm.language_model import LanguageModel
+from squeeze.lm.language_model import FreeLaneStates, LanguageModel
 from squeeze.numerics.team import Team
 
 ROWS = 256  # tokens in one prefill
@@ -43,35 +47,37 @@ class Paths:
 def predictions(
     model: LanguageModel,
     layout: LaneLayout,
-    table: np.ndarray,
+    feed: Feed,
     threads: int,
     stack: ExitStack,
     counting: Counting = HOST,
 ) -> Iterator[tuple[int, Paths]]:
     """(first step, paths of all lanes for some steps), in order, computed ahead in threads."""
     groups = groups_of(model, layout.lanes, threads)
-    steps = max(1, min(ROWS // -(-layout.lanes // len(groups)), model.longest_prefill))
+    most = max(1, min(ROWS // -(-layout.lanes // len(groups)), model.longest_prefill))
+    bounds = feed.bounds(most)
+    most = max(most, feed.most_at_once)
     bias = Bias(model.leaves.size, layout.lanes, len(groups))
     runs = [
-        _Prefill(model, layout.seen, table[a:b], steps, bias, team_of(threads, len(groups), stack), counting)
+        _Prefill(model, layout.seen, feed.of(a, b), most, bias, team_of(threads, len(groups), stack), counting)
         for a, b in groups
     ]
-    firsts = range(0, layout.steps, steps)
     if threads < 2:
-        for first in firsts:
-            yield first, _joined([run(first) for run in runs])
+        for first, end in pairwise(bounds):
+            yield first, _joined([run(first, end) for run in runs])
         return
     pools = [ThreadPoolExecutor(1) for _ in runs]  # one each: a session's calls come in order
     for pool in pools:
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
     stack.callback(bias.stop)
-    waiting: list[list[Future[Paths]]] = []
-    for first in firsts:
-        waiting.append([pool.submit(run, first) for pool, run in zip(pools, runs, strict=True)])
+    waiting: deque[tuple[int, list[Future[Paths]]]] = deque()
+    for first, end in pairwise(bounds):
+        waiting.append((first, [pool.submit(run, first, end) for pool, run in zip(pools, runs, strict=True)]))
         if len(waiting) == 3:
-            yield firsts[(first // steps) - 2], _results(waiting.pop(0))
-    for i, futures in enumerate(waiting):
-        yield firsts[len(firsts) - len(waiting) + i], _results(futures)
+            done, futures = waiting.popleft()
+            yield done, _results(futures)
+    for done, futures in waiting:
+        yield done, _results(futures)
 
 
 def _results(futures: Sequence[Future[Paths]]) -> Paths:
@@ -94,52 +100,59 @@ def _joined(runs: Sequence[Paths]) -> Paths:
 
 
 class _Prefill:
-    """Runs a model over known entries int64 [lanes, steps], a few steps at a time."""
+    """Runs a model over what it is fed of known entries, a few steps at a time."""
 
     def __init__(
         self,
         model: LanguageModel,
         window: int,
-        table: np.ndarray,
-        steps: int,
+        feed: Feed,
+        most: int,
         bias: Bias,
         team: Team,
         counting: Counting,
     ):
-        self._model, self._table, self._steps = model, table, steps
+        self._model, self._feed = model, feed
         self._bias, self._seen, self._counting = bias, Seen(bias, counting.add), counting
-        self._session = model.session(table.shape[0], window, table.shape[0] * steps, team)
+        lanes = feed.counts.size
+        self._session = model.session(lanes, window, lanes * most, team)
         self._cdf = counting.room(counting.rows, model.leaves.size)
 
-    def __call__(self, first: int) -> Paths:
-        """The paths of the steps from `first` on; to be called in order."""
+    def __call__(self, first: int, end: int) -> Paths:
+        """The paths of the steps from `first` to `end`; to be called in order."""
         try:
-            return self._run(first)
+            return self._run(first, end)
         except BaseException:
             self._bias.stop()
             raise
 
-    def _run(self, first: int) -> Paths:
-        model, entries = self._model, np.ascontiguousarray(self._table[:, first : first + self._steps])
+    def _run(self, first: int, end: int) -> Paths:
+        model, feed = self._model, self._feed
+        entries, ruled_out = (np.ascontiguousarray(part[:, first:end]) for part in (feed.table, feed.ruled_out))
         lanes, steps = entries.shape
-        before = self._table[:, first - 1 : first] if first else np.full((lanes, 1), -1)
-        fed = np.concatenate([before, entries[:, :-1]], axis=1)
-        self._session.forward(token_ids(model, fed))
+        fed, counts, rows = feed.part(first, end)
+        tokens = token_ids(model, fed)
+        if counts is None:
+            self._session.forward(tokens)
+        elif counts.any():
+            cast(FreeLaneStates, self._session).forward(tokens, counts)
         flat = entries.ravel()
         sizes = np.where(flat < 0, 0, model.trie.decisions[np.maximum(flat, 0)])
         starts = np.cumsum(np.concatenate([[0], sizes]))
         logits, surprises = np.zeros(starts[-1], np.int32), np.zeros(flat.size, np.int64)
         every = self._bias.round_steps
         begin = first
-        while begin < first + steps:
-            end = min(begin - begin % every + every, first + steps)
-            picked = (np.arange(lanes)[:, None] * steps + np.arange(begin - first, end - first)).ravel()
-            for rows in np.split(picked, range(self._counting.rows, picked.size, self._counting.rows)):
-                places, surprise = np.arange(rows.size), np.zeros(rows.size, np.int64)
-                self._session.cdf(rows, self._bias.values(begin), self._cdf, places)
-                self._counting.follow(model.trie, self._cdf, flat[rows], starts[rows], logits, surprise)
-                surprises[rows] = surprise
-                self._seen.add(self._cdf, places, flat[rows])
-            self._seen.reach(end)
-            begin = end
+        while begin < end:
+            until = min(begin - begin % every + every, end)
+            there = feed.counts[:, None] > np.arange(begin, until)
+            picked = (np.arange(lanes)[:, None] * steps + np.arange(begin - first, until - first))[there]
+            for asked in np.split(picked, range(self._counting.rows, picked.size, self._counting.rows)):
+                places, surprise = np.arange(asked.size), np.zeros(asked.size, np.int64)
+                self._session.cdf(rows.ravel()[asked], self._bias.values(begin), self._cdf, places)
+                rule_out(self._cdf, places, ruled_out.ravel()[asked])
+                self._counting.follow(model.trie, self._cdf, flat[asked], starts[asked], logits, surprise)
+                surprises[asked] = surprise
+                self._seen.add(self._cdf, places, flat[asked])
+            self._seen.reach(until)
+            begin = until
         return Paths(logits, starts[:-1].reshape(lanes, steps), surprises.reshape(lanes, steps))
