@@ -48,7 +48,7 @@ def in_batches(data: bytes) -> bytes:
     return squeeze.compress(data, 8, lanes=7, batch=5, verify=False)
 
 
-REPEATS = b"".join(b"2026-05-20 10:%02d:%02d status installed node-%03d\n" % (i // 7, i * 9 % 60, i) for i in range(40))
+REPEATS = b"".join(b"%d: %s\n" % (i, inputs.PROSE[: 400 + 31 * i]) for i in range(12))
 
 
 def with_repeats() -> bytes:

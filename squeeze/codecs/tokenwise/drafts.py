@@ -35,7 +35,7 @@ __all__ = [
 # Of lane, step and most: entries int64 that may be fed from that step on, and the step predicted after each; -1: none.
 Guess = Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]
 ROWS = 64  # of frequencies that are kept of a group: 49,152 leaves make 400 kB a row
-_MOST = 7  # guesses at a time by a match: they cost time where they are wrong
+_MOST, _MOST_BESIDE_REPEATS = 7, 2  # guesses at a time by a match: they cost time where they are wrong
 
 
 def token_ids(model: LanguageModel, entries: np.ndarray) -> np.ndarray:
@@ -55,9 +55,10 @@ def follow_matches(mix: TokenMix, repeats: Repeats | None) -> Guess:
 
     def guess(lane: int, step: int, most: int) -> tuple[np.ndarray, np.ndarray]:
         pointer, length = mix.token_matches[lane]
-        if repeats is not None and repeats.ruled_out[lane] >= 0:
-            length = 0
-        entries = mix.tokens[pointer : pointer + min(length, most, _MOST)]
+        limit = _MOST
+        if repeats is not None:  # what is certain needs no guess
+            limit = _MOST_BESIDE_REPEATS if repeats.ruled_out[lane] < 0 else 0
+        entries = mix.tokens[pointer : pointer + min(length, most, limit)]
         wrong = np.flatnonzero(entries < 0)  # not there yet, or a byte
         entries = entries[: wrong[0]] if wrong.size else entries
         return entries, step + 1 + np.arange(entries.size)

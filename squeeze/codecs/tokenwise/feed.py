@@ -77,6 +77,11 @@ class Feed:
         rows = self.rows[:, first:end] - begin[:, None] + (np.cumsum(counts) - counts)[:, None]
         return np.take_along_axis(self.fed, columns, axis=1), counts, rows
 
+    @property
+    def size(self) -> int:
+        """How much the model is fed in all."""
+        return int((self.rows.max(axis=1) + 1).sum())
+
     @cached_property
     def _so_far(self) -> np.ndarray:
         """int64 [lanes, steps]: how much is fed by the end of each step."""

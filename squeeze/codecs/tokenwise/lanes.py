@@ -30,7 +30,7 @@ from squeeze.errors import DamagedError
 from squeeze.lm.language_model import LanguageModel
 
 Progress = Callable[[int], None] | None
-_LEAST_REPEATED = 0.25  # of a block's entries, for which it pays to rule out what does not repeat
+_MOST_FED = 0.67  # of a block's entries, where some go without the model: short runs spare little, and cost about 1 %
 _APART = 8  # lanes from which two groups decode faster than one: fewer mostly wait for the weights
 
 
@@ -82,12 +82,13 @@ def encode(
 
 
 def _fed(entries: np.ndarray, layout: LaneLayout, model: LanguageModel) -> tuple[LaneLayout, Feed]:
-    """What the model is fed of a block's entries, by a layout that says whether some of them go without it: where those
-    are many."""
+    """What the model is fed of a block's entries, by a layout that says whether some of them go without it: where that
+    spares enough."""
     if layout.repeats is not None and not model.lockstep and layout.lanes <= MAX_LANES_WITH_REPEATS:
         repeated, ruled_out = repeats.plan(model.trie, layout, entries)
-        if np.count_nonzero(repeated) >= _LEAST_REPEATED * entries.size:
-            return replace(layout, repeats=True), Feed.without(repeated, ruled_out, entries, layout)
+        feed = Feed.without(repeated, ruled_out, entries, layout)
+        if feed.size <= _MOST_FED * entries.size:
+            return replace(layout, repeats=True), feed
     return layout, Feed.of_all(entries, layout)
 
 
