@@ -30,7 +30,7 @@ from squeeze.errors import DamagedError
 from squeeze.lm.language_model import LanguageModel
 
 Progress = Callable[[int], None] | None
-_MOST_FED = 0.67  # of a block's entries, where some go without the model: short runs spare little, and cost about 1 %
+_MOST_FED = 0.85  # of a block's entries, where some go without the model: short runs spare little, and cost about 1 %
 _APART = 8  # lanes from which two groups decode faster than one: fewer mostly wait for the weights
 
 
