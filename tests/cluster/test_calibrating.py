@@ -23,9 +23,9 @@ QUANTIZE, PRUNE = squeeze.quantize, squeeze.prune
 class Backwards(Inline):
     """Of the calls that wait, the last one ends first."""
 
-    def next(self):
+    def next(self, timeout=None):
         self.waiting.rotate(1)
-        return super().next()
+        return super().next(timeout)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_calls_whose_worker_is_lost_are_made_again(tmp_path, folder_of):
 )
 def test_what_goes_on_failing_ends_the_run(tmp_path, folder_of, raised, kind, message):
     class Failing(Inline):
-        def next(self):
+        def next(self, timeout=None):
             return self.waiting.popleft(), None, raised
 
     with pytest.raises(kind, match=message):
