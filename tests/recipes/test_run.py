@@ -69,9 +69,7 @@ def test_a_run_that_was_stopped_before_its_training_goes_on(tmp_path, folders, m
     assert report.settings["recovery"].endswith(" steps")
 
 
-@pytest.mark.parametrize(
-    "other", [{"recover": 2 * MINUTES}, {"seed": 1}, {"calibration": TOKENS[:5]}, {"method": Wanda()}], ids=str
-)
+@pytest.mark.parametrize("other", [{"seed": 1}, {"calibration": TOKENS[:5]}, {"method": Wanda()}], ids=str)
 def test_another_run_does_not_go_on_with_it(tmp_path, stopped, other):
     with pytest.raises(SqueezeError, match="had other settings; start anew with -f and without --resume") as caught:
         stopped(resume=True, **other)

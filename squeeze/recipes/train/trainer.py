@@ -33,6 +33,7 @@ class Steps:
         self.tokens, self.rate, self.batch, self.seed, self.device = tokens, rate, batch, seed, device
         self.step, self.seconds = 0, 0.0
         self.losses: list[float] = []
+        self.is_whole = True  # whether what is trained is that of `step`, and no step is half done
 
     def train(self, share: float, rate: float) -> float:
         """One step of this size, when this share of the time is over; the mean loss."""
@@ -47,7 +48,7 @@ class Steps:
         try:
             self._go(seconds, steps, progress)
         except KeyboardInterrupt:
-            if not self.saves_every_step:
+            if self.is_whole and not self.saves_every_step:
                 self.save()
             raise
 
@@ -58,7 +59,7 @@ class Steps:
             rate = self.rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
             loss = self.train(share, rate)
             self.losses.append(loss)
-            self.step += 1
+            self.step, self.is_whole = self.step + 1, True
             self.seconds += time.perf_counter() - began
             if self.saves_every_step or self.step % _SAVE_EVERY == 0:
                 self.save()
@@ -123,6 +124,7 @@ class Trainer(Steps):
                 loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
+        self.is_whole = False
         self.optimiser.step()
         self.optimiser.zero_grad()
         return total

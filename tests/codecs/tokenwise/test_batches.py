@@ -13,6 +13,7 @@ from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import choose
 from squeeze.codecs.tokenwise import lanes, mixing, prefill
+from squeeze.codecs.tokenwise.feed import Feed
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.varint import varint
 from squeeze.lm import models
@@ -25,7 +26,7 @@ ESCAPES = TEXT[:300] + bytes(range(128, 256)) + TEXT[500:1_500]
 
 
 def in_batches(data, count, batch):
-    return replace(preset(len(data), count), batch=batch)
+    return replace(preset(len(data), count), batch=batch, repeats=False)
 
 
 @pytest.mark.parametrize(
@@ -56,18 +57,18 @@ def test_what_is_learned_is_as_the_reference_has_it(folder, count):
     entries = model.encode(ESCAPES)[: 12 * count + count // 2]
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
     layout = LaneLayout.of(spelled, count, chosen.window, count)
-    table = lanes.table_of(entries, layout)
+    feed = Feed.of_all(entries, layout)
     with ExitStack() as stack:
         coder = mixing.Batches(model, layout, chosen, prefill.team_of(2, 1, stack))
         m, x, log = coder.model._replace(data=coder.data), coder.mix, coder.log
         found = naive_batches.shared(m, x)
         expected = {name: array.copy() for name, array in found.items()}
-        for first, paths in prefill.predictions(model, layout, table, 1, stack):
+        for first, paths in prefill.predictions(model, layout, feed, 1, stack):
             for i in range(paths.starts.shape[1]):
                 step, active = first + i, layout.active(first + i)
                 starts, surprises, column = (
                     np.ascontiguousarray(array[:, at : at + 1])  # another layout is compiled anew
-                    for array, at in ((paths.starts, i), (paths.surprises, i), (table, step))
+                    for array, at in ((paths.starts, i), (paths.surprises, i), (feed.table, step))
                 )
                 assert coder.encode(column, np.array([active]), prefill.Paths(paths.logits, starts, surprises))
                 naive_batches.learn(expected, m, log, active)

@@ -122,8 +122,10 @@ def test_it_is_described_as_the_package_describes_its_preset(written, scheme):
     found = config.config_groups["group_0"]
     preset = package.preset_name_to_scheme(scheme, ["Linear"])
     for part in ("weights", "input_activations"):
-        wanted = getattr(preset, part)
-        assert _told(getattr(found, part)) == _told(wanted), part
+        wanted = _told(getattr(preset, part))
+        if part == "weights" and wanted["strategy"] == "group":
+            wanted["actorder"] = "static"  # of GPTQ, which presets do not tell
+        assert _told(getattr(found, part)) == wanted, part
     assert found.format == infer_module_format(torch.nn.Linear, preset) == config.format
 
 
