@@ -31,7 +31,7 @@ from squeeze.system import files, storage
 from squeeze.system.files import stamp_of
 from squeeze.system.idempotent import replacing_or_equal
 from squeeze.system.moving import NAME_LIMIT
-from squeeze.system.remote_path import has_version
+from squeeze.system.remote_status import has_version
 from squeeze.version import __version__
 
 __all__ = [

@@ -76,8 +76,12 @@ def compress(
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     language = resources.LanguageOptions(model, lanes, window, backend, adapter, device, batch)
-    settings: dict[str, Any] = {"model": model, "lanes": lanes, "window": window, "backend": backend}
-    settings |= {
+    needed = forecast.needed(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0
+    settings: dict[str, Any] = {
+        "model": model,
+        "lanes": lanes,
+        "window": window,
+        "backend": backend,
         "adapter": adapter,
         "device": device,
         "batch": batch,
@@ -99,7 +103,7 @@ def compress(
             cluster=cluster,
             manifest=manifest,
             page=page,
-            memory=forecast.needed(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0,
+            memory=needed,
         )
         return
     if page and not cluster:
@@ -114,7 +118,7 @@ def compress(
             page=page,
             name=files.compressed_name,
             wanted=lambda path: not is_compressed(path),
-            memory=forecast.needed(row, block_size, per_call, replace(language, device="cpu")),
+            memory=needed,
         )
         return
     sources = job.sources(lambda path: True)

@@ -9,7 +9,8 @@ from typing import BinaryIO
 from squeeze.errors import StorageError, VerifyError
 from squeeze.system import files
 from squeeze.system.in_order import ordered_map
-from squeeze.system.remote_path import has_version, read_together
+from squeeze.system.remote_path import read_together
+from squeeze.system.remote_status import has_version
 from squeeze.system.storage import remote
 
 __all__ = ["Failed", "Found", "Source", "Unreadable", "found"]

@@ -4,15 +4,9 @@ What changes a folder is not here: upload.py writes.
 """
 
 import errno
-import hashlib
 import os
 import re
-import stat
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from inspect import signature
 from pathlib import PurePosixPath
@@ -22,17 +16,13 @@ from squeeze.errors import SqueezeError
 from squeeze.system.listing import infos, objects, take_keys_whole
 from squeeze.system.remote_errors import about_url, broken, persistently
 from squeeze.system.remote_file import RemoteFile
+from squeeze.system.remote_status import facts_of, status_of, version_of
 from squeeze.system.s3_objects import first_bytes
 
-__all__ = ["URL", "RemotePath", "has_version", "look_together", "read_together"]
+__all__ = ["URL", "RemotePath", "look_together", "read_together"]
 
 # Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
 URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
-_TIMES = ("mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
-_NAMED = ("VersionId", "generation", "ETag", "etag", "blob_id")  # of versions, the most exact first
-_VERSION = ("ETag", "etag", "generation", "blob_id", *_TIMES)
-_STARTED = time.time()  # stands for the time of what has none
-_FOLDER = 0o755
 _TOGETHER = 32  # requests of one call that wait at a time: more than there are connections, and each has its cost
 
 
@@ -195,7 +185,7 @@ class RemotePath:
     @property
     def version(self) -> str:
         """What the storage calls the version that it told of, in its own words; nothing where it names none."""
-        return str(next(filter(None, map((self._known or {}).get, _NAMED)), ""))
+        return version_of(self._known or {})
 
     def exists(self) -> bool:
         return self._known is not None
@@ -234,7 +224,7 @@ class RemotePath:
             fs.invalidate_cache(path)
             file = fs.open(path, "rb", cache_type="none")
             details = file.details if isinstance(file, AbstractBufferedFile) else {}
-            return file, details if any(_facts(details)) else fs.info(path)
+            return file, details if any(facts_of(details)) else fs.info(path)
 
         file, details = persistently(str(self), opened)
 
@@ -305,61 +295,6 @@ class RemotePath:
             found = self / (key.removeprefix(f"{root}/") if root else key)
             found._place, found._known = (fs, name), info
             yield found
-
-
-def status_of(info: dict[str, Any]) -> os.stat_result:
-    """What a file's status would be: the inode is made of what names a version of an object, or, where nothing does, of
-    when this process began."""
-    is_folder = info["type"] == "directory"
-    mode = stat.S_IFDIR | _FOLDER if is_folder else stat.S_IFREG | _file_mode()
-    facts = _facts(info)
-    modified = next(filter(None, (_seconds(info.get(key)) for key in _TIMES)), _STARTED)
-    number = _inode(facts if any(facts) else _STARTED)
-    return os.stat_result(
-        (mode, number, 0, 1, os.geteuid(), os.getegid(), info["size"] or 0, *[int(modified)] * 3),
-        {"st_atime_ns": int(modified * 1e9), "st_mtime_ns": int(modified * 1e9), "st_ctime_ns": 0},
-    )
-
-
-def has_version(status: os.stat_result) -> bool:
-    """Whether a status has what names a version: one without it is another in each process."""
-    return status.st_ino != _inode(_STARTED)
-
-
-def _inode(version: object) -> int:
-    return int.from_bytes(hashlib.sha256(repr(version).encode()).digest()[:7])
-
-
-def _facts(info: dict[str, Any]) -> list[object]:
-    """What names the version of an object."""
-    return [_fact(info.get(key)) for key in _VERSION]
-
-
-def _fact(value: object) -> object:
-    """A listing has times in other words than an object's own header."""
-    return int(value.timestamp()) if isinstance(value, datetime) else value
-
-
-def _file_mode() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-def _seconds(when: object) -> float:
-    """Since 1970; 0 where that is not known."""
-    with suppress(ValueError):
-        when = _time_of(when) if isinstance(when, str) else when
-    if isinstance(when, datetime):
-        return when.timestamp()
-    return float(when) if isinstance(when, int | float) else 0.0
-
-
-def _time_of(text: str) -> datetime:
-    """Raises ValueError where a text is none. Servers of HTTP write times as mail does."""
-    with suppress(ValueError):
-        return datetime.fromisoformat(text)
-    return parsedate_to_datetime(text)
 
 
 def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:

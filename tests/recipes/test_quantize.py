@@ -1,9 +1,7 @@
 """`squeeze quantize` and squeeze.quantize: tiny models of several architectures, end to end."""
 
-import importlib
 import json
 import math
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 import squeeze
-from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.cli import main
 from squeeze.engine import pipeline
 from squeeze.errors import FormatError, ModelError, QualityError, SqueezeError
@@ -19,7 +16,6 @@ from squeeze.integrations.load_model import load_model
 from squeeze.options import load
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
-from squeeze.recipes.writing import make_writer
 from squeeze.system.work import work_folder
 from tests.makers import networks, tiny_models
 
@@ -58,62 +54,6 @@ def test_others_formats_are_measured_without_their_packages(tmp_path, folders, m
     squeeze.densify(tmp_path / "out", tmp_path / "dense")
     wanted, found = logits(tmp_path / "dense"), logits(tmp_path / "out")
     assert ((wanted - found).norm(dim=-1) / wanted.norm(dim=-1)).median() < 0.02  # dense weights are in bf16
-
-
-def test_what_is_not_compressed_is_untouched_and_reported(tmp_path, folders):
-    report = squeeze.quantize(
-        folders("qwen2_moe"), RTN(bits=4), out=tmp_path / "out", format="dense", ignore=["layers.1.self_attn.o_proj"]
-    )
-    assert report.left["model.layers.1.self_attn.o_proj"] == "as asked for"
-    assert report.left["model.layers.0.mlp.shared_expert_gate"] == "decides which experts run"
-    assert report.left["model.layers.0.mlp.shared_expert.up_proj"] == "sees every token"
-    before, after = load_model(folders("qwen2_moe")).state_dict(), load_model(tmp_path / "out").state_dict()
-    for name in before:
-        left = "layers.1.self_attn.o_proj" in name or ".shared_expert." in name
-        linear = "proj" in name and not left and not name.endswith("bias")
-        assert torch.equal(before[name], after[name]) != linear, name
-
-
-@pytest.mark.parametrize(
-    "change, options",
-    [
-        (squeeze.quantize, {"method": "rtn"}),
-        (squeeze.quantize, {"method": "rtn", "format": "gguf"}),
-        (squeeze.prune, {"method": "magnitude", "pattern": "2:4"}),
-        (squeeze.factorize, {"method": "svd", "rank": 8}),
-    ],
-)
-def test_leaving_what_is_not_there_is_an_error(tmp_path, folders, change, options):
-    with pytest.raises(SqueezeError, match=r"llama: no module has 'nosuch' in its name, as in --ignore$"):
-        change(folders("llama"), out=tmp_path / "out", ignore=("lm_head", "nosuch"), **options)
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_is_left_may_have_the_name_that_the_checkpoint_has(tmp_path, folders):
-    report = squeeze.quantize(
-        folders("mixtral"), "rtn", out=tmp_path / "out", format="dense", ignore=("block_sparse_moe",)
-    )
-    left = [name for name, why in report.left.items() if why == "as asked for"]
-    assert left and all(".block_sparse_moe." in name for name in left)
-    assert not any("experts" in layer.name for layer in report.layers)
-
-
-def test_the_order_of_gptq_is_told_where_there_are_groups(folders):
-    checkpoint = Checkpoint.open(folders("llama"))
-    told = {}
-    for name, method in {
-        "ordered": GPTQ(bits=4, group_size=32),
-        "rows": GPTQ(bits=4, group_size=-1),
-        "as it lies": GPTQ(bits=4, group_size=32, act_order=False),
-        "rounded": RTN(bits=4, group_size=32),
-    }.items():
-        config = make_writer("compressed-tensors", method, {}, checkpoint).config([])["quantization_config"]
-        told[name] = config["config_groups"]["group_0"]["weights"].get("actorder")
-        if find_spec("compressed_tensors"):
-            quantization = importlib.import_module("compressed_tensors.quantization")
-            group = quantization.QuantizationConfig.model_validate(config).config_groups["group_0"]
-            assert group.weights.actorder == told[name]
-    assert told == {"ordered": "static", "rows": None, "as it lies": None, "rounded": None}
 
 
 def test_experts_without_tokens_fall_back_and_say_so(tmp_path, folders):

@@ -14,7 +14,7 @@ import pytest
 from squeeze.errors import PackageError, SqueezeError, StorageError
 from squeeze.system import files, remote_errors, storage
 from squeeze.system.remote_file import will_read
-from squeeze.system.remote_path import status_of
+from squeeze.system.remote_status import status_of
 from squeeze.system.upload import staged
 from tests.makers.remote import PART, Object, Store
 
