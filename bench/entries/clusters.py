@@ -15,7 +15,7 @@ def _run(row: Row) -> str:
     return str(row["scenario"]).replace("processors", "cores")
 
 
-_CLUSTER_BYTES = option("--bytes", type=int, default=20_000_000, help="of sources of Python's library (20000000)")
+_CLUSTER_BYTES = option("--bytes", type=int, default=20_000_000, help="of files of Python's library (20000000)")
 CLUSTER = Entry(
     measures="files by one worker of a local cluster and by two, beside the command without a cluster",
     minutes=20,
@@ -35,6 +35,7 @@ CLUSTER = Entry(
                 Column("1 worker, s", "one worker", ".1f"),
                 Column("2 workers, s", "two workers", ".1f"),
                 Column("speed-up", "two of one", ".2f"),
+                Column("of two commands", "two commands of one", ".2f"),
                 Column("CPU-s, no cluster", "without, processor", ".1f"),
                 Column("CPU-s, 1 worker", "one worker, processor", ".1f"),
                 Column("CPU-s, driver", "driver, processor", ".1f"),

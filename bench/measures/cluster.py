@@ -1,6 +1,7 @@
 """Files by one worker of a local Ray cluster and by two, beside the same command without a cluster.
 
-One after another in turns, so that what else the machine does meets all of them. Seconds of processors are counted,
+One after another in turns, so that what else the machine does meets all of them. Two commands at once, each over all of
+the files, say what the machine's cores have to give, whoever shares out the work. Seconds of processors are counted,
 too: those of a worker are what it is at work, whatever else the machine does, and the workers end together if they take
 the same. A worker starts with the run, as each of a command does.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 from bench.entry import Row
 
@@ -26,18 +28,20 @@ _CALLS = ("ray::compress", "ray::join", "ray::IDLE")
 
 
 def corpus(folder: Path, size: int) -> int:
-    """Sources of Python's own library, so many bytes of them or all, and one large file of the first of them; the bytes
-    written."""
+    """Files of Python's own library, sources, compiled ones and others, in an order that mixes them: so many bytes of
+    them or all, and one large file of the first of them. The bytes written."""
     folder.mkdir()
+    library = Path(sysconfig.get_path("stdlib"))
     total, large = 0, bytearray()
-    for source in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-        if "site-packages" in source.parts or total + len(large) >= size:
+    for source in sorted(library.rglob("*"), key=lambda path: crc32(bytes(path.relative_to(library)))):
+        left_out = "site-packages" in source.parts or source.suffix == ".a" or not source.is_file()
+        if left_out or total + len(large) >= size:
             continue
         data = source.read_bytes()
         if len(large) < min(_LARGE, size // 4):
             large += data
             continue
-        (folder / f"{total:010d}.py").write_bytes(data)
+        (folder / f"{total:010d}{source.suffix}").write_bytes(data)
         total += len(data)
     (folder / "large").write_bytes(large)
     return total + len(large)
@@ -70,6 +74,20 @@ def spent(folder: Path, level: str, *arguments: str) -> Spent:
         return Spent(passed, sum(after[2:4]) - sum(before[2:4]), sorted(workers.values()))
 
 
+def at_once(folder: Path, level: str) -> float:
+    """Seconds until two commands, one thread each, have both compressed a copy of a folder."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        copies = [shutil.copytree(folder, Path(name, copy)) for copy in ("a", "b")]
+        command, started = (
+            [sys.executable, "-m", "squeeze", "compress", "-r", "-q", level, "-T", "1"],
+            time.perf_counter(),
+        )
+        running = [subprocess.Popen([*command, copy]) for copy in copies]
+        if sum(process.wait() for process in running):
+            raise SystemExit("Error: the files were not compressed")
+        return time.perf_counter() - started
+
+
 def at_work() -> dict[int, float]:
     """Seconds of processors that workers of Ray below this process have taken which compress, by process."""
     import psutil
@@ -91,7 +109,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         size = corpus(folder, options.bytes)
         for level in options.levels.split(","):
             runs: dict[str, list[Spent]] = {"without": [], "1": [], "2": []}
+            together = []
             for _ in range(options.runs):
+                together.append(at_once(folder, f"-{level}"))
                 runs["without"].append(spent(folder, f"-{level}", "-T", "1"))
                 for workers in ("1", "2"):
                     context = ray.init(num_cpus=int(workers), include_dashboard=False, log_to_driver=False)
@@ -109,6 +129,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 "one worker": round(one.passed, 1),
                 "two workers": round(two.passed, 1),
                 "two of one": round(one.passed / two.passed, 3),
+                "two commands of one": round(2 * best["without"].passed / min(together), 3),
                 "without, processor": round(best["without"].command, 1),
                 "one worker, processor": round(one.workers[-1], 1),
                 "driver, processor": round(one.command, 1),
