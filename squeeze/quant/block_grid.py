@@ -254,23 +254,23 @@ def moved(
     and rounded there, in rows where that is better; `pull` follows."""
     bent = parts @ hessian[span, span]
     right, curve = (parts * pull[:, span]).sum(2), (bent * parts).sum(2)
-    alone = rounded(before + right * _inverse(curve)) - before
-    moves, cross = [alone], torch.zeros_like(curve[0])
+    alone = rounded(before + right * _inverse(curve))
+    tried, cross = [alone], torch.zeros_like(curve[0])
     if len(before) == 2:
         cross = (bent[0] * parts[1]).sum(1)
         inverse = _inverse(curve[0] * curve[1] * (1 + _RIDGE) - cross.square())
         ideal = before[0] + (right[0] * curve[1] - right[1] * cross) * inverse
-        first = rounded(torch.stack([ideal, before[1]]))[0] - before[0]
-        second = before[1] + (right[1] - cross * first) * _inverse(curve[1])  # best with the first as it was rounded
-        both = torch.stack([first, rounded(torch.stack([before[0], second]))[1] - before[1]])
-        nothing = torch.zeros_like(first)
-        moves = [both, torch.stack([alone[0], nothing]), torch.stack([nothing, alone[1]])]
-    best, most = torch.zeros_like(before), torch.zeros_like(right[0])
-    for move in moves:
+        first = rounded(torch.stack([ideal, before[1]]))[0]
+        second = before[1] + (right[1] - cross * (first - before[0])) * _inverse(curve[1])  # with the first as rounded
+        both = torch.stack([first, rounded(torch.stack([before[0], second]))[1]])
+        tried = [both, torch.stack([alone[0], before[1]]), torch.stack([before[0], alone[1]])]
+    best, most = before, torch.zeros_like(right[0])
+    for after in tried:
+        move = after - before
         gain = (2 * move * right - curve * move.square()).sum(0) - 2 * cross * move[0] * move[-1]
-        best, most = torch.where(gain > most, move, best), torch.maximum(gain, most)
-    pull -= (best[:, :, None] * parts).sum(0) @ hessian[span]
-    return before + best
+        best, most = torch.where(gain > most, after, best), torch.maximum(gain, most)
+    pull -= ((best - before)[:, :, None] * parts).sum(0) @ hessian[span]
+    return best
 
 
 def _offset(params: QParams) -> torch.Tensor | None:

@@ -7,7 +7,8 @@ import torch
 
 from squeeze.errors import SqueezeError
 from squeeze.options import of
-from squeeze.quant.block_grid import BlockParams
+from squeeze.quant import narrow
+from squeeze.quant.block_grid import BlockParams, moved
 from squeeze.quant.blocks import FALLBACKS, GRIDS, BlockTensor, grid_of, outer_type, type_for, type_of
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.refine import refine
@@ -163,3 +164,13 @@ def test_a_masked_code_stays():
         method, weight, hessian, codes, params, torch.float16, torch.zeros(weight.shape, dtype=torch.bool)
     )
     assert torch.equal(found, codes)
+
+
+def test_a_scale_that_is_moved_is_one_that_can_be_stored():
+    """Even where none above 0 would be best, and the least is far below what it was."""
+    generator = torch.Generator().manual_seed(0)
+    parts = torch.randn(1, 3, 8, generator=generator)
+    before, pull = torch.full((1, 3), 2.0**-6), -parts[0].clone()
+    after = moved(before, parts, pull, torch.eye(8), slice(0, 8), lambda scale: narrow.rounded("power", scale, None))
+    assert torch.equal(after, torch.full((1, 3), 2.0**-126))
+    assert torch.allclose(pull, (2.0**-6 - 1) * parts[0])
