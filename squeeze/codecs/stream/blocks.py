@@ -5,6 +5,7 @@ costs size, never correctness. "packed" marks content that is compressed or
 encrypted already.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,7 +22,7 @@ _TEXT_BYTES[[9, 10, 12, 13, *range(32, 127), *range(128, 245)]] = True
 
 
 def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
-    """Yield (start, end, content) that cover uint8 `data`, each of one kind."""
+    """Yield (start, end, content) that cover uint8 `data`, each of the kind that most of it has; of equals the first."""
     starts = list(range(0, data.size, WINDOW))
     if len(starts) > 1 and data.size - starts[-1] < WINDOW // 2:
         starts.pop()
@@ -32,7 +33,7 @@ def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
             continue
         end = starts[i] if i < len(starts) else data.size
         region = data[starts[run] : end]
-        yield starts[run], end, _settle(region, max(set(kinds[run:i]), key=kinds[run:i].count))
+        yield starts[run], end, _settle(region, Counter(kinds[run:i]).most_common(1)[0][0])
         run = i
 
 

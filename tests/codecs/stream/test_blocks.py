@@ -54,6 +54,12 @@ def test_a_short_change_makes_no_region():
     assert len(kinds(data)) == 1
 
 
+def test_of_equals_the_first_kind_is_taken():
+    """In each process, so that all write the same bytes."""
+    text, code = (inputs.words(100_000) * 4)[: 2 * WINDOW], (inputs.machine_code(30_000) * 4)[: 2 * WINDOW]
+    assert len(code) == len(text) and (kinds(text + code), kinds(code + text)) == (["text"], ["executable"])
+
+
 def test_nothing_has_no_regions():
     assert kinds(b"") == []
 
