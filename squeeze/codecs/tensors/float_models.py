@@ -176,7 +176,7 @@ def _cluster(rows: Array, step: int) -> Array | None:
     sample = rows[:, used].astype(np.float32)
     means = (sample @ np.arange(used.size, dtype=np.float32)) / sample.sum(1)
     lengths = np.zeros((MAX_TABLES, used.size), np.float32)
-    groups = cluster(sample, np.argsort(means), 14.0 * used.size / step, lengths)
+    groups = cluster(sample, np.argsort(means, kind="stable"), 14.0 * used.size / step, lengths)
     if not groups:
         return None
     every = np.full((groups, rows.shape[1]), _UNKNOWN, np.float32)
