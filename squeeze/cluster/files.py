@@ -2,7 +2,7 @@
 
 All may be done twice, and with the same outcome: an output appears whole or not at all, and a part that is there is not
 made again. Paths may be those of URLs: then parts are objects beside the output, and the worker that puts them together
-uploads it.
+uploads what the store does not copy.
 """
 
 import errno
@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import xxhash
 
+from squeeze.codecs.part_file import FORMAT, is_whole, passed_on
 from squeeze.codecs.stream import parts
 from squeeze.codecs.stream.compressor import compress_stream, prepare
 from squeeze.codecs.stream.decompressor import decompress_stream
@@ -180,10 +181,11 @@ def _whole(file: File, task: Task) -> Done:
 
 
 @contextmanager
-def _output(file: File, source: BinaryIO, task: Task) -> Iterator[BinaryIO]:
-    """What becomes the output when the block ends well, and its source has not changed until then."""
+def _output(file: File, source: BinaryIO, task: Task, composed: int = 0) -> Iterator[BinaryIO]:
+    """What becomes the output when the block ends well, and its source has not changed until then. composed: about how
+    many bytes of parts are put together."""
     assert file.target
-    with replacing_or_equal(file.target, files.status(source), task.overwrite, task.mark) as made:
+    with replacing_or_equal(file.target, files.status(source), task.overwrite, task.mark, composed) as made:
         yield made
         still_the_same(file)
 
@@ -215,7 +217,7 @@ def _is_there(target: Path, part: Part, task: Task) -> bool:
     with suppress(FileNotFoundError), target.open("rb") as made:
         if part.begin == HASH:
             return made.seek(0, os.SEEK_END) == parts.size_of_checksums(part.file.size, part.length)
-        return parts.is_whole(made) if task.operation == COMPRESS else made.seek(0, os.SEEK_END) == part.length
+        return is_whole(made) if task.operation == COMPRESS else made.seek(0, os.SEEK_END) == part.length
     return False
 
 
@@ -240,13 +242,15 @@ def _join(file: File, count: int, task: Task) -> Done:
         if task.operation == TEST:
             return _tested(file, sum(stream.raw_size for stream in read_index(source)), source)
         assert file.target
-        with _output(file, source, task) as sink:
+        streams = [] if task.operation == COMPRESS else read_index(source)
+        size = sum(stream.raw_size for stream in streams) or file.size
+        with _output(file, source, task, size) as sink:
             paths = [folder / f"{number:08d}" for number in range(count)]
             if task.operation == COMPRESS:
                 known = paths.pop().read_bytes()
-                totals = parts.join(source, _opened(paths), known, sink, settings)
+                totals = parts.join(_opened(paths), known, sink, settings)
             else:
-                totals = Totals(_put_together(read_index(source), _opened(paths), sink), file.size)
+                totals = Totals(_put_together(streams, _opened(paths), sink), file.size)
         checksum = checksum_of(file.target if task.operation == COMPRESS else source)
     remove(folder)
     return Done(file, totals.raw, totals.coded, checksum)
@@ -270,8 +274,7 @@ def _put_together(streams: list[Stream], opened: Iterable[BinaryIO], sink: Binar
     """Write parts after each other, and compare the checksum of every stream; the bytes written."""
     left, digest, written = deque(streams), xxhash.xxh3_64(), 0
     wanted = left[0].raw_size  # of the stream that is being written
-    for piece in _pieces(opened):
-        sink.write(piece)
+    for piece in (piece for part in opened for piece in passed_on(part, sink)):
         written += len(piece)
         rest = memoryview(piece)
         while left and len(rest) >= wanted:
@@ -289,12 +292,6 @@ def _put_together(streams: list[Stream], opened: Iterable[BinaryIO], sink: Binar
 def _compare(stream: Stream, digest: int) -> None:
     if (digest & 0xFFFFFFFF if stream.short else digest) != stream.checksum:
         raise DamagedError("a stream's checksum differs: the file is damaged, or one of its parts is")
-
-
-def _pieces(opened: Iterable[BinaryIO]) -> Iterator[bytes]:
-    for part in opened:
-        while piece := part.read(_PIECE):
-            yield piece
 
 
 def _opened(paths: Iterable[Path]) -> Iterator[BinaryIO]:
@@ -318,7 +315,7 @@ def _folder(file: File, task: Task, settings: Settings) -> Path:
     have other settings: another version's, or those of a dictionary or a model that is another one now."""
     place = file.target or file.source
     options = sorted((name, str(value)) for name, value in task.options.items())
-    told = (task.operation, file.stamp, options, __version__, parts.FORMAT, to_header(settings))
+    told = (task.operation, file.stamp, options, __version__, FORMAT, to_header(settings))
     digest = xxhash.xxh3_64_hexdigest(repr(told).encode())
     return place.with_name(f".{place.name[:NAME_LIMIT]}.{digest[:12]}.parts")
 

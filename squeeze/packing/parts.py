@@ -1,30 +1,28 @@
 """A file that several workers pack or restore: each some of its tensors, and one puts the parts together to the bytes
 that `pack` and `unpack` write.
 
-A part of a packed file is a file of its own for that time: payloads end to end; a JSON list of [coding, checksum, size]
-for each; its length, 8 bytes; and the XXH3-64 of all before, 8 bytes. A part of a restored one is its bytes: of each
-tensor those before it that belong to none, and its own.
+A part of a packed file is its payloads end to end, described by a list of [coding, checksum, size] for each. A part of
+a restored one is its bytes alone: of each tensor those before it that belong to none, and its own.
 """
 
 import hashlib
-import io
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import xxhash
 
 from squeeze.checkpoint.safetensors import Bytes
+from squeeze.codecs import part_file
+from squeeze.codecs.part_file import PartFile, PartWriter, damaged, passed_on
 from squeeze.codecs.varint import copy_pieces
-from squeeze.errors import DamagedError
 from squeeze.packing import container, one
 from squeeze.packing.base import Base
 from squeeze.packing.container import Description, PackedFile, Record
@@ -82,15 +80,11 @@ def pack_part(found: Source, span: Span, packing: Packing, sink: BinaryIO) -> No
     """Code some tensors of a file. Raises as `pack` does."""
     with tempfile.TemporaryFile() as writing:
         sized = _coded(found, span, packing, writing)
-        table = json.dumps([[record.coding, record.checksum, size] for record, size in sized]).encode()
-        digest = xxhash.xxh3_64()
+        part = PartWriter(sink)
         writing.seek(0)
         for piece in copy_pieces(writing, sum(size for _, size in sized)):
-            digest.update(piece)
-            sink.write(piece)
-        rest = table + len(table).to_bytes(8, "little")
-        digest.update(rest)
-        sink.write(rest + digest.digest())
+            part.write(piece)
+        part.finish([[record.coding, record.checksum, size] for record, size in sized])
 
 
 def pack_whole(found: Source, packing: Packing, sink: BinaryIO) -> str:
@@ -108,16 +102,7 @@ def pack_whole(found: Source, packing: Packing, sink: BinaryIO) -> str:
 
 def is_whole(part: BinaryIO, span: Span) -> bool:
     """Whether a part of a packed file, of these tensors, was written to its end, and has not changed since."""
-    with suppress(DamagedError, ValueError):
-        table, length = _table(part)
-        if len(table) != span.count:
-            return False
-        part.seek(0)
-        digest = xxhash.xxh3_64()
-        for piece in copy_pieces(part, length):
-            digest.update(piece)
-        return part.read(_DIGEST) == digest.digest()
-    return False
+    return part_file.is_whole(part, lambda table: len(table) == span.count)
 
 
 def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str, sink: BinaryIO) -> int:
@@ -126,16 +111,21 @@ def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str,
     tensors, sized = iter(found.file.tensors), list[Sized]()
     for path in parts:
         with path.open("rb") as part:
-            table, _ = _table(part)
+            table = PartFile(part).description
         for (coding, checksum, size), tensor in zip(table, tensors, strict=False):
             sized.append((Record(tensor.dtype, tensor.shape, coding, checksum), size))
     if len(sized) != len(found.file.tensors):
-        raise _damaged()
+        raise damaged()
     header = _header(found, packing, sized, sha256)
-    written = sink.write(header)
+    written, sizes = sink.write(header), (size for _, size in sized)
     for path in parts:
         with path.open("rb") as part:
-            written += _copied(part, sink)
+            payloads = PartFile(part)
+            if payloads.size != sum(islice(sizes, len(payloads.description))):
+                raise damaged()
+            payloads.pass_on(payloads.size, sink)
+            payloads.check()
+            written += payloads.size
     return written
 
 
@@ -159,9 +149,14 @@ def join_restored(packed: PackedFile, parts: list[Path], sink: BinaryIO) -> int:
     """Write the restored file whose parts are given in order; its size. Raises DamagedError where its SHA-256 is not
     the one that it had."""
     state, written = hashlib.sha256(), 0
-    for piece in (*_all(parts), packed.original.gaps[-1]):
-        state.update(piece)
-        written += sink.write(piece)
+    for path in parts:
+        with path.open("rb") as part:
+            for piece in passed_on(part, sink):
+                state.update(piece)
+                written += len(piece)
+    rest = packed.original.gaps[-1]
+    state.update(rest)
+    written += sink.write(rest)
     if state.hexdigest() != packed.description.sha256:
         raise other_hash()
     return written
@@ -227,41 +222,3 @@ def _at_hand(found: Source, span: Span) -> Iterator[Positional]:
                     file.put(place, np.frombuffer(piece, np.uint8))
                     place += len(piece)
             yield file
-
-
-def _table(part: BinaryIO) -> tuple[list[tuple[str, int, int]], int]:
-    """What a part says of its payloads, and the bytes that its hash is of. Raises DamagedError."""
-    end = part.seek(0, io.SEEK_END) - _DIGEST - 8
-    if end < 2:
-        raise _damaged()
-    part.seek(end)
-    length = int.from_bytes(part.read(8), "little")
-    if length > end:
-        raise _damaged()
-    part.seek(end - length)
-    return json.loads(part.read(length)), end + 8
-
-
-def _copied(part: BinaryIO, sink: BinaryIO) -> int:
-    """Write the payloads of a part, and compare its hash; their size."""
-    table, end = _table(part)
-    size, digest = sum(size for *_, size in table), xxhash.xxh3_64()
-    part.seek(0)
-    for piece in copy_pieces(part, size):
-        digest.update(piece)
-        sink.write(piece)
-    digest.update(part.read(end - size))
-    if part.read(_DIGEST) != digest.digest():
-        raise _damaged()
-    return size
-
-
-def _all(parts: list[Path]) -> Iterator[bytes]:
-    for path in parts:
-        with path.open("rb") as part:
-            while piece := part.read(_PIECE):
-                yield piece
-
-
-def _damaged() -> DamagedError:
-    return DamagedError("a part of the file is damaged: run again, and it is made again")

@@ -150,16 +150,17 @@ def open_file(target: Path) -> int | None:
 
 @contextmanager
 def replacing(
-    target: Path, like: os.stat_result | None = None, overwrite: bool = True, mark: str = ""
+    target: Path, like: os.stat_result | None = None, overwrite: bool = True, mark: str = "", composed: int = 0
 ) -> Iterator[BinaryIO]:
     """A file to write that becomes `target` when the block ends well, and vanishes when it does not.
 
     The result has the permissions, group and times of the status `like`, and its owner if root asks. What is special is
-    written directly. mark: what the temporary name ends in, so that it is known again if the process is killed. Raises
-    SqueezeError where `target` has come and may not be overwritten.
+    written directly. mark: what the temporary name ends in, so that it is known again if the process is killed;
+    composed: about how many bytes it has, where it is put together of files beside it. Raises SqueezeError where
+    `target` has come and may not be overwritten.
     """
     if place := remote(target):
-        with uploading(place, overwrite) as file:
+        with uploading(place, overwrite, composed) as file:
             yield file
         return
     if is_special(target):

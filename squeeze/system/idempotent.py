@@ -14,7 +14,7 @@ __all__ = ["replacing_or_equal"]
 
 @contextmanager
 def replacing_or_equal(
-    target: Path, like: os.stat_result | None = None, overwrite: bool = True, mark: str = ""
+    target: Path, like: os.stat_result | None = None, overwrite: bool = True, mark: str = "", composed: int = 0
 ) -> Iterator[BinaryIO]:
     """As `files.replacing`; where the target is there already and may not be overwritten, what is written has to be
     what it holds. Raises SqueezeError where it is not."""
@@ -24,7 +24,7 @@ def replacing_or_equal(
             yield cast(BinaryIO, sink)
             sink.end()
         return
-    with files.replacing(target, like, overwrite, mark) as made:
+    with files.replacing(target, like, overwrite, mark, composed) as made:
         yield made
 
 

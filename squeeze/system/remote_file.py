@@ -18,14 +18,21 @@ class RemoteFile(SizedFile):
     """An object as a seekable binary file that can only be read. Its reads come short at its end alone.
 
     fetch(begin, end) makes a request. A read after a seek asks for what it wants, and at least 64 KiB; while reads
-    follow each other, what is read ahead doubles up to 8 MiB. A request that breaks is made
-    again, some times. Raises OSError, and StorageError where less comes than was there.
+    follow each other, what is read ahead doubles up to 8 MiB. A request that breaks is made again, some times. Raises
+    OSError, and StorageError where less comes than was there. key, etag: of the object, as its filesystem names it.
     """
 
     def __init__(
-        self, url: str, status: os.stat_result, fetch: Callable[[int, int], bytes], close: Callable[[], object]
+        self,
+        url: str,
+        status: os.stat_result,
+        fetch: Callable[[int, int], bytes],
+        close: Callable[[], object],
+        key: str = "",
+        etag: str = "",
     ):
         super().__init__(status.st_size)
+        self.key, self.etag = key, etag
         self.url, self.status, self._fetch, self._close = url, status, fetch, close
         self._begin = self._ahead = self._announced = 0
         self._data = memoryview(b"")  # from `_begin` on

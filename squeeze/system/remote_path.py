@@ -235,7 +235,7 @@ class RemotePath:
             return bytes(file.read(end - begin))
 
         status = self._status({"type": "file", **details})
-        return cast(BinaryIO, RemoteFile(str(self), status, fetch, file.close))
+        return cast(BinaryIO, RemoteFile(str(self), status, fetch, file.close, path, str(details.get("ETag", ""))))
 
     def read_bytes(self) -> bytes:
         with self.open() as file:

@@ -7,7 +7,7 @@ is killed leaves parts that nobody sees, until the bucket's rules delete them.
 
 import io
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ from squeeze.errors import StorageError
 from squeeze.system.moving import in_the_way
 from squeeze.system.remote_errors import about_url, persistently
 from squeeze.system.remote_path import RemotePath
+from squeeze.system.s3_composing import Composed, composes
 
-__all__ = ["check_free", "given_up", "staged", "uploading"]
+__all__ = ["check_free", "copier", "given_up", "staged", "uploading"]
 
 _PIECE = 1 << 24  # bytes handed over at a time: a filesystem copies them
 
@@ -30,12 +31,13 @@ def check_free(target: RemotePath, overwrite: bool) -> None:
 
 
 @contextmanager
-def uploading(target: RemotePath, overwrite: bool) -> Iterator[BinaryIO]:
+def uploading(target: RemotePath, overwrite: bool, composed: int = 0) -> Iterator[BinaryIO]:
     """A file to write from its start to its end, which becomes the object when the block ends well.
 
-    Raises SqueezeError where the object has come and may not be overwritten, and OSError where the storage fails.
+    composed: about how many bytes it has, where it is put together of objects of the same store. Raises SqueezeError
+    where the object has come and may not be overwritten, and OSError where the storage fails.
     """
-    with _transaction(target, overwrite) as objects, objects.writing(target) as file:
+    with _transaction(target, overwrite) as objects, objects.writing(target, composed) as file:
         yield file
 
 
@@ -77,6 +79,12 @@ def _dropped(file: Any) -> None:
         Path(left.name).unlink(missing_ok=True)
 
 
+def copier(sink: object) -> Callable[[BinaryIO, int], None] | None:
+    """What writes the next bytes of a file to an object by a copy within its store; None where there is nothing that
+    could, so that they have to be read and written."""
+    return sink.copy if isinstance(sink, _Sink) and sink.copies else None
+
+
 @contextmanager
 def _anew() -> Iterator[None]:
     """What was done goes with the folder for temporary files."""
@@ -98,10 +106,14 @@ class _Objects:
         self._committed = 0
 
     @contextmanager
-    def writing(self, path: RemotePath) -> Iterator[BinaryIO]:
+    def writing(self, path: RemotePath, composed: int = 0) -> Iterator[BinaryIO]:
         """An object, which is sent to its last byte when the block ends well."""
+        key = path.filesystem()[1]
         with _said_of(path):
-            file = self._fs.open(path.filesystem()[1], self._mode)
+            if composes(self._fs, composed):
+                file: Any = Composed(self._fs, key, self._mode == "xb", composed)
+            else:
+                file = self._fs.open(key, self._mode)
         self._files.append((path, file))
         try:
             yield cast(BinaryIO, _Sink(path, file))
@@ -168,6 +180,16 @@ class _Sink:
                 self._file.write(view[start : start + _PIECE])
         self._position += view.nbytes
         return view.nbytes
+
+    @property
+    def copies(self) -> bool:
+        return isinstance(self._file, Composed)
+
+    def copy(self, file: BinaryIO, count: int) -> None:
+        """Write the next `count` bytes of a file, which the store copies where they lie in it."""
+        with _said_of(self._path):
+            self._file.copy(file, count)
+        self._position += count
 
 
 @contextmanager

@@ -205,11 +205,11 @@ def test_a_part_that_is_damaged_before_it_is_put_to_the_others(tmp_path, large, 
             (folder / "00000003").write_bytes(data)
 
     (done,) = run(Inline(breaks=spoils), [large]).results([large])
-    assert "a part of the compressed file is damaged" in done.error and not large.target.exists()
+    assert "a part of the file is damaged" in done.error and not large.target.exists()
 
 
-def test_of_the_source_only_what_is_stored_is_read_again(tmp_path):
-    file = made(tmp_path, "text", words(20 * BLOCK))
+def test_of_the_source_nothing_is_read_again(tmp_path):
+    file = made(tmp_path, "file", some_bytes(20 * BLOCK))
 
     def spoils(call):
         if call.function.__name__ == "join":

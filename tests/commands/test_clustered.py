@@ -8,11 +8,10 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines
 from squeeze.cluster.manifest import Manifest
-from squeeze.cluster.run import Run
 from squeeze.errors import ClusterError
 from tests.makers import tiny_models
 from tests.makers.command import call, fails, names, run, usage_error
-from tests.makers.inline import Inline
+from tests.makers.inline import Inline, shorten_calls
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 MANIFEST = ".squeeze-compress.jsonl"
@@ -109,8 +108,7 @@ def test_a_manifest_proves_that_all_is_there(engine, tree):
 
 
 def test_another_set_of_files_completes_no_run_that_was_stopped(engine, tree, monkeypatch):
-    original = Run.__init__  # with calls of one file
-    monkeypatch.setattr(Run, "__init__", lambda self, *rest, **more: original(self, *rest, **more, seconds=0.0001))
+    shorten_calls(monkeypatch, 0.0001)  # to one file
 
     def stops(call):
         if engine.calls > 1:

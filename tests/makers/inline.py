@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from squeeze.cluster.engine import Call, Lost, Needs
+from squeeze.cluster.run import Run
+
+
+def shorten_calls(monkeypatch: Any, seconds: float) -> None:
+    """Let calls take so many seconds, so that files are cut into more parts."""
+    original = Run.__init__
+    monkeypatch.setattr(Run, "__init__", lambda self, *rest, **more: original(self, *rest, **more, seconds=seconds))
 
 
 @dataclass(frozen=True)

@@ -13,61 +13,17 @@ from bench.shared.faulty import Faulty
 from bench.shared.s3_server import listening, stores
 from squeeze.cluster import engine as engines
 from squeeze.cluster.files import stamp_of
-from squeeze.cluster.run import Run
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 from squeeze.system.remote_path import RemotePath, read_together
 from squeeze.system.s3_objects import first_bytes
 from tests.makers.checkpoints import model_folder
 from tests.makers.command import TEXT, call, fails, run
-from tests.makers.inline import Inline
-
-pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'squeeze-neural[cloud]'")
-server = pytest.importorskip("moto.server", reason="moto's server is not installed: pip install 'moto[server]'")
+from tests.makers.inline import Inline, shorten_calls
+from tests.makers.s3 import body, keys, uploads
 
 pytestmark = [pytest.mark.usefixtures("in_folder"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 DATA = np.random.default_rng(0).bytes(12_000_000)
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    running = server.ThreadedMotoServer(port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
-
-
-@pytest.fixture
-def s3(endpoint, monkeypatch):
-    """A bucket, and what asks S3 itself: tests of it do not rely on what they test."""
-    import boto3
-    import fsspec
-    import s3fs
-
-    names = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
-    for name, value in {**names, "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setitem(fsspec.config.conf, "s3", {"default_block_size": 5 << 20})
-    s3fs.S3FileSystem.clear_instance_cache()
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="bucket")
-    yield client
-    for listed in client.list_objects_v2(Bucket="bucket").get("Contents", []):
-        client.delete_object(Bucket="bucket", Key=listed["Key"])
-    s3fs.S3FileSystem.clear_instance_cache()
-
-
-def keys(s3):
-    return sorted(listed["Key"] for listed in s3.list_objects_v2(Bucket="bucket").get("Contents", []))
-
-
-def body(s3, key):
-    return s3.get_object(Bucket="bucket", Key=key)["Body"].read()
-
-
-def uploads(s3):
-    return s3.list_multipart_uploads(Bucket="bucket").get("Uploads", [])
 
 
 def test_files_there_and_back(s3):
@@ -290,7 +246,7 @@ def test_a_listing_tells_the_stamp_that_an_open_object_has(s3):
 def test_storage_that_fails_at_random(s3, monkeypatch, seed):
     """500 and 503, and connections that break before, after and amid: the same objects, and nothing else."""
     monkeypatch.setattr(engines, "connect", lambda address: Inline())
-    monkeypatch.setattr(Run, "seconds", 0.05)
+    shorten_calls(monkeypatch, 0.05)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # of botocore, which waits for seconds before the fifth
     sources = {f"corpus/{number}.txt": TEXT[:3000] + bytes([number]) for number in range(5)}
     sources["corpus/large"] = np.random.default_rng(0).integers(97, 110, 300_000, np.uint8).tobytes()

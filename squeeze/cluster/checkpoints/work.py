@@ -12,6 +12,7 @@ from typing import BinaryIO
 import xxhash
 
 from squeeze.cluster.files import HASH, PACK, VERIFY, Done, File, Part, Task, guarded, remove, still_the_same, unchanged
+from squeeze.codecs.part_file import FORMAT
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import parts
 from squeeze.packing.base import is_packed
@@ -124,12 +125,12 @@ def _join(file: File, count: int, task: Task) -> Done:
             found = source_at(file.source, not name_in(task.options["root"], file.source))
             assert found
             sha256 = paths.pop().read_bytes().decode()
-            with _output(file, task) as sink:
+            with _output(file, task, file.size) as sink:
                 parts.join_packed(found, paths, _packing(found, file, task), sha256, sink)
             done = _made(file, sha256, found)
         else:
             _, packed = _restoring(file, task)
-            with _output(file, task) as sink:
+            with _output(file, task, packed.description.size) as sink:
                 parts.join_restored(packed, paths, sink)
             done = Done(file, packed.description.size, file.size, packed.description.sha256)
     remove(folder)
@@ -164,13 +165,14 @@ def _made(file: File, sha256: str, found: Source | None) -> Done:
 
 
 @contextmanager
-def _output(file: File, task: Task) -> Iterator[BinaryIO]:
-    """What becomes the output when the block ends well, and its source has not changed until then."""
+def _output(file: File, task: Task, composed: int = 0) -> Iterator[BinaryIO]:
+    """What becomes the output when the block ends well, and its source has not changed until then. composed: about how
+    many bytes of parts are put together."""
     assert file.target
     if not storage.remote(file.target):
         file.target.parent.mkdir(parents=True, exist_ok=True)
     like = file.source.stat()
-    with files.replacing(file.target, like, mark=task.mark) as sink:
+    with files.replacing(file.target, like, mark=task.mark, composed=composed) as sink:
         yield sink
         still_the_same(file)
 
@@ -209,6 +211,7 @@ def _folder(file: File, task: Task) -> Path:
     """Where the parts of a file's output lie until they are put together. A source that has changed has another."""
     assert file.target
     base = task.options["base"]
-    what = (task.operation, file.stamp, __version__, task.options.get("level"), sorted(base.identities) if base else ())
+    of_base = sorted(base.identities) if base else ()
+    what = (task.operation, file.stamp, __version__, FORMAT, task.options.get("level"), of_base)
     digest = xxhash.xxh3_64_hexdigest(repr(what).encode())
     return file.target.with_name(f".{file.target.name[:NAME_LIMIT]}.{digest[:12]}.parts")

@@ -1,0 +1,34 @@
+"""S3, as the server of moto speaks it on loopback."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'squeeze-neural[cloud]'")
+    server = pytest.importorskip("moto.server", reason="moto's server is not installed: pip install 'moto[server]'")
+    running = server.ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def s3(endpoint, monkeypatch):
+    """A bucket, and what asks S3 itself: tests of it do not rely on what they test."""
+    import boto3
+    import fsspec
+    import s3fs
+
+    names = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**names, "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"default_block_size": 5 << 20})
+    s3fs.S3FileSystem.clear_instance_cache()
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="bucket")
+    yield client
+    for listed in client.list_objects_v2(Bucket="bucket").get("Contents", []):
+        client.delete_object(Bucket="bucket", Key=listed["Key"])
+    s3fs.S3FileSystem.clear_instance_cache()
