@@ -92,14 +92,30 @@ def connect(address: str) -> "Engine[Any]":
     if ray.is_initialized():
         return Engine(ray, ours=False)
     named = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
+    noted = _noted() if named == AUTO else ""
     try:
-        if named not in (AUTO, LOCAL):
-            _check_answers(named)
+        if noted or named not in (AUTO, LOCAL):
+            _check_answers(noted or named)
         with warnings.catch_warnings(action="ignore"):  # of Ray, beside the error that it raises
             return _joined(ray, named)
     except Exception as error:  # Ray raises that itself
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ClusterError(f"the cluster {named} does not answer: {reason}") from None
+        hint = f" ({_note()} names it; `ray stop` forgets it)" if noted else ""
+        raise ClusterError(f"the cluster {noted or named} does not answer: {reason}{hint}") from None
+
+
+def _note() -> Path:
+    """Where `ray start` notes the address of the cluster that this machine belongs to since then."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return Path(folder, "ray", "ray_current_cluster")
+
+
+def _noted() -> str:
+    """What stands there. A machine that was switched off has it still, and Ray would wait there for minutes."""
+    try:
+        return _note().read_text().strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _joined(ray: Any, address: str) -> "Engine[Any]":

@@ -196,6 +196,13 @@ def listening(answer: bytes | None) -> Iterator[str]:
 GRPC = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + bytes(6)  # the settings of a server
 
 
+@pytest.fixture(autouse=True)
+def note(monkeypatch, tmp_path):
+    """Where Ray notes the cluster of this machine: there is none."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
 def test_a_cluster_is_looked_for(monkeypatch):
     ray = Fake(monkeypatch, fails=["auto"])
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -230,6 +237,23 @@ def test_what_does_not_answer_as_a_cluster_does_is_one_line_at_once(monkeypatch,
         with pytest.raises(ClusterError, match=f"the cluster {named} does not answer: .*{reason}"):
             connect("auto")
     assert not ray.asked
+
+
+def test_a_cluster_of_this_machine_that_is_gone_is_one_line_at_once(monkeypatch, note):
+    """Ray would try for minutes, and then end the process."""
+    ray = Fake(monkeypatch)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    note.parent.mkdir()
+    with listening(GRPC) as address:
+        note.write_text(f"{address}\n")
+        assert connect("auto")._grows and ray.asked == ["auto"]
+    said = rf"^the cluster {address} does not answer: .*refused \({note} names it; `ray stop` forgets it\)$"
+    with pytest.raises(ClusterError, match=said):
+        connect("auto")
+    assert ray.asked == ["auto"]
+    assert not connect("local")._grows
+    note.write_bytes(b"\xff")
+    assert connect("auto")._grows
 
 
 def test_what_hangs_is_one_line(monkeypatch):
