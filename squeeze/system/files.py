@@ -55,17 +55,21 @@ def expand(
 ) -> Iterator[Path]:
     """`path` itself, or with `recursive` the wanted files below a folder, in the order of their names.
 
-    What is left out: `unreadable` is told of folders that cannot be read, and of objects whose keys end in a slash, and
-    `linked` of links to folders. Raises SqueezeError for a folder without `recursive`.
+    What is left out: `unreadable` is told of folders that cannot be read, and of objects whose keys end in a slash or
+    are not listed, and `linked` of links to folders. Raises SqueezeError for a folder without `recursive`.
     """
     if not path.is_dir() or (path.is_symlink() and not recursive):
         yield path
     elif not recursive:
         raise SqueezeError("is a directory; use -r to take every file in it")
     elif prefix := remote(path):
-        for one in filter(wanted, (cast(Path, one) for one in prefix.walk())):
-            if one.name:
-                yield one
+        for one in prefix.walk():
+            if one.unlisted:
+                unreadable(OSError(errno.EINVAL, one.unlisted, str(one)))
+            elif not wanted(cast(Path, one)):
+                continue
+            elif one.name:
+                yield cast(Path, one)
             else:
                 unreadable(OSError(errno.EINVAL, "has no name, since its key ends in a slash: rename it", str(one)))
     else:

@@ -3,6 +3,7 @@ more, were there millions of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from inspect import signature
 from typing import Any
 
 __all__ = ["infos", "objects", "take_keys_whole"]
@@ -15,7 +16,8 @@ Info = dict[str, Any]  # of an object, as fsspec has it
 def objects(fs: Any, path: str) -> Iterator[Info]:
     """All objects below a prefix, in the order of their keys if the store lists them so.
 
-    s3fs lists in pages. Of other filesystems each prefix is listed by itself, and those in it after each other.
+    s3fs lists in pages. Of other filesystems each prefix is listed by itself, and those in it after each other; where
+    one does not tell what is in a prefix, it has an entry that is "unlisted".
     """
     if hasattr(fs, "_iterdir") and hasattr(fs, "split_path"):
         bucket, key, _ = fs.split_path(path)
@@ -76,18 +78,37 @@ def _in_pages(fs: Any, listing: AsyncIterator[Info]) -> Iterator[Info]:
 
 
 def _by_prefix(fs: Any, path: str) -> Iterator[Info]:
-    for info in sorted(fs.ls(path, detail=True, refresh=True), key=_place_in_order):
-        if info["type"] == "directory":
-            if info["name"].strip("/") != path.strip("/"):
-                yield from _by_prefix(fs, info["name"])
+    for info in sorted(fs.ls(path, detail=True, refresh=True), key=lambda info: _place_in_order(info, path)):
+        if info["type"] == "directory" and _is_itself(info, path):
+            yield from _behind_an_empty_part(fs, path)
+        elif info["type"] == "directory":
+            yield from _by_prefix(fs, info["name"])
         elif _is_object(info):
             yield info
 
 
-def _place_in_order(info: Info) -> str:
+def _is_itself(info: Info, path: str) -> bool:
+    """Whether a prefix that is listed is called as the one that it is in: what begins with it has an empty part, as in
+    a//b, or is an object for the prefix itself."""
+    return str(info["name"]).strip("/") == path.strip("/")
+
+
+def _behind_an_empty_part(fs: Any, path: str) -> Iterator[Info]:
+    """By the beginnings of keys, since a filesystem of fsspec takes a prefix without its last slashes. Of one that does
+    not look so, an entry for the prefix: unlisted."""
+    begin = f"{path.rstrip('/')}//"
+    if "prefix" not in signature(getattr(type(fs), "_find", type(fs).find)).parameters:
+        yield {"name": begin, "type": "file", "size": 0, "unlisted": True}
+        return
+    found = fs.find(path, prefix="/", detail=True)
+    yield from (found[name] for name in sorted(found) if name.startswith(begin) and _is_object(found[name]))
+
+
+def _place_in_order(info: Info, path: str) -> str:
     """By which folders come where their contents would."""
-    name = str(info["name"]).rstrip("/")
-    return f"{name}/" if info["type"] == "directory" else name
+    if info["type"] != "directory":
+        return str(info["name"])
+    return f"{path.rstrip('/')}//" if _is_itself(info, path) else f"{str(info['name']).rstrip('/')}/"
 
 
 def _is_object(info: Info) -> bool:

@@ -254,16 +254,29 @@ class RemotePath:
         for name, info in names.items():
             yield from self._listed(name, info)
 
+    @property
+    def unlisted(self) -> str:
+        """Why no objects are listed that begin so, where `walk` gave a prefix in place of them."""
+        if not (self._known or {}).get("unlisted"):
+            return ""
+        return "the storage's package lists no keys with an empty part, as in a//b, and there are some: rename them"
+
     def below(self) -> list["RemotePath"]:
-        """All objects whose keys begin with this one and a slash, in order."""
+        """All objects whose keys begin with this one and a slash, in order. Raises SqueezeError where some are not
+        listed."""
         try:
-            return sorted(self.walk())
+            found = sorted(self.walk())
         except FileNotFoundError:
             return []
+        for one in found:
+            if one.unlisted:
+                raise SqueezeError(f"{one}: {one.unlisted}")
+        return found
 
     def walk(self) -> Iterator["RemotePath"]:
         """As `below`, each when it is asked for and in the order of the store: memory holds a page of the listing. One
-        that breaks off goes on behind the last key; raises SqueezeError where keys have come in no order."""
+        that breaks off goes on behind the last key; raises SqueezeError where keys have come in no order. What is not
+        listed is one path that is `unlisted`."""
         fs, path = self._place
         found, last, again, in_order = objects(fs, path), "", False, True
 
@@ -291,7 +304,7 @@ class RemotePath:
         """What the filesystem calls so, as it calls it, but for the folder itself, of which it may keep an object."""
         fs, path = self._place
         root, key = path.strip("/"), name.lstrip("/")
-        if key != root and (not key.endswith("/") or info["size"]):
+        if key != root and (not key.endswith("/") or info["size"] or "unlisted" in info):
             found = self / (key.removeprefix(f"{root}/") if root else key)
             found._place, found._known = (fs, name), info
             yield found

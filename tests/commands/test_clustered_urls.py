@@ -9,11 +9,10 @@ import xxhash
 
 import squeeze
 from squeeze.cluster import engine as engines
-from squeeze.cluster.run import Run
 from squeeze.system.remote_path import RemotePath
 from tests.makers import inputs
 from tests.makers.command import call, fails, names, run
-from tests.makers.inline import Inline
+from tests.makers.inline import Inline, shorten_calls
 from tests.makers.remote import Object, Store
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -42,8 +41,7 @@ def store(engine):
 def in_parts(monkeypatch):
     """Calls are so short that each block of a large object is one."""
     Store.put("corpus/large.txt", LARGE)
-    original = Run.__init__
-    monkeypatch.setattr(Run, "__init__", lambda self, *rest, **more: original(self, *rest, **more, seconds=0.02))
+    shorten_calls(monkeypatch, 0.02)
 
 
 def test_there_and_back():
@@ -180,6 +178,17 @@ def test_a_store_that_fails_is_one_line(monkeypatch):
     assert said.splitlines()[0].startswith("Error: fake://corpus/a.txt: ") and "Traceback" not in said
     assert Store.objects == SOURCES and not Store.uploads
     assert [json.loads(line)["attempts"] for line in Path(MANIFEST).read_text().splitlines()[1:]] == [4, 4]
+
+
+@pytest.mark.parametrize("cluster", [(), CLUSTER])
+def test_keys_with_an_empty_part_are_taken_or_reported(cluster):
+    Store.put("corpus//x.txt", b"x" * 500)
+    said = fails("compress", "-1", "-q", "-r", *cluster, "fake://corpus")
+    assert said.startswith("Error: fake://corpus//: the storage's package lists no keys with an empty part")
+    assert sorted(Store.objects) == ["corpus//x.txt", *sorted([*SOURCES, *(f"{key}.sqz" for key in SOURCES)])]
+    assert "lists no keys" in fails("decompress", "-q", "-f", "-r", *cluster, "fake://corpus")
+    run("compress", "-1", "-q", "-f", "-r", *cluster, "finding://corpus")
+    assert squeeze.decompress(Store.objects["corpus//x.txt.sqz"]) == b"x" * 500
 
 
 def test_a_path_goes_to_another_process_without_its_connection():

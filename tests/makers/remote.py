@@ -92,6 +92,27 @@ class Store(AbstractFileSystem):
         del self.objects[path]
 
 
+class Finding(Store):
+    """A store as gcsfs has it: prefixes are listed without their last slashes, and keys found by their beginnings."""
+
+    protocol = "finding"
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        found = super().ls(path, True, **options)
+        for one in found:
+            if one["type"] == "directory":
+                one["name"] = one["name"].rstrip("/")
+        return found if detail else [one["name"] for one in found]
+
+    def find(self, path: str, maxdepth: Any = None, withdirs: bool = False, detail: bool = False, prefix: str = "",
+             **options: Any) -> Any:  # fmt: skip
+        key = self._strip_protocol(path)
+        self.request("find", key, prefix)
+        begin = (f"{key}/" if key else "") + prefix
+        found = {name: self._entry(name) for name in self.objects if name.startswith(begin)}
+        return found if detail else list(found)
+
+
 class Object(AbstractBufferedFile):
     fs: Store
 
@@ -124,3 +145,4 @@ class Object(AbstractBufferedFile):
 
 
 register_implementation("fake", Store, clobber=True)
+register_implementation("finding", Finding, clobber=True)

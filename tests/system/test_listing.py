@@ -41,6 +41,39 @@ def test_an_object_whose_key_ends_in_a_slash_is_listed_where_it_holds_something(
     assert [str(path) for path in storage.remote(storage.path_of("fake://a")).walk()] == ["fake://a/b/", "fake://a/c/d"]
 
 
+EMPTY_PARTS = ("a//b", "a//c/d", "a//c//e", "a///f", "a/g", "a/-", "a/0/h")
+
+
+def test_keys_with_an_empty_part_are_found_by_their_beginnings():
+    for key in (*EMPTY_PARTS, "aa", "a//"):
+        Store.put(key, b"" if key.endswith("/") else b"data")
+    root = storage.remote(storage.path_of("finding://a"))
+    walked = [str(path).removeprefix("finding://") for path in root.walk()]
+    assert walked == sorted(EMPTY_PARTS)
+    assert [one[1:] for one in Store.requests if one[0] == "find"] == [("a", "/")]
+    for key in EMPTY_PARTS:
+        assert (root / key.removeprefix("a/")).read_bytes() == b"data"
+
+
+def test_an_object_for_the_prefix_itself_is_no_empty_part():
+    Store.put("a/", b"")
+    Store.put("a/b", b"data")
+    assert [str(path) for path in storage.remote(storage.path_of("finding://a")).walk()] == ["finding://a/b"]
+
+
+def test_where_they_are_not_found_one_path_stands_for_them():
+    for key in ("a/b", "a//b", "a/d//e"):
+        Store.put(key, b"data")
+    root = storage.remote(storage.path_of("fake://a"))
+    assert [(str(path), bool(path.unlisted)) for path in root.walk()] == [
+        ("fake://a//", True),
+        ("fake://a/b", False),
+        ("fake://a/d//", True),
+    ]
+    with pytest.raises(SqueezeError, match=r"fake://a//: the storage's package lists no keys with an empty part"):
+        root.below()
+
+
 def test_many_are_asked_about_at_once():
     Store.put("a/one", b"data")
     paths = [storage.remote(storage.path_of(f"fake://a/{name}")) for name in ("one", "none")]
