@@ -1,12 +1,15 @@
 """Objects that the store makes of others: the same bytes, few of which pass through a worker."""
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import squeeze
+from bench.shared.faulty import Faulty
+from bench.shared.s3_server import listening, stores as server
 from squeeze.cluster import engine as engines
 from squeeze.cluster.checkpoints import plan
 from squeeze.errors import SqueezeError
@@ -96,6 +99,25 @@ def test_a_store_that_copies_nothing_and_one_that_fails_later(s3, counting, monk
     with pytest.raises(OSError, match="s3://bucket/made: the connection broke: No such function"):
         put_together(paths)
     assert "made" not in keys(s3) and not uploads(s3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_storage_that_fails_at_random(s3, monkeypatch, seed):
+    """It is whole, or not there, as often as it is tried."""
+    import s3fs
+
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # of botocore, which waits for seconds before the fifth
+    monkeypatch.setattr("squeeze.system.remote_errors._WAITS", (0.0, 0.0))
+    paths, made = stored(s3, 60_000, 100, 400_000, 70_000), b""
+    with listening(Faulty(server(), 0.25, seed)) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        for _ in range(50):
+            s3fs.S3FileSystem.clear_instance_cache()
+            with suppress(OSError):
+                made = put_together([type(path)(*path.named) for path in paths])
+                break
+            assert "made" not in keys(s3) or len(body(s3, "made")) == 530_100 + 3 + 7 * 6
+    assert made == body(s3, "made")
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
