@@ -17,7 +17,10 @@ from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.lm import models
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.weights import Weights
+from squeeze.numerics import frequencies
 from squeeze.numerics.team import Team
+
+_ROWS = 32  # of frequencies at a time
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -52,15 +55,16 @@ def in_integers(model: LanguageModel, data: bytes, preset: TokenPreset, threads:
     """The same by the model in integers."""
     team, bits, unbiased = Team(threads), 0.0, np.zeros(model.leaves.size, np.float32)
     session = model.session(1, preset.window, CHUNK, team)
-    cdf = np.zeros((32, model.leaves.size + 1), np.uint64)
+    cdf = frequencies.room(_ROWS, model.leaves.size)
     for part, tokens, leaves in _chunks(model, data):
         session.forward(part[None])
         bits += _bytes_alone(part, tokens)
-        for first in range(0, tokens.size, len(cdf)):
-            leaf = leaves[first : first + len(cdf)]
+        for first in range(0, tokens.size, _ROWS):
+            leaf = leaves[first : first + _ROWS]
             row = np.arange(leaf.size)
-            session.cdf(tokens[first : first + len(cdf)], unbiased, cdf, row)
-            bits -= float(np.log2((cdf[row, leaf + 1] - cdf[row, leaf]) / cdf[row, -1]).sum())
+            session.cdf(tokens[first : first + _ROWS], unbiased, cdf, row)
+            sums = frequencies.expanded(cdf)
+            bits -= float(np.log2((sums[row, leaf + 1] - sums[row, leaf]) / sums[row, -1]).sum())
     team.close()
     return bits
 

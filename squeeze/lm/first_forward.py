@@ -101,5 +101,5 @@ def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, apart, 
         return False
     begin, end = share(states.shape[0], rank, team)
     for r in range(begin, end):
-        exact.cumulate(logits[r], bias, cdf[places[r]])
+        exact.cumulate(logits[r], bias, cdf, places[r])
     return wait(barrier, team)

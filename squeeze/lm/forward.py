@@ -158,7 +158,7 @@ def gate(x, up):
 
 @kernel
 def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, apart, barrier, rank, team):
-    """Cumulative integer frequencies of all leaves for every row r: cdf[places[r]], uint64 [*, leaves + 1].
+    """Integer frequencies of all leaves for every row r, in the row places[r] of `cdf`.
 
     states [R, width], sums int32 [R] and scales float32 [R] are those that `forward` left; bias float32 [leaves] is
     added to logits float32 [R, leaves]. apart: each thread takes rows of its own.
@@ -173,5 +173,5 @@ def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, apart, 
     if not wait(barrier, some):
         return False
     for r in range(begin, end):
-        exact.cumulate(logits[r], bias, cdf[places[r]])
+        exact.cumulate(logits[r], bias, cdf, places[r])
     return wait(barrier, some)

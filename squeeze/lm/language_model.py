@@ -5,6 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from squeeze.numerics import trie
+from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.team import Team
 
 
@@ -14,9 +15,9 @@ class LaneStates(Protocol):
     def forward(self, tokens: np.ndarray) -> None:
         """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes."""
 
-    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        """Cumulative frequencies of the leaves after the given rows of the latest call of `forward`, one lane after the
-        other, to the rows `places` of `out`, uint64 [*, leaves + 1].
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: Cdf, places: np.ndarray) -> None:
+        """Frequencies of the leaves after the given rows of the latest call of `forward`, one lane after the other, to
+        the rows `places` of `out`.
 
         bias: float32 [leaves], added to the logits.
         """

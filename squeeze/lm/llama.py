@@ -21,6 +21,7 @@ from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
 from squeeze.numerics import int8
 from squeeze.numerics.exact import CHUNK
+from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.int8_vectors import STEP
 from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
@@ -180,7 +181,7 @@ class LlamaLanes:
     """The state of some lanes, each at a position of its own; at most `rows` tokens go through at once.
 
     `window` is in positions, a multiple of 16. After `forward` the states of its rows stand ready, and `cdf`
-    makes of some of them cumulative frequencies of the leaves.
+    makes frequencies of the leaves of some of them.
     """
 
     def __init__(self, llama: Llama, lanes: int, window: int, rows: int, team: Team):
@@ -226,9 +227,8 @@ class LlamaLanes:
         """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
         self.positions[: counts.size] -= counts
 
-    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        """Cumulative frequencies of the given rows of the last `forward`, to the rows `places` of `out`, uint64
-        [*, leaves + 1].
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: Cdf, places: np.ndarray) -> None:
+        """Frequencies after the given rows of the last `forward`, to the rows `places` of `out`.
 
         bias: float32 [leaves], added to the logits.
         """

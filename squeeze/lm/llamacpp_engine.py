@@ -18,7 +18,8 @@ from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.llamacpp_library import library, needed, reason, system
 from squeeze.lm.sources import DAMAGE, damage_told
 from squeeze.lm.tokenizer import Tokenizer
-from squeeze.numerics import exact
+from squeeze.numerics import exact, frequencies
+from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.trie import Trie, build
 
 IDENTITY_TAG = b"squeeze llama.cpp gguf 1\n"
@@ -134,11 +135,11 @@ class Engine:
             digest = hashlib.sha256(repr((setup.threads, setup.lanes, setup.window, setup.gpu_layers)).encode())
             session.prefill(prompt[:, :_PROMPT])
             unbiased, lanes = np.zeros(self.leaves.size, np.float32), np.arange(setup.lanes)
-            counts = np.zeros((setup.lanes, self.leaves.size + 1), "<u8")
+            cdf = frequencies.room(setup.lanes, self.leaves.size)
             for step in range(_PROMPT, length):
                 session.forward(prompt[:, step : step + 1])
-                session.cdf(lanes, unbiased, counts, lanes)
-                digest.update(counts.data)
+                session.cdf(lanes, unbiased, cdf, lanes)
+                digest.update(frequencies.expanded(cdf).astype("<u8").data)
             self._fingerprints[setup] = digest.hexdigest()[:_FINGERPRINT_DIGITS]
         return self._fingerprints[setup]
 
@@ -194,9 +195,8 @@ class LlamaCppLanes:
         for first in range(0, tokens.shape[1], step):
             self._decode(tokens[:, first : first + step], False)
 
-    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        """Cumulative frequencies of the given lanes after the last `forward`, to the rows `places` of `out`, uint64
-        [*, leaves + 1].
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: Cdf, places: np.ndarray) -> None:
+        """Frequencies of the given lanes after the last `forward`, to the rows `places` of `out`.
 
         bias: float32 [leaves], added to the logits.
         """
@@ -204,8 +204,8 @@ class LlamaCppLanes:
             pointer = self._library.llama_get_logits_ith(self._context, lane)
             if not pointer:
                 raise ModelError(f"{self._engine.name}: llama.cpp gives no logits for this model")
-            logits = np.ctypeslib.as_array(pointer, (1, self._engine.vocabulary_size))
-            exact.cumulate_rows(logits, self._engine.leaves, bias, self._picked, out[place : place + 1])
+            logits = np.ctypeslib.as_array(pointer, (self._engine.vocabulary_size,))
+            exact.cumulate_row(logits, self._engine.leaves, bias, self._picked, out, place)
 
     def _halve(self) -> None:
         """Forget all but the latest half of every lane, and feed that again."""

@@ -17,6 +17,8 @@ from squeeze.lm.in_flight import InFlight, free_memory, needed
 from squeeze.lm.recording import Record, Recorded
 from squeeze.lm.torch_cache import Cache
 from squeeze.lm.weights import Weights
+from squeeze.numerics import frequencies
+from squeeze.numerics.frequencies import Cdf
 
 _COUNTED = 256  # rows of frequencies at once
 _STEPS = 8  # positions of a lane, at most, in calls that are recorded: a token, and guesses after it
@@ -150,9 +152,9 @@ class TorchLanes:
         """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
         self.positions[: counts.size] -= counts
 
-    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray | Tensor, places: np.ndarray) -> None:
-        """Cumulative frequencies of the given rows of the last `forward`, to the rows `places` of `out`, uint64
-        [*, leaves + 1], or int64 where that is a tensor of this device.
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: Cdf | Tensor, places: np.ndarray) -> None:
+        """Frequencies after the given rows of the last `forward`, to the rows `places` of `out`; cumulative ones, int64
+        [*, leaves + 1], where that is a tensor of this device.
 
         bias: float32 [leaves], added to the logits.
         """
@@ -167,8 +169,7 @@ class TorchLanes:
             if isinstance(out, Tensor):
                 out[torch.tensor(places[begin:end], device=out.device), 1:] = found  # what is before is 0
             else:
-                out[places[begin:end], 0] = 0
-                out[places[begin:end], 1:] = found.cpu().numpy().view(np.uint64)
+                frequencies.put(found.cpu().numpy().view(np.uint64), out, places[begin:end])
 
         with self._model.running():
             self._counted.run(rows.size, work)

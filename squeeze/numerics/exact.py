@@ -8,6 +8,7 @@ speed.
 
 import numpy as np
 
+from squeeze.numerics.frequencies import GROUP
 from squeeze.numerics.jit import inline, kernel, part
 from squeeze.numerics.tiles import PANEL, narrow_tile, wide_tile, widen
 from squeeze.numerics.trie import FREQUENCY_BITS
@@ -107,13 +108,27 @@ def normalise(x, epsilon, out):
 
 
 @inline
+def _ordered(bits):
+    """The bits of a float32 to an int32 that has the same order, and back."""
+    return np.int32(bits ^ np.int32((bits >> 31) & np.int32(0x7FFFFFFF)))
+
+
+@inline
 def maximum(x):
     """The largest float32 of an array, found as a maximum of integers that have the same order."""
     best = np.int32(-0x7FFFFFFF)
     for i in range(x.size):
-        bits = np.int32(np.float32(x[i]).view(np.int32))
-        best = np.int32(max(best, np.int32(bits ^ np.int32((bits >> 31) & np.int32(0x7FFFFFFF)))))
-    return np.int32(best ^ np.int32((best >> 31) & np.int32(0x7FFFFFFF))).view(np.float32)
+        best = np.int32(max(best, _ordered(np.float32(x[i]).view(np.int32))))
+    return np.int32(_ordered(best)).view(np.float32)
+
+
+@inline
+def _maximum_of_sums(x, y):
+    """That of x + y."""
+    best = np.int32(-0x7FFFFFFF)
+    for i in range(x.size):
+        best = np.int32(max(best, _ordered(np.float32(x[i] + y[i]).view(np.int32))))
+    return np.int32(_ordered(best)).view(np.float32)
 
 
 @inline
@@ -158,29 +173,25 @@ def sigmoid(x):
 
 
 @inline
-def cumulate(logits, bias, cdf):
-    """Logits plus bias, float32 [leaves], to cumulative frequencies uint64 [leaves + 1], every leaf's at least 1.
-
-    The logits are overwritten.
-    """
+def cumulate(logits, bias, cdf, r):
+    """Logits plus bias, float32 [leaves], to frequencies in row r, every leaf's at least 1."""
+    top, sums, parts, total = _maximum_of_sums(logits, bias), cdf.sums[r], cdf.parts[r], np.int64(0)
+    sums[0] = total
     for i in range(logits.size):
-        logits[i] += bias[i]
-    total, top = np.uint64(0), maximum(logits)
-    for i in range(logits.size):
-        logits[i] = exp_negative(logits[i] - top) * np.float32(1 << FREQUENCY_BITS)
-    cdf[0] = total
-    after = cdf[1:]
-    for i in range(logits.size):
-        total += np.uint64(np.int64(logits[i]) + np.int64(1))
-        after[i] = total
+        parts[i] = exp_negative(logits[i] + bias[i] - top) * np.float32(1 << FREQUENCY_BITS)
+    for group in range(sums.size - 1):
+        some = parts[group * GROUP : min(group * GROUP + GROUP, parts.size)]
+        total += some.size
+        for i in range(some.size):
+            total += np.int64(some[i])
+        sums[group + 1] = total
 
 
 @kernel
-def cumulate_rows(logits, leaves, bias, picked, cdf):
-    """The same of the tokens `leaves`, int32, of rows of logits float32 [R, vocabulary]; numbers that are not finite
-    count as a logit far below all others. `picked` is scratch, float32 [leaves]."""
-    for r in range(logits.shape[0]):
-        for i in range(leaves.size):
-            value = logits[r, leaves[i]]
-            picked[i] = value if abs(value) < np.float32(1e30) else np.float32(-1e30)
-        cumulate(picked, bias, cdf[r])
+def cumulate_row(logits, leaves, bias, picked, cdf, r):
+    """The same of the tokens `leaves`, int32, of logits float32 [vocabulary]; numbers that are not finite count as a
+    logit far below all others. `picked` is scratch, float32 [leaves]."""
+    for i in range(leaves.size):
+        value = logits[leaves[i]]
+        picked[i] = value if abs(value) < np.float32(1e30) else np.float32(-1e30)
+    cumulate(picked, bias, cdf, r)

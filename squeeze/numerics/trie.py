@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from squeeze.numerics import frequencies
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import LOGIT_BITS, clamp_logit
 
@@ -135,8 +136,9 @@ def logarithm(x):
 
 
 @inline
-def logit_of(trie, cdf, node):
-    """The Q12 logit that a decision is a one, by the cumulative frequencies of the leaves, uint64 [leaves + 1]."""
-    low, middle, high = cdf[trie.low[node]], cdf[trie.middle[node]], cdf[trie.high[node]]
+def logit_of(trie, cdf, r, node):
+    """The Q12 logit that a decision is a one, by the leaves' frequencies in a row."""
+    low, middle = frequencies.before(cdf, r, trie.low[node]), frequencies.before(cdf, r, trie.middle[node])
+    high = frequencies.before(cdf, r, trie.high[node])
     difference = logarithm(np.int64(high - middle)) - logarithm(np.int64(middle - low))
     return clamp_logit(difference >> (_PRECISION - LOGIT_BITS))

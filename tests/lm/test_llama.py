@@ -11,6 +11,7 @@ from squeeze.lm import models
 from squeeze.lm.llama import Llama
 from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
+from squeeze.numerics.frequencies import expanded, room
 from squeeze.numerics.team import Team
 from tests.makers import tiny_models
 from tests.references.naive_llama import floats, log_probabilities, rotated
@@ -84,9 +85,9 @@ def random_tokens(llama: Llama, *shape: int, seed: int = 3) -> np.ndarray:
 
 def count(session, rows: np.ndarray) -> np.ndarray:
     """The session's frequencies of some rows, without a bias."""
-    counts = np.zeros((rows.size, session.leaves + 1), np.uint64)
-    session.cdf(rows, np.zeros(session.leaves, np.float32), counts, np.arange(rows.size))
-    return counts
+    cdf = room(rows.size, session.leaves)
+    session.cdf(rows, np.zeros(session.leaves, np.float32), cdf, np.arange(rows.size))
+    return expanded(cdf)
 
 
 def frequencies(llama: Llama, tokens: np.ndarray, window: int, chunk: int, threads: int = 1) -> np.ndarray:

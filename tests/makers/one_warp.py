@@ -3,7 +3,8 @@
 import numpy as np
 
 from squeeze.codecs.tokenwise import batches, warps
-from squeeze.numerics.jit import inline, kernel
+from squeeze.numerics.frequencies import Cdf
+from squeeze.numerics.jit import inline, kernel, replaced
 from squeeze.numerics.team import wait
 
 
@@ -40,6 +41,7 @@ def _learn(m, x, t, log, own, first, lanes, tickets, rank, size, barrier):
 @kernel
 def code_batches(m, x, t, log, own, steps, codes, decoding, tickets, barrier):
     """As that of cuda.py."""
+    steps = replaced(steps, "counts", Cdf(steps.counts, None))
     batches.work(
         m,
         x,

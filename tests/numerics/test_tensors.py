@@ -8,6 +8,7 @@ from squeeze.errors import DeviceError
 from squeeze.lm import forward
 from squeeze.lm.llama import cos_sin_table
 from squeeze.numerics import exact, rotation, tensors
+from squeeze.numerics.frequencies import expanded, room
 from squeeze.numerics.jit import kernel
 
 ROWS = {
@@ -61,7 +62,7 @@ def turned(table, factor, positions, cosine, sine):
 @kernel
 def cumulated(logits, bias, out):
     for r in range(logits.shape[0]):
-        exact.cumulate(logits[r], bias, out[r])
+        exact.cumulate(logits[r], bias, out, r)
 
 
 @pytest.mark.parametrize("top", [127, 32639])
@@ -118,10 +119,10 @@ def test_angles():
 def test_frequencies():
     random = np.random.default_rng(4)
     logits, bias = (5 * random.normal(size=(30, 999)).astype(np.float32) for _ in range(2))
-    bias, wanted = bias[0], np.zeros((30, 1000), np.uint64)
+    bias, wanted = bias[0], room(30, 999)
     found = tensors.cumulate(torch.from_numpy(logits) + torch.from_numpy(bias)).numpy()
     cumulated(logits, bias, wanted)
-    assert np.array_equal(found.view(np.uint64), wanted[:, 1:])
+    assert np.array_equal(found.view(np.uint64), expanded(wanted)[:, 1:])
 
 
 def test_a_processor_is_asked_and_trusted():

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from squeeze.codecs.tokenwise import model as tokenwise
 from squeeze.numerics import trie
+from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.jit import kernel
 from squeeze.numerics.logistic import LOGIT_BITS, LOGIT_MAX
 from squeeze.numerics.trie import STOP, Trie, build
@@ -31,9 +32,9 @@ def logarithms(x, out):
 
 
 @kernel
-def logits(t, counts, out):
+def logits(t, cdf, out):
     for node in range(t.low.size):
-        out[node] = trie.logit_of(t, counts, node)
+        out[node] = trie.logit_of(t, cdf, 0, node)
 
 
 def path(t: Trie, leaf: int) -> list[tuple[int, int]]:
@@ -96,7 +97,7 @@ def test_logits_are_those_of_the_counts():
     shares = np.exp(generator.uniform(0, 25, len(words))).astype(np.uint64) + np.uint64(1)
     counts = np.concatenate([np.zeros(1, np.uint64), np.cumsum(shares)])
     found = np.zeros(t.low.size, np.int64)
-    logits(t, counts, found)
+    logits(t, Cdf(counts[None], None), found)
     for node in range(t.low.size):
         low, middle, high = (int(counts[getattr(t, part)[node]]) for part in ("low", "middle", "high"))
         exact = 4096 * math.log((high - middle) / (middle - low))
@@ -112,10 +113,10 @@ def test_followed_paths_are_those_that_decoding_walks():
     entries = np.array([*range(len(words)), -7])  # the last is an escape
     starts = np.concatenate([[0], np.cumsum(t.decisions)]).astype(np.int64)
     followed, surprises = np.zeros(starts[-1], np.int32), np.zeros(entries.size, np.int64)
-    tokenwise.follow(t, counts, entries, starts, followed, surprises)
+    tokenwise.follow(t, Cdf(counts, None), entries, starts, followed, surprises)
     every = np.zeros(t.low.size, np.int64)
     for row in range(len(words)):
-        logits(t, counts[row], every)
+        logits(t, Cdf(counts[row : row + 1], None), every)
         expected = [every[node] for node, _ in path(t, row)]
         assert followed[starts[row] : starts[row + 1]].tolist() == expected
     total = np.log(counts[:, -1].astype(np.float64) / 2.0**40)

@@ -14,6 +14,7 @@ from squeeze.codecs.bitmodels import coder as arithmetic, contexts, layout
 from squeeze.codecs.bytewise.arrays import ByteModel
 from squeeze.codecs.tokenwise import learning, log as logs, model as tokenwise
 from squeeze.codecs.tokenwise.arrays import TokenMix
+from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.jit import inline, kernel, part, replaced
 from squeeze.numerics.team import take, wait
 from squeeze.numerics.trie import Trie
@@ -99,7 +100,7 @@ class Steps(NamedTuple):
     them. ends: int64 [all lanes], where each lane's bytes end."""
 
     known: np.ndarray
-    counts: np.ndarray
+    counts: Cdf
     rows: np.ndarray
     active: np.ndarray
     ends: np.ndarray
@@ -219,10 +220,10 @@ def work(
 def _code(m, x, t, log, steps, codes, unit, place, lane, step, decoding, meter):
     """Code an entry of a lane by a coder. Returns False where that cannot be."""
     known, coder, coded = steps.known, codes.coders[unit], codes.coded[unit]
-    path, row = steps.logits, steps.counts[0]
+    path, row = steps.logits, 0
     if decoding:
-        row = steps.counts[steps.rows[lane]]
-        x.state.top_nll = tokenwise.top_nll(row)
+        row = steps.rows[lane]
+        x.state.top_nll = tokenwise.top_nll(steps.counts, row)
     else:
         path = steps.logits[steps.starts[lane, step] :]
         x.state.top_nll = steps.top_nlls[lane, step]
@@ -231,7 +232,7 @@ def _code(m, x, t, log, steps, codes, unit, place, lane, step, decoding, meter):
         return False
     logs.begin_entry(log, place, x.places[lane])
     known[lane, step] = tokenwise.code_entry(
-        m, x, t, lane, known[lane, step], row, path, coder, coded, decoding, meter, log
+        m, x, t, lane, known[lane, step], steps.counts, row, path, coder, coded, decoding, meter, log
     )
     return x.places[lane] <= steps.ends[lane]
 

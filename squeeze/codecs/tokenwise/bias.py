@@ -21,6 +21,7 @@ _TOKENS = 64  # about how many make a round
 _RATE = 0.5
 _ONE = 20  # bits of a probability of 1 in a gradient: those of 1,024 lanes fit into int32
 _DROPPED = np.uint64(FREQUENCY_BITS - 24)  # low bits of a frequency, so that it fits into int32
+_CUT = np.float32(2.0 ** -int(_DROPPED))
 
 
 class Stopped(Exception):
@@ -81,7 +82,7 @@ class Seen:
         self._bias, self._add, self._gradient = bias, add, np.zeros(bias.leaves, np.int32)
 
     def add(self, cdf: Any, rows: np.ndarray, entries: np.ndarray) -> None:
-        """Take entries int64 [R], -1 where there is none, and the frequencies of each, cdf[rows]."""
+        """Take entries int64 [R], -1 where there is none, and the frequencies of each, the `rows` of `cdf`."""
         self._add(cdf, rows, entries, self._gradient)
 
     def reach(self, step: int) -> None:
@@ -92,34 +93,47 @@ class Seen:
 
 
 @inline
-def _unit(row):
-    return np.float32(np.int32(1 << _ONE)) / np.float32(row[row.size - 1] >> _DROPPED)
+def _unit(sums):
+    return np.float32(np.int32(1 << _ONE)) / np.float32(sums[sums.size - 1] >> _DROPPED)
 
 
 @inline
-def _share(before, after, unit):
-    """The probability of a leaf between two cumulative frequencies."""
-    return np.int32(np.float32(np.int32((after - before) >> _DROPPED)) * unit)
+def _share(reduced, unit):
+    """A probability, by an int32 frequency without its low bits."""
+    return np.int32(np.float32(reduced) * unit)
 
 
 @inline
-def gradient_of(row, leaf, entry):
-    """What an entry adds to a leaf's gradient, by the frequencies uint64 [leaves + 1]."""
-    return _share(row[leaf], row[leaf + 1], _unit(row)) - np.int32((1 << _ONE) * (leaf == entry))
+def _reduced(part):
+    """floor((floor(x) + 1) / 2^16) of a float32: x + 1 passes no multiple of 2^16 as it is rounded."""
+    return np.int32((part + np.float32(1)) * _CUT)
+
+
+@inline
+def gradient_of(sums, leaf, entry):
+    """What an entry adds to a leaf's gradient, by cumulative frequencies uint64 [leaves + 1]."""
+    reduced = np.int32((sums[leaf + 1] - sums[leaf]) >> _DROPPED)
+    return _share(reduced, _unit(sums)) - np.int32((1 << _ONE) * (leaf == entry))
 
 
 @kernel
 def add(cdf, rows, entries, gradient):
     """As that of counting.py."""
-    one = np.int32(1 << _ONE)
     for r in range(entries.size):
-        if entries[r] < 0:
-            continue
-        row = cdf[rows[r]]
-        after, unit = row[1:], _unit(row)
-        for i in range(gradient.size):
-            gradient[i] += _share(row[i], after[i], unit)
-        gradient[entries[r]] -= one
+        if entries[r] >= 0:
+            _add(cdf.sums[rows[r]], cdf.parts, rows[r], entries[r], gradient)
+
+
+@inline
+def _add(sums, parts, r, entry, gradient):
+    if parts is None:
+        for leaf in range(gradient.size):
+            gradient[leaf] += gradient_of(sums, leaf, entry)
+    else:
+        row, unit = parts[r], _unit(sums)
+        for leaf in range(gradient.size):
+            gradient[leaf] += _share(_reduced(row[leaf]), unit)
+        gradient[entry] -= np.int32(1 << _ONE)
 
 
 @kernel

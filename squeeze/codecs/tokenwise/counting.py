@@ -5,19 +5,20 @@ from typing import Any
 import numpy as np
 
 from squeeze.codecs.tokenwise import bias, model as tokenwise
+from squeeze.numerics import frequencies
 from squeeze.numerics.trie import Trie
 
 __all__ = ["HOST", "Counting"]
 
 
 class Counting:
-    """Frequencies are uint64 [rows, leaves + 1], cumulative."""
+    """Frequencies are a Cdf."""
 
-    rows = 32  # at a time: 49,152 leaves make 400 kB a row
+    rows = 32  # at a time: 49,152 leaves make 200 kB a row
 
     def room(self, rows: int, leaves: int) -> Any:
         """For the frequencies of so many rows."""
-        return np.zeros((rows, leaves + 1), np.uint64)
+        return frequencies.room(rows, leaves)
 
     def follow(
         self, t: Trie, counts: Any, entries: np.ndarray, starts: np.ndarray, logits: np.ndarray, surprises: np.ndarray

@@ -29,7 +29,8 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 from squeeze.codecs.tokenwise import batches, bias, model as tokenwise, warps
 from squeeze.codecs.tokenwise.log import Cut
 from squeeze.errors import DeviceError
-from squeeze.numerics.jit import cache_folder
+from squeeze.numerics.frequencies import Cdf
+from squeeze.numerics.jit import cache_folder, replaced
 
 __all__ = ["CUT", "KERNELS", "Gpu", "compiled"]
 
@@ -93,6 +94,7 @@ def _code_batches(m, x, t, log, own, steps, codes, decoding, tickets):  # type: 
     would wait for each other in one."""
     thread, count = cuda.grid(1), cuda.gridDim.x * cuda.blockDim.x // _WARP
     rank, size = thread % _WARP * count + thread // _WARP, count * _WARP
+    steps = replaced(steps, "counts", Cdf(steps.counts, None))
     batches.work(
         m, x, t, log, own, steps, codes, decoding, tickets, rank, size, tickets, None, _first, _next, _meet, _learn
     )
@@ -102,7 +104,7 @@ def _follow(t, counts, entries, starts, logits, top_nlls):  # type: ignore[no-un
     """As that of model.py, a row a thread."""
     row = cuda.grid(1)
     if row < entries.size:
-        tokenwise.follow_row(t, counts[row], entries[row], starts[row], logits, top_nlls, row)
+        tokenwise.follow_row(t, Cdf(counts, None), entries[row], starts[row], logits, top_nlls, row)
 
 
 def _add(cdf, rows, entries, gradient):  # type: ignore[no-untyped-def]

@@ -18,6 +18,7 @@ from squeeze.codecs.tokenwise.feed import Feed
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.repeats import TAIL, Repeats
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
+from squeeze.numerics.frequencies import GROUP
 from squeeze.numerics.team import Team
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 
 # Of lane, step and most: entries int64 that may be fed from that step on, and the step predicted after each; -1: none.
 Guess = Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]
-ROWS = 64  # of frequencies that are kept of a group: 49,152 leaves make 400 kB a row
+ROWS = 64  # of frequencies that are kept of a group: 49,152 leaves make 200 kB a row
 _MOST, _MOST_BESIDE_REPEATS = 7, 2  # guesses at a time by a match: they cost time where they are wrong
 
 
@@ -43,11 +44,12 @@ def token_ids(model: LanguageModel, entries: np.ndarray) -> np.ndarray:
     return np.where(entries < 0, model.start_token, model.leaves[np.maximum(entries, 0)]).astype(np.int64)
 
 
-def rule_out(counts: Any, rows: np.ndarray, leaves: np.ndarray) -> None:
+def rule_out(cdf: Any, rows: np.ndarray, leaves: np.ndarray) -> None:
     """Leave next to nothing of the frequency of a leaf in each of these rows: int64, -1 where none is ruled out."""
     for i in np.flatnonzero(leaves >= 0):
-        row, leaf = counts[rows[i]], leaves[i]
-        row[leaf + 1 :] -= row[leaf + 1] - row[leaf] - np.uint64(1)
+        row, leaf = rows[i], leaves[i]
+        cdf.sums[row, leaf // GROUP + 1 :] -= np.uint64(cdf.parts[row, leaf])
+        cdf.parts[row, leaf] = 0
 
 
 def follow_matches(mix: TokenMix, repeats: Repeats | None) -> Guess:
@@ -137,7 +139,7 @@ class PastWithRepeats(Past):
 class Frequencies(Protocol):
     """The frequencies of the next entry of each of some lanes, the ones from `begin` to `end` of a layout.
 
-    counts: uint64 [rows, leaves + 1]; rows: int64 [lanes], which row of it is a lane's, after `look`.
+    counts: a Cdf; rows: int64 [lanes], which row of it is a lane's, after `look`.
     """
 
     counts: Any  # where `Counting` has them

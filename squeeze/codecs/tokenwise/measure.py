@@ -6,6 +6,7 @@ from squeeze.codecs.bitmodels import meter as meters
 from squeeze.codecs.bytewise import measure as bytewise
 from squeeze.codecs.tokenwise.arrays import STOP_ORDERS, WIDTHS
 from squeeze.codecs.tokenwise.presets import TokenPreset
+from squeeze.numerics import frequencies
 from squeeze.numerics.jit import inline
 
 _BYTES, _STOPS = 0, 1  # kinds of decisions
@@ -31,8 +32,8 @@ def input_names(preset: TokenPreset, width: int, first: int) -> list[list[str]]:
 
 
 @inline
-def begin_entry(meter, m, x, lane, cdf):
-    """An entry begins, a token or a byte, with the frequencies uint64 [leaves + 1] of what it may be."""
+def begin_entry(meter, m, x, lane, cdf, row):
+    """An entry begins, a token or a byte, with a row of frequencies of what it may be."""
     unit = x.token_places[lane]
     meters.begin(meter)
     meter.starts[unit] = x.places[lane]
@@ -42,10 +43,9 @@ def begin_entry(meter, m, x, lane, cdf):
         best = meters.longest(m.matches)
         if best >= 0:
             meters.follow(meter, unit, m.matches[best].pointer, m.matches[best].length)
-    filled, leaves = 0, cdf.size - 1
-    least, total = np.uint64(0), np.float64(cdf[leaves])
-    for leaf in range(leaves):
-        frequency = cdf[leaf + 1] - cdf[leaf]
+    filled, least, total = 0, np.uint64(0), np.float64(frequencies.total(cdf, row))
+    for leaf in range(cdf.parts.shape[1]):
+        frequency = frequencies.frequency(cdf, row, leaf)
         if frequency > least:
             filled = meters.candidate(meter, unit, leaf, np.float64(frequency) / total, filled)
             if filled == meters.TOP:
@@ -53,12 +53,12 @@ def begin_entry(meter, m, x, lane, cdf):
 
 
 @inline
-def end_entry(meter, x, lane, entry, cdf):
+def end_entry(meter, x, lane, entry, cdf, row):
     """The entry is known: a leaf, or -1 - byte."""
     unit = x.token_places[lane]
     if entry >= 0:
-        frequency = cdf[entry + 1] - cdf[entry]
-        meter.model_bits[unit] = np.float32(np.log2(np.float64(cdf[cdf.size - 1]) / np.float64(frequency)))
+        share = np.float64(frequencies.total(cdf, row)) / np.float64(frequencies.frequency(cdf, row, entry))
+        meter.model_bits[unit] = np.float32(np.log2(share))
     meters.finish(meter, unit)
 
 

@@ -21,12 +21,13 @@ from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.codecs.varint import read_varint, varint
 from squeeze.errors import DamagedError
 from squeeze.lm.language_model import LanguageModel
+from squeeze.numerics import frequencies
 from squeeze.numerics.team import Team
 
 _spare_bytes = tokenwise.spare_bytes.py_func
 _CONSTANT = 150 << 20  # bytes of what does not grow with a text
 _NO_ROWS = np.zeros(0, np.int64)
-_NO_CDF, _NO_LOGITS, _NO_STARTS = np.zeros((1, 1), np.uint64), np.zeros(0, np.int32), np.zeros((0, 0), np.int64)
+_NO_CDF, _NO_LOGITS, _NO_STARTS = frequencies.room(1, 1), np.zeros(0, np.int32), np.zeros((0, 0), np.int64)
 
 
 def memory(model: LanguageModel, preset: TokenPreset, size: int, threads: int) -> int:

@@ -20,7 +20,7 @@ from squeeze.codecs.tokenwise.decision import (
     learn_stop,
     predict,
 )
-from squeeze.numerics import trie
+from squeeze.numerics import frequencies, trie
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.trie import STOP
 
@@ -34,9 +34,9 @@ def spare_bytes(decisions):
 
 
 @inline
-def top_nll(counts):
-    """-ln(p) of the model's top token, with 24 fractional bits, from its cumulative counts; 0 if ruled out."""
-    return max(trie.logarithm(np.int64(counts[counts.size - 1])) - trie.FIRST_CHOICE, 0)
+def top_nll(cdf, r):
+    """-ln(p) of the model's top token, with 24 fractional bits, from its frequencies in a row; 0 if ruled out."""
+    return max(trie.logarithm(np.int64(frequencies.total(cdf, r))) - trie.FIRST_CHOICE, 0)
 
 
 @inline
@@ -148,7 +148,7 @@ def _code_bits(m, x, coder, coded, position, decoding, meter, log):
 
 
 @inline
-def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log):
+def _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter, log):
     """Walk from the root to a leaf; returns it."""
     position, depth, begun, decisions = x.places[lane], 0, False, 0
     node = 0 if t.low.size > 0 else -1
@@ -158,7 +158,7 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, me
             _end_byte(m, position + depth, t.spelling[spelling + depth], log)
             depth += 1
             begun = False
-        logit = trie.logit_of(t, counts, node) if decoding else np.int64(logits[decisions])
+        logit = trie.logit_of(t, counts, row, node) if decoding else np.int64(logits[decisions])
         stop = t.shift[node] == STOP
         if stop:
             gather_stop(m, x, node)
@@ -195,10 +195,10 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, me
 
 
 @inline
-def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log=None, r=None):
+def code_entry(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter, log=None, r=None):
     """Code one entry of a lane in either direction; returns it. An entry is a leaf, or -1 - byte.
 
-    The model's logits come from `counts`, uint64 [leaves + 1], when decoding, and else from `logits`, int32,
+    The model's logits come from a row of frequencies when decoding, and else from `logits`, int32,
     those along the path of `entry`. A meter, for decoding, is told of every decision. With a log
     nothing that lanes share is changed: what is to be learned is noted there. Repeats may rule out what the match
     expects.
@@ -207,13 +207,13 @@ def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding, met
     if r is not None and r.ruled_out[lane] >= 0:
         x.state.expected = -1
     if meter is not None:
-        measure.begin_entry(meter, m, x, lane, counts)
+        measure.begin_entry(meter, m, x, lane, counts, row)
     if _code_escape(x, coder, coded, np.int64(entry < 0), decoding, meter, log):
         entry = _code_byte(m, x, lane, entry, coder, coded, decoding, meter, log)
     else:
-        entry = _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log)
+        entry = _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter, log)
     if meter is not None:
-        measure.end_entry(meter, x, lane, entry, counts)
+        measure.end_entry(meter, x, lane, entry, counts, row)
     _leave_lane(m, x, lane, entry, log, r)
     return entry
 
@@ -241,8 +241,8 @@ def code_steps(
     """Code entries of lanes from `first_lane` on, one step of all lanes after the other, in either direction.
 
     known: int64 [lanes, steps], the entries, which decoding fills in; active: int64 [steps], the lanes that
-    have one; ends: int64 [all lanes], where each lane's bytes end. Decoding takes one step, cumulative counts
-    uint64 [*, leaves + 1] and which row of them is each lane's, int64 [lanes]; encoding takes logits, where each path
+    have one; ends: int64 [all lanes], where each lane's bytes end. Decoding takes one step, frequencies of the
+    leaves and which row of them is each lane's, int64 [lanes]; encoding takes logits, where each path
     starts in them, and top_nlls, int64 [lanes, steps]. A meter measures what is decoded. With repeats a lane without
     an entry is passed over, and a run of them follows each entry. Returns False where `coded` is full, or cannot have
     been coded so.
@@ -257,15 +257,15 @@ def code_steps(
                 return False
             if x.places[lane] >= ends[lane]:
                 return False
-            path, row = logits, counts[0]
+            path, row = logits, 0
             if decoding:
-                row = counts[rows[i]]
-                x.state.top_nll = top_nll(row)
+                row = rows[i]
+                x.state.top_nll = top_nll(counts, row)
             else:
                 path = logits[starts[i, step] :]
                 x.state.top_nll = top_nlls[i, step]
             known[i, step] = code_entry(
-                m, x, t, lane, known[i, step], row, path, coder, coded, decoding, meter, None, r
+                m, x, t, lane, known[i, step], counts, row, path, coder, coded, decoding, meter, None, r
             )
             if x.places[lane] > ends[lane]:
                 return False
@@ -279,10 +279,10 @@ def code_steps(
 @inline
 def follow_row(t, counts, entry, position, logits, top_nlls, r):
     """What `follow` does for one entry, the r-th."""
-    top_nlls[r] = top_nll(counts)
+    top_nlls[r] = top_nll(counts, r)
     node = 0 if entry >= 0 and t.low.size > 0 else -1
     while node >= 0:
-        logits[position] = np.int32(trie.logit_of(t, counts, node))
+        logits[position] = np.int32(trie.logit_of(t, counts, r, node))
         position += 1
         node = t.children[node, 1 if entry >= t.middle[node] else 0]
 
@@ -291,4 +291,4 @@ def follow_row(t, counts, entry, position, logits, top_nlls, r):
 def follow(t, counts, entries, starts, logits, top_nlls):
     """The model's logits along the path of each entry, from its start in `logits` on, and -ln(p) of its top token."""
     for r in range(entries.size):
-        follow_row(t, counts[r], entries[r], starts[r], logits, top_nlls, r)
+        follow_row(t, counts, entries[r], starts[r], logits, top_nlls, r)

@@ -24,6 +24,7 @@ from squeeze.codecs.tokenwise.presets import BYTEWISE, TokenPreset
 from squeeze.errors import DeviceError
 from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics import trie
+from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.team import Team
 
 __all__ = ["Device", "OnGpu", "by_gpu", "coder_on", "differing"]
@@ -31,6 +32,7 @@ __all__ = ["Device", "OnGpu", "by_gpu", "coder_on", "differing"]
 _WORKERS = 256  # that code: each has a copy of the block
 _COPIES = 1 << 32  # bytes of them all
 _ROWS = 1024  # of frequencies at a time: 49,152 leaves make 400 kB a row
+_NO_COUNTS = np.zeros((1, 1), np.uint64)
 
 
 class Device(Protocol):
@@ -53,7 +55,7 @@ class Device(Protocol):
 
 
 class _Counting(Counting):
-    """Of frequencies on a GPU."""
+    """Of frequencies on a GPU, uint64 [rows, leaves + 1], cumulative."""
 
     rows = _ROWS
 
@@ -125,7 +127,9 @@ class OnGpu(Batches):
     ) -> bool:
         assert not meter
         put, known = self._gpu.put, self._gpu.put(entries)
-        steps = batches.Steps(known, put(cdf), put(rows), put(active), self._ends, *put(paths))
+        steps = batches.Steps(
+            known, put(cdf if decoding else _NO_COUNTS), put(rows), put(active), self._ends, *put(paths)
+        )
         self._gpu.run("code_batches", (*self._there, steps, self._codes_there, decoding, self._noted))
         for there, here in ((self._places, self.mix.places), (self._noted, self._tickets), (known, entries)):
             self._gpu.get(there, here)
@@ -187,7 +191,8 @@ def differing(gpu: Device) -> str | None:
     counts[:, 1:] = (np.exp(random.normal(0, 4, (table.size, len(leaves)))) * 2**20).astype(np.uint64).cumsum(1) + 1
     counts[:, 1:] += np.arange(len(leaves), dtype=np.uint64)
 
-    here, there = (_paths(model.trie, counting, counts, table) for counting in (HOST, _Counting(gpu, model.trie)))
+    here = _paths(model.trie, HOST, Cdf(counts, None), table)
+    there = _paths(model.trie, _Counting(gpu, model.trie), counts, table)
     if not all(map(np.array_equal, here[0], there[0])):
         return "logits of the model"
     if not np.array_equal(here[1], there[1]):
@@ -212,13 +217,13 @@ def differing(gpu: Device) -> str | None:
 
 
 def _paths(
-    t: trie.Trie, counting: Counting, counts: np.ndarray, table: np.ndarray
+    t: trie.Trie, counting: Counting, counts: Any, table: np.ndarray
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
     entries = np.ascontiguousarray(table.ravel())
     sizes = np.where(entries < 0, 0, t.decisions[np.maximum(entries, 0)])
     starts = np.cumsum(np.concatenate([[0], sizes]))
     logits, surprises = np.zeros(starts[-1], np.int32), np.zeros(entries.size, np.int64)
     counting.follow(t, counts, entries, starts[:-1], logits, surprises)
-    gradient = np.zeros(counts.shape[1] - 1, np.int32)
+    gradient = np.zeros(t.offsets.size - 1, np.int32)
     counting.add(counts, np.arange(entries.size), entries, gradient)
     return (logits, starts[:-1].reshape(table.shape), surprises.reshape(table.shape)), gradient

@@ -7,6 +7,7 @@ import pytest
 
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.counting import HOST
+from squeeze.numerics.frequencies import Cdf, put, room
 
 LEAVES = 37
 
@@ -46,7 +47,7 @@ def learnt(lanes: int, steps: int, groups: int) -> list[np.ndarray]:
     for step in range(steps):
         values.append(bias.values(step))
         for group, part in zip(seen, parts, strict=True):
-            group.add(counts(lanes, step), np.arange(lanes)[part], entries(lanes, step)[part])
+            group.add(Cdf(counts(lanes, step), None), np.arange(lanes)[part], entries(lanes, step)[part])
             group.reach(step + 1)
     return values
 
@@ -68,7 +69,7 @@ def test_groups_change_nothing(groups):
 
 def test_what_came_becomes_likelier():
     bias = Bias(LEAVES, 1, 1)
-    seen, row = Seen(bias, HOST.add), counts(1, 3)
+    seen, row = Seen(bias, HOST.add), Cdf(counts(1, 3), None)
     for step in range(64):
         seen.add(row, np.array([0]), np.array([5]))
         seen.reach(step + 1)
@@ -105,7 +106,25 @@ def test_the_most_lanes_do_not_overflow():
     certain = np.full((1, LEAVES + 1), (1 << 40) + LEAVES, np.uint64)
     certain[0, :2] = 0, 1 << 40
     certain[0, 2:] = (1 << 40) + np.arange(1, LEAVES)
-    seen.add(certain, np.zeros(1024, np.int64), np.ones(1024, np.int64))
+    seen.add(Cdf(certain, None), np.zeros(1024, np.int64), np.ones(1024, np.int64))
     seen.reach(1)
     values = bias.values(2)
     assert values[0] < -0.49 and values[1] > 0.49
+
+
+def test_groups_of_leaves_change_no_gradient():
+    """Frequencies about multiples of 2^16, and at the ends, among them."""
+    generator = np.random.default_rng(1)
+    near = np.arange(1, 300) * 65536.0
+    wanted = [generator.uniform(0, 1 << 24, 20_000), *(near + shift for shift in (-2, -1.004, -1, -0.996, 0, 1))]
+    parts = np.concatenate([*wanted, [0, 0.9, 65534.996, 65535, 2**24, 2.0**40], 2 ** generator.uniform(0, 40, 9_000)])
+    parts = parts.astype(np.float32)
+    parts = np.stack([parts, generator.permutation(parts)])
+    cumulative = np.cumsum(parts.astype(np.uint64) + np.uint64(1), axis=1)
+    grouped, rows = room(*parts.shape), np.array([1, 0, 1])
+    put(cumulative, grouped, np.arange(2))
+    kept = [grouped, grouped._replace(parts=parts), Cdf(np.insert(cumulative, 0, 0, axis=1), None)]
+    gradients = np.zeros((3, parts.shape[1]), np.int32)
+    for cdf, gradient in zip(kept, gradients, strict=True):
+        HOST.add(cdf, rows, np.array([5, -1, 7]), gradient)
+    assert (gradients == gradients[2]).all() and gradients.any()

@@ -15,6 +15,7 @@ from squeeze.codecs.tokenwise.mixing import Batches
 from squeeze.codecs.tokenwise.on_gpu import OnGpu
 from squeeze.errors import DeviceError
 from squeeze.lm import models
+from squeeze.numerics.frequencies import Cdf
 from tests.makers import one_warp
 from tests.makers.tokenwise import TEXT, preset
 
@@ -52,9 +53,11 @@ class Fake:
             x, log = x._replace(state=record(x.state)), log._replace(cursor=record(log.cursor))
             one_warp.code_batches(m, x, t, log, own, *rest, BARRIER)
         elif name == "follow":
-            tokenwise.follow(*arguments)
+            t, counts, *rest = arguments
+            tokenwise.follow(t, Cdf(counts, None), *rest)
         else:
-            bias.add(*arguments)
+            counts, *rest = arguments
+            bias.add(Cdf(counts, None), *rest)
 
 
 def record(array):

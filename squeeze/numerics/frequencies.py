@@ -1,0 +1,78 @@
+"""Integer frequencies of the leaves of a vocabulary, and their cumulative sums.
+
+A walk through the trie asks for some twenty of 49,152 sums. So only those of groups of leaves are kept, beside the
+frequencies, and within a group they are added up where they are asked for: 200 kB a row, and not 400.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from squeeze.numerics.jit import inline
+
+GROUP = 64  # leaves
+
+
+class Cdf(NamedTuple):
+    """The frequencies of R rows."""
+
+    sums: np.ndarray  # uint64 [R, groups + 1]: of all leaves before each group, and of all
+    parts: np.ndarray | None  # float32 [R, leaves]: cut to an integer and 1 more, a leaf's; None: a group is one leaf
+
+
+def room(rows: int, leaves: int) -> Cdf:
+    """For so many rows."""
+    return Cdf(np.zeros((rows, -(-leaves // GROUP) + 1), np.uint64), np.zeros((rows, leaves), np.float32))
+
+
+def put(cumulative: np.ndarray, cdf: Cdf, places: np.ndarray) -> None:
+    """Enter sums with each leaf, uint64 [n, leaves], in the rows `places`. A frequency less 1 has to be a float32."""
+    assert cdf.parts is not None
+    leaves, groups = cumulative.shape[1], cdf.sums.shape[1] - 1
+    cdf.sums[places, 0] = 0
+    cdf.sums[places, 1:] = cumulative[:, np.minimum(np.arange(1, groups + 1) * GROUP, leaves) - 1]
+    cdf.parts[places] = np.diff(cumulative, prepend=np.uint64(0)) - np.uint64(1)
+
+
+def expanded(cdf: Cdf) -> np.ndarray:
+    """uint64 [R, leaves + 1]: the sums of all leaves before each, and of all."""
+    if cdf.parts is None:
+        return cdf.sums
+    frequencies = cdf.parts.astype(np.uint64) + np.uint64(1)
+    return np.concatenate([np.zeros((len(frequencies), 1), np.uint64), np.cumsum(frequencies, axis=1)], axis=1)
+
+
+@inline
+def total(cdf, r):
+    """The sum of all leaves of a row, uint64."""
+    return cdf.sums[r, cdf.sums.shape[1] - 1]
+
+
+@inline
+def before(cdf, r, leaf):
+    """The sum of all leaves of a row before this one, uint64."""
+    return _before(cdf.sums, cdf.parts, r, leaf)
+
+
+@inline
+def _before(sums, parts, r, leaf):
+    if parts is None:
+        return sums[r, leaf]
+    group = leaf // GROUP
+    found = np.int64(sums[r, group]) + leaf % GROUP
+    for part in parts[r, group * GROUP : leaf]:
+        found += np.int64(part)
+    return np.uint64(found)
+
+
+@inline
+def frequency(cdf, r, leaf):
+    """Of a leaf in a row, uint64: at least 1."""
+    return _frequency(cdf.sums, cdf.parts, r, leaf)
+
+
+@inline
+def _frequency(sums, parts, r, leaf):
+    if parts is None:
+        return sums[r, leaf + 1] - sums[r, leaf]
+    return np.uint64(np.int64(parts[r, leaf]) + np.int64(1))
