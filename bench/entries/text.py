@@ -168,10 +168,39 @@ LANES = Entry(
     },
 )
 
+LANES_SMALL = Entry(
+    measures="what lanes cost small files in size, and bring in tokens a second of one thread",
+    minutes=10,
+    key=("file", "level", "of", "lanes"),
+    needs=("a corpus",),
+    options=(
+        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
+        _MODEL,
+        option("--level", type=int, default=8, choices=(7, 8, 9), help="(8)"),
+        option("--sizes", default="5000,20000,60000,200000", help="bytes of the file (5000,20000,60000,200000)"),
+        option("--lanes", default="1,2,4,8,16", help="(1,2,4,8,16)"),
+        option("--decoded", type=int, default=5_000, help="bytes to decode, at most (5000)"),
+    ),
+    tables={
+        "lanes-small": Listing(
+            (
+                Column("level", "level"),
+                Column("bytes of text", "of", ","),
+                Column("lanes", lambda row: f"{row['lanes']}, as chosen" if row["chosen"] else row["lanes"]),
+                Column("bytes", "bytes", ","),
+                Column("of one lane's", "ratio", ".4f"),
+                Column("encode, tokens/s", "encode, tokens/s", ",d"),
+                Column("decode, tokens/s", "decode, tokens/s", ",d"),
+            )
+        )
+    },
+)
+
 ENTRIES = {
     "arm64": ARM64,
     "busy": BUSY,
     "lanes": LANES,
+    "lanes-small": LANES_SMALL,
     "lm-size": SIZE,
     "lm-speed": SPEED,
     "lm-ablation": ABLATION,

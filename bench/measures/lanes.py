@@ -18,6 +18,7 @@ from bench.entry import Row
 from bench.shared.texts import read
 from squeeze.codecs.stream import levels
 from squeeze.codecs.tokenwise import lanes, prefill
+from squeeze.codecs.tokenwise.feed import Feed
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.lm import models
@@ -31,7 +32,7 @@ class _Predicted:
     model: LanguageModel
     preset: TokenPreset
     spelled: np.ndarray
-    table: np.ndarray
+    feed: Feed
     steps: list[tuple[int, prefill.Paths]]
     seconds: float
 
@@ -45,7 +46,7 @@ class _Predicted:
             mixing = lanes.mixing_of(self.model, layout, self.preset, threads, stack)
             begin = time.perf_counter()
             for first, paths in self.steps:
-                columns = np.ascontiguousarray(self.table[:, first : first + paths.starts.shape[1]])
+                columns = np.ascontiguousarray(self.feed.table[:, first : first + paths.starts.shape[1]])
                 active = np.array([layout.active(first + step) for step in range(columns.shape[1])])
                 if not mixing.encode(columns, active, paths):
                     sys.exit("Error: the text becomes no shorter")
@@ -86,8 +87,8 @@ def _predict(model: LanguageModel, data: bytes, count: int, threads: int) -> _Pr
     preset = levels.LEVELS[8].text.preset(len(data), model.context, min(count, entries.size), None)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
     layout = LaneLayout.of(spelled, preset.lanes, preset.window)
-    table = lanes.table_of(entries, layout)
+    feed = Feed.of_all(entries, layout)
     begin = time.perf_counter()
     with ExitStack() as stack:
-        steps = list(prefill.predictions(model, layout, table, threads, stack))
-    return _Predicted(model, preset, spelled, table, steps, time.perf_counter() - begin)
+        steps = list(prefill.predictions(model, layout, feed, threads, stack))
+    return _Predicted(model, preset, spelled, feed, steps, time.perf_counter() - begin)
