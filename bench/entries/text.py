@@ -174,7 +174,7 @@ LANES_SMALL = Entry(
     key=("file", "level", "of", "lanes"),
     needs=("a corpus",),
     options=(
-        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
+        option("file", nargs="?", type=Path, help="else text/lcet10.txt of the corpus"),
         _MODEL,
         option("--level", type=int, default=8, choices=(7, 8, 9), help="(8)"),
         option("--sizes", default="5000,20000,60000,200000", help="bytes of the file (5000,20000,60000,200000)"),

@@ -14,6 +14,8 @@ from bench.entry import Row
 from bench.shared.texts import read
 from squeeze.codecs.stream import levels
 from squeeze.codecs.tokenwise import lanes
+from squeeze.codecs.tokenwise.layout import LaneLayout
+from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.lm import models
 from squeeze.lm.language_model import LanguageModel
 
@@ -22,7 +24,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     model, text = models.find(options.model).network, levels.LEVELS[options.level].text
     assert text
     sizes, counts = (list(map(int, values.split(","))) for values in (options.sizes, options.lanes))
-    data = read(options.file, "enwik8.1m", max(sizes))
+    data = read(options.file, "lcet10.txt", max(sizes))
     _encoded(model, data[:3_000], options.level, 2)  # loads what is compiled
     one: dict[int, int] = {}
     decoding: dict[tuple[int, int], float] = {}
@@ -32,7 +34,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         if (decoded, count) not in decoding:
             decoding[decoded, count] = _decoding(model, data[:decoded], options.level, count)
         yield {
-            "file": options.file.name if options.file else "enwik8.1m",
+            "file": options.file.name if options.file else "lcet10.txt",
             "level": options.level,
             "of": size,
             "lanes": count,
@@ -51,7 +53,7 @@ def _encoded(model: LanguageModel, data: bytes, level: int, count: int) -> tuple
     return len(layout.to_bytes()) + len(payload), layout.entries / (time.process_time() - begin)
 
 
-def _encode(model: LanguageModel, data: bytes, level: int, count: int) -> tuple[lanes.LaneLayout, bytes]:
+def _encode(model: LanguageModel, data: bytes, level: int, count: int) -> tuple[LaneLayout, bytes]:
     coded = lanes.encode(data, model, _preset(model, data, level, count))
     if coded is None:
         sys.exit("Error: the text becomes no shorter")
@@ -61,15 +63,15 @@ def _encode(model: LanguageModel, data: bytes, level: int, count: int) -> tuple[
 def _decoding(model: LanguageModel, data: bytes, level: int, count: int) -> float:
     """Tokens a second."""
     layout, payload = _encode(model, data, level, count)
-    begin = time.process_time()
-    found = lanes.decode(payload, layout, model, _preset(model, data, level, count))
-    seconds = time.process_time() - begin
+    preset, begin = _preset(model, data, level, count), time.process_time()
+    found = lanes.decode(payload, layout, model, preset)
+    tokens_per_second = layout.entries / (time.process_time() - begin)
     if found.tobytes() != data:
         sys.exit("Error: what was decoded differs")
-    return layout.entries / seconds
+    return tokens_per_second
 
 
-def _preset(model: LanguageModel, data: bytes, level: int, count: int) -> lanes.TokenPreset:
+def _preset(model: LanguageModel, data: bytes, level: int, count: int) -> TokenPreset:
     text = levels.LEVELS[level].text
     assert text
     return text.preset(len(data), model.context, count, None)
