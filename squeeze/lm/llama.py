@@ -28,7 +28,7 @@ from squeeze.numerics.team import Team
 from squeeze.numerics.tiles import PANEL
 
 _QUERIES = 6  # rows of one product in attention
-_ROWS_APART = 16
+_ROWS_APART = 16  # of a thread: reading all weights for fewer takes longer than waiting, on busy processors too
 
 
 def _cosine_and_sine(angle: float) -> tuple[float, float]:

@@ -234,6 +234,24 @@ def test_lanes_do_not_disturb_each_other(llama, lanes, chunk, threads):
         assert np.array_equal(together[lane], frequencies(llama, tokens[lane : lane + 1], 32, chunk=35)[0])
 
 
+@pytest.mark.parametrize(
+    ("lanes", "n", "threads", "apart"),
+    [(16, 1, 2, False), (32, 1, 2, True), (1, 32, 2, True), (2, 31, 4, False), (8, 8, 4, True), (8, 8, 8, False)],
+)
+def test_threads_that_take_rows_of_their_own(llama, monkeypatch, lanes, n, threads, apart):
+    """From 16 rows a thread on: a step of many lanes, or many positions of any. The numbers are the same."""
+    chosen, run, tokens = [], Team.run, random_tokens(llama, lanes, 2 * n)
+
+    def noted(team, work, apart=False):
+        chosen.append(apart)
+        run(team, work, apart)
+
+    expected = frequencies(llama, tokens, 32, chunk=1)
+    monkeypatch.setattr(Team, "run", noted)
+    assert np.array_equal(frequencies(llama, tokens, 32, n, threads), expected)
+    assert chosen == [apart] * 4
+
+
 def test_lanes_that_end_early(llama):
     """The first lanes of a session may go on without the others; prefills and steps may take turns."""
     tokens = random_tokens(llama, 4, 60)

@@ -83,6 +83,37 @@ def test_whatever_hypothesis_thinks_of(folder, data, count):
     assert coded is None or lanes.decode(coded[1], coded[0], model, chosen).tobytes() == data
 
 
+@pytest.mark.parametrize(
+    ("count", "threads", "encoding", "decoding"),
+    [
+        (1, 2, [(0, 1)], [(0, 1)]),
+        (7, 1, [(0, 7)], [(0, 7)]),
+        (7, 4, [(0, 4), (4, 7)], [(0, 7)]),
+        (8, 2, [(0, 4), (4, 8)], [(0, 4), (4, 8)]),
+        (33, 8, [(0, 17), (17, 33)], [(0, 17), (17, 33)]),
+    ],
+)
+def test_groups_of_lanes_and_their_teams(folder, monkeypatch, count, threads, encoding, decoding):
+    """Two groups, each with half of the threads, where that pays; and the bytes are those of one thread."""
+    model, chosen, sizes = models.find(folder).network, preset(len(TEXT), count, 32), []
+    coded = lanes.encode(TEXT, model, chosen)
+
+    def noted(threads, groups, stack):
+        team = prefill_team(threads, groups, stack)
+        sizes.append(team.size)
+        return team
+
+    prefill_team = prefill.team_of
+    monkeypatch.setattr(prefill, "team_of", noted)
+    monkeypatch.setattr(lanes, "team_of", noted)
+    layout, payload = coded
+    assert prefill.groups_of(model, count, threads) == encoding
+    assert lanes._groups(model, layout, threads) == decoding
+    assert lanes.encode(TEXT, model, chosen, threads) == coded
+    assert lanes.decode(payload, layout, model, chosen, threads).tobytes() == TEXT
+    assert sizes == [max(1, threads // len(groups)) for groups in (encoding, decoding) for _ in groups]
+
+
 @pytest.mark.parametrize("rows", [1, 5, 64, 600])
 def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, monkeypatch, rows):
     model = models.find(folder).network
