@@ -6,6 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import TypeVar
 
+from squeeze.system.workers import ended, workers
+
 __all__ = ["LARGE", "in_order", "ordered_map"]
 
 T = TypeVar("T")
@@ -36,7 +38,7 @@ def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> I
         yield from _run(first[1], threads if len(first[1]) == 1 else 1)
         return
     waiting: deque[tuple[int, Future[list[T]]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="squeeze-tensors") as pool:
+    with workers(threads) as pool:
         try:
             for size, batch in chain(filter(None, (first, second)), batches):
                 if size < LARGE:
@@ -48,8 +50,7 @@ def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> I
             while waiting:
                 yield from waiting.popleft()[1].result()
         finally:
-            for _, future in waiting:
-                future.cancel()
+            ended(future for _, future in waiting)
 
 
 def _batches(tasks: Iterable[tuple[int, Callable[[int], T]]]) -> Iterator[tuple[int, list[Callable[[int], T]]]]:

@@ -1,7 +1,11 @@
-"""Memory for results: what is cut off is given out again, and nothing is given out twice."""
+"""Memory for results: what is cut off or not in use any more is given out again, and nothing is given out twice."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 
 import numpy as np
 import pytest
+import torch
 
 from squeeze.system import arena
 
@@ -9,6 +13,7 @@ from squeeze.system import arena
 @pytest.fixture(autouse=True)
 def _new_piece(monkeypatch):
     monkeypatch.setattr(arena._own, "used", arena._PIECE, raising=False)
+    monkeypatch.setattr(arena, "_blocks", [])
 
 
 def test_the_rest_of_what_is_cut_is_given_out_again():
@@ -33,8 +38,67 @@ def test_nothing_is_given_out_twice():
     assert (first[:10] == 3).all() and (second == 2).all() and (fourth == 4).all()
 
 
-def test_large_ones_are_arrays_of_their_own():
-    buffer = arena.fresh(1 << 22)
-    assert buffer.base is None
+@pytest.mark.parametrize("size", [(1 << 23) + 1, 1 << 24, 1 << 28])
+def test_large_ones_may_be_cut(size):
+    buffer = arena.fresh(size)
+    assert buffer.size == size
     buffer[:100] = np.arange(100)
     assert arena.cut(buffer, 100).tolist() == list(range(100))
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 23, 1 << 24])
+def test_a_block_is_given_out_again_when_nothing_of_it_is_in_use(size):
+    def filled(count: int) -> list[np.ndarray]:
+        found = [arena.fresh(size) for _ in range(count)]
+        for number, one in enumerate(found):
+            one[:] = number
+        return found
+
+    count = (48 << 20) // size
+    filled(count)
+    known = {block.ctypes.data for block in arena._blocks}
+    used = filled(count)
+    assert {block.ctypes.data for block in arena._blocks} <= known | {used[0].base.ctypes.data}
+    assert all((one == number).all() for number, one in enumerate(used))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda part: part[10:20], lambda part: part.view(np.uint16), torch.from_numpy, memoryview, lambda x: x.T.data],
+)
+def test_a_block_is_in_use_while_there_is_anything_made_of_a_part(use):
+    part = arena.fresh(1 << 24)
+    part[:] = 7
+    kept = use(part)
+    del part
+    other = arena.fresh(1 << 24)
+    other[:] = 9
+    assert (np.asarray(kept).view(np.uint8) == 7).all()
+    del kept
+    assert len(arena._blocks) == 2
+    arena.fresh(1 << 24)
+    assert len(arena._blocks) == 2
+
+
+def test_blocks_that_wait_take_a_bounded_size_however_many_there_were():
+    held = [arena.fresh(size) for size in (9 << 20, 30 << 20, 1 << 20, 50 << 20, 1 << 22) for _ in range(20)]
+    assert sum(block.size for block in arena._blocks) <= arena._KEPT
+    held.clear()
+    for _ in range(100):
+        arena.fresh(40 << 20)
+        arena.fresh(5 << 20)
+    assert sum(block.size for block in arena._blocks) <= arena._KEPT
+
+
+def test_threads_at_once_share_no_memory():
+    def work(number: int) -> bool:
+        for size in (1 << 24, 3 << 20, 1 << 23, 9 << 20) * 10:
+            part = arena.fresh(size)[:: 1 << 12]
+            part[:] = number
+            if not (part == number).all():
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+        assert list(pool.map(arena._own.__dict__.get, repeat("missing", 4))) == [None] * 4

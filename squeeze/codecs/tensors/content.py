@@ -4,9 +4,8 @@ as the difference of two others. Coders take a tensor in parts of whole segments
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -15,6 +14,7 @@ import numpy as np
 from squeeze.errors import DamagedError
 from squeeze.system.arena import kept
 from squeeze.system.positional import Positional
+from squeeze.system.workers import ended, workers
 
 __all__ = [
     "PART",
@@ -179,18 +179,17 @@ def in_parts(work: Callable[[int, int], T], count: int, step: int, threads: int)
         for first, last in pairwise(edges):
             yield work(first, last)
         return
-    pool, waiting = _pool(threads), deque[Future[T]]()
-    try:
-        for first, last in pairwise(edges):
-            waiting.append(pool.submit(work, first, last))
-            if len(waiting) > threads:  # one waits while its predecessor is taken
+    waiting = deque[Future[T]]()
+    with workers(threads) as pool:
+        try:
+            for first, last in pairwise(edges):
+                waiting.append(pool.submit(work, first, last))
+                if len(waiting) > threads:  # one waits while its predecessor is taken
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            if not future.cancel():
-                future.exception()
+        finally:
+            ended(waiting)
 
 
 def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T]:
@@ -198,9 +197,9 @@ def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T
     if threads <= 1 or segments < 4:
         return [work(0, segments)]
     edges = np.linspace(0, segments, min(2 * threads, segments) + 1).astype(int).tolist()
-    return list(_pool(threads).map(work, edges[:-1], edges[1:]))
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="squeeze-floats")
+    with workers(threads) as pool:
+        futures = [pool.submit(work, first, last) for first, last in pairwise(edges)]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            ended(futures)

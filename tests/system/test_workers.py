@@ -1,0 +1,129 @@
+"""Threads that are kept between calls: nobody shares them, a forked process has its own, and they end with the rest."""
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from squeeze.codecs.tensors import floats
+from squeeze.codecs.tensors.content import in_parts, spread
+from squeeze.system import workers as module
+from squeeze.system.in_order import in_order
+from squeeze.system.workers import workers
+from tests.makers.floats import as_bf16, bytes_of, weights
+
+
+@pytest.fixture(autouse=True)
+def _none_idle(monkeypatch):
+    monkeypatch.setattr(module, "_idle", {})
+
+
+def here(*rest: int) -> str:
+    time.sleep(0.01)
+    return threading.current_thread().name
+
+
+WAYS = {
+    "in_order": lambda: in_order([(3 << 20, here)] * 6, 2),
+    "in_parts": lambda: in_parts(here, 6, 1, 2),
+    "spread": lambda: spread(here, 6, 2),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_finds_the_threads_of_the_one_before(way):
+    first, second = set(WAYS[way]()), set(WAYS[way]())
+    assert first == second and len(first) == 2
+
+
+def test_two_calls_at_once_have_threads_of_their_own():
+    with workers(2) as one, workers(2) as other:
+        assert one is not other
+    with workers(2) as again, workers(2) as another, workers(2) as third:
+        assert {one, other} == {again, another} and third not in (one, other)
+    assert [pool._shutdown for pool in (third, another, again)] == [False, False, True]  # the last to come back
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_at_work_after_a_failure(way):
+    running, gate = threading.Event(), threading.Event()
+    over = []
+
+    def work(first: int, *rest: int) -> None:
+        if running.is_set():
+            gate.wait(5)
+            over.append(True)
+            return
+        running.set()
+        time.sleep(0.05)
+        gate.set()
+        raise ValueError("as expected")
+
+    calls = {
+        "in_order": lambda: list(in_order([(3 << 20, work)] * 2, 2)),
+        "in_parts": lambda: list(in_parts(work, 2, 1, 2)),
+        "spread": lambda: spread(work, 4, 2),
+    }
+    with pytest.raises(ValueError, match="as expected"):
+        calls[way]()
+    count = len(over)
+    time.sleep(0.02)
+    assert len(over) == count
+    assert all(name.startswith("squeeze") for name in WAYS[way]())
+
+
+def test_two_threads_that_code_at_once_get_what_each_one_gets():
+    count = 1 << 19
+    cases = [bytes_of(as_bf16(weights(count) * scale)) for scale in (1, 30)]
+    expected = [floats.encode(data, "BF16", 1).tobytes() for data in cases]
+
+    def work(number: int) -> bool:
+        for _ in range(8):
+            payload = floats.encode(cases[number], "BF16", 2)
+            if payload.tobytes() != expected[number]:
+                return False
+            if not np.array_equal(floats.decode(payload, "BF16", 2 * count, 2), cases[number]):
+                return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(work, range(2)))
+    before = threading.active_count()
+    for _ in range(20):
+        floats.encode(cases[0], "BF16", 2)
+    assert threading.active_count() == before
+
+
+FORKED = """
+import os, warnings
+import numpy as np
+from squeeze.codecs.tensors import floats
+from squeeze.system.in_order import in_order
+
+warnings.simplefilter("ignore")
+data = np.random.default_rng(0).normal(size=1 << 19).astype(np.float32).view(np.uint8)
+
+def run():
+    coded = list(in_order([(data.size, lambda threads: floats.encode(data, "F32", threads))] * 3, 2))
+    large = floats.encode(data, "F32", 2)
+    return all(np.array_equal(floats.decode(one, "F32", data.size, 2), data) for one in [*coded, large])
+
+assert run()
+kept = floats.decode(floats.encode(data, "F32", 2), "F32", data.size, 2)
+child = os.fork()
+if not child:
+    os._exit(0 if run() and run() else 1)
+assert run() and os.waitpid(child, 0)[1] == 0
+assert np.array_equal(kept, data)
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(module.os, "fork"), reason="the system does not fork")
+def test_a_forked_process_has_threads_of_its_own_and_both_end():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
