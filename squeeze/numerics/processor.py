@@ -19,3 +19,9 @@ def has(feature: str) -> bool:
     if feature == "neon":
         return bool(llvm.get_process_triple().startswith(("aarch64-", "arm64-")))
     return bool(llvm.get_host_cpu_features().get(feature, False))
+
+
+def gathers_slowly() -> bool:
+    """Whether a load for each number of a vector is faster than the instruction that gathers them: so it is by AMD."""
+    name: str = _config.CPU_NAME or llvm.get_host_cpu_name()
+    return name.startswith("znver")

@@ -46,6 +46,18 @@ class Vectors(ABC):
     def reciprocal(self, values: Any) -> Any:
         """About one over each of float32 `values`, to 12 bits or more."""
 
+    def loaded(self, base: Any, places: Any) -> Any:
+        """As `gather`, by a load for each. Places leave their registers in pairs; numbers are loaded as if they were
+        float32, so that they get into theirs at once."""
+        builder, found = self.builder, ir.Constant(self.floats, ir.Undefined)
+        numbers = builder.bitcast(base, _FLOAT.as_pointer())
+        pairs = builder.bitcast(places, ir.VectorType(INT64, self.width // 2))
+        for lane in range(self.width):
+            pair = builder.extract_element(pairs, INT32(lane // 2))
+            place = builder.lshr(pair, INT64(32)) if lane % 2 else builder.and_(pair, INT64((1 << 32) - 1))
+            found = builder.insert_element(found, builder.load(builder.gep(numbers, [place])), INT32(lane))
+        return builder.bitcast(found, self.words)
+
     def constant(self, value: int) -> Any:
         return ir.Constant(self.words, [value] * self.width)
 
@@ -83,6 +95,8 @@ class _Avx512(Vectors):
     width = 16
 
     def gather(self, base: Any, places: Any) -> Any:
+        if processor.gathers_slowly():
+            return self.loaded(base, places)
         name, bytes_ = "llvm.x86.avx512.mask.gather.dpi.512", INT8.as_pointer()
         call = self.declared(name, self.words, self.words, bytes_, self.words, self.masks, INT32)
         every = ir.Constant(self.masks, [1] * self.width)
@@ -138,6 +152,8 @@ class _Avx2(Vectors):
     width = 8
 
     def gather(self, base: Any, places: Any) -> Any:
+        if processor.gathers_slowly():
+            return self.loaded(base, places)
         name, bytes_ = "llvm.x86.avx2.gather.d.d.256", INT8.as_pointer()
         call = self.declared(name, self.words, self.words, bytes_, self.words, self.words, INT8)
         start = self.builder.bitcast(base, bytes_)
@@ -169,16 +185,7 @@ class _Neon(Vectors):
         self.halves, self.bytes = ir.VectorType(INT16, self.width), ir.VectorType(INT8, 2 * self.width)
 
     def gather(self, base: Any, places: Any) -> Any:
-        """A load for each. Places leave their registers in pairs; numbers are loaded as if they were float32, so that
-        they get into theirs at once."""
-        builder, found = self.builder, ir.Constant(self.floats, ir.Undefined)
-        numbers = builder.bitcast(base, _FLOAT.as_pointer())
-        pairs = builder.bitcast(places, ir.VectorType(INT64, self.width // 2))
-        for lane in range(self.width):
-            pair = builder.extract_element(pairs, INT32(lane // 2))
-            place = builder.lshr(pair, INT64(32)) if lane % 2 else builder.and_(pair, INT64((1 << 32) - 1))
-            found = builder.insert_element(found, builder.load(builder.gep(numbers, [place])), INT32(lane))
-        return builder.bitcast(found, self.words)
+        return self.loaded(base, places)
 
     def expanded(self, values: Any, mask: Any) -> Any:
         return self._moved("expand", values, mask)

@@ -37,3 +37,18 @@ def test_every_arm_of_64_bits_has_neon(triple, features, expected, monkeypatch):
     monkeypatch.setattr(llvm, "get_process_triple", lambda: triple)
     monkeypatch.setattr(processor._config, "CPU_FEATURES", features)
     assert processor.has("neon") is expected
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "expected"),
+    [
+        ("znver4", None, True),
+        ("icelake-server", None, False),
+        ("znver4", "generic", False),
+        ("skylake", "znver2", True),
+    ],
+)
+def test_numbers_are_loaded_one_by_one_on_processors_by_amd(host, name, expected, monkeypatch):
+    monkeypatch.setattr(llvm, "get_host_cpu_name", lambda: host)
+    monkeypatch.setattr(processor._config, "CPU_NAME", name)
+    assert processor.gathers_slowly() is expected

@@ -22,6 +22,7 @@ def test_frequencies_add_up_and_none_is_lost(counts, precision):
     assert np.array_equal(frequencies > 0, counts > 0)
 
 
+AVX512 = "+avx2,+avx512f,+avx512bw,+avx512dq,+avx512vl"
 CODED = """
 import hashlib
 from squeeze.codecs.tensors import floats
@@ -39,10 +40,12 @@ for count in (70_001, 300_000):
 """
 
 
-@pytest.mark.parametrize("features", ["", pytest.param("+avx2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("features", ["", *(pytest.param(each, marks=pytest.mark.slow) for each in ("+avx2", AVX512))])
 def test_the_same_bytes_on_other_processors(features):
-    if features == "+avx2" and "avx2" not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("this processor has no AVX2")
+    """A generic one gathers by an instruction, where it has one."""
+    known = Path("/proc/cpuinfo").read_text()
+    if any(feature[1:] not in known for feature in filter(None, features.split(","))):
+        pytest.skip("this processor has none of these instructions")
     other = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features}  # whose code numba caches by these
     coded = [
         subprocess.run(
