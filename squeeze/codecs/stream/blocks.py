@@ -22,7 +22,7 @@ _TEXT_BYTES[[9, 10, 12, 13, *range(32, 127), *range(128, 245)]] = True
 
 
 def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
-    """Yield (start, end, content) that cover uint8 `data`, each of the kind that most of it has; of equals the first."""
+    """Yield (start, end, content) that cover uint8 `data`, each of the kind of most of it; of equals the first."""
     starts = list(range(0, data.size, WINDOW))
     if len(starts) > 1 and data.size - starts[-1] < WINDOW // 2:
         starts.pop()
