@@ -69,8 +69,8 @@ class PartFile:
 
     def pass_on(self, count: int, sink: BinaryIO) -> None:
         """Write the next bytes to a sink."""
-        if copy := copier(sink):
-            copy(self._file, count)
+        if copy := copier(sink, self._file, count):
+            copy()
             self._copied = True
             return
         for piece in copy_pieces(self._file, count):
@@ -98,15 +98,16 @@ def is_whole(file: BinaryIO, wanted: Callable[[Any], bool] = lambda description:
 
 def passed_on(file: BinaryIO, sink: BinaryIO) -> Iterator[bytes]:
     """The bytes of a whole file, in pieces for a hash, while it is written to a sink."""
-    count, copy = file.seek(0, io.SEEK_END), copier(sink)
+    count = file.seek(0, io.SEEK_END)
     file.seek(0)
+    copy = copier(sink, file, count)
     for piece in copy_pieces(file, count):
         if not copy:
             sink.write(piece)
         yield piece
     if copy:
         file.seek(0)
-        copy(file, count)
+        copy()
 
 
 def damaged() -> DamagedError:

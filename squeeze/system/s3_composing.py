@@ -48,15 +48,25 @@ class Composed:
         if len(self._waiting) >= max(_SENT, self._least):
             self._send()
 
+    def copies(self, file: BinaryIO, count: int) -> bool:
+        """Whether `copy` would let the store copy most of these bytes."""
+        is_there = isinstance(file, RemoteFile) and bool(file.key)
+        return is_there and self._copies is not False and count - self._short >= self._least
+
+    @property
+    def _short(self) -> int:
+        """Bytes that those which wait lack to be a part."""
+        return max(self._least - len(self._waiting), 0) if self._waiting else 0
+
     def copy(self, file: BinaryIO, count: int) -> None:
-        """Write the next `count` bytes of a file. Of an object in the same store few are read: what brings those that
-        wait to the least that a part has."""
-        short = max(self._least - len(self._waiting), 0) if self._waiting else 0
-        if self._copies is False or not isinstance(file, RemoteFile) or not file.key or count - short < self._least:
+        """Write the next `count` bytes of a file. Of an object in the same store few are read: those that bring what
+        waits to the least that a part has."""
+        if not self.copies(file, count):
             self._pass(file, count)
             return
+        assert isinstance(file, RemoteFile)
         end = file.tell() + count
-        self._pass(file, short)
+        self._pass(file, self._short)
         if self._waiting:
             self._send()
         for begin, stop in _ranges(file.tell(), end, max(_COPIED, 2 * self._least)):

@@ -79,10 +79,10 @@ def _dropped(file: Any) -> None:
         Path(left.name).unlink(missing_ok=True)
 
 
-def copier(sink: object) -> Callable[[BinaryIO, int], None] | None:
-    """What writes the next bytes of a file to an object by a copy within its store; None where there is nothing that
-    could, so that they have to be read and written."""
-    return sink.copy if isinstance(sink, _Sink) and sink.copies else None
+def copier(sink: object, file: BinaryIO, count: int) -> Callable[[], None] | None:
+    """What writes the next bytes of a file to an object by a copy within its store; None where they have to be read and
+    written."""
+    return partial(sink.copy, file, count) if isinstance(sink, _Sink) and sink.copies(file, count) else None
 
 
 @contextmanager
@@ -181,9 +181,8 @@ class _Sink:
         self._position += view.nbytes
         return view.nbytes
 
-    @property
-    def copies(self) -> bool:
-        return isinstance(self._file, Composed)
+    def copies(self, file: BinaryIO, count: int) -> bool:
+        return isinstance(self._file, Composed) and self._file.copies(file, count)
 
     def copy(self, file: BinaryIO, count: int) -> None:
         """Write the next `count` bytes of a file, which the store copies where they lie in it."""
