@@ -49,21 +49,34 @@ def _rows_of(tasks, rank, size):
     return tasks[first, 0], tasks[last - 1, 0] + tasks[last - 1, 1], first, last
 
 
+@inline
+def _first_beside(tasks, lanes, row, rank, team):
+    """The first thread that has rows of the same lane, before those of thread `rank`, which begin with `row`."""
+    first = rank
+    while first > 0:
+        begin, end, _, _ = _rows_of(tasks, first - 1, team)
+        if begin < end and lanes[end - 1] != lanes[row]:
+            break
+        first -= 1
+    return first
+
+
 @kernel
 def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, rank, team):
     """Run rows through all layers; their states, normed and quantised for the head, stay in `work.narrow`.
 
     tokens, lanes, positions: int64 [R]. tasks: int64 [n, 2], first row and count of at most a few queries of
     one lane, in order. Every thread of the team calls this with its rank. apart: each takes rows of its own through all
-    layers, and waits for nothing but keys and values of rows before them; else all share the outputs of every product.
+    layers, and waits for nothing but keys and values of rows before them in the same lane; else all share the outputs
+    of every product.
     Returns False where the team was broken off.
     """
     rows, layers, groups = tokens.size, net.sizes[LAYERS], net.sizes[KV_HEADS]
     begin, end = share(rows, rank, team)
-    low, high, some = 0, rows, team  # the rows that products have, and how many threads share them
+    low, high, some, beside = 0, rows, team, 0  # the rows that products have, and how many threads share them
     if apart:
         begin, end, first_task, last_task = _rows_of(tasks, rank, team)
-        low, high, some = begin, end, 1
+        low, high, some, beside = begin, end, 1, _first_beside(tasks, lanes, begin, rank, team)
     part = rank if some > 1 else 0
     products, scratch = work.thread_sums[rank], work.thread_scratch[rank]
     far = BLOCK * cache.window[0] + BLOCK - 1
@@ -88,7 +101,7 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, r
             prepare_row(net, cache, work, layer, r, lanes[r], positions[r], scratch, int8.TOP_16, int8.STEP, 128)
         if apart:
             advance(barrier, rank)
-            if not wait_for(barrier, rank, layer + 1):
+            if not wait_for(barrier, beside, rank, layer + 1):
                 return False
             for task in range(first_task, last_task):
                 row, count = tasks[task, 0], tasks[task, 1]

@@ -95,9 +95,10 @@ def advance(barrier, rank):
 
 
 @inline
-def wait_for(barrier, rank, count):
-    """Wait until all threads before this one have done so many things. Returns False where the team was broken off."""
-    for before in range(rank):
+def wait_for(barrier, first, rank, count):
+    """Wait until the threads from `first` on, before this one, have done so many things. Returns False where the team
+    was broken off."""
+    for before in range(first, rank):
         spins = 0
         while _load_atomic(barrier, _DONE + _LINE * before) < count:
             if _load_atomic(barrier, _BROKEN) != 0:

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from squeeze.lm import models
+from squeeze.lm import forward, models
 from squeeze.lm.llama import Llama
 from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
 from squeeze.numerics.frequencies import expanded, room
+from squeeze.numerics.jit import kernel
 from squeeze.numerics.team import Team
 from tests.makers import tiny_models
 from tests.references.naive_llama import floats, log_probabilities, rotated
@@ -232,6 +233,31 @@ def test_lanes_do_not_disturb_each_other(llama, lanes, chunk, threads):
     together = frequencies(llama, tokens, 32, chunk, threads)
     for lane in {0, 1, lanes - 1}:
         assert np.array_equal(together[lane], frequencies(llama, tokens[lane : lane + 1], 32, chunk=35)[0])
+
+
+@kernel
+def waited_for(tasks, lanes, first):
+    for rank in range(first.size):
+        begin = forward._rows_of(tasks, rank, first.size)[0]
+        first[rank] = forward._first_beside(tasks, lanes, begin, rank, first.size)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "n", "first"),
+    [
+        (4, 8, [0, 1, 2, 3]),
+        (4, 8, [0, 1, 1]),
+        (1, 32, [0, 0, 0, 0]),
+        (16, 2, [0, 1, 2]),
+        (1, 4, [0, 0]),
+        (3, 4, [0, 1]),
+    ],
+)
+def test_threads_wait_for_their_own_lane_alone(lanes, n, first):
+    starts = [(lane * n + row, min(4, n - row)) for lane in range(lanes) for row in range(0, n, 4)]
+    found = np.zeros(len(first), np.int64)
+    waited_for(np.array(starts), np.repeat(np.arange(lanes), n), found)
+    assert found.tolist() == first
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_the_caller_alone_works_while_a_team_pauses():
 def steps(count, seen, barrier, rank, size):
     """Thread after thread notes its step, `count` times."""
     for step in range(count):
-        if not wait_for(barrier, rank, step + 1):
+        if not wait_for(barrier, 0, rank, step + 1):
             return False
         seen[rank, step] = rank if rank == 0 else seen[rank - 1, step] + 1
         advance(barrier, rank)
