@@ -224,7 +224,7 @@ def full_disk(*_: object, **__: object) -> None:
 
 def test_full_disk(note: Path, monkeypatch: pytest.MonkeyPatch):
     note.write_bytes(inputs.words(70_000))  # more than a short stream holds
-    monkeypatch.setattr(writer.Writer, "_put", full_disk)
+    monkeypatch.setattr(writer, "write_all", full_disk)
     assert fails("compress", "-1", "--rm", note) == (
         "Error: note.txt: no space is left on the disk; nothing was replaced\n"
     )

@@ -81,22 +81,23 @@ class CompressedTensorsFormat:
 
     def config(self, spec: QuantizationSpec) -> dict[str, Any]:
         self.check(spec)
-        groups = {"group_0": group(["Linear"], spec.common)}
         exceptions = [*spec.modules.items(), *((f"re:{pattern}", grid) for pattern, grid in spec.patterns)]
-        for grid in dict.fromkeys(grid for _, grid in exceptions):
-            targets = [target for target, other in exceptions if other == grid]
-            groups[f"group_{len(groups)}"] = group(targets, grid)
-        for weights in [one["weights"] for one in groups.values()] if spec.ordered else ():
+        told: dict[Grid, list[str]] = {}
+        for target, grid in exceptions:
+            told.setdefault(grid, []).append(target)
+        groups = [group(targets, grid) for grid, targets in told.items()]
+        groups.append(group(["Linear"], spec.common))  # before names it would leave the package none to match
+        for weights in [one["weights"] for one in groups] if spec.ordered else ():
             if weights["strategy"] == "group":  # of others the package takes no order
                 weights["actorder"] = "static"
-        kinds = {one["format"] for one in groups.values()}
+        kinds = {one["format"] for one in groups}
         return {
             "quant_method": self.name,
             "format": kinds.pop() if len(kinds) == 1 else _MIXED,
             "quantization_status": "compressed",
             "global_compression_ratio": None,
             "kv_cache_scheme": None,
-            "config_groups": groups,
+            "config_groups": {f"group_{n}": one for n, one in enumerate(groups)},
             "ignore": list(spec.ignored),
         }
 

@@ -378,3 +378,10 @@ def test_what_a_format_cannot_hold_is_said():
     weight = rounded(matrix(32, 64).abs(), Grid(4, 32, False))
     with pytest.raises(FormatError, match="a zero point is 0"):
         FORMATS["gptq"].tensors("m", weight, torch.bfloat16)
+
+
+def test_names_come_before_what_all_layers_have():
+    """Else the package warns of each name that nothing was left for it to match."""
+    spec = QuantizationSpec.of_grid(Grid(4, 64, True), modules={"a": Grid(8, 64, True)})
+    groups = FORMATS["compressed-tensors"].config(spec)["config_groups"]
+    assert [group["targets"] for group in groups.values()] == [["a"], ["Linear"]]
