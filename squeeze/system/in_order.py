@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import TypeVar
 
-from squeeze.system.workers import ended, workers
+from squeeze.system.workers import working
 
 __all__ = ["LARGE", "in_order", "ordered_map"]
 
@@ -37,20 +37,19 @@ def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> I
     if first and not second:
         yield from _run(first[1], threads if len(first[1]) == 1 else 1)
         return
-    waiting: deque[tuple[int, Future[list[T]]]] = deque()
-    with workers(threads) as pool:
-        try:
-            for size, batch in chain(filter(None, (first, second)), batches):
-                if size < LARGE:
-                    waiting.append((size, pool.submit(_run, batch)))
-                while waiting and (size >= LARGE or sum(other for other, _ in waiting) > _IN_FLIGHT):
-                    yield from waiting.popleft()[1].result()
-                if size >= LARGE:
-                    yield batch[0](threads)
-            while waiting:
-                yield from waiting.popleft()[1].result()
-        finally:
-            ended(future for _, future in waiting)
+    with working(threads) as waiting:
+        sizes = deque[int]()
+        for size, batch in chain(filter(None, (first, second)), batches):
+            if size < LARGE:
+                sizes.append(size)
+                waiting.add(_run, batch)
+            while sizes and (size >= LARGE or sum(sizes) > _IN_FLIGHT):
+                sizes.popleft()
+                yield from waiting.take()
+            if size >= LARGE:
+                yield batch[0](threads)
+        while waiting:
+            yield from waiting.take()
 
 
 def _batches(tasks: Iterable[tuple[int, Callable[[int], T]]]) -> Iterator[tuple[int, list[Callable[[int], T]]]]:

@@ -32,8 +32,17 @@ def test_one_task_has_all_threads_and_one_batch_needs_none():
 
     assert list(in_order([(5 << 20, work)], 3)) == [(3, True)]
     assert list(in_order([(1000, work), (2000, work)], 3)) == [(1, True)] * 2
-    assert list(in_order([(3 << 20, work), (3 << 20, work)], 3)) == [(1, False)] * 2
     assert list(in_order([], 3)) == []
+
+
+def test_two_batches_are_done_beside_each_other():
+    meeting = threading.Barrier(2)
+
+    def work(threads):
+        meeting.wait(5)
+        return threads
+
+    assert list(in_order([(3 << 20, work)] * 2, 2)) == [1, 1]
 
 
 def test_a_failure_among_tensors_side_by_side_is_raised():

@@ -13,7 +13,7 @@ from squeeze.codecs.tensors import floats
 from squeeze.codecs.tensors.content import in_parts, spread
 from squeeze.system import workers as module
 from squeeze.system.in_order import in_order
-from squeeze.system.workers import workers
+from squeeze.system.workers import working
 from tests.makers.floats import as_bf16, bytes_of, weights
 
 
@@ -41,11 +41,45 @@ def test_a_call_finds_the_threads_of_the_one_before(way):
 
 
 def test_two_calls_at_once_have_threads_of_their_own():
-    with workers(2) as one, workers(2) as other:
+    with working(2) as first, working(2) as second:
+        one, other = first._pool, second._pool
         assert one is not other
-    with workers(2) as again, workers(2) as another, workers(2) as third:
+    with working(2) as first, working(2) as second, working(2) as more:
+        again, another, third = first._pool, second._pool, more._pool
         assert {one, other} == {again, another} and third not in (one, other)
     assert [pool._shutdown for pool in (third, another, again)] == [False, False, True]  # the last to come back
+
+
+def test_the_caller_does_what_no_other_has_begun():
+    caller, begun, gate = threading.current_thread().name, threading.Event(), threading.Event()
+
+    def held() -> str:
+        begun.set()
+        assert gate.wait(5)
+        return here()
+
+    def last() -> str:
+        gate.set()
+        return here()
+
+    with working(2) as work:
+        work.add(held)
+        assert begun.wait(5)  # so that the only thread of the pool is at it
+        work.add(here)
+        work.add(last)
+        first, *others = [work.take() for _ in range(3)]
+    assert first != caller and others == [caller] * 2
+
+
+def test_what_is_not_taken_is_not_begun_or_over_at_the_end():
+    done = []
+    with working(2) as work:
+        for number in range(20):
+            work.add(lambda number=number: done.append((time.sleep(0.005), number)))
+        work.take()
+    count = len(done)
+    time.sleep(0.02)
+    assert 1 <= len(done) == count < 20
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -73,7 +107,7 @@ def test_nothing_is_at_work_after_a_failure(way):
     count = len(over)
     time.sleep(0.02)
     assert len(over) == count
-    assert all(name.startswith("squeeze") for name in WAYS[way]())
+    assert len(set(WAYS[way]())) == 2
 
 
 def test_two_threads_that_code_at_once_get_what_each_one_gets():

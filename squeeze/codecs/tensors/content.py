@@ -4,7 +4,6 @@ as the difference of two others. Coders take a tensor in parts of whole segments
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeVar
@@ -14,7 +13,7 @@ import numpy as np
 from squeeze.errors import DamagedError
 from squeeze.system.arena import kept
 from squeeze.system.positional import Positional
-from squeeze.system.workers import ended, workers
+from squeeze.system.workers import working
 
 __all__ = [
     "PART",
@@ -179,17 +178,13 @@ def in_parts(work: Callable[[int, int], T], count: int, step: int, threads: int)
         for first, last in pairwise(edges):
             yield work(first, last)
         return
-    waiting = deque[Future[T]]()
-    with workers(threads) as pool:
-        try:
-            for first, last in pairwise(edges):
-                waiting.append(pool.submit(work, first, last))
-                if len(waiting) > threads:  # one waits while its predecessor is taken
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            ended(waiting)
+    with working(threads) as waiting:
+        for first, last in pairwise(edges):
+            waiting.add(work, first, last)
+            if len(waiting) > threads:  # one waits while its predecessor is taken
+                yield waiting.take()
+        while waiting:
+            yield waiting.take()
 
 
 def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T]:
@@ -197,9 +192,7 @@ def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T
     if threads <= 1 or segments < 4:
         return [work(0, segments)]
     edges = np.linspace(0, segments, min(2 * threads, segments) + 1).astype(int).tolist()
-    with workers(threads) as pool:
-        futures = [pool.submit(work, first, last) for first, last in pairwise(edges)]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            ended(futures)
+    with working(threads) as waiting:
+        for first, last in pairwise(edges):
+            waiting.add(work, first, last)
+        return [waiting.take() for _ in edges[1:]]
