@@ -53,7 +53,7 @@ CLUSTER_FAULTS = Entry(
     key=("killed", "seed"),
     rivals=("s3fs", "moto"),
     options=(
-        option("--bytes", type=int, default=3_000_000, help="of sources of Python's library (3000000)"),
+        option("--bytes", type=int, default=3_000_000, help="of files of Python's library (3000000)"),
         option("--runs", type=int, default=25, help="of each kind (25)"),
         option("--kinds", default="worker,driver,node,storage", help="with commas (worker,driver,node,storage)"),
         option("--rate", type=float, default=0.1, help="share of the storage's requests that fail (0.1)"),
