@@ -53,7 +53,7 @@ def packed_size(path: Path, level: str) -> int:
 
 
 def as_process(path: Path, program: str) -> int:
-    done = subprocess.run([*program.split(), "-T1", "-q", "-c", str(path)], capture_output=True, check=True)
+    done = subprocess.run([*program.split(), "-T1", "-q", "-c", str(path.resolve())], capture_output=True, check=True)
     back = subprocess.run([program.split(maxsplit=1)[0], "-dc"], input=done.stdout, capture_output=True, check=True)
     if back.stdout != path.read_bytes():
         raise SystemExit(f"Error: {path}: {program} changed the bytes")
