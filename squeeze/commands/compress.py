@@ -78,13 +78,7 @@ def compress(
     language = resources.LanguageOptions(model, lanes, window, backend, adapter, device, batch)
     needed = forecast.needed(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0
     settings: dict[str, Any] = {
-        "model": model,
-        "lanes": lanes,
-        "window": window,
-        "backend": backend,
-        "adapter": adapter,
-        "device": device,
-        "batch": batch,
+        **vars(language),
         "level": row.number,
         "verify": verify,
         "block_size": block_size,
