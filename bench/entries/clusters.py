@@ -75,18 +75,22 @@ CLUSTER_FAULTS = Entry(
 CLUSTER_LISTING = Entry(
     measures="the driver's memory for a prefix of a generated store, whose objects are listed, planned and noted",
     minutes=6,
-    key=("objects",),
+    key=("objects", "shards"),
     needs=("fsspec",),
-    options=(option("--objects", default="1000,1000000", help="with commas between them (1000,1000000)"),),
+    options=(
+        option("--objects", default="1000,1000000", help="with commas between them (1000,1000000)"),
+        option("--shards", default="", metavar="SIZE", help="bytes of each, such as 16M; without it, files alone"),
+    ),
     tables={
         "cluster-listing": Listing(
             (
                 Column("objects", "objects", ","),
+                Column("in shards of", lambda row: row["shards"] or "none"),
                 Column("peak, MB", lambda row: row["peak"] / 1e6, ".0f"),
                 Column("CPU-s", "processor", ".0f"),
                 Column("manifest, MB", lambda row: row["manifest"] / 1e6, ".0f"),
             ),
-            order=lambda row: row["objects"],
+            order=lambda row: (row["shards"], row["objects"]),
         )
     },
 )

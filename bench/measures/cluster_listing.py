@@ -1,6 +1,7 @@
 """The driver's memory for a prefix of many objects, which are listed, planned and noted; what workers do is left out.
 
-`python -m bench.measures.cluster_listing N` measures N objects in a process of its own, so that its peak is its own.
+`python -m bench.measures.cluster_listing N [SHARDS]` measures N objects, or their shards of so many bytes, in a process
+of its own, so that its peak is its own.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +23,7 @@ from bench.entry import Row
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     for number in options.objects.split(","):
-        command = [sys.executable, "-m", "bench.measures.cluster_listing", number]
+        command = [sys.executable, "-m", "bench.measures.cluster_listing", number, *filter(None, [options.shards])]
         yield json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
@@ -51,15 +53,21 @@ class _Nothing:
 
     def next(self, timeout: float | None = None) -> tuple[Any, Any, None]:
         from squeeze.cluster.files import Done
+        from squeeze.cluster.shards import Result
+        from squeeze.shards.plan import Planned
 
         call = self._waiting.popleft()
-        return call, [Done(file, file.size, 900, f"{hash(file):016x}") for file in call.arguments[0]], None
+        work = call.arguments[0]
+        if isinstance(work, Planned):
+            raw, checksums = sum(source.size for source in work.sources), array("Q", [0] * len(work.sources))
+            return call, Result(raw, raw // 2, 1 << 10, checksums, checksum="0" * 16), None
+        return call, [Done(file, file.size, 900, f"{hash(file):016x}") for file in work], None
 
     def close(self) -> None:
         pass
 
 
-def main(number: int) -> None:
+def main(number: int, shards: str = "") -> None:
     from click.testing import CliRunner
 
     from bench.shared import generated_store
@@ -72,13 +80,16 @@ def main(number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         arguments = ["compress", "-1", "-r", "-q", "--cluster", "local", f"generated://corpus-{number}"]
+        if shards:
+            arguments += ["--shards", shards, "-o", "part-{}.tar.sqz"]
         done = CliRunner().invoke(command, arguments)
-        manifest = Path(".squeeze-compress.jsonl").stat().st_size
+        manifest = Path("part-manifest.jsonl" if shards else ".squeeze-compress.jsonl").stat().st_size
     seconds = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert done.exit_code == 0 and generated_store.Generated.listed == number, done.output
     row = {
         "objects": number,
+        "shards": shards,
         "peak": after.ru_maxrss << 10,
         "grew": (after.ru_maxrss - before.ru_maxrss) << 10,
         "seconds": round(seconds, 1),
@@ -89,4 +100,4 @@ def main(number: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:3])

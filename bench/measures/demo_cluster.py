@@ -6,6 +6,7 @@ sources of Python's library where there is none.
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         source, manifest = Path(name, "source"), Path(name, "manifest.jsonl")
         count, size = corpus(source / "corpus")
+        shutil.copytree(source / "corpus", source / "again")  # nothing compressed will lie beside these
         with s3_server.serving(source) as environment:
             os.environ.update(environment, **SETTINGS)  # which workers inherit
             with two_nodes() as nodes:
@@ -36,7 +38,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 squeeze("test", "--cluster", "auto", "--manifest", manifest)
                 shards = f"{_BUCKET}/shards/part-{{}}.tar.sqz"
                 by = ("--cluster", "auto", "--manifest", Path(name, "shards.jsonl"))
-                squeeze("compress", "-1", "-r", "--shards", "2M", "-o", shards, *by, f"{_BUCKET}/corpus")
+                squeeze("compress", "-1", "-r", "--shards", "2M", "-o", shards, *by, f"{_BUCKET}/again")
                 squeeze("test", *by)
             member = min((source / "corpus").iterdir())
             restored = Path(name, "member")
