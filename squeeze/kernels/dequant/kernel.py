@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.current import device_of
+
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
@@ -63,16 +65,18 @@ def dequantize(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
     codebook = words if packed.codebook is None else packed.codebook.contiguous()
     grid = (triton.cdiv(packed.inputs, _COLUMNS), triton.cdiv(packed.outputs, _ROWS))
     if out.numel():
-        _dequantize[grid](
-            *(out, words, scales, zeros, codebook, words if packed.global_scale is None else packed.global_scale),
-            *(packed.outputs, packed.inputs, words.shape[1], scales.shape[2], packed.group_size, codebook.shape[-1]),
-            BITS=packed.bits,
-            PLANES=scales.shape[0],
-            HAS_ZEROS=packed.zeros is not None,
-            HAS_CODEBOOK=packed.codebook is not None,
-            HAS_GLOBAL=packed.global_scale is not None,
-            ROWS=_ROWS,
-            COLUMNS=_COLUMNS,
-            enable_fp_fusion=False,
-        )
+        with device_of(out):
+            _dequantize[grid](
+                *(out, words, scales, zeros, codebook, words if packed.global_scale is None else packed.global_scale),
+                *(packed.outputs, packed.inputs, words.shape[1], scales.shape[2]),
+                *(packed.group_size, codebook.shape[-1]),
+                BITS=packed.bits,
+                PLANES=scales.shape[0],
+                HAS_ZEROS=packed.zeros is not None,
+                HAS_CODEBOOK=packed.codebook is not None,
+                HAS_GLOBAL=packed.global_scale is not None,
+                ROWS=_ROWS,
+                COLUMNS=_COLUMNS,
+                enable_fp_fusion=False,
+            )
     return out

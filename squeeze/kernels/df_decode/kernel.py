@@ -23,6 +23,8 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.current import device_of
+
 if TYPE_CHECKING:
     from squeeze.kernels.df_decode import DevicePlane, Prepared
 
@@ -341,18 +343,19 @@ def decode_several(
 
     owners: int32 [segments of all], the plane of each program. places: int64 [planes, COLUMNS], see `row_of`.
     """
-    _decode_several[(len(owners),)](
-        *(owners, places, prepared.rows),
-        COLUMNS=COLUMNS,
-        LANES=prepared.lanes,
-        PRECISION=plane.precision,
-        WIDTH=plane.width,
-        RAW_BITS=plane.raw_bits,
-        ROTATED=rotated,
-        PTX=_has_ptx(),
-        num_warps=1,
-        enable_fp_fusion=False,
-    )
+    with device_of(owners):
+        _decode_several[(len(owners),)](
+            *(owners, places, prepared.rows),
+            COLUMNS=COLUMNS,
+            LANES=prepared.lanes,
+            PRECISION=plane.precision,
+            WIDTH=plane.width,
+            RAW_BITS=plane.raw_bits,
+            ROTATED=rotated,
+            PTX=_has_ptx(),
+            num_warps=1,
+            enable_fp_fusion=False,
+        )
 
 
 def decode_plane(
@@ -361,16 +364,17 @@ def decode_plane(
     """As reference.decode_plane."""
     if not len(segments):
         return
-    _decode[(len(segments),)](
-        *(out, segments, plane.states, plane.starts, plane.ids, plane.table, plane.entries, plane.words),
-        *(plane.words.numel(), plane.raw, prepared.count, prepared.rows, plane.constant),
-        LANES=prepared.lanes,
-        PRECISION=plane.precision,
-        WIDTH=plane.width,
-        RAW_BITS=plane.raw_bits,
-        ROTATED=rotated,
-        PACKED=packed,
-        PTX=_has_ptx(),
-        num_warps=1,
-        enable_fp_fusion=False,
-    )
+    with device_of(out):
+        _decode[(len(segments),)](
+            *(out, segments, plane.states, plane.starts, plane.ids, plane.table, plane.entries, plane.words),
+            *(plane.words.numel(), plane.raw, prepared.count, prepared.rows, plane.constant),
+            LANES=prepared.lanes,
+            PRECISION=plane.precision,
+            WIDTH=plane.width,
+            RAW_BITS=plane.raw_bits,
+            ROTATED=rotated,
+            PACKED=packed,
+            PTX=_has_ptx(),
+            num_warps=1,
+            enable_fp_fusion=False,
+        )

@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.current import device_of
 from squeeze.kernels.kv_attention import paired
 from squeeze.kernels.kv_attention.unpack import codes_of, column_of
 from squeeze.kv.base import HeadGroup
@@ -295,19 +296,20 @@ def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
     sizes = {"GROUP": groups, "G": max(triton.next_power_of_2(groups), _HEADS), "T": view.block, "D": size}
     sizes |= {"DV": value_size, "K_WIDTH": keys.width, "V_WIDTH": values.width}
     grid = batch * kv_heads, splits.tops.shape[2]
-    if paired.fits(query, view):
-        k_codes, v_codes = paired.units(view)
-        paired.decode[grid](
-            *(rows.contiguous(), k_codes, *k[1:3], v_codes, *v[1:3], *numbers),
-            GROUPS=v[1].shape[-1], K_UNIT=k_codes.itemsize, V_UNIT=v_codes.itemsize, num_warps=1, **sizes,
+    with device_of(query):
+        if paired.fits(query, view):
+            k_codes, v_codes = paired.units(view)
+            paired.decode[grid](
+                *(rows.contiguous(), k_codes, *k[1:3], v_codes, *v[1:3], *numbers),
+                GROUPS=v[1].shape[-1], K_UNIT=k_codes.itemsize, V_UNIT=v_codes.itemsize, num_warps=1, **sizes,
+            )  # fmt: skip
+            return splits
+        _decode[grid](
+            *(rows.contiguous(), *k, *v, *numbers),
+            K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],
+            K_TOKENS=keys.along == "tokens", V_TOKENS=values.along == "tokens",
+            K_POINTS=keys.points != "even", V_POINTS=values.points != "even", HALVES=query.dtype.itemsize == 2, **sizes,
         )  # fmt: skip
-        return splits
-    _decode[grid](
-        *(rows.contiguous(), *k, *v, *numbers),
-        K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],
-        K_TOKENS=keys.along == "tokens", V_TOKENS=values.along == "tokens",
-        K_POINTS=keys.points != "even", V_POINTS=values.points != "even", HALVES=query.dtype.itemsize == 2, **sizes,
-    )  # fmt: skip
     return splits
 
 
@@ -334,13 +336,14 @@ def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits)
     columns, channels = max(triton.next_power_of_2(groups), _HEADS), min(value_size, _CHANNELS)
     out = query.new_empty((batch, heads, 1, value_size))
     exact = [x if x.stride(-1) == 1 else x.contiguous() for x in (*view.sinks, *view.residual)]
-    _join[(batch * kv_heads, value_size // channels)](
-        *(out, query.contiguous(), *(part.contiguous() for part in splits), *exact),
-        *(stride for x in exact for stride in x.stride()[:3]),
-        *(kv_heads, splits.tops.shape[2], exact[0].shape[2], exact[2].shape[2], scaling * math.log2(math.e)),
-        GROUP=groups, G=columns, D=size, DV=value_size, CHANNELS=channels,
-        TOKENS=_TOKENS, TOGETHER=max(_TOGETHER * _HEADS // columns, 1), num_stages=1,
-    )  # fmt: skip
+    with device_of(out):
+        _join[(batch * kv_heads, value_size // channels)](
+            *(out, query.contiguous(), *(part.contiguous() for part in splits), *exact),
+            *(stride for x in exact for stride in x.stride()[:3]),
+            *(kv_heads, splits.tops.shape[2], exact[0].shape[2], exact[2].shape[2], scaling * math.log2(math.e)),
+            GROUP=groups, G=columns, D=size, DV=value_size, CHANNELS=channels,
+            TOKENS=_TOKENS, TOGETHER=max(_TOGETHER * _HEADS // columns, 1), num_stages=1,
+        )  # fmt: skip
     return out
 
 

@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.current import device_of
+
 _ROWS, _RANKS, _STEP = 16, 16, 64
 
 
@@ -36,8 +38,9 @@ def multiply(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.
     splits = triton.cdiv(ranks, _RANKS)
     out = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
     grid = (splits, triton.cdiv(rows, _ROWS))
-    _pair[grid](
-        *(out, x.contiguous(), left.contiguous(), right.contiguous(), rows, outputs, inputs, ranks),
-        **{"T": _ROWS, "R": _RANKS, "K": _STEP},
-    )
+    with device_of(out):
+        _pair[grid](
+            *(out, x.contiguous(), left.contiguous(), right.contiguous(), rows, outputs, inputs, ranks),
+            **{"T": _ROWS, "R": _RANKS, "K": _STEP},
+        )
     return out.sum(0).to(x.dtype)

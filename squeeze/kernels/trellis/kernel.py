@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.current import device_of
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
 
 _COLUMNS, _ROWS = 4, 256
@@ -32,11 +33,12 @@ def decode(codes: torch.Tensor, rows: int, rate: int) -> torch.Tensor:
     out = torch.empty((len(codes), rows), dtype=torch.float32, device=codes.device)
     if out.numel():
         grid = (triton.cdiv(len(codes), _COLUMNS), triton.cdiv(rows, _ROWS))
-        _decode[grid](
-            *(out, codes, levels().to(codes.device), len(codes), rows, codes.shape[1], rate),
-            STATE_BITS=STATE_BITS,
-            COLUMNS=_COLUMNS,
-            ROWS=_ROWS,
-            enable_fp_fusion=False,
-        )
+        with device_of(out):
+            _decode[grid](
+                *(out, codes, levels().to(codes.device), len(codes), rows, codes.shape[1], rate),
+                STATE_BITS=STATE_BITS,
+                COLUMNS=_COLUMNS,
+                ROWS=_ROWS,
+                enable_fp_fusion=False,
+            )
     return out.T

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.current import device_of
 from squeeze.kernels.tt import reference
 
 _RANKS = 8  # of a program
@@ -60,5 +61,6 @@ def _launch(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch
     out = torch.empty((splits, len(x), o1, o2), dtype=torch.float32, device=x.device)
     tiles = {name: max(16, triton.next_power_of_2(size)) for name, size in zip("ABCD", (o1, i1, o2, i2), strict=True)}
     arguments = (out, x.contiguous(), first, second.contiguous(), len(x), ranks, o1, i1, o2, i2)
-    _two[(splits, len(x))](*arguments, R=_RANKS, **tiles)
+    with device_of(out):
+        _two[(splits, len(x))](*arguments, R=_RANKS, **tiles)
     return out.sum(0)

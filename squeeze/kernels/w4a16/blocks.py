@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.current import device_of
 from squeeze.kernels.w4a16.slices import GROUP, MAGIC, _pair
 
 if TYPE_CHECKING:
@@ -176,23 +177,24 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Blocks) -> torch.Tensor:
     grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows), split
     out = torch.empty((len(x), packed.outputs), dtype=x.dtype, device=x.device)
     sums = counters = out
-    if split > 1:
-        shape = grid[0] * grid[1], split, tile.outputs, tile.rows
-        sums = torch.empty(shape, dtype=torch.float32, device=x.device)
-        counters = _zeros(x.device, shape[0])
     early = {"launch_pdl": True} if tile.early else {}
-    if out.numel():
-        _blocks[grid](
-            *(out, sums, counters, x.contiguous(), words, scales, zeros, len(x), packed.outputs, packed.inputs),
-            *(words.shape[1], groups, split_groups, MAGIC[x.dtype]),
-            HAS_ZEROS=packed.zeros is not None,
-            EARLY=tile.early,
-            SPLIT=split,
-            STAGES=tile.stages,
-            M=tile.rows,
-            N=tile.outputs,
-            W=tile.warps,
-            num_warps=tile.warps,
-            **early,
-        )
+    with device_of(out):
+        if split > 1:
+            shape = grid[0] * grid[1], split, tile.outputs, tile.rows
+            sums = torch.empty(shape, dtype=torch.float32, device=x.device)
+            counters = _zeros(x.device, shape[0])
+        if out.numel():
+            _blocks[grid](
+                *(out, sums, counters, x.contiguous(), words, scales, zeros, len(x), packed.outputs, packed.inputs),
+                *(words.shape[1], groups, split_groups, MAGIC[x.dtype]),
+                HAS_ZEROS=packed.zeros is not None,
+                EARLY=tile.early,
+                SPLIT=split,
+                STAGES=tile.stages,
+                M=tile.rows,
+                N=tile.outputs,
+                W=tile.warps,
+                num_warps=tile.warps,
+                **early,
+            )
     return out

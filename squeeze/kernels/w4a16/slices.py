@@ -21,6 +21,8 @@ import triton
 import triton.language as tl
 from torch.utils.weak import WeakIdKeyDictionary
 
+from squeeze.kernels.current import device_of
+
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
@@ -185,17 +187,18 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Slices) -> torch.Tensor:
     grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows)
     early = tile.early and _settled(packed)
     if out.numel():
-        _slices[grid](
-            *(out, x.contiguous(), words, scales, zeros),
-            *(len(x), packed.outputs, packed.inputs, words.shape[1], groups, MAGIC[x.dtype]),
-            HAS_ZEROS=packed.zeros is not None,
-            EVEN=groups % (tile.groups * tile.warps) == 0,
-            EARLY=early,
-            M=tile.rows,
-            N=tile.outputs,
-            S=tile.groups,
-            B=tile.warps,
-            num_warps=tile.warps,
-            **({"launch_pdl": True} if early else {}),
-        )
+        with device_of(out):
+            _slices[grid](
+                *(out, x.contiguous(), words, scales, zeros),
+                *(len(x), packed.outputs, packed.inputs, words.shape[1], groups, MAGIC[x.dtype]),
+                HAS_ZEROS=packed.zeros is not None,
+                EVEN=groups % (tile.groups * tile.warps) == 0,
+                EARLY=early,
+                M=tile.rows,
+                N=tile.outputs,
+                S=tile.groups,
+                B=tile.warps,
+                num_warps=tile.warps,
+                **({"launch_pdl": True} if early else {}),
+            )
     return out

@@ -1,0 +1,40 @@
+"""Kernels are launched where their tensors are, whichever GPU is the current one."""
+
+import importlib
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from squeeze.kernels.current import device_of
+from squeeze.kernels.launch import folders
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
+
+
+@pytest.mark.parametrize("folder", [one for one in folders() if one.parent.name == "kernels"], ids=lambda one: one.name)
+def test_a_launch_makes_the_device_of_its_tensors_the_current_one(folder, monkeypatch):
+    """That of a model of files does so for all of its kernels at once."""
+    current, launches = [], []
+
+    @contextmanager
+    def of(tensor):
+        current.append(tensor.device.type)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device_of", of)
+    for kind in (InterpretedFunction, JITFunction):
+        monkeypatch.setattr(kind, "run", lambda self, *given, **options: launches.append(list(current)))
+    typical = list(importlib.import_module(f"squeeze.kernels.{folder.name}.launches").launches())
+    for launch in typical:
+        launch.run()
+    assert launches == [["meta"]] * len(typical) and not current
+
+
+def test_a_tensor_on_no_gpu_changes_nothing():
+    with device_of(torch.zeros(1)):
+        pass
