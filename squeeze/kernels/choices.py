@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -22,13 +22,14 @@ import torch
 
 from squeeze.numerics.jit import cache_root
 
-__all__ = ["Choices", "folder", "of_device", "remembered"]
+__all__ = ["Choices", "close_to", "fastest", "folder", "of_device", "power_of_two", "remembered"]
 
 _FORMAT = 2  # 1: timed from Python
 _ROUNDS, _CALLS = 5, 8
 _FILLER = 1 << 27  # bytes: more than a cache has
 _LEAST = 1e-7  # seconds
 _WORTH = 1.02  # by which the default must be slower to be left
+_NEAR = 0.05  # of the product that torch makes: one that is further away is wrong
 
 
 def folder() -> Path:
@@ -118,7 +119,28 @@ def _triton() -> str:
 def of_device(device: torch.device) -> Choices:
     """Of a CUDA device at hand."""
     name = torch.cuda.get_device_name(device)
-    return Choices(_path(name), name, _triton(), _seconds)
+    return Choices(_path(name), name, _triton(), partial(_seconds, device))
+
+
+def fastest(
+    x: torch.Tensor, what: str, ways: Mapping[str, Callable[[], torch.Tensor]], default: str, right: str
+) -> str:
+    """The name of the fastest way to a product with x [R, *], on a GPU. what: the other factor, in words. right: the
+    way of torch's, and a product far from its is wrong."""
+    rows, dtype = power_of_two(len(x)), str(x.dtype).removeprefix("torch.")
+    shape = f"{what}, {dtype}, {rows} row{'s' * (rows > 1)}"
+    return of_device(x.device).of(shape, list(ways), lambda name: ways[name](), default, close_to(ways[right]))
+
+
+def power_of_two(rows: int) -> int:
+    """The next one: what is measured for it serves for so many rows."""
+    return 1 << (rows - 1).bit_length()
+
+
+def close_to(right: Callable[[], torch.Tensor]) -> Callable[[torch.Tensor], bool]:
+    """Whether a product is near the one that is right, which is made where this is asked first."""
+    made = cache(lambda: right().float())
+    return lambda found: bool((found.float() - made()).norm() <= _NEAR * made().norm())
 
 
 def remembered(device: str) -> dict[str, str]:
@@ -126,17 +148,18 @@ def remembered(device: str) -> dict[str, str]:
     return _read(_path(device), device, _triton())
 
 
-def _seconds(call: Callable[[], object]) -> float | None:
-    """Of one call, with nothing of it in the cache.
+def _seconds(device: torch.device, call: Callable[[], object]) -> float | None:
+    """Of one call on a device, with nothing of it in the cache.
 
     The GPU's time alone: a call from Python takes longer to begin than many take to run. So some are recorded in a CUDA
     graph, before each of which a buffer that fills the cache is written; that takes as long for all ways, and is taken
     off.
     """
-    if torch.cuda.is_current_stream_capturing():
-        return None
-    filler = torch.empty(_FILLER, dtype=torch.uint8, device="cuda")
-    return max(_recorded([filler.zero_, call]) - _recorded([filler.zero_]), _LEAST)
+    with torch.cuda.device(device):
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        filler = torch.empty(_FILLER, dtype=torch.uint8, device=device)
+        return max(_recorded([filler.zero_, call]) - _recorded([filler.zero_]), _LEAST)
 
 
 def _recorded(calls: Sequence[Callable[[], object]]) -> float:

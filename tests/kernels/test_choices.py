@@ -1,8 +1,10 @@
 """What is fastest on a device: measured once, kept on the disk, and not believed of anybody else."""
 
+import importlib
 import json
 
 import pytest
+import torch
 
 from squeeze.kernels import choices
 from squeeze.kernels.choices import Choices
@@ -96,3 +98,41 @@ def test_what_is_remembered_of_a_device(tmp_path, monkeypatch):
     assert path == tmp_path / "kernels" / "nvidia-h100-80gb-hbm3.json"
     found(path, Clock(kernel=3.0, dense=2.0), device="NVIDIA H100 80GB HBM3", triton=choices._triton())
     assert choices.remembered("NVIDIA H100 80GB HBM3") == {"a shape": "dense"}
+
+
+def test_a_product_is_near_the_right_one():
+    right = torch.randn(4, 9, generator=torch.Generator().manual_seed(1)).half()
+    asked = []
+    near = choices.close_to(lambda: asked.append(1) or right)
+    assert not asked and near(right * 1.04) and not near(right * 1.06) and not near(right * torch.nan)
+    assert asked == [1]
+    assert [choices.power_of_two(rows) for rows in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
+
+
+class Rows(list):
+    """Stands for activations [3, 7] on a GPU."""
+
+    device, dtype, shape = torch.device("cuda"), torch.float16, (3, 7)
+
+
+FACTORS = {  # a folder, what multiplies there, the factors, and what they are called
+    "lowrank": ("multiply", [(5, 2), (2, 7)], "pair 5x7 of rank 2"),
+    "blr": ("monarch", [(2, 3, 8), (4, 4, 7)], "Monarch 2x3x8 by 4x4x7"),
+}
+
+
+@pytest.mark.parametrize("name", [*FACTORS, "tt"])
+@pytest.mark.parametrize("seconds", [{"torch": 2.0, "kernel": 1.0}, {"torch": 1.0, "kernel": 2.0}])
+def test_factors_go_the_way_that_is_fastest(name, seconds, monkeypatch, tmp_path):
+    kernel = pytest.importorskip(f"squeeze.kernels.{name}.kernel", reason="triton is not installed")
+    module = importlib.import_module(f"squeeze.kernels.{name}")
+    found = Choices(tmp_path / "it.json", "A GPU", "3", lambda call: seconds[call()])
+    monkeypatch.setattr(choices, "of_device", lambda device: found)
+    monkeypatch.setattr(choices, "close_to", lambda right: lambda result: True)
+    function, shapes, what = FACTORS.get(name, ("multiply", [], "tensor train 1x2x3x4 by 4x5x6x1"))
+    monkeypatch.setattr(module.reference, function, lambda *given: "torch")
+    monkeypatch.setattr(kernel, function, lambda *given: "kernel")
+    given = [torch.empty(shape) for shape in shapes] or [[torch.empty(1, 2, 3, 4), torch.empty(4, 5, 6, 1)]]
+    with torch.no_grad():
+        assert getattr(module, function)(Rows(range(3)), *given) == min(seconds, key=seconds.get)
+    assert list(found._chosen) == [f"{what}, float16, 4 rows"]

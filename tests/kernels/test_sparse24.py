@@ -1,5 +1,6 @@
 """Kernels on 2:4 weights: Triton's equal the reference, on odd shapes too."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import SparseTensor
-from squeeze.kernels import sparse24
+from squeeze.kernels import choices, sparse24
 from squeeze.kernels.sparse24 import Packed24, Runtime, reference
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.sparsegpt import SparseGPT
@@ -75,18 +76,79 @@ def test_the_cpu_multiplies_by_the_dense_weight():
     torch.testing.assert_close(sparse24.matmul(x, Packed24.of(weight, torch.float32)), x @ weight.dequantize().T)
 
 
+class Rows(list):
+    """Stands for activations on a GPU."""
+
+    device, dtype, requires_grad = torch.device("cuda"), torch.float16, False
+
+
+def on_a_gpu(monkeypatch, tmp_path, name, seconds):
+    """A GPU that is not there, and what its clock says."""
+    found = choices.Choices(tmp_path / "it.json", name, "3", lambda call: seconds.get(call()))
+    monkeypatch.setattr(choices, "of_device", lambda device: found)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(choices, "close_to", lambda right: lambda result: result != "wrong")
+    monkeypatch.setattr(Runtime, "by", lambda self, way, x: way)
+    return SimpleNamespace(scales=None), SimpleNamespace(scales=1)  # of floats, and of codes
+
+
 @pytest.mark.parametrize(
     "name, chosen",
     [("NVIDIA H100 80GB HBM3", "structured"), ("NVIDIA L40", "dense"), ("AMD Instinct MI300X", "dense")],
 )
-def test_what_is_chosen_on_a_gpu_by_its_name(name, chosen, monkeypatch):
-    """On one of which nothing is known the dense product is: no guess, and no error in the middle of a forward pass."""
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    large = SimpleNamespace(packed=SimpleNamespace(scales=None), weight=torch.empty(4096, 4096), device="cuda")
-    assert sparse24.choose(large, 1) == chosen
+def test_what_is_taken_where_nothing_can_be_measured(name, chosen, monkeypatch, tmp_path):
+    """On a GPU of which nothing is known the dense product is: no guess, and no error in the middle of a pass."""
+    floats, _ = on_a_gpu(monkeypatch, tmp_path, name, {})
+    runtime = Runtime(torch.empty(4096, 4096), torch.float16, "cuda", floats)
+    assert runtime.multiply(Rows([0])) == chosen
+    assert not (tmp_path / "it.json").exists()
+
+
+@pytest.mark.parametrize(
+    "rows, codes, shape, seconds, chosen",
+    [
+        (1, False, (4096, 4096), {"dense": 3.0, "kernel": 1.0, "structured": 2.0}, "kernel"),
+        (3, False, (4096, 4096), {"dense": 3.0, "kernel": 4.0, "structured": 2.0}, "structured"),
+        (3, False, (4096, 4096), {"dense": 2.0, "kernel": 4.0, "structured": 2.1}, "dense"),
+        (999, False, (4096, 4096), {"dense": 3.0, "structured": 2.0}, "structured"),  # nothing else is asked
+        (3, False, (40, 96), {"dense": 3.0, "kernel": 2.0}, "kernel"),
+        (3, True, (4096, 4096), {"dense": 3.0, "kernel": 2.0}, "kernel"),
+    ],
+)
+def test_the_fastest_is_measured_once(rows, codes, shape, seconds, chosen, monkeypatch, tmp_path):
+    packed = on_a_gpu(monkeypatch, tmp_path, "any GPU", seconds)[codes]
+    runtime, x = Runtime(torch.empty(shape), torch.float16, "cuda", packed), Rows(range(rows))
+    assert [runtime.multiply(x) for _ in range(2)] == [chosen] * 2
+    assert json.loads((tmp_path / "it.json").read_text())["chosen"] == {
+        f"2:4 {shape[0]}x{shape[1]}, {4 if codes else 16} bits, float16, {1 << (rows - 1).bit_length()} row"
+        + "s" * (rows > 1): chosen
+    }
+
+
+def test_codes_of_many_rows_are_multiplied_densely(monkeypatch, tmp_path):
+    _, codes = on_a_gpu(monkeypatch, tmp_path, "NVIDIA H100 80GB HBM3", {"dense": 1.0})
+    assert Runtime(torch.empty(64, 64), torch.float16, "cuda", codes).multiply(Rows(range(5))) == "dense"
+    assert not (tmp_path / "it.json").exists()
+
+
+def test_what_was_made_to_be_measured_goes(monkeypatch, tmp_path):
+    weight = Magnitude().apply(torch.randn(16, 64))
+    runtime = Runtime(weight, torch.float16, torch.device("cpu"), Packed24.of(weight))
+    on_a_gpu(monkeypatch, tmp_path, "any GPU", {"dense": 2.0, "kernel": 1.0})
+    monkeypatch.setattr(Runtime, "by", lambda self, way, x: self.dense(x.dtype) is None or way)
+    assert sparse24.choose(runtime, Rows([0])) == "kernel" and runtime._dense is None
+
+
+def test_ways_give_the_product():
+    """On the CPU, whichever is asked for; and a gradient goes through the dense weight."""
     weight, x = Magnitude().apply(torch.randn(16, 64)), torch.randn(3, 64)
-    runtime = Runtime(weight, torch.float32, torch.device("cpu"), Packed24.of(weight))
+    runtime = Runtime(weight, torch.float32, torch.device("cpu"), Packed24.of(weight, torch.float32))
+    assert runtime.ways(x) == ["dense"]
     assert torch.equal(runtime.multiply(x), x @ weight.dequantize().T)
+    torch.testing.assert_close(runtime.by("kernel", x), x @ weight.dequantize().T)
+    x.requires_grad_()
+    runtime.multiply(x).sum().backward()
+    torch.testing.assert_close(x.grad, weight.dequantize().sum(0).expand(3, -1))
 
 
 @needs_triton

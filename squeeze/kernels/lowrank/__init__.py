@@ -1,8 +1,13 @@
-"""Products with a pair of factors: Triton for few rows on a GPU, torch for all else. reference.py defines them; cpu.py
-multiplies one row by a pivoted matrix."""
+"""Products with a pair of factors: Triton for few rows on a GPU where it is faster, torch for all else.
+
+reference.py defines them; cpu.py multiplies one row by a pivoted matrix.
+"""
+
+from functools import partial
 
 import torch
 
+from squeeze.kernels import choices
 from squeeze.kernels.lowrank import reference
 
 __all__ = ["multiply"]
@@ -16,5 +21,6 @@ def multiply(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.
         return reference.multiply(x, left, right)
     from squeeze.kernels.lowrank import kernel
 
-    product: torch.Tensor = kernel.multiply(x, left, right)
-    return product
+    ways = {"torch": partial(reference.multiply, x, left, right), "kernel": partial(kernel.multiply, x, left, right)}
+    what = f"pair {len(left)}x{x.shape[1]} of rank {len(right)}"
+    return ways[choices.fastest(x, what, ways, "kernel", "torch")]()

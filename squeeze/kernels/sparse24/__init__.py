@@ -3,7 +3,9 @@
 Which product a layer takes is choose's: on a CPU, and wherever nothing else is faster, that of the dense weight.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -11,7 +13,8 @@ from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import SparseTensor, dense_of
-from squeeze.kernels.roofline import fastest, known
+from squeeze.kernels import choices
+from squeeze.kernels.roofline import GEMM_ROWS, fastest, known
 from squeeze.kernels.sparse24 import reference
 from squeeze.kernels.split_k import GEMV_ROWS
 
@@ -123,10 +126,13 @@ class Runtime:
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """x [R, I] -> [R, O]."""
-        chosen = choose(self, len(x)) if not (torch.is_grad_enabled() and x.requires_grad) else "dense"
-        if chosen == "dense" or self.packed is None:
+        return self.by("dense" if torch.is_grad_enabled() and x.requires_grad else choose(self, x), x)
+
+    def by(self, way: str, x: torch.Tensor) -> torch.Tensor:
+        """As `multiply`, by one of its `ways`."""
+        if way == "dense" or self.packed is None:
             return torch.nn.functional.linear(x, self.dense(x.dtype))
-        if chosen == "structured":
+        if way == "structured":
             y = torch.nn.functional.linear(x, self.structured())
         else:
             y = matmul(x, self.packed)
@@ -134,6 +140,17 @@ class Runtime:
             left, right = self.adapters
             y = y + (x @ right.T) @ left
         return y
+
+    def ways(self, x: torch.Tensor) -> Sequence[str]:
+        """Those that may be fastest for x [R, I]: "dense", and on a GPU "kernel" and "structured"."""
+        found = ["dense"]
+        if self.packed is not None and x.device.type == "cuda":
+            floats, (outputs, inputs) = self.packed.scales is None, self.weight.shape
+            if len(x) <= (GEMM_ROWS if floats else GEMV_ROWS):
+                found.append("kernel")
+            if floats and x.dtype.itemsize == 2 and outputs % 32 == 0 and inputs % 64 == 0:
+                found.append("structured")
+        return found
 
     def structured(self) -> torch.Tensor:
         """torch's semi-structured tensor, for sparse tensor cores."""
@@ -155,10 +172,19 @@ def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> R
     return Runtime(weight, dtype, device, Packed24.of(weight, dtype).to(device), adapters)
 
 
-def choose(runtime: Runtime, rows: int) -> str:
-    """ "dense", "kernel" or "structured": the one that the published peaks of the device say is fastest; "dense" on a
-    device of which roofline.py knows nothing."""
-    if runtime.packed is None or not (gpu := known(torch.cuda.get_device_name(runtime.device))):
+def choose(runtime: Runtime, x: torch.Tensor) -> str:
+    """The one of its ways that is fastest for x [R, I], measured once for a shape on a device. Where nothing can be
+    measured, the one that the published peaks of the device say is fastest; "dense" if roofline.py knows nothing."""
+    ways = runtime.ways(x)
+    if len(ways) == 1:
         return "dense"
+    assert runtime.packed is not None
     bits = 4 if runtime.packed.scales is not None else 16
-    return fastest(gpu.constants(), *runtime.weight.shape, rows, bits)
+    gpu = known(torch.cuda.get_device_name(runtime.device))
+    guessed = fastest(gpu.constants(), *runtime.weight.shape, len(x), bits) if gpu else "dense"
+    held = runtime._dense, runtime._structured
+    what = f"2:4 {'x'.join(map(str, runtime.weight.shape))}, {bits} bits"
+    calls = {way: partial(runtime.by, way, x) for way in ways}
+    chosen = choices.fastest(x, what, calls, guessed if guessed in ways else "dense", "dense")
+    runtime._dense, runtime._structured = held  # what was made to be measured goes
+    return chosen

@@ -1,9 +1,14 @@
-"""Products with TT-matrices: Triton for two cores on a GPU, torch for all else. reference.py defines them."""
+"""Products with TT-matrices: Triton for two cores on a GPU where it is faster, torch for all else.
+
+reference.py defines them.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
+from squeeze.kernels import choices
 from squeeze.kernels.tt import reference
 from squeeze.kernels.tt.reference import rows_to_expand
 
@@ -16,5 +21,6 @@ def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
         return reference.multiply(x, cores)
     from squeeze.kernels.tt import kernel
 
-    product: torch.Tensor = kernel.multiply(x, cores)
-    return product
+    ways = {"torch": partial(reference.multiply, x, cores), "kernel": partial(kernel.multiply, x, cores)}
+    what = f"tensor train {' by '.join('x'.join(map(str, core.shape)) for core in cores)}"
+    return ways[choices.fastest(x, what, ways, "kernel", "torch")]()

@@ -6,7 +6,7 @@ there: see choices.py. Codes of 5, 6 and 7 bits always go to the dense product.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +24,6 @@ __all__ = ["matmul"]
 _KERNEL_ROWS = 64  # more rows than these go to the dense product, where nothing is measured
 _MEASURED_ROWS = 256  # more go there without a measurement: the kernel would decode the weight as often again
 _BITS = (2, 3, 4, 8)  # of codes that the kernel decodes
-_NEAR = 0.05  # of the dense product: a kernel that is further away is wrong
 DENSE = "dense"
 
 
@@ -37,35 +36,26 @@ def matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
     if len(x) > (_MEASURED_ROWS if measured else _KERNEL_ROWS):
         return _multiply(x, packed, None)
     shape = packed.outputs, packed.inputs
-    tiles = _tiles(_rows(len(x)), shape, packed.group_size, x.device, packed.bits, x.dtype)
+    tiles = _tiles(choices.power_of_two(len(x)), shape, packed.group_size, x.device, packed.bits, x.dtype)
     usual = next(iter(tiles))
     if not measured:
         return _multiply(x, packed, tiles[usual])
     default = usual if len(x) <= _KERNEL_ROWS else DENSE
-
-    @cache
-    def dense() -> torch.Tensor:
-        return _multiply(x, packed, None).float()
-
     name = choices.of_device(x.device).of(
         shape_of(x, packed),
         list(tiles),
         lambda name: _multiply(x, packed, tiles[name]),
         default,
-        lambda found: bool((found.float() - dense()).norm() <= _NEAR * dense().norm()),
+        choices.close_to(lambda: _multiply(x, packed, None)),
     )
     return _multiply(x, packed, tiles[name])
 
 
 def shape_of(x: torch.Tensor, packed: Packed) -> str:
     """What is chosen for, in words; numbers of rows count up to the next power of two."""
-    rows, dtype = _rows(len(x)), str(x.dtype).removeprefix("torch.")
+    rows, dtype = choices.power_of_two(len(x)), str(x.dtype).removeprefix("torch.")
     group = f"groups of {packed.group_size}{', zero points' * (packed.zeros is not None)}"
     return f"w4a16 {packed.outputs}x{packed.inputs}, {packed.bits} bits, {group}, {dtype}, {rows} row{'s' * (rows > 1)}"
-
-
-def _rows(count: int) -> int:
-    return 1 << (count - 1).bit_length()
 
 
 @lru_cache(maxsize=1024)
