@@ -17,8 +17,7 @@ from squeeze.lm.in_flight import InFlight, free_memory, needed
 from squeeze.lm.recording import Record, Recorded
 from squeeze.lm.torch_cache import Cache
 from squeeze.lm.weights import Weights
-from squeeze.numerics import frequencies
-from squeeze.numerics.frequencies import Cdf
+from squeeze.numerics.frequencies import GROUP, Cdf
 
 _COUNTED = 256  # rows of frequencies at once
 _STEPS = 8  # positions of a lane, at most, in calls that are recorded: a token, and guesses after it
@@ -169,7 +168,7 @@ class TorchLanes:
             if isinstance(out, Tensor):
                 out[torch.tensor(places[begin:end], device=out.device), 1:] = found  # what is before is 0
             else:
-                frequencies.put(found.cpu().numpy().view(np.uint64), out, places[begin:end])
+                _put(found, out, places[begin:end])
 
         with self._model.running():
             self._counted.run(rows.size, work)
@@ -182,3 +181,15 @@ def _work_of_lane(config: Config, n: int, slots: int) -> int:
     seen = 2 * config.kv_heads * slots * config.head_size
     states = 8 * n * (config.width + 2 * config.feed_forward + 3 * config.heads * config.head_size)
     return 4 * (scores + seen + states)
+
+
+def _put(cumulative: Tensor, cdf: Cdf, places: np.ndarray) -> None:
+    """Enter sums with each leaf, int64 [n, leaves] on a device, in the rows `places`. The device takes differences:
+    half as much is brought here. A frequency less 1 has to be a float32."""
+    assert cdf.parts is not None
+    leaves, groups = cumulative.shape[1], cdf.sums.shape[1] - 1
+    ends = torch.arange(1, groups + 1, device=cumulative.device).mul_(GROUP).clamp_(max=leaves) - 1
+    less = cumulative.diff(dim=1, prepend=torch.zeros_like(cumulative[:, :1])) - 1
+    cdf.sums[places, 0] = 0
+    cdf.sums[places, 1:] = cumulative[:, ends].cpu().numpy().view(np.uint64)
+    cdf.parts[places] = less.to(torch.float64).to(torch.float32).cpu().numpy()

@@ -1,5 +1,7 @@
 """The torch engine beside the compiled one: the same frequencies to the bit, whatever the network, lanes and window."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from squeeze.lm.models import LoadedModel
 from squeeze.lm.torch_cache import Cache
 from squeeze.lm.torch_engine import TorchLlama
 from squeeze.numerics import int8_tensors
-from squeeze.numerics.frequencies import expanded, room
+from squeeze.numerics.frequencies import GROUP, expanded, put, room
 from squeeze.numerics.int8_tensors import FloatProducts
 from squeeze.numerics.team import Team
 from tests.lm.test_adapter import NORMS, changes
@@ -35,13 +37,35 @@ def loaded(tmp_path_factory, tokenizer) -> LoadedModel:
     return LoadedModel(load(folder))
 
 
-@pytest.fixture(
-    scope="module",
-    params=["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)],
-)
+class Recorder:
+    """Records as a GPU does: what was recorded is done again on the same tensors, and nothing else is."""
+
+    def __init__(self, room: int = 100):
+        self.room, self.recorded, self.replayed = room, 0, 0
+
+    def __call__(self, work):
+        if self.recorded >= self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        work()  # as before a capture
+        results = work()
+        self.recorded += 1
+
+        def again():
+            self.replayed += 1
+            for kept, new in zip(results, work(), strict=True):
+                kept.copy_(new)
+
+        return again, results
+
+
+@pytest.fixture(scope="module", params=["cpu", "recorded", pytest.param("cuda:0", marks=pytest.mark.cuda)])
 def both(request, loaded):
-    """The compiled engine and torch's."""
-    return loaded.network, loaded.on(request.param)
+    """The compiled engine and torch's: on the CPU, there with steps that are recorded as on a GPU, and on one."""
+    engine = loaded.on("cpu" if request.param == "recorded" else request.param)
+    if request.param == "recorded":
+        engine = copy(engine)
+        engine.record = Recorder(room=10**9)
+    return loaded.network, engine
 
 
 def same(compiled, engine, tokens: np.ndarray, window: int, *chunks: int) -> bool:
@@ -103,27 +127,6 @@ def test_a_gpu_runs_the_kernels_and_records_steps(loaded):
     assert same(loaded.network, engine, random_tokens(loaded.network, 7, 30), 16, 1, 5, 30)
 
 
-class Recorder:
-    """Records as a GPU does: what was recorded is done again on the same tensors, and nothing else is."""
-
-    def __init__(self, room: int = 100):
-        self.room, self.recorded, self.replayed = room, 0, 0
-
-    def __call__(self, work):
-        if self.recorded >= self.room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        work()  # as before a capture
-        results = work()
-        self.recorded += 1
-
-        def again():
-            self.replayed += 1
-            for kept, new in zip(results, work(), strict=True):
-                kept.copy_(new)
-
-        return again, results
-
-
 @pytest.mark.parametrize("room", [100, 1, 0])
 def test_recorded_steps(both, monkeypatch, room):
     """Each number of positions is recorded once, and lanes that ended are fed along; where there is no room, nothing
@@ -174,6 +177,19 @@ def test_lanes_that_go_on_by_themselves_and_back(both):
         assert np.array_equal(found[0].sums, found[1].sums) and np.array_equal(*map(expanded, found))
         at += right
         assert sessions[1].positions.tolist() == sessions[0].positions.tolist() == at.tolist()
+
+
+@pytest.mark.parametrize("leaves", [1, GROUP - 1, GROUP, 1000])
+def test_frequencies_are_those_of_groups(leaves):
+    """Of all sizes, in any rows; the device takes the differences."""
+    random = np.random.default_rng(leaves)
+    less = np.float32(2.0) ** random.uniform(0, 40, (3, leaves)).astype(np.float32)
+    less[0] = 0
+    cumulative = np.cumsum(less.astype(np.uint64) + np.uint64(1), axis=1)
+    found, wanted = room(5, leaves), room(5, leaves)
+    torch_lanes._put(torch.from_numpy(cumulative.view(np.int64)), found, np.array([4, 0, 2]))
+    put(cumulative, wanted, np.array([4, 0, 2]))
+    assert all(map(np.array_equal, found, wanted)) and found.parts.max() > 0
 
 
 def test_lanes_that_end_early(both):
@@ -233,7 +249,8 @@ def test_a_device_out_of_memory_takes_fewer_lanes_at_once(both, monkeypatch):
     monkeypatch.setattr(engine, "states", small.before(engine.states, lambda tokens, *_: len(tokens)))
     monkeypatch.setattr(engine, "frequencies", small.before(engine.frequencies, lambda states, *_: len(states) // 20))
     assert same(compiled, engine, tokens, 16, 8)
-    assert small.failed[:2] == [11, 5] and 2 not in small.failed
+    failed = list(dict.fromkeys(small.failed))  # where steps are recorded, all lanes fail twice
+    assert failed[:2] == [11, 5] and 2 not in failed
 
 
 def test_a_device_without_memory_for_all_keys_and_values(both, monkeypatch):
