@@ -67,8 +67,8 @@ test-browser: .venv/browser  # pages in Debian's Chromium (apt-get install chrom
 	$(BIN)/python -m pytest -m browser tests/browser
 
 gpu:  # on a machine with a GPU, and without a network: nothing is installed
-	TRITON_INTERPRET=0 $(HERE) -m pytest -p no:benchmark -m cuda; tested=$$?; \
-		$(HERE) -m bench gpu && $(HERE) -m bench gpu-model && $(HERE) -m bench gpu-files && exit $$tested
+	TRITON_INTERPRET=0 $(HERE) -m pytest -p no:benchmark -m cuda; failed=$$?; \
+		for name in gpu gpu-model gpu-files; do $(HERE) -m bench $$name || failed=1; done; exit $$failed
 
 test-lowest: .venv/lowest/stamp  # with the oldest versions of the dependencies that pyproject.toml allows
 	$(LOWEST) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(LOWEST_TESTS)

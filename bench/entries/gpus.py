@@ -1,9 +1,33 @@
 """Kernels for GPUs."""
 
+import argparse
 from pathlib import Path
 
+from bench import machine, records
 from bench.entry import Entry, Row, option, time
 from bench.tables import Column, Listing, Pivot
+
+MEASURED, KEPT, NO_GPU = "measured", "measured before", "no GPU"  # what the status of a row may be
+
+
+def is_kept(name: str, row: Row, options: argparse.Namespace) -> bool:
+    """Whether a row was measured at this commit."""
+    entry = ENTRIES[name]
+    found = [one for one in records.load(name, options.results) if one["commit"] == machine.commit()]
+    keys = [records.key_of(entry, one) for one in found if one["row"]["status"] == MEASURED]
+    return records.key_of(entry, {"row": row}) in keys
+
+
+def _is_new(row: Row) -> bool:
+    return row["status"] not in (KEPT, NO_GPU)
+
+
+def _is_measured(row: Row) -> bool:
+    return bool(row["status"] == MEASURED)
+
+
+_AGAIN = option("--again", action="store_true", help="measure what is measured on this device at this commit, too")
+_SECONDS = option("--seconds", type=time, default=600, help="that a row may take (600)")
 
 
 def _used(row: Row) -> str:
@@ -56,14 +80,14 @@ GPU = Entry(
     measures="every kernel on a GPU, beside torch and rivals in the same run; a run that was stopped goes on",
     minutes=20,
     key=("case", "way", "device"),
-    keeps=lambda row: row["status"] != "no GPU",
+    keeps=_is_new,
     needs=("a GPU", "triton"),
-    rivals=("vllm", "bitsandbytes", "nvidia-nvcomp-cu12", "dfloat11"),
+    rivals=("vllm", "bitsandbytes", "nvidia-nvcomp-cu12", "dfloat11", "flash-attn"),
     options=(
         option("--only", default="", help="cases named like this, or like one of these with | between them"),
         option("--together", action="store_true", help="in one process: sooner, but a case that breaks ends all"),
-        option("--again", action="store_true", help="measure what is measured on this device at this commit, too"),
-        option("--seconds", type=time, default=600, help="that a row may take (600)"),
+        _AGAIN,
+        _SECONDS,
     ),
     tables={
         "gpu": Listing(
@@ -74,8 +98,9 @@ GPU = Entry(
                 Column("us", "us", ",.1f"),
                 Column("GB/s", "GB/s", ",.0f"),
                 Column("times as fast as the first", "x", ".2f"),
+                Column("as advised", "advised x", ".2f"),
             ),
-            where=lambda row: row["status"] == "measured",
+            where=_is_measured,
         )
     },
 )
@@ -84,7 +109,7 @@ MODEL = Entry(
     measures="a packed model of random weights on a GPU beside the same in bf16: tokens a second, and memory",
     minutes=3,
     key=("blocks", "width", "device"),
-    keeps=lambda row: row["status"] != "no GPU",
+    keeps=_is_new,
     needs=("a GPU", "triton"),
     options=(
         option("--blocks", type=int, default=32, help="of the model (32)"),
@@ -92,6 +117,8 @@ MODEL = Entry(
         option("--tokens", type=int, default=64, help="that are generated (64)"),
         option("--device", default="cuda", help="(cuda)"),
         option("--work", type=Path, metavar="FOLDER", help="has the model, or gets it (a temporary one)"),
+        _AGAIN,
+        _SECONDS,
     ),
     tables={
         "gpu-model": Listing(
@@ -102,7 +129,8 @@ MODEL = Entry(
                 Column("packed", "packed, tokens/s", ".1f"),
                 Column("of bf16's speed", "x", ".2f"),
                 Column("of its memory", "memory, share", ".2f"),
-            )
+            ),
+            where=_is_measured,
         )
     },
 )
@@ -111,7 +139,7 @@ FILES = Entry(
     measures="level 8 on a GPU, model and mixing: speed both ways, and a file that a CPU decodes",
     minutes=5,
     key=("bytes", "lanes", "model", "device"),
-    keeps=lambda row: row["status"] != "no GPU",
+    keeps=_is_new,
     needs=("a GPU", "triton", "numba-cuda"),
     options=(
         option("--file", type=Path, default=None, help="a text (enwik8.10m of the corpus)"),
@@ -121,18 +149,21 @@ FILES = Entry(
         option("--model", type=Path, default=None, help="(smollm2)"),
         option("--keep", type=Path, metavar="FOLDER", help="gets what was compressed"),
         option("--threads", type=int, default=0, help="(one a core)"),
+        _AGAIN,
+        _SECONDS,
     ),
     tables={
         "gpu-files": Listing(
             (
-                Column("bytes", "bytes", ",d"),
+                Column("bytes", "of", ",d"),
                 Column("lanes", "lanes", ",d"),
                 Column("GPU", "device"),
                 Column("compressed", "size", ",d"),
                 Column("compress, KB/s", "compress, KB/s", ",.0f"),
                 Column("decompress, KB/s", "decompress, KB/s", ",.0f"),
                 Column("bytes that a CPU decoded", "decoded on a CPU", ",d"),
-            )
+            ),
+            where=_is_measured,
         )
     },
 )

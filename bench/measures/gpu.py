@@ -6,16 +6,15 @@ every row says so.
 """
 
 import argparse
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
 
 import torch
 
-from bench import machine, records
+from bench.entries import gpus
 from bench.entry import Row
-from bench.shared.contest import Case, Gpu, contend
+from bench.shared import alone
+from bench.shared.contest import NOT_INSTALLED, Case, Gpu, contend, installed
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -23,11 +22,18 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     if not torch.cuda.is_available():
         for case in cases:
             for one in case.contenders:
-                yield {"case": case.name, "way": one.name, "device": None, "status": "no GPU"}
+                yield {"case": case.name, "way": one.name, "device": None, "status": gpus.NO_GPU}
         return
-    done = set() if options.again else _measured(options, torch.cuda.get_device_name())
     for case in cases:
-        wanted = [one.name for one in case.contenders if (case.name, one.name) not in done]
+        wanted = []
+        for one in case.contenders:
+            row = {"case": case.name, "way": one.name, "device": torch.cuda.get_device_name()}
+            if not options.again and gpus.is_kept("gpu", row, options):
+                yield row | {"status": gpus.KEPT}
+            elif one.package and not installed(one.package):
+                yield row | {"status": NOT_INSTALLED}
+            else:
+                wanted.append(one.name)
         if wanted and options.together:
             torch.manual_seed(1)
             with torch.no_grad():
@@ -44,40 +50,20 @@ def _cases() -> Sequence[Case]:
     return CASES
 
 
-def _measured(options: argparse.Namespace, device: str) -> set[tuple[str, str]]:
-    """Cases and ways that have a result of this device and commit."""
-    kept = [record for record in records.load("gpu", options.results) if record["commit"] == machine.commit()]
-    found = [record["row"] for record in kept]
-    return {(row["case"], row["way"]) for row in found if row["status"] == "measured" and row["device"] == device}
-
-
-def apart(case: Case, wanted: Sequence[str], seconds: float, work: Callable[..., None]) -> Iterator[Row]:
+def apart(case: Case, wanted: Sequence[str], seconds: float, work: Callable[..., Iterator[Row]]) -> Iterator[Row]:
     """The rows of a case from a process of its own. Those that it does not come to say why."""
-    context = multiprocessing.get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(sending, case.name, list(wanted)), daemon=True)
-    process.start()
-    sending.close()
-    missing, reason = dict.fromkeys(wanted), f"took more than {seconds:g} s"
-    try:
-        while receiving.poll(seconds):
-            row = receiving.recv()
+    missing = dict.fromkeys(wanted)
+    about = {"case": case.name, "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
+    for row in alone.measured(work, seconds, case.name, list(wanted)):
+        if "way" in row:
             missing.pop(row["way"], None)
             yield row
-    except EOFError:
-        process.join()
-        reason = f"the process ended with {process.exitcode}"
-    finally:
-        process.kill()
-        process.join()
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    for way in missing:
-        yield {"case": case.name, "way": way, "device": name, "status": f"failed: {reason}"}
+        else:
+            yield from (about | {"way": way} | row for way in missing)
 
 
-def _contend(sending: Connection, name: str, wanted: list[str]) -> None:
+def _contend(name: str, wanted: list[str]) -> Iterator[Row]:
     case = next(case for case in _cases() if case.name == name)
     torch.manual_seed(1)
     torch.set_grad_enabled(False)
-    for row in contend(case, wanted, Gpu()):
-        sending.send(row)
+    yield from contend(case, wanted, Gpu())

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 import torch
 
 import squeeze
+from bench.entries import gpus
 from bench.entry import Row
+from bench.shared import alone
 from bench.shared.source_files import joined
 from bench.shared.texts import read
 
@@ -21,10 +23,17 @@ _FIRST = 20_000  # bytes
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    about = {"lanes": options.lanes, "model": str(options.model or "smollm2")}
+    about = {"bytes": options.bytes, "lanes": options.lanes, "model": str(options.model or "smollm2")}
+    about |= {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
     if not torch.cuda.is_available():
-        yield about | {"bytes": options.bytes, "device": None, "status": "no GPU"}
-        return
+        yield about | {"status": gpus.NO_GPU}
+    elif not options.again and gpus.is_kept("gpu-files", about, options):
+        yield about | {"status": gpus.KEPT}
+    else:
+        yield from alone.row_of(about, measured, options)
+
+
+def measured(options: argparse.Namespace) -> Iterator[Row]:
     data = read(options.file, "enwik8.10m", options.bytes) if _is_named(options) else joined(options.bytes)
     how = {"model": options.model, "lanes": options.lanes, "batch": options.lanes, "threads": options.threads or None}
 
@@ -49,9 +58,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     if restored != data or on_cpu != data[: options.on_cpu]:
         raise SystemExit("Error: what was decoded differs")
     speeds = {"compress, KB/s": len(data) / there / 1000, "decompress, KB/s": len(data) / back / 1000}
-    equal = {"decoded on a CPU": len(on_cpu)}
-    about |= {"bytes": len(data), "text": "a file" if _is_named(options) else "sources"}
-    yield about | {"device": torch.cuda.get_device_name(), "status": "measured", "size": len(coded), **speeds, **equal}
+    about = {"of": len(data), "text": "a file" if _is_named(options) else "sources", "status": gpus.MEASURED}
+    yield about | {"size": len(coded), **speeds, "decoded on a CPU": len(on_cpu)}
 
 
 def _is_named(options: argparse.Namespace) -> bool:

@@ -19,26 +19,34 @@ from safetensors.torch import save_file
 
 import squeeze
 import squeeze.integrations.transformers  # which loads packed folders
+from bench.entries import gpus
 from bench.entry import Row
+from bench.shared import alone
 
 _PROMPT = 64  # tokens
 _SHARD = 8  # blocks in a file
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
+    on_gpu = options.device != "cpu" and torch.cuda.is_available()
     about = {"blocks": options.blocks, "width": options.width}
-    if options.device != "cpu" and not torch.cuda.is_available():
-        yield about | {"device": None, "status": "no GPU"}
-        return
+    about |= {"device": torch.cuda.get_device_name() if on_gpu else "cpu" if options.device == "cpu" else None}
+    if about["device"] is None:
+        yield about | {"status": gpus.NO_GPU}
+    elif not options.again and gpus.is_kept("gpu-model", about, options):
+        yield about | {"status": gpus.KEPT}
+    else:
+        yield from alone.row_of(about, measured, options)
+
+
+def measured(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as temporary:
         folders = prepared(options.work or Path(temporary), options)
         dense, packed = (_measured(folder, options) for folder in folders)
     if not all(map(torch.equal, dense.outputs, packed.outputs)):
         raise SystemExit("Error: the logits differ")
-    device = "cpu" if options.device == "cpu" else torch.cuda.get_device_name()
     yield {
-        **about,
-        **{"parameters": dense.weights, "device": device, "status": "measured", "tokens": options.tokens},
+        **{"parameters": dense.weights, "status": gpus.MEASURED, "tokens": options.tokens},
         **{f"{way}, tokens/s": one.speed for way, one in (("bf16", dense), ("packed", packed))},
         **{"x": packed.speed / dense.speed, "memory, share": packed.memory / dense.memory},
         **{"peak, share": packed.peak / dense.peak},

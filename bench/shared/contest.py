@@ -1,7 +1,7 @@
 """Ways to do the same on a GPU, one after the other in one process: checked, then timed, beside the first of them."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from bench.entry import Row
 
 Call = Callable[[], Any]
+NOT_INSTALLED = "not installed"
 _ROUNDS = 20
 
 
@@ -49,7 +50,8 @@ class Contender:
 class Case:
     """What is done in several ways, of which the first is what others are compared with.
 
-    data: made once on a device. expected: the right result. nbytes: that count for a speed, where one is told.
+    data: made once on a device. expected: the right result. nbytes: that count for a speed, where one is told. advised:
+    how many times as fast as the first the ways are that `squeeze advise` speaks of, as it says.
     """
 
     name: str
@@ -57,18 +59,19 @@ class Case:
     expected: Callable[[Any], torch.Tensor]
     contenders: tuple[Contender, ...]
     nbytes: Callable[[Any], int] | None = None
+    advised: Callable[[Any], Mapping[str, float]] | None = None
 
 
 def contend(case: Case, wanted: Sequence[str], device: Any) -> Iterator[Row]:
     """A row for each contender that is wanted. One that fails says so in its row."""
     first, about = 0.0, {"case": case.name, "device": device.name()}
     data = case.data(device)
-    expected = case.expected(data)
+    expected, advised = case.expected(data), case.advised(data) if case.advised else {}
     for number, one in enumerate(case.contenders):
         if number and one.name not in wanted:
             continue
         if one.package and not installed(one.package):
-            yield about | {"way": one.name, "status": "not installed"}
+            yield about | {"way": one.name, "status": NOT_INSTALLED}
             continue
         try:
             calls = one.calls(data)
@@ -80,6 +83,7 @@ def contend(case: Case, wanted: Sequence[str], device: Any) -> Iterator[Row]:
         first = first or (found if not number else 0.0)
         speed = {"GB/s": case.nbytes(data) / found / 1e3} if case.nbytes else {}
         beside = {"times as fast as": case.contenders[0].name, "x": first / found} if number and first else {}
+        beside |= {"advised x": advised[one.name]} if one.name in advised else {}
         yield about | {"way": one.name, "status": "measured", "us": found, **speed, **beside}
 
 

@@ -22,8 +22,11 @@ from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expa
 from squeeze.kernels.df_decode.together import Together
 from squeeze.kernels.kv_attention import kernel as attention, tiles
 from squeeze.kernels.lowrank import kernel as lowrank, reference as pairs
+from squeeze.kernels.recurrence import kernel as recurrence, reference as recurrences
+from squeeze.kernels.roofline import constants_of, known, predict
 from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
 from squeeze.kernels.split_k import GEMV_ROWS
+from squeeze.kernels.trellis import column_bytes, kernel as trellis, reference as levels
 from squeeze.kernels.tt import kernel as tt, reference as trains
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.layer import PackedLayer
@@ -104,9 +107,9 @@ def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
     )
 
 
-def _sparse(rows: int) -> Case:
+def _sparse(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
     def data(device: Any) -> Product:
-        outputs, inputs = _shape(device)
+        outputs, inputs = _shape(device, shape)
         weight = Magnitude().apply(torch.randn(outputs, inputs))
         stored = Packed24.of(weight, device.dtype).to(torch.device(device.where))
         return Product(_x(device, rows, inputs), stored, weight.dequantize(device.dtype).to(device.where), device)
@@ -125,8 +128,16 @@ def _sparse(rows: int) -> Case:
         count = data.copies(data.dense.nbytes * 9 // 16)
         return [partial(functional.linear, data.x, to_sparse_semi_structured(data.dense.clone())) for _ in range(count)]
 
+    def advised(data: Product) -> dict[str, float]:
+        """As `squeeze advise` says for the GPU by its name, where that is known, or for the one at hand."""
+        constants = constants_of(data.device.name() if known(data.device.name()) else data.device.where)
+        seconds = predict(constants, *data.dense.shape, rows, 16)
+        ways = {"squeeze": "kernel", "torch semi-structured": "structured"}
+        return {way: seconds["dense"] / seconds[name] for way, name in ways.items() if name in seconds}
+
     contenders = DENSE, Contender("squeeze", ours), Contender("torch semi-structured", structured)
-    return Case(f"2:4, {rows} row{'s' * (rows > 1)}", data, Product.expected, contenders)
+    name = f"2:4{f' {shape[0]}x{shape[1]}' * (shape != _SQUARE)}, {rows} row{'s' * (rows > 1)}"
+    return Case(name, data, Product.expected, contenders, advised=advised)
 
 
 def _factors(
@@ -177,6 +188,43 @@ def _expanded() -> Case:
         ),
         nbytes=lambda data: data.dense.nbytes,
     )
+
+
+def _levels() -> Case:
+    """Of trellis codes of 2 bits, column by column."""
+
+    def data(device: Any) -> tuple[torch.Tensor, int]:
+        outputs, inputs = _shape(device)
+        return torch.randint(256, (inputs, column_bytes(outputs, 32)), dtype=torch.uint8, device=device.where), outputs
+
+    def calls(run: Callable[[torch.Tensor, int, int], torch.Tensor]) -> Callable[[Any], Sequence[Call]]:
+        return lambda given: [lambda: run(*given, 32).T]
+
+    return Case(
+        "2-bit trellis codes expanded",
+        data,
+        lambda given: levels.decode(*given, 32).T,
+        (
+            Contender("torch", calls(levels.decode), tolerance=0),
+            Contender("squeeze", calls(trellis.decode), tolerance=0),
+        ),
+        nbytes=lambda given: 4 * given[0].shape[0] * given[1],
+    )
+
+
+def _recurrence() -> Case:
+    """As the network of levels 5 and 6 has it while it is trained."""
+
+    def data(device: Any) -> tuple[torch.Tensor, ...]:
+        batch, time, width = (768, 512, 160) if device.large else (2, 70, 5)
+        decay, update = (torch.rand(batch, time, width, device=device.where) for _ in range(2))
+        return decay, update, torch.rand(batch, width, device=device.where)
+
+    def calls(run: Callable[..., torch.Tensor]) -> Callable[[tuple[torch.Tensor, ...]], Sequence[Call]]:
+        return lambda given: [partial(run, *given)]
+
+    contenders = Contender("torch", calls(recurrences.scan)), Contender("squeeze", calls(recurrence.forward))
+    return Case("recurrence", data, lambda given: recurrences.scan(*given), contenders)
 
 
 def _coded(outputs: int, inputs: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -307,7 +355,14 @@ def _attention(bits: int) -> Case:
     def expected(data: Attention) -> torch.Tensor:
         return tiles.attend(data.query, data.view, None, data.scaling)
 
-    contenders = Contender("SDPA bf16", sdpa, tolerance=2e-2), Contender("squeeze", ours, tolerance=2e-2)
+    def flash(data: Attention) -> Sequence[Call]:
+        return rivals.flash_attention(data.query, *data.view.dense(), data.scaling)
+
+    contenders = (
+        Contender("SDPA bf16", sdpa, tolerance=2e-2),
+        Contender("squeeze", ours, tolerance=2e-2),
+        Contender("FlashAttention", flash, "flash_attn", 2e-2),
+    )
     return Case(f"attention over 32,768 tokens of {bits} bits", data, expected, contenders)
 
 
@@ -343,13 +398,16 @@ CASES: tuple[Case, ...] = (
     _block_decoded(),
     _decoded_and_multiplied(),
     _expanded(),
+    _levels(),
     *(_quantised(rows) for rows in (1, 4, 16, 64)),
     *(_quantised(rows, shape) for shape in ((11008, 4096), (4096, 11008)) for rows in (1, 16, 64)),
     *(_sparse(rows) for rows in (1, 16)),
-    *(_attention(bits) for bits in (4, 2)),
+    *(_sparse(rows, (11008, 4096)) for rows in (1, 16, 64)),
+    *(_attention(bits) for bits in (4, 2, 8)),
     *(_factors("low rank", _pair_of, lowrank.multiply, pairs.multiply, rows) for rows in (1, 16)),
     *(_factors("Monarch", _monarch_of, blr.monarch, blocks.monarch, rows) for rows in (1, 16)),
     *(_factors("BLAST", _blast_of, blocks.blast, blocks.blast, rows) for rows in (1, 16)),
     *(_factors("tensor train", _train_of, _multiplied_by_cores, _train, rows) for rows in (1, 16)),
+    _recurrence(),
     *fused_cases.CASES,
 )

@@ -48,6 +48,14 @@ def bitsandbytes(x: torch.Tensor, dense: torch.Tensor, copies: int) -> Sequence[
     return [lambda q=q, state=state: bnb.matmul_4bit(x, q.t(), quant_state=state) for q, state in pairs]
 
 
+def flash_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float) -> Sequence[Call]:
+    """A decoding step, whose keys and values it splits. query: [B, Hq, 1, D]; keys, values: [B, H, T, D]."""
+    from flash_attn import flash_attn_with_kvcache
+
+    q, k, v = (x.to(query.dtype).transpose(1, 2).contiguous() for x in (query, keys, values))
+    return [lambda: flash_attn_with_kvcache(q, k, v, softmax_scale=scaling).transpose(1, 2)]
+
+
 def nvcomp(values: torch.Tensor, copies: int) -> Sequence[Call]:
     """nvCOMP's ANS, over bytes. values: bf16."""
     from nvidia import nvcomp as library

@@ -11,15 +11,22 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from torch.nn import functional
 
 from bench import machine
 from bench.__main__ import main
 from bench.measures import gpu
+from bench.shared import alone, gpu_rivals
 from bench.shared.contest import Case, Contender, check, contend
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from bench.shared import gpu_cases
 from bench.shared.gpu_cases import CASES
+from squeeze.kernels.roofline import GPUS
+from squeeze.lm import devices
+from tests.makers import tiny_models
+from tests.makers.inputs import python_text
 
 RIVALS = {one.package for case in CASES for one in case.contenders if one.package}
 
@@ -41,6 +48,7 @@ class Fake:
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_every_way_of_a_case_gives_the_right_result(case, monkeypatch):
     monkeypatch.setattr("bench.shared.contest.find_spec", lambda name: None)
+    monkeypatch.setattr(gpu_cases, "constants_of", lambda device: GPUS["h100"].constants())
     names = [one.name for one in case.contenders]
     with torch.no_grad():
         rows = {row["way"]: row for row in contend(case, names, Fake())}
@@ -55,12 +63,13 @@ def test_every_way_of_a_case_gives_the_right_result(case, monkeypatch):
             assert row["status"] == "measured", row
             assert (row["us"], row["device"]) == (2.0, "a fake")
     assert rows["squeeze"]["x"] == 1.0 or names[0] == "squeeze"
+    assert ("advised x" in rows["squeeze"]) == case.name.startswith("2:4")
 
 
 def test_names_of_rows_are_their_own():
     names = [(case.name, one.name) for case in CASES for one in case.contenders]
     assert len(set(names)) == len(names)
-    assert {"vllm", "bitsandbytes", "nvidia.nvcomp", "dfloat11"} == RIVALS
+    assert {"vllm", "bitsandbytes", "nvidia.nvcomp", "dfloat11", "flash_attn"} == RIVALS
 
 
 def options(tmp_path: Path, **given) -> argparse.Namespace:
@@ -69,16 +78,22 @@ def options(tmp_path: Path, **given) -> argparse.Namespace:
     )
 
 
-def test_without_a_gpu_every_row_says_so(tmp_path, monkeypatch, capsys):
+def printed(capsys) -> list[dict]:
+    return [json.loads(line)["row"] for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "name, count", [("gpu", sum(len(case.contenders) for case in CASES)), ("gpu-model", 1), ("gpu-files", 1)]
+)
+def test_without_a_gpu_every_row_says_so(name, count, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["gpu", "--json", "--results", str(tmp_path)]) == 0
-    rows = [json.loads(line)["row"] for line in capsys.readouterr().out.splitlines()]
-    assert len(rows) == sum(len(case.contenders) for case in CASES)
-    assert {row["status"] for row in rows} == {"no GPU"}
+    assert main([name, "--json", "--results", str(tmp_path)]) == 0
+    rows = printed(capsys)
+    assert len(rows) == count and {(row["status"], row["device"]) for row in rows} == {("no GPU", None)}
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["gpu", "proof"])
+@pytest.mark.parametrize("name", ["gpu", "gpu-model", "gpu-files", "proof"])
 def test_without_triton_the_command_says_so(name, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
     with pytest.raises(SystemExit, match="Error: triton is not installed"):
@@ -94,34 +109,45 @@ def faked(monkeypatch):
 
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path, faked, capsys):
-    words = ["gpu", "--only", "expanded", "--json", "--results", str(tmp_path)]
+    words = ["gpu", "--only", "4-bit", "--json", "--results", str(tmp_path)]
     assert main(words) == 0
-    rows = [json.loads(line)["row"] for line in capsys.readouterr().out.splitlines()]
-    assert [row["status"] for row in rows] == ["measured", "measured"]
-    assert list(gpu.rows(options(tmp_path, only="expanded"))) == []
-    assert [row["way"] for row in gpu.rows(options(tmp_path, only="expanded", again=True))] == ["torch", "squeeze"]
+    measured, before = [(way, "measured") for way in ("torch", "squeeze")], "measured before"
+    assert [(row["way"], row["status"]) for row in printed(capsys)] == measured
     path = tmp_path / "gpu.jsonl"
-    kept = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(f"{json.dumps(record | {'row': record['row']})}\n" for record in kept[:1]))
-    assert [row["way"] for row in gpu.rows(options(tmp_path, only="expanded"))] == ["torch", "squeeze"]
+    text = path.read_text()
+    assert main(words) == 0 and [row["status"] for row in printed(capsys)] == [before] * 2
+    assert path.read_text() == text
+
+    def ways(**given) -> list[tuple[str, str]]:
+        return [(row["way"], row["status"]) for row in gpu.rows(options(tmp_path, only="4-bit", **given))]
+
+    assert ways(again=True) == measured
+    path.write_text(text.splitlines(keepends=True)[0])
+    assert ways() == [("torch", before), *measured]  # torch's once more, to compare with
+    kept = [json.loads(line) for line in text.splitlines()]
     path.write_text("".join(f"{json.dumps(record | {'commit': 'another'})}\n" for record in kept))
-    assert machine.commit() != "another" and len(list(gpu.rows(options(tmp_path, only="expanded")))) == 2
+    assert machine.commit() != "another" and ways() == measured
+
+
+def test_a_rival_that_is_not_there_begins_no_process(tmp_path, faked, monkeypatch):
+    monkeypatch.setattr("bench.shared.contest.find_spec", lambda name: None)
+    begun = []
+    monkeypatch.setattr(gpu, "apart", lambda case, wanted, *rest: begun.append(wanted) or ())
+    found = [(row["way"], row["status"]) for row in gpu.rows(options(tmp_path, only="w4a16, 4 rows"))]
+    assert found == [("Marlin", "not installed"), ("bitsandbytes NF4", "not installed")]
+    assert begun == [["torch bf16", "squeeze"]]
 
 
 TWO = Case("two", lambda device: None, lambda data: torch.ones(1), (Contender("a", lambda data: []),) * 2)
 
 
-def answers(sending, name, wanted):
-    sending.send({"case": name, "way": "a", "status": "measured"})
-
-
-def breaks(sending, name, wanted):
-    answers(sending, name, wanted)
+def breaks(name, wanted):
+    yield {"case": name, "way": "a", "status": "measured"}
     os._exit(7)
 
 
-def hangs(sending, name, wanted):
-    answers(sending, name, wanted)
+def hangs(name, wanted):
+    yield {"case": name, "way": "a", "status": "measured"}
     time.sleep(600)
 
 
@@ -138,6 +164,47 @@ def test_a_case_that_breaks_or_hangs_ends_alone(work, seconds, reason, monkeypat
 
 def _fork():
     return multiprocessing.context.ForkContext()
+
+
+def test_a_row_that_fails_is_an_error_as_well(monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_context", lambda way: _fork())
+    rows = alone.row_of({"lanes": 7}, lambda options: os._exit(3), SimpleNamespace(seconds=60))
+    assert next(rows) == {"lanes": 7, "status": "failed: the process ended with 3"}
+    with pytest.raises(SystemExit, match=r"^Error: failed: the process ended with 3$"):
+        next(rows)
+    rows = alone.row_of({"lanes": 7}, lambda options: iter([{"status": "measured"}]), SimpleNamespace(seconds=60))
+    assert list(rows) == [{"lanes": 7, "status": "measured"}]
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """What is measured in a process of its own is measured in this one, on the CPU."""
+    monkeypatch.setattr(alone, "measured", lambda work, seconds, *given: work(*given))
+
+
+def test_a_packed_model(tmp_path, here, capsys):
+    words = ["gpu-model", "--blocks", "1", "--width", "128", "--tokens", "3", "--device", "cpu"]
+    words += ["--json", "--results", str(tmp_path)]
+    assert main(words) == 0
+    (row,) = printed(capsys)
+    assert (row["status"], row["device"], row["blocks"], row["tokens"]) == ("measured", "cpu", 1, 3)
+    assert row["x"] > 0 and row["parameters"] > 2 * 32000 * 128
+    assert main(words) == 0 and printed(capsys)[0]["status"] == "measured before"
+    assert len((tmp_path / "gpu-model.jsonl").read_text().splitlines()) == 1
+
+
+def test_files(tmp_path, here, faked, monkeypatch, capsys):
+    monkeypatch.setattr(devices, "torch_devices", lambda name: [] if name == "cpu" else ["cpu"])
+    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
+    folder = tiny_models.write_folder(tmp_path / "tiny", tiny_models.byte_level())
+    (tmp_path / "text").write_bytes(python_text(4_000))
+    words = ["gpu-files", "--model", str(folder), "--file", str(tmp_path / "text"), "--bytes", "3000", "--lanes", "6"]
+    words += ["--on-cpu", "900", "--json", "--results", str(tmp_path)]
+    assert main(words) == 0
+    (row,) = printed(capsys)
+    assert (row["status"], row["device"], row["of"], row["lanes"]) == ("measured", "a fake", 3000, 6)
+    assert row["decoded on a CPU"] == 900 and 0 < row["size"] < 3000
+    assert main(words) == 0 and printed(capsys)[0]["status"] == "measured before"
 
 
 @pytest.mark.slow
@@ -175,8 +242,6 @@ def test_a_way_that_fails_says_so_and_the_others_go_on():
 
 def test_bitsandbytes_multiplies_by_copies_of_the_weight(monkeypatch):
     """By a stand-in with its names."""
-    from bench.shared import gpu_rivals
-
     library = ModuleType("bitsandbytes")
     library.functional = SimpleNamespace(quantize_4bit=lambda weight, quant_type: (weight.T, quant_type))
     library.matmul_4bit = lambda x, weight, quant_state: x @ weight.T if quant_state == "nf4" else None
@@ -184,3 +249,20 @@ def test_bitsandbytes_multiplies_by_copies_of_the_weight(monkeypatch):
     x, dense = torch.randn(2, 4), torch.randn(3, 4)
     calls = gpu_rivals.bitsandbytes(x, dense, 2)
     assert len(calls) == 2 and torch.allclose(calls[1](), x @ dense.T)
+
+
+def test_flash_attention_is_asked_for_a_step(monkeypatch):
+    """By a stand-in with its name, which has heads behind tokens."""
+    library, (batch, groups, tokens, size) = ModuleType("flash_attn"), (2, 3, 5, 4)
+
+    def step(q, k, v, softmax_scale):
+        assert (q.shape, k.shape) == ((batch, 1, 2 * groups, size), (batch, tokens, groups, size))
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return functional.scaled_dot_product_attention(q, k, v, scale=softmax_scale, enable_gqa=True).transpose(1, 2)
+
+    library.flash_attn_with_kvcache = step
+    monkeypatch.setitem(sys.modules, "flash_attn", library)
+    query, keys = torch.randn(batch, 2 * groups, 1, size), torch.randn(batch, groups, tokens, size)
+    (call,) = gpu_rivals.flash_attention(query, keys, keys + 1, 0.3)
+    wanted = functional.scaled_dot_product_attention(query, keys, keys + 1, scale=0.3, enable_gqa=True)
+    torch.testing.assert_close(call(), wanted)

@@ -1,0 +1,45 @@
+"""Rows that are measured in a process of their own, so that what hangs or breaks the device ends alone."""
+
+import argparse
+import multiprocessing
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench.entry import Row
+
+__all__ = ["measured", "row_of"]
+
+
+def measured(work: Callable[..., Iterator[Row]], seconds: float, *given: Any) -> Iterator[Row]:
+    """The rows that `work(*given)` yields, each within so many seconds; and where it ended early, one whose status says
+    why."""
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sending, work, given), daemon=True)
+    process.start()
+    sending.close()
+    try:
+        while receiving.poll(seconds):
+            yield receiving.recv()
+        yield {"status": f"failed: took more than {seconds:g} s"}
+    except EOFError:
+        process.join()
+        if process.exitcode:
+            yield {"status": f"failed: the process ended with {process.exitcode}"}
+    finally:
+        process.kill()
+        process.join()
+
+
+def row_of(about: Row, work: Callable[..., Iterator[Row]], options: argparse.Namespace) -> Iterator[Row]:
+    """The row of `work(options)`, with what it is about. Where it fails, that is an error as well."""
+    for row in measured(work, options.seconds, options):
+        yield about | row
+        if "failed" in row["status"]:
+            raise SystemExit(f"Error: {row['status']}")
+
+
+def _send(sending: Connection, work: Callable[..., Iterator[Row]], given: tuple[Any, ...]) -> None:
+    for row in work(*given):
+        sending.send(row)
