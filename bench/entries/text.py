@@ -161,6 +161,7 @@ LANES = Entry(
                 Column("threads", "threads"),
                 Column("bytes", "bytes", ","),
                 Column("of turns' bytes", "ratio", ".4f"),
+                Column("of those of the first lanes' turns", "of_first", ".4f"),
                 Column("speed of mixing, of turns'", "of_turns", ".2f"),
                 Column("of one thread's", "of_one_thread", ".2f"),
             )

@@ -56,7 +56,7 @@ class _Predicted:
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     data = read(options.file, "enwik8.1m", options.measured)
-    model = models.find(options.model).network
+    model, first = models.find(options.model).network, 0
     for count in map(int, options.lanes.split(",")):
         found = _predict(model, data, count, options.threads)
         batches = {min(batch, found.preset.lanes) for batch in map(int, options.batches.split(","))}
@@ -65,6 +65,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         for _ in range(options.repeat + 1):
             for way, kept in runs.items():
                 kept.append(found.mixed(*way))
+        first = first or runs[0, 1][0][0]
         for (batch, threads), kept in runs.items():
             seconds = {way: statistics.median(took for _, took in runs[way][1:]) for way in ways}
             yield {
@@ -75,6 +76,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 "threads": threads,
                 "bytes": kept[0][0],
                 "ratio": round(kept[0][0] / runs[0, 1][0][0], 5),
+                "of_first": round(kept[0][0] / first, 5),
                 "tokens_per_second": round(found.spelled.size / seconds[batch, threads]),
                 "of_turns": round(seconds[0, 1] / seconds[batch, threads], 3),
                 "of_one_thread": round(seconds[batch, 1] / seconds[batch, threads], 3),
