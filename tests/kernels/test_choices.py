@@ -8,6 +8,7 @@ import torch
 
 from squeeze.kernels import choices
 from squeeze.kernels.choices import Choices
+from tests.makers import fake_cuda
 
 
 class Clock:
@@ -136,3 +137,20 @@ def test_factors_go_the_way_that_is_fastest(name, seconds, monkeypatch, tmp_path
     with torch.no_grad():
         assert getattr(module, function)(Rows(range(3)), *given) == min(seconds, key=seconds.get)
     assert list(found._chosen) == [f"{what}, float16, 4 rows"]
+
+
+def test_time_is_taken_on_the_device_at_hand(monkeypatch, tmp_path):
+    """Of eight calls in a graph, of which what fills the cache is taken off."""
+    monkeypatch.setattr(choices, "cache_root", lambda: tmp_path / "numba")
+    monkeypatch.setattr(choices, "_FILLER", 1)
+    current = fake_cuda.install(monkeypatch)
+    choices.of_device.cache_clear()
+    device, called = torch.device("cuda:1"), []
+    found = choices.of_device(device)
+    choices.of_device.cache_clear()
+    assert found.device == fake_cuda.NAME and found.seconds(lambda: called.append(1)) == choices._LEAST  # no difference
+    assert current == [device] and len(called) == 2 + choices._CALLS
+    assert [graph.replayed for graph in fake_cuda.Graph.made] == [1 + choices._ROUNDS] * 2
+    assert choices._recorded([lambda: None]) == pytest.approx(1e-3)  # 8 ms for eight
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert found.seconds(lambda: None) is None

@@ -12,6 +12,7 @@ from squeeze.fused.operations import fused
 from squeeze.lm import adapter, devices, in_flight, models, torch_engine, torch_lanes
 from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
+from squeeze.lm.recording import Recorded, cuda_graph
 from squeeze.lm.torch_cache import Cache
 from squeeze.lm.torch_engine import TorchLlama
 from squeeze.numerics import int8_tensors
@@ -20,7 +21,7 @@ from squeeze.numerics.int8_tensors import FloatProducts
 from squeeze.numerics.team import Team
 from tests.lm.test_adapter import NORMS, changes
 from tests.lm.test_llama import NETWORKS, count, frequencies, random_tokens, written
-from tests.makers import tiny_models
+from tests.makers import fake_cuda, tiny_models
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -141,6 +142,17 @@ def test_recorded_steps(both, monkeypatch, room):
         assert np.array_equal(*(count(session, np.arange(lanes * n)) for session in sessions))
         at += n
     assert (recorder.recorded, recorder.replayed) == {100: (2, 6), 1: (1, 2), 0: (0, 0)}[room]
+
+
+def test_a_graph_of_calls(monkeypatch):
+    """On a GPU that is not there: done once before, recorded, and replayed on the same tensors."""
+    fake_cuda.install(monkeypatch)
+    seen = []
+    recorded = Recorded(cuda_graph, lambda x, y: (seen.append((x, y)) or x + y,), *np.ones((2, 3)), device="cpu")
+    (graph,) = fake_cuda.Graph.made
+    assert len(seen) == 2 and seen[0][0] is seen[1][0]
+    (first,), (second,) = recorded(*np.ones((2, 3))), recorded(np.arange(3.0), np.zeros(3))
+    assert first is second and graph.replayed == 2 and seen[0][0].tolist() == [0, 1, 2]
 
 
 def test_few_scores_at_once(both, monkeypatch):

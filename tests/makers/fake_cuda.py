@@ -1,0 +1,70 @@
+"""A GPU that is not there, as far as timing and recording on one go: what torch.cuda is asked for."""
+
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+
+NAME = "a GPU that is not there"
+
+
+class Stream:
+    """Calls wait for nothing."""
+
+    def wait_stream(self, other):
+        assert isinstance(other, Stream)
+
+
+class Graph:
+    """Counts how often it is replayed, and does nothing again."""
+
+    made: list
+
+    def __init__(self):
+        self.replayed = 0
+        Graph.made.append(self)
+
+    def replay(self):
+        self.replayed += 1
+
+
+class Event:
+    """Of a clock that says how often the latest graph was replayed: each takes so many milliseconds."""
+
+    milliseconds = 8.0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = Graph.made[-1].replayed * self.milliseconds
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, later):
+        return later.at - self.at
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """Returns the devices that become the current one."""
+    current, empty = [], torch.empty
+
+    @contextmanager
+    def graph(graph, capture_error_mode="global"):
+        assert isinstance(graph, Graph) and capture_error_mode == "thread_local"
+        yield
+
+    def on_the_processor(*shape, device=None, **options):
+        return empty(*shape, **options)
+
+    names = {
+        **{"Stream": Stream, "CUDAGraph": Graph, "Event": Event, "graph": graph, "current_stream": Stream},
+        **{"stream": lambda stream: nullcontext(), "is_current_stream_capturing": lambda: False},
+        **{"device": lambda device: current.append(device) or nullcontext(), "get_device_name": lambda device: NAME},
+    }
+    for name, value in names.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "empty", on_the_processor)
+    monkeypatch.setattr(Graph, "made", [], raising=False)
+    return current
