@@ -37,7 +37,7 @@ LEARN_SIZE = 512 << 10
 _PIECE = 1 << 14  # bytes: a longer sample is cut
 _PIECES = 16  # that even a small set of samples is cut into
 _LEAST = 1 << 10  # bytes of samples
-_MOST = 1 << 26  # bytes of samples: of more, pieces at equal distances are taken
+_MOST = 1 << 26  # bytes of samples: of more, as many are taken from everywhere
 _ROWS, _APM_ROWS = 4096, 4096  # the most that a dictionary keeps
 _REPEATED = 1 << 17  # bytes to learn from, below which they are gone through more than once
 
@@ -117,19 +117,32 @@ def pieces_of(samples: Iterable[bytes | str | os.PathLike[str]]) -> tuple[Conten
 
 
 def _sampled(samples: list[bytes | Path]) -> list[bytes]:
-    """Samples, or pieces of them at equal distances where they are too many bytes to hold."""
+    """Samples, or where they are too many bytes to hold, pieces of them from everywhere. Short samples stay whole."""
     sizes = [len(sample) if isinstance(sample, bytes) else sample.stat().st_size for sample in samples]
-    if sum(sizes) <= _MOST:
+    whole = sum(sizes)
+    if whole <= _MOST:
         return [sample if isinstance(sample, bytes) else sample.read_bytes() for sample in samples]
-    distance, place, reached, found = -(-sum(sizes) * _PIECE // _MOST), 0, 0, []
+    seen, taken, found = 0, 0, []
     for sample, size in zip(samples, sizes, strict=True):
-        with io.BytesIO(sample) if isinstance(sample, bytes) else sample.open("rb") as file:
-            while place < reached + size:
-                file.seek(place - reached)
-                found.append(file.read(_PIECE))
-                place += distance
-        reached += size
+        starts = []
+        for start in range(0, size, _PIECE):
+            length = min(_PIECE, size - start)
+            seen += length
+            if (taken + length) * whole <= _MOST * seen:
+                taken += length
+                starts.append(start)
+        found += _pieces_at(sample, starts) if starts else []
     return found
+
+
+def _pieces_at(sample: bytes | Path, starts: list[int]) -> list[bytes]:
+    """Of a sample, those that begin at some places."""
+    with io.BytesIO(sample) if isinstance(sample, bytes) else sample.open("rb") as file:
+        pieces = []
+        for start in starts:
+            file.seek(start)
+            pieces.append(file.read(_PIECE))
+    return pieces
 
 
 def _content(data: list[bytes]) -> Content:

@@ -16,17 +16,24 @@ def test_text_and_learning_share_the_samples():
     assert (len(text), len(rest)) == (50, 50)
 
 
-def test_of_many_bytes_pieces_are_taken_at_equal_distances(monkeypatch, tmp_path):
+def test_of_many_bytes_pieces_are_taken_from_everywhere(monkeypatch, tmp_path):
     monkeypatch.setattr(training, "_MOST", 8 * training._PIECE)
-    sizes = [3, 20 * training._PIECE + 5, 11 * training._PIECE]
+    sizes = [3, 20 * training._PIECE + 500, 11 * training._PIECE]
     samples = [np.random.default_rng(k).integers(97, 105, size, np.uint8).tobytes() for k, size in enumerate(sizes)]
     (tmp_path / "last").write_bytes(samples[2])
     found = training._sampled([samples[0], samples[1], tmp_path / "last"])
-    joined, distance = b"".join(samples), -(-sum(sizes) // 8)
-    assert len(found) == 8
-    for number, piece in enumerate(found):
-        assert joined[number * distance :].startswith(piece)
-    assert sum(map(len, found)) <= training._MOST
+    assert len(found) >= 8 and sum(map(len, found)) <= training._MOST
+    places = [b"".join(samples).index(piece) for piece in found]
+    assert places == sorted(places) and max(np.diff(places)) <= 5 * training._PIECE
+    assert all((place - len(samples[0])) % training._PIECE == 0 for place in places[:5])
+
+
+def test_of_many_short_samples_some_are_taken_whole(monkeypatch):
+    monkeypatch.setattr(training, "_MOST", 20_000)
+    samples = [b'{"number": %d}' % number * (1 + number % 7) for number in range(1000)]
+    found = training._sampled(samples)
+    assert set(found) <= set(samples)
+    assert 19_900 < sum(map(len, found)) <= 20_000
 
 
 def test_a_sample_is_not_written_over(tmp_path):
