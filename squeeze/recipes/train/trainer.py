@@ -34,6 +34,7 @@ class Steps:
         self.step, self.seconds = 0, 0.0
         self.losses: list[float] = []
         self.is_whole = True  # whether what is trained is that of `step`, and no step is half done
+        self._order: tuple[int, torch.Tensor] | None = None  # of the sequences, in which pass over all of them
 
     def train(self, share: float, rate: float) -> float:
         """One step of this size, when this share of the time is over; the mean loss."""
@@ -68,12 +69,15 @@ class Steps:
 
     def _batch(self) -> torch.Tensor:
         """The sequences of this step: each pass over all of them has its own order."""
-        count = len(self.tokens)
-        first, rows = self.step * self.batch, []
-        for number in range(first, first + self.batch):
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + number // count))
-            rows.append(self.tokens[order[number % count]])
-        return torch.stack(rows).to(self.device)
+        first = self.step * self.batch
+        return torch.stack([self._taken(number) for number in range(first, first + self.batch)]).to(self.device)
+
+    def _taken(self, number: int) -> torch.Tensor:
+        turn, place = divmod(number, len(self.tokens))
+        if self._order is None or self._order[0] != turn:
+            shuffled = torch.randperm(len(self.tokens), generator=torch.Generator().manual_seed(self.seed + turn))
+            self._order = turn, shuffled
+        return self.tokens[self._order[1][place]]
 
 
 class Trainer(Steps):
