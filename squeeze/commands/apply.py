@@ -77,7 +77,7 @@ def apply(
     from squeeze.recipes.apply import apply as run
 
     recipe, source, target = paths
-    use(threads)
+    use(threads, params["device"])
     params |= {"text": verdict.text, "windows": verdict.windows, "tasks": verdict.tasks}
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         reports = run(recipe, source, target, overwrite=params.pop("force"), progress=progress, **params)

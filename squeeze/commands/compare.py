@@ -51,7 +51,7 @@ def compare(
     """
     from squeeze.recipes.compare import compare as run, read_prompts
 
-    use(threads)
+    use(threads, opening["device"])
     asked = read_prompts(prompts)
     with bar(model.name, len(asked), unit=" prompts", quiet=quiet, as_json=as_json) as tick:
         found = run(original, model, asked, tokens=tokens, progress=tick, **opening)

@@ -36,7 +36,7 @@ def delta(
     """
     from squeeze.recipes import delta as api
 
-    use(threads)
+    use(threads, params["device"])
     verdict, asked_for = Verdict.taken_from(params), given(DELTA, params)
     if verdict.tasks is not None:
         raise click.UsageError("a difference is scored once it is written: squeeze eval OUT --base BASE --tasks NAMES")

@@ -67,7 +67,7 @@ def evaluate(
         if engine:
             found = _on_cluster(engine, checkpoints, original, tasks, threads or 1, params)
         else:
-            use(threads)
+            use(threads, params["device"])
             found = ((one, measured(one, original, tasks, params), None) for one in checkpoints)
         for checkpoint, record, error in found:
             if record is None:

@@ -21,7 +21,7 @@ def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool
     """
     from squeeze.recipes import factorize as api
 
-    use(threads)
+    use(threads, params["device"])
     verdict, asked_for = Verdict.taken_from(params), given(FACTORIZE, params)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         report = api.factorize(source, out=target, overwrite=force, progress=progress, **asked_for, **params)

@@ -60,7 +60,7 @@ def generate(
     from squeeze.recipes.kv_eval import cache_for, memory_line
     from squeeze.recipes.kv_prompt import prompt_cache
 
-    use(threads)
+    use(threads, opening["device"])
     if draft and kv_file:
         raise SqueezeError("a draft begins with an empty cache: use either --draft or --kv-file")
     network, tokenizer = generating.opened(model, **opening)

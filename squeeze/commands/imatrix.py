@@ -30,7 +30,7 @@ def imatrix(
     """
     from squeeze.recipes.imatrix import imatrix as write
 
-    use(threads)
+    use(threads, device)
     asked = {name: value for name, value in params.items() if value is not None}
     started = time.perf_counter()
     with steps(target.name, kept="nothing is kept.", quiet=quiet, as_json=as_json) as progress:

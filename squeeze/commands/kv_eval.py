@@ -60,7 +60,7 @@ def kv_eval(
 
     if not policies and not params["kv_budget"] and not params["against"]:
         raise SqueezeError("name a policy to measure, such as --policy kivi:4")
-    use(threads)
+    use(threads, params["device"])
     if not as_json:
         click.echo(_ROW.format(*_HEAD))
     in_one_pass = sum("+" not in policy for policy in policies) + bool(params["kv_budget"])

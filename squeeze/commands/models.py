@@ -12,7 +12,7 @@ import click
 from squeeze.commands.echo import echo
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import write_page
-from squeeze.errors import QualityError
+from squeeze.errors import DeviceError, QualityError, printable
 from squeeze.system import cores
 
 if TYPE_CHECKING:
@@ -101,11 +101,15 @@ def tasks_of(options: dict[str, Any]) -> "Tasks | None":
     return Tasks.load(list(dict.fromkeys(chosen)), *rest.values())
 
 
-def use(threads: int) -> None:
-    """Let torch compute on so many threads."""
+def use(threads: int, device: str = "cpu") -> None:
+    """Let torch compute on so many threads. Raises DeviceError where it cannot use the device."""
     import torch
 
     torch.set_num_threads(threads or cores.available())
+    try:
+        torch.empty(0, device=device).cpu()
+    except (RuntimeError, AssertionError) as error:
+        raise DeviceError(f"device {printable(device)}: torch cannot use it here; use --device cpu") from error
 
 
 def say_estimate(source: Path, common: "Common", correction: float, device: str, calibrated: bool) -> None:

@@ -126,7 +126,7 @@ def _network(
     from squeeze.recipes.train.distil import Training
     from squeeze.recipes.train.tune import tune
 
-    use(job.threads)
+    use(job.threads, device)
     with steps(str(output), quiet=job.quiet, as_json=job.as_json) as progress:
         batch = _BATCH if device == "cpu" else _BATCH_OF_GPU
         done = tune(
@@ -151,6 +151,8 @@ def _network(
     )
     if not done.kept:
         job.say("The trained network made them no smaller: the dictionary is without it.")
+    if sizes.alone <= min(sizes.plain, sizes.tuned):
+        job.say(f"They are no smaller than by level {level} alone: such files need no dictionary.")
 
 
 def _adapter(
@@ -168,7 +170,7 @@ def _adapter(
     from squeeze.recipes.train.adapt import adapt_to
     from squeeze.recipes.train.distil import Training
 
-    use(job.threads)
+    use(job.threads, device)
     with steps(str(out), quiet=job.quiet, as_json=job.as_json) as progress:
         training = Training(minutes=minutes, device=device, batch=4, resume=resume, progress=progress)
         done = adapt_to(paths, model, out, training, overwrite=force)

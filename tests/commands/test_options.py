@@ -1,12 +1,14 @@
 """Options that several commands have: declared once."""
 
+from pathlib import Path
+
 import click
 import pytest
 
 from squeeze import cli
 from squeeze.commands import options
 from squeeze.system.limits import Limits
-from tests.makers.command import params
+from tests.makers.command import fails, params
 
 ON_FILES = ("compress", "decompress", "test")  # whose device runs a language model
 ELSEWHERE = tuple(command for command in cli.COMMANDS if command not in ("advise", *ON_FILES))
@@ -54,3 +56,28 @@ def test_a_dictionary_has_three_names():
 def test_both_limits_reach_a_command_as_one(words, wanted):
     command = click.command()(options.limits(lambda limits: limits))
     assert command.main(words, standalone_mode=False) == wanted
+
+
+TO_MODELS = {  # what else commands must be told before they look at the device
+    "apply": ("recipe.yaml", "in", "out"),
+    "compare": ("a", "b", "--prompts", "a"),
+    "delta": ("a", "b", "out"),
+    "eval": ("a", "--text", "a"),
+    "factorize": ("in", "out"),
+    "generate": ("a", "Once"),
+    "imatrix": ("a", "-o", "out", "--calibration", "a"),
+    "kv-eval": ("a", "--text", "a", "--policy", "kivi:4"),
+    "prune": ("in", "out", "--pattern", "2:4"),
+    "quantize": ("in", "out"),
+    "train": ("--minutes", "1", "-o", "out"),
+}
+
+
+@pytest.mark.parametrize("command", TO_MODELS)
+def test_a_device_that_is_not_there_is_named(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("a prompt\n")
+    for name in ("nowhere", "meta"):
+        told = fails(command, *TO_MODELS[command], "--device", name, *(["prompts.txt"] if command == "train" else []))
+        assert told == f"Error: device {name}: torch cannot use it here; use --device cpu\n"
+    assert [path.name for path in Path().iterdir()] == ["prompts.txt"]

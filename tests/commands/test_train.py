@@ -9,6 +9,7 @@ import fsspec
 import numpy as np
 import pytest
 
+import squeeze
 from squeeze.lm import adapter, models
 from tests.makers import tiny_models
 from tests.makers.command import TEXT, call, fails, run, usage_error
@@ -76,6 +77,21 @@ def test_train_a_network_of_ones_own(note: Path):
     assert fails("train", "-4", "--minutes", "1", "-o", "x", *samples) == (
         "Error: level 4 has no network: train at level 5 or 6\n"
     )
+
+
+def test_samples_that_need_no_dictionary(note: Path, monkeypatch):
+    from squeeze.recipes.train import tune
+
+    def made(samples, out, training, **options):
+        out.write_bytes(b"a dictionary")
+        return tune.Tuning(squeeze.train(samples, level=5, text_size=0), sizes, 1.0, 1.0, 3)
+
+    monkeypatch.setattr(tune, "tune", made)
+    for alone, said in ((80, True), (90, True), (91, False)):
+        sizes = tune.Sizes(raw=100, zstd=None, alone=alone, plain=90, tuned=95)
+        told = call("train", "-f", "--minutes", "1", "-o", "own.sqzp", note).stderr.splitlines()
+        assert told[2] == "The trained network made them no smaller: the dictionary is without it."
+        assert told[3:] == ["They are no smaller than by level 5 alone: such files need no dictionary."] * said
 
 
 def test_train_and_use_an_adapter(note: Path, monkeypatch):
