@@ -126,12 +126,28 @@ def _compress(
     parts = list(_parts(first, io.BytesIO(), size, settings))
     if settings.language is None or not (settings.bound or len(parts) > 1 or any(map(_has_texts, parts))):
         stream = _short(first, settings, verify, progress)
+        if _is_foreign(first, settings):
+            stream = min(stream, _without_dictionary(first, settings, size, verify), key=len)
     else:
         long = io.BytesIO()
         _write_long(Writer(long, to_header(settings)), iter(parts), settings, verify, progress)
         stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
     write_all(sink, stream)
     return Totals(len(first), len(stream))
+
+
+def _is_foreign(raw: bytes, settings: Settings) -> bool:
+    """Whether an input seems to be of another kind of content than what a dictionary knows, which may do it harm."""
+    known = settings.dictionary
+    return known is not None and blocks.content(np.frombuffer(raw, np.uint8)) != known.content
+
+
+def _without_dictionary(raw: bytes, settings: Settings, size: int, verify: bool) -> bytes:
+    """The stream of the level alone."""
+    assert settings.level
+    sink, alone = io.BytesIO(), Settings(levels.level(settings.level.number), settings.threads)
+    _compress(io.BytesIO(raw), sink, alone, size, verify, None)
+    return sink.getvalue()
 
 
 def _has_texts(part: tuple[np.ndarray, Content]) -> bool:

@@ -95,6 +95,20 @@ def test_any_content_comes_back_under_a_prior(name, known):
     assert len(coded) <= len(data) + 64
 
 
+@pytest.mark.parametrize("data", [inputs.machine_code(1_500), inputs.records(700), bytes(range(256)) * 4, b"\0" * 500])
+def test_what_the_dictionary_does_not_know_is_no_larger_with_it(data, known):
+    coded = squeeze.compress(data, dictionary=known)
+    assert len(coded) <= len(squeeze.compress(data, 4))
+    assert squeeze.decompress(coded, dictionary=known) == data
+
+
+def test_what_goes_without_the_dictionary_needs_none(known):
+    data = inputs.machine_code(1_500)
+    coded = squeeze.compress(data, dictionary=known)
+    assert "prior" not in read_index(io.BytesIO(coded))[0].header
+    assert squeeze.decompress(coded) == data
+
+
 def test_long_files_have_blocks_and_an_index(known):
     data = b"\n".join(records(700, 3))
     assert len(data) > container.MAX_SHORT
