@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from squeeze.codecs.recurrent import weights
 from squeeze.codecs.recurrent.change import Change
-from squeeze.codecs.stream import levels, training as dictionaries
+from squeeze.codecs.stream import blocks, levels, training as dictionaries
 from squeeze.codecs.stream.compressor import compress
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary import Dictionary
@@ -190,15 +190,26 @@ def _bits_a_byte(net: TunedNetwork, held: torch.Tensor) -> float:
 def _better(divided: _Divided, lessons: Lessons, level: int, learn_size: int, change: Change) -> tuple[bytes, Sizes]:
     """The smaller way to code what was held out: with the change of the network, or without."""
     made = [dictionaries.make(level, divided.content, lessons, learn_size, one) for one in (None, change)]
-    plain, tuned = (_size(divided.held, level, Dictionary.from_bytes(one)) for one in made)
+    held, others = (_unfiltered(part, divided.content) for part in (divided.held, divided.learned + divided.teaching))
+    plain, tuned = (_size(held, level, Dictionary.from_bytes(one)) for one in made)
     sizes = Sizes(
-        raw=sum(map(len, divided.held)),
-        zstd=zstd_dictionary.best([*divided.learned, *divided.teaching], divided.held),
-        alone=_size(divided.held, level, None),
+        raw=sum(map(len, held)),
+        zstd=zstd_dictionary.best(others, held),
+        alone=_size(held, level, None),
         plain=plain,
         tuned=tuned,
     )
     return made[tuned < plain], sizes
+
+
+def _unfiltered(pieces: list[np.ndarray], content: Content) -> list[np.ndarray]:
+    """Pieces as they are in files: of executables the models see others."""
+    if content.kind != "executable":
+        return pieces
+    pieces = [piece.copy() for piece in pieces]
+    for piece in pieces:
+        blocks.calls_to_relative(piece)
+    return pieces
 
 
 def _size(held: list[np.ndarray], level: int, dictionary: Dictionary | None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 __all__ = ["best"]
 
-_SIZES = (32 << 10, 110 << 10, 220 << 10)  # bytes of dictionaries; 110 KiB is what zstd makes when nothing is said
+_SIZES = (32 << 10, 110 << 10, 220 << 10, 512 << 10)  # bytes of dictionaries; zstd makes 110 KiB when nothing is said
 _LEVEL = "-19"
 _MOST = 1 << 24  # bytes to train on
 

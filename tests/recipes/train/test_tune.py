@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import squeeze
@@ -88,6 +89,14 @@ def test_what_is_refused(samples, tmp_path):
     with pytest.raises(DictionaryError, match="a dictionary needs at least 1024 bytes of samples"):
         tune(samples[:3], tmp_path / "out", training(1))
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
+
+
+def test_programs_are_measured_as_they_are():
+    data = np.frombuffer(inputs.machine_code(4_000), np.uint8)
+    content, (seen, *_) = dictionaries.pieces_of([data.tobytes()])
+    assert content.kind == "executable" and not np.array_equal(seen, data[: seen.size])
+    (piece,) = tuning._unfiltered([seen], content)
+    assert np.array_equal(piece, data[: seen.size])
 
 
 def test_without_zstd_there_is_nothing_to_compare_with(monkeypatch):
