@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.entry import Row
+from bench.machine import machine
 
 SIZE = 20_000
 GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
@@ -35,6 +36,7 @@ WAYS: dict[str, tuple[dict[str, str], int, int | None]] = {
     "AVX-VNNI (alderlake)": (AVX_VNNI, 2, None),
     "AVX2, 1 thread, prefill of 32": (AVX2_ONLY, 1, 32),
 }
+NEEDED = {"avx2": AVX2_ONLY, "avx_vnni": AVX_VNNI}  # of a processor, by what Linux calls it
 WORK = """
 import hashlib, json, sys, time
 from pathlib import Path
@@ -69,11 +71,20 @@ def run(name: str, job: dict[str, object], environment: dict[str, str]) -> Row:
     return {"way": name, "decoded": Path(str(job["other"])).stem, **json.loads(done.stdout)}
 
 
+def ways() -> list[str]:
+    """Those that this processor has the instructions for."""
+    known = machine()["flags"]
+    lacking = [environment for flag, environment in NEEDED.items() if flag not in known]
+    return [name for name, (environment, _, _) in WAYS.items() if environment not in lacking]
+
+
 def measure(source: Path, lanes: int, model: str | None, folder: Path) -> list[Row]:
     """One result for each way; each decodes the file of the way before it, the first one that of the last."""
     results: list[Row] = []
-    files = {name: folder / f"{name}.sqz" for name in WAYS}
-    names = list(WAYS)
+    names = ways()
+    for name in WAYS.keys() - names:
+        print(f"{name}: left out, this processor does not have it", file=sys.stderr)
+    files = {name: folder / f"{name}.sqz" for name in names}
     for name, before in [(names[0], names[0]), *zip(names[1:], names, strict=False), (names[0], names[-1])]:
         environment, threads, rows = WAYS[name]
         job = {"source": str(source), "target": str(files[name]), "other": str(files[before])}
@@ -90,7 +101,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         source.write_bytes(text)
         results = measure(source, options.lanes, options.model, Path(folder))
     yield from results
-    if len({row.get("sha256") for row in results}) != 1 or any("error" in row for row in results):
+    if failed := [row["way"] for row in results if "error" in row]:
+        sys.exit(f"Error: {failed[0]} DID NOT END WELL.")
+    if len({row["sha256"] for row in results}) != 1:
         sys.exit("Error: THE FILES DIFFER.")
     if not all(row.get("decodes") and "tokenwise" in row.get("codecs", ()) for row in results):
         sys.exit("Error: NOT ALL WERE DECODED.")

@@ -20,7 +20,7 @@ from squeeze.engine.gradients import backward, head_of
 from squeeze.engine.network import Call, Network, run_block
 from squeeze.errors import SqueezeError
 from squeeze.quant.sources import floats
-from squeeze.recipes.train.distil import RATE_SEQUENCES, STATE, Becomes, Training, divergence_of, error_of
+from squeeze.recipes.train.distil import RATE_SEQUENCES, STATE, Becomes, Training, divergence_of, error_of, rate_of
 from squeeze.recipes.train.student import Opening, Student
 from squeeze.recipes.train.trainer import Steps, in_halves
 from squeeze.system.json_object import read_object
@@ -60,7 +60,7 @@ class ByBlock(Steps):
         else:
             if not student.begin():
                 raise SqueezeError(f"{student.checkpoint.folder}: {student.opening.lacks}")
-            self.rate = training.rate or factor * min(self._lost(), 1.0)
+            self.rate = training.rate or rate_of(self._lost(), factor)
             self.save()
 
     def train(self, share: float, rate: float) -> float:
@@ -127,8 +127,8 @@ class ByBlock(Steps):
         wanted: torch.Tensor = torch.load(folder / f"{number}.logits", weights_only=True)
         return wanted.to(self.device)
 
-    def _lost(self) -> float:
-        """The mean divergence on the first sequences."""
+    def _lost(self) -> list[float]:
+        """The divergence on each of the first sequences."""
         few, outputs = self.tokens[:RATE_SEQUENCES].to(self.device), list[torch.Tensor]()
         with tempfile.TemporaryDirectory(dir=self.work) as folder, torch.no_grad():
             self._teach(few, Path(folder))
@@ -136,8 +136,7 @@ class ByBlock(Steps):
                 run()
             with head_of(self.student) as head:
                 pairs = ((head(x), self._wanted(Path(folder), number)) for number, x in enumerate(outputs))
-                lost = [float(divergence_of(*pair)) for pair in pairs]
-        return sum(lost) / len(lost)
+                return [float(divergence_of(*pair)) for pair in pairs]
 
 
 def _back(block: nn.Module, call: Call, x: torch.Tensor, wanted: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ inputs (as OmniQuant, Shao et al. 2023, arXiv 2308.13137, trains). The steps are
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ __all__ = [
     "is_trained",
     "named",
     "rate_for",
+    "rate_of",
     "replace_tensors",
 ]
 
@@ -188,7 +189,12 @@ def rate_for(student: nn.Module, teacher: nn.Module, tokens: torch.Tensor, facto
     parameter by about the rate, which costs a model that has lost little more than it can learn."""
     few = tokens[:RATE_SEQUENCES].to(next(student.parameters()).device)
     lost = [float(divergence(student, teacher, ids)) for ids in torch.split(few, 1)]
-    return factor * min(sum(lost) / len(lost), 1.0)
+    return rate_of(lost, factor)
+
+
+def rate_of(lost: Sequence[float], factor: float) -> float:
+    """The rate for what sequences have lost, each. Where that is nothing, rounding may make it less."""
+    return factor * min(max(sum(lost) / len(lost), 0.0), 1.0)
 
 
 def named(student: nn.Module, trained: Mapping[str, torch.Tensor]) -> Becomes:

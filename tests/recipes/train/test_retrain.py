@@ -128,3 +128,4 @@ def test_the_rate_suits_the_damage(tmp_path):
     assert 0 < little < much <= 1e-3
     assert little == pytest.approx(1e-3 * lost, rel=1e-4)
     assert distil.rate_for(teacher, teacher, TOKENS, 1e-3) == pytest.approx(0, abs=1e-8)
+    assert distil.rate_of([2e-9, -4e-9], 1e-3) == 0  # Adam takes no rate below
