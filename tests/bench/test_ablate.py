@@ -3,6 +3,8 @@
 import io
 from pathlib import Path
 
+import pytest
+
 import squeeze
 from bench.__main__ import parser
 from bench.measures.ablate import BUILT_IN, TAUGHT, variants
@@ -31,3 +33,13 @@ def test_the_parts_of_a_dictionary(tmp_path: Path) -> None:
     assert [(row["without"], row["level"], row["of"]) for row in found] == [(name, 4, 800) for name in names]
     (stream,) = read_index(io.BytesIO(squeeze.compress(inputs.PROSE[:800], 4)))
     assert found[0]["bytes"] < found[-1]["bytes"] == stream.blocks[0].payload_length - 1  # the kind of content
+
+
+def test_the_parts_of_a_dictionary_on_records() -> None:
+    entry = ENTRIES["ablate-dictionary"]
+    words = "--sets events --level 4 --train 60 --records 3"
+    found = list(entry.rows("ablate-dictionary")(parser("ablate-dictionary", entry).parse_args(words.split())))
+    names = ["nothing", "the dictionary's text", "what it taught mixers", "the dictionary"]
+    assert [(row["without"], row["records"], row["trained"]) for row in found] == [(name, 3, 60) for name in names]
+    assert found[0]["bytes"] < min(row["bytes"] for row in found[1:]) and found[-1]["bytes"] < found[0]["raw"]
+    assert found[-1]["saves"] == pytest.approx(found[-1]["bytes"] / found[0]["bytes"] - 1, abs=1e-3)
