@@ -66,10 +66,7 @@ def train(
     samples = list(samples)
     if out is not None:
         files.check_target(path_of(out), [path_of(one) for one in samples if not isinstance(one, bytes)], overwrite)
-    content, everything = pieces_of(samples)
-    text, others = divide(everything, text_size)
-    whole = sum(piece.size for piece in everything) <= text_size
-    coded = make(level, content, Lessons(text, others, everything if whole else text), learn_size, None, progress)
+    coded = of_pieces(level, *pieces_of(samples), text_size, learn_size, progress)
     if out is not None:
         with files.replacing(path_of(out), overwrite=overwrite) as file:
             file.write(coded)
@@ -84,6 +81,20 @@ def check(level: int, text_size: int, learn_size: int) -> None:
         raise DictionaryError(f"a dictionary's text has at most {MAX_TEXT} bytes")
     if learn_size < 1:
         raise DictionaryError("there must be something to learn from: at least 1 byte")
+
+
+def of_pieces(
+    level: int,
+    content: Content,
+    pieces: list[np.ndarray],
+    text_size: int,
+    learn_size: int,
+    progress: Progress = None,
+) -> bytes:
+    """The file of a dictionary of these pieces, as `train` makes it."""
+    text, others = divide(pieces, text_size)
+    whole = sum(piece.size for piece in pieces) <= text_size
+    return make(level, content, Lessons(text, others, pieces if whole else text), learn_size, None, progress)
 
 
 class Lessons(NamedTuple):

@@ -2,7 +2,7 @@
 
 Of every twenty pieces of samples, or of all where they are fewer, one is held out, three teach the mixers how far to
 trust the network, and the others are learned from: what a network was trained on it would seem to know too well. What
-it learned is kept only where the pieces that were held out become smaller by it.
+it learned is kept only where the pieces that were held out become smaller by it; else all samples make a dictionary.
 """
 
 import hashlib
@@ -74,6 +74,7 @@ class _Divided:
     """Pieces of samples, by what they are for."""
 
     content: Content
+    pieces: list[np.ndarray]  # all of them
     learned: list[np.ndarray]
     teaching: list[np.ndarray]
     held: list[np.ndarray]
@@ -113,7 +114,7 @@ def tune(
         steps = _train(net, _sequences(divided.learned, first, _LENGTH), training, work / "state.pt")
         after = _bits_a_byte(net, held)
         lessons = Lessons(text, divided.teaching, text)
-        coded, sizes = _better(divided, lessons, level, learn_size, net.change())
+        coded, sizes = _better(divided, lessons, level, text_size, learn_size, net.change())
         with files.replacing(path_of(out), overwrite=overwrite) as file:
             file.write(coded)
     return Tuning(Dictionary.from_bytes(coded), sizes, before, after, steps)
@@ -130,7 +131,7 @@ def _divide(samples: Sequence[Path], level: int) -> _Divided:
     teaching = [piece for piece, at in zip(pieces, place, strict=True) if 0 < at <= _TEACHING]
     learned = [piece for piece, at in zip(pieces, place, strict=True) if at > _TEACHING]
     every = max(round(sum(map(len, held)) / _HELD), 1)
-    return _Divided(content, learned, teaching, held[every // 2 :: every])
+    return _Divided(content, pieces, learned, teaching, held[every // 2 :: every])
 
 
 def _sequences(pieces: list[np.ndarray], first: int, length: int) -> torch.Tensor:
@@ -187,8 +188,11 @@ def _bits_a_byte(net: TunedNetwork, held: torch.Tensor) -> float:
     return total / math.log(2) / count
 
 
-def _better(divided: _Divided, lessons: Lessons, level: int, learn_size: int, change: Change) -> tuple[bytes, Sizes]:
-    """The smaller way to code what was held out: with the change of the network, or without."""
+def _better(
+    divided: _Divided, lessons: Lessons, level: int, text_size: int, learn_size: int, change: Change
+) -> tuple[bytes, Sizes]:
+    """The dictionary with the change of the network where that makes smaller what was held out; else one without it, of
+    all pieces."""
     made = [dictionaries.make(level, divided.content, lessons, learn_size, one) for one in (None, change)]
     held, others = (_unfiltered(part, divided.content) for part in (divided.held, divided.learned + divided.teaching))
     plain, tuned = (_size(held, level, Dictionary.from_bytes(one)) for one in made)
@@ -199,7 +203,9 @@ def _better(divided: _Divided, lessons: Lessons, level: int, learn_size: int, ch
         plain=plain,
         tuned=tuned,
     )
-    return made[tuned < plain], sizes
+    if tuned < plain:
+        return made[1], sizes
+    return dictionaries.of_pieces(level, divided.content, divided.pieces, text_size, learn_size), sizes
 
 
 def _unfiltered(pieces: list[np.ndarray], content: Content) -> list[np.ndarray]:

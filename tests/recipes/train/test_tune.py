@@ -78,6 +78,7 @@ def made(change):
 def test_what_makes_files_no_smaller_is_not_kept(samples, tmp_path):
     done = tune(samples, tmp_path / "out.sqzp", training(2, rate=1.0), text_size=0)
     assert done.sizes.tuned > done.sizes.plain and not done.kept
+    assert done.dictionary.identity == squeeze.train(samples, level=5, text_size=0).identity
 
 
 def test_what_is_refused(samples, tmp_path):
