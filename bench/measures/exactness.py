@@ -82,7 +82,7 @@ def measure(source: Path, lanes: int, model: str | None, folder: Path) -> list[R
     """One result for each way; each decodes the file of the way before it, the first one that of the last."""
     results: list[Row] = []
     names = ways()
-    for name in WAYS.keys() - names:
+    for name in (name for name in WAYS if name not in names):
         print(f"{name}: left out, this processor does not have it", file=sys.stderr)
     files = {name: folder / f"{name}.sqz" for name in names}
     for name, before in [(names[0], names[0]), *zip(names[1:], names, strict=False), (names[0], names[-1])]:

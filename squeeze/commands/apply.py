@@ -105,9 +105,10 @@ def _sweep(
     """A table of all pairs, and a page of them. What fails is told, and the others follow."""
     from squeeze.recipes import sweep
 
+    per_call = threads or (1 if cluster else cores.available())
+    use(per_call, "cpu" if cluster else device)  # a worker's device is its own
     wanted = sweep.pairs(recipes, models, folder)
     folder.mkdir(exist_ok=True)
-    per_call = threads or (1 if cluster else cores.available())
     settings = sweep.Settings(verdict.text, verdict.windows, verdict.tasks, force, device, per_call)
     done: list[tuple[sweep.Pair, Report]] = []
     with (

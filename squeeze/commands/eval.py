@@ -102,7 +102,7 @@ def measured(checkpoint: Path, original: Path | None, tasks: "Tasks | None", par
 
 
 def _by_a_worker(threads: int, *arguments: Any) -> dict[str, Any]:
-    use(threads)
+    use(threads, arguments[-1]["device"])
     return measured(*arguments)
 
 

@@ -108,7 +108,7 @@ def use(threads: int, device: str = "cpu") -> None:
     torch.set_num_threads(threads or cores.available())
     try:
         torch.empty(0, device=device).cpu()
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ImportError, AttributeError) as error:  # as each of torch's backends says it
         raise DeviceError(f"device {printable(device)}: torch cannot use it here; use --device cpu") from error
 
 

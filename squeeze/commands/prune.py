@@ -34,7 +34,7 @@ def prune(
     """
     from squeeze.recipes import prune as api, run
 
-    use(threads or 1 if cluster else threads, "cpu" if cluster else params["device"])
+    use(threads or 1 if cluster else threads, params["device"])
     verdict, asked_for = Verdict.taken_from(params), given(PRUNE, params)
     asked, common = run.read(PRUNE, None, asked_for)
     method = api.made(asked)

@@ -41,7 +41,7 @@ def quantize(
     from squeeze.recipes import quantize as api, quantize_gguf, run
     from squeeze.recipes.options import GGUF
 
-    use(threads or 1 if cluster else threads, "cpu" if cluster else params["device"])
+    use(threads or 1 if cluster else threads, params["device"])
     verdict, asked_for = Verdict.taken_from(params), given(QUANTIZE, params)
     asked, common = run.read(QUANTIZE, None, asked_for)
     if not quiet:

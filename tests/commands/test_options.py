@@ -81,3 +81,18 @@ def test_a_device_that_is_not_there_is_named(command, tmp_path, monkeypatch):
         told = fails(command, *TO_MODELS[command], "--device", name, *(["prompts.txt"] if command == "train" else []))
         assert told == f"Error: device {name}: torch cannot use it here; use --device cpu\n"
     assert [path.name for path in Path().iterdir()] == ["prompts.txt"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("prune", *TO_MODELS["prune"], "--cluster", "local"),
+        ("quantize", *TO_MODELS["quantize"], "--cluster", "local"),
+        ("apply", "recipe.yaml", "--models", "in", "-o", "out"),
+    ],
+)
+def test_a_device_that_is_not_there_is_named_before_a_run_over_many(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = fails(*arguments, "--device", "nowhere")
+    assert told == "Error: device nowhere: torch cannot use it here; use --device cpu\n"
+    assert not list(Path().iterdir())

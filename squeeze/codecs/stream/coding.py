@@ -32,7 +32,7 @@ _SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's
 # share of what level 3 does: level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
 _SAMPLE = 1 << 16  # raw bytes of a block that are coded in two ways, to choose one
-_SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
+SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def encode_block(
     data: np.ndarray, content: Content, settings: Settings, verify: bool = True, progress: Progress = None
 ) -> Coded | None:
     """A coded block, or None where storing `data` is no larger."""
-    if settings.dictionary and data.size < _SMALL and not blocks.is_packed(content):
+    if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
         content = settings.dictionary.content
     texts = split.find(data) if settings.language and not settings.short else None
     if data.size == 0 or (blocks.is_packed(content) and texts is None):

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Unpack
 import numpy as np
 
 from squeeze.codecs.stream import blocks, container, levels, split
-from squeeze.codecs.stream.coding import Coded, Progress, encode_block, memory_of, unread
+from squeeze.codecs.stream.coding import SMALL, Coded, Progress, encode_block, memory_of, unread
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.resources import (
@@ -139,7 +139,11 @@ def _compress(
 def _is_foreign(raw: bytes, settings: Settings) -> bool:
     """Whether an input seems to be of another kind of content than what a dictionary knows, which may do it harm."""
     known = settings.dictionary
-    return known is not None and blocks.content(np.frombuffer(raw, np.uint8)) != known.content
+    if known is None:
+        return False
+    found = blocks.content(np.frombuffer(raw, np.uint8))
+    unclear = found.kind == "other" and len(raw) < SMALL  # a table, or a program, of so few bytes looks like nothing
+    return found != known.content and not (unclear and known.content.kind != "text")
 
 
 def _without_dictionary(raw: bytes, settings: Settings, size: int, verify: bool) -> bytes:

@@ -102,6 +102,15 @@ def test_what_the_dictionary_does_not_know_is_no_larger_with_it(data, known):
     assert squeeze.decompress(coded, dictionary=known) == data
 
 
+def test_a_short_record_of_a_table_is_not_tried_without_its_dictionary(tmp_path, monkeypatch):
+    squeeze.train([inputs.records(700)] * 2, tmp_path / "table.sqzp", level=4)
+    table = squeeze.Dictionary.read(tmp_path / "table.sqzp")
+    assert table.content.kind == "table"
+    monkeypatch.setattr("squeeze.codecs.stream.compressor._without_dictionary", None)
+    record = inputs.records(40)
+    assert squeeze.decompress(squeeze.compress(record, dictionary=table), dictionary=table) == record
+
+
 def test_what_goes_without_the_dictionary_needs_none(known):
     data = inputs.machine_code(1_500)
     coded = squeeze.compress(data, dictionary=known)
