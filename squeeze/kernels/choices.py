@@ -46,6 +46,7 @@ class Choices:
     triton: str
     seconds: Callable[[Callable[[], object]], float | None]
     _chosen: dict[str, str] = field(init=False)
+    _unmeasured: set[str] = field(init=False, default_factory=set)  # shapes, in this process
 
     def __post_init__(self) -> None:
         self._chosen = _read(self.path, self.device, self.triton)
@@ -59,21 +60,30 @@ class Choices:
         is_right: Callable[[Any], bool] = lambda result: True,
     ) -> str:
         """The fastest way for a shape in words: `run` goes the way of a name. `default`, one of them, unless another
-        gains some per cent; none whose result is not right."""
+        gains some per cent; none whose result is not right. Where memory ends, or no result is right, as with an input
+        that is not finite, the default serves until this process ends, and the next one measures."""
         if self._chosen.get(shape) in names:
             return self._chosen[shape]
+        if shape in self._unmeasured:
+            return default
         found: dict[str, float] = {}
         for name in names:
             try:
                 seconds = self.seconds(partial(run, name))
                 if seconds is not None and not is_right(run(name)):
                     continue
+            except torch.OutOfMemoryError:  # which says nothing of the way
+                found = {}
+                break
             except Exception:  # Triton's and CUDA's, of a kernel that the device cannot hold
                 continue
             if seconds is None:
                 return default
             found[name] = seconds
-        best = min(found, key=lambda name: found[name], default=default)
+        if not found:
+            self._unmeasured.add(shape)
+            return default
+        best = min(found, key=lambda name: found[name])
         if default in found and found[default] <= _WORTH * found[best]:
             best = default
         self._chosen[shape] = best

@@ -42,7 +42,25 @@ def test_the_default_stays_where_others_gain_little(tmp_path):
 
 def test_a_way_that_the_device_cannot_go_is_left_out(tmp_path):
     assert found(tmp_path / "a.json", Clock(kernel=RuntimeError("out of resources"), dense=2.0)) == "dense"
-    assert found(tmp_path / "b.json", Clock(kernel=ValueError(), dense=ValueError())) == "kernel"
+
+
+@pytest.mark.parametrize(
+    "seconds, asked",
+    [
+        ({"kernel": 2.0, "dense": torch.OutOfMemoryError()}, ["kernel", "dense"]),
+        ({"kernel": torch.OutOfMemoryError(), "dense": 1.0}, ["kernel"]),
+        ({"kernel": ValueError(), "dense": ValueError()}, ["kernel", "dense"]),
+        ({"kernel": 2.0, "dense": 1.0}, ["kernel", "dense"]),
+    ],
+    ids=["no memory", "no memory for the first", "none runs", "none is right"],
+)
+def test_where_nothing_was_found_out_the_default_serves_until_the_process_ends(seconds, asked, tmp_path):
+    path, clock = tmp_path / "it.json", Clock(**seconds)
+    one = Choices(path, "A GPU", "3", clock)
+    for _ in range(2):
+        assert one.of("a shape", ["kernel", "dense"], lambda name: name, "kernel", lambda name: False) == "kernel"
+    assert clock.asked == asked and not path.exists()
+    assert found(path, Clock(kernel=2.0, dense=1.0)) == "dense"
 
 
 def test_a_way_whose_result_is_wrong_is_left_out(tmp_path):
