@@ -89,7 +89,8 @@ def on_a_gpu(monkeypatch, tmp_path, name, seconds):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     monkeypatch.setattr(choices, "close_to", lambda right: lambda result: result != "wrong")
     monkeypatch.setattr(Runtime, "by", lambda self, way, x: way)
-    return SimpleNamespace(scales=None), SimpleNamespace(scales=1)  # of floats, and of codes
+    floats, codes = ({"scales": scales, "zeros": None, "group_size": 32} for scales in (None, 1))
+    return SimpleNamespace(**floats), SimpleNamespace(**codes)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +120,26 @@ def test_the_fastest_is_measured_once(rows, codes, shape, seconds, chosen, monke
     packed = on_a_gpu(monkeypatch, tmp_path, "any GPU", seconds)[codes]
     runtime, x = Runtime(torch.empty(shape), torch.float16, "cuda", packed), Rows(range(rows))
     assert [runtime.multiply(x) for _ in range(2)] == [chosen] * 2
+    bits = "4 bits, groups of 32" if codes else "16 bits"
     assert json.loads((tmp_path / "it.json").read_text())["chosen"] == {
-        f"2:4 {shape[0]}x{shape[1]}, {4 if codes else 16} bits, float16, {1 << (rows - 1).bit_length()} row"
-        + "s" * (rows > 1): chosen
+        f"2:4 {shape[0]}x{shape[1]}, {bits}, float16, {1 << (rows - 1).bit_length()} row" + "s" * (rows > 1): chosen
     }
+
+
+def test_what_decides_how_long_a_product_takes_is_chosen_for(monkeypatch, tmp_path):
+    """Group sizes, zero points and ranks of adapters are measured apart."""
+    packed = on_a_gpu(monkeypatch, tmp_path, "any GPU", {"dense": 2.0, "kernel": 1.0})[True]
+    packed.zeros, adapters = 1, (torch.empty(7, 64), torch.empty(7, 96))
+    for group_size in (32, 128):
+        packed.group_size = group_size
+        for given in (None, adapters):
+            runtime = Runtime(torch.empty(64, 96), torch.float16, "cuda", packed, given)
+            assert runtime.multiply(Rows([0])) == "kernel"
+    assert list(json.loads((tmp_path / "it.json").read_text())["chosen"]) == [
+        f"2:4 64x96, 4 bits, groups of {group_size}, zero points{adapted}, float16, 1 row"
+        for group_size in (32, 128)
+        for adapted in ("", ", adapters of rank 7")
+    ]
 
 
 def test_codes_of_many_rows_are_multiplied_densely(monkeypatch, tmp_path):

@@ -183,8 +183,21 @@ def choose(runtime: Runtime, x: torch.Tensor) -> str:
     gpu = known(torch.cuda.get_device_name(runtime.device))
     guessed = fastest(gpu.constants(), *runtime.weight.shape, len(x), bits) if gpu else "dense"
     held = runtime._dense, runtime._structured
-    what = f"2:4 {'x'.join(map(str, runtime.weight.shape))}, {bits} bits"
     calls = {way: partial(runtime.by, way, x) for way in ways}
-    chosen = choices.fastest(x, what, calls, guessed if guessed in ways else "dense", "dense")
+    chosen = choices.fastest(x, _what(runtime, bits), calls, guessed if guessed in ways else "dense", "dense")
     runtime._dense, runtime._structured = held  # what was made to be measured goes
     return chosen
+
+
+def _what(runtime: Runtime, bits: int) -> str:
+    """The weight in words: all that decides how long a product takes, and how it is made."""
+    packed = runtime.packed
+    assert packed is not None
+    words = [f"2:4 {'x'.join(map(str, runtime.weight.shape))}", f"{bits} bits"]
+    if packed.scales is not None:
+        words.append(f"groups of {packed.group_size}")
+        if packed.zeros is not None:
+            words.append("zero points")
+    if runtime.adapters is not None:
+        words.append(f"adapters of rank {len(runtime.adapters[1])}")
+    return ", ".join(words)
