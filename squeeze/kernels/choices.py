@@ -136,7 +136,9 @@ def fastest(
     x: torch.Tensor, what: str, ways: Mapping[str, Callable[[], torch.Tensor]], default: str, right: str
 ) -> str:
     """The name of the fastest way to a product with x [R, *], on a GPU. what: the other factor, in words. right: the
-    way of torch's, and a product far from its is wrong."""
+    way of torch's, and a product far from its is wrong; of no rows it is taken without a measurement."""
+    if not len(x):
+        return right
     rows, dtype = power_of_two(len(x)), str(x.dtype).removeprefix("torch.")
     shape = f"{what}, {dtype}, {rows} row{'s' * (rows > 1)}"
     return of_device(x.device).of(shape, list(ways), lambda name: ways[name](), default, close_to(ways[right]))

@@ -157,6 +157,12 @@ def test_factors_go_the_way_that_is_fastest(name, seconds, monkeypatch, tmp_path
     assert list(found._chosen) == [f"{what}, float16, 4 rows"]
 
 
+def test_no_rows_are_not_measured(monkeypatch):
+    monkeypatch.setattr(choices, "of_device", lambda device: pytest.fail("a device is asked"))
+    ways = {"kernel": lambda: pytest.fail("it is called"), "torch": list}
+    assert choices.fastest(Rows(), "a pair", ways, "kernel", "torch") == "torch"
+
+
 def test_time_is_taken_on_the_device_at_hand(monkeypatch, tmp_path):
     """Of eight calls in a graph, of which what fills the cache is taken off."""
     monkeypatch.setattr(choices, "cache_root", lambda: tmp_path / "numba")
