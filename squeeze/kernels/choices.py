@@ -136,9 +136,12 @@ def fastest(
     x: torch.Tensor, what: str, ways: Mapping[str, Callable[[], torch.Tensor]], default: str, right: str
 ) -> str:
     """The name of the fastest way to a product with x [R, *], on a GPU. what: the other factor, in words. right: the
-    way of torch's, and a product far from its is wrong; of no rows it is taken without a measurement."""
+    way of torch's, and a product far from its is wrong; of no rows it is taken without a measurement. `default`, where
+    torch.compile traces this: what is measured is not part of a graph."""
     if not len(x):
         return right
+    if torch.compiler.is_compiling():
+        return default
     rows, dtype = power_of_two(len(x)), str(x.dtype).removeprefix("torch.")
     shape = f"{what}, {dtype}, {rows} row{'s' * (rows > 1)}"
     return of_device(x.device).of(shape, list(ways), lambda name: ways[name](), default, close_to(ways[right]))
@@ -167,7 +170,10 @@ def _seconds(device: torch.device, call: Callable[[], object]) -> float | None:
     graph, before each of which a buffer that fills the cache is written; that takes as long for all ways, and is taken
     off.
     """
-    with torch.cuda.device(device):
+    if torch.cuda.is_current_stream_capturing():  # of the device that is current, which may be another
+        return None
+    here = torch.cuda.stream(torch.cuda.current_stream(device))  # to which nothing returns where a recording fails
+    with torch.cuda.device(device), here:
         if torch.cuda.is_current_stream_capturing():
             return None
         filler = torch.empty(_FILLER, dtype=torch.uint8, device=device)

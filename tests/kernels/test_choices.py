@@ -163,6 +163,12 @@ def test_no_rows_are_not_measured(monkeypatch):
     assert choices.fastest(Rows(), "a pair", ways, "kernel", "torch") == "torch"
 
 
+def test_nothing_is_measured_while_torch_compiles(monkeypatch):
+    monkeypatch.setattr(choices, "of_device", lambda device: pytest.fail("a device is asked"))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert choices.fastest(Rows([1]), "a pair", {"kernel": list, "torch": list}, "kernel", "torch") == "kernel"
+
+
 def test_time_is_taken_on_the_device_at_hand(monkeypatch, tmp_path):
     """Of eight calls in a graph, of which what fills the cache is taken off."""
     monkeypatch.setattr(choices, "cache_root", lambda: tmp_path / "numba")
@@ -176,5 +182,27 @@ def test_time_is_taken_on_the_device_at_hand(monkeypatch, tmp_path):
     assert current == [device] and len(called) == 2 + choices._CALLS
     assert [graph.replayed for graph in fake_cuda.Graph.made] == [1 + choices._ROUNDS] * 2
     assert choices._recorded([lambda: None]) == pytest.approx(1e-3)  # 8 ms for eight
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert found.seconds(lambda: None) is None
+
+
+def test_where_a_recording_fails_the_stream_is_the_one_that_it_was(monkeypatch):
+    monkeypatch.setattr(choices, "_FILLER", 1)
+    fake_cuda.install(monkeypatch)
+    before, calls = torch.cuda.current_stream(), []
+
+    def fails():
+        calls.append(torch.cuda.current_stream())
+        if len(calls) > 2:  # so it is recorded
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        choices._seconds(torch.device("cuda:1"), fails)
+    assert len(calls) == 3 and before not in calls and torch.cuda.current_stream() is before
+
+
+@pytest.mark.parametrize("capturing", [[True], [False, True]], ids=["of the current device", "of that of x"])
+def test_nothing_is_measured_while_a_graph_is_recorded(capturing, monkeypatch):
+    fake_cuda.install(monkeypatch)
+    asked = iter(capturing)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: next(asked))
+    assert choices._seconds(torch.device("cuda:1"), lambda: pytest.fail("it is called")) is None
+    assert list(asked) == []

@@ -11,6 +11,8 @@ NAME = "a GPU that is not there"
 class Stream:
     """Calls wait for nothing."""
 
+    current: "Stream"
+
     def wait_stream(self, other):
         assert isinstance(other, Stream)
 
@@ -46,25 +48,43 @@ class Event:
         return later.at - self.at
 
 
+class Switched:
+    """As torch.cuda.stream: the current stream is another within."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __enter__(self):
+        self.before, Stream.current = Stream.current, self.stream
+
+    def __exit__(self, *error):
+        Stream.current = self.before
+
+
 def install(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     """Returns the devices that become the current one."""
     current, empty = [], torch.empty
 
     @contextmanager
     def graph(graph, capture_error_mode="global"):
+        """As torch's, which stays on its stream where a recording fails."""
         assert isinstance(graph, Graph) and capture_error_mode == "thread_local"
+        apart = Switched(Stream())
+        apart.__enter__()
         yield
+        apart.__exit__()
 
     def on_the_processor(*shape, device=None, **options):
         return empty(*shape, **options)
 
     names = {
-        **{"Stream": Stream, "CUDAGraph": Graph, "Event": Event, "graph": graph, "current_stream": Stream},
-        **{"stream": lambda stream: nullcontext(), "is_current_stream_capturing": lambda: False},
+        **{"Stream": Stream, "CUDAGraph": Graph, "Event": Event, "graph": graph, "stream": Switched},
+        **{"current_stream": lambda device=None: Stream.current, "is_current_stream_capturing": lambda: False},
         **{"device": lambda device: current.append(device) or nullcontext(), "get_device_name": lambda device: NAME},
     }
     for name, value in names.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch, "empty", on_the_processor)
     monkeypatch.setattr(Graph, "made", [], raising=False)
+    monkeypatch.setattr(Stream, "current", Stream(), raising=False)
     return current
