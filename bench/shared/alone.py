@@ -21,12 +21,14 @@ def measured(work: Callable[..., Iterator[Row]], seconds: float, *given: Any) ->
     sending.close()
     try:
         while receiving.poll(seconds):
-            yield receiving.recv()
+            row = receiving.recv()
+            if row is None:
+                return
+            yield row
         yield {"status": f"failed: took more than {seconds:g} s"}
     except EOFError:
         process.join()
-        if process.exitcode:
-            yield {"status": f"failed: the process ended with {process.exitcode}"}
+        yield {"status": f"failed: the process ended with {process.exitcode}"}
     finally:
         process.kill()
         process.join()
@@ -41,5 +43,7 @@ def row_of(about: Row, work: Callable[..., Iterator[Row]], options: argparse.Nam
 
 
 def _send(sending: Connection, work: Callable[..., Iterator[Row]], given: tuple[Any, ...]) -> None:
+    """The rows, and None after the last."""
     for row in work(*given):
         sending.send(row)
+    sending.send(None)

@@ -146,6 +146,11 @@ def breaks(name, wanted):
     os._exit(7)
 
 
+def stops(name, wanted):
+    yield {"case": name, "way": "a", "status": "measured"}
+    os._exit(0)
+
+
 def hangs(name, wanted):
     yield {"case": name, "way": "a", "status": "measured"}
     time.sleep(600)
@@ -153,8 +158,12 @@ def hangs(name, wanted):
 
 @pytest.mark.parametrize(
     "work, seconds, reason",
-    [(breaks, 60, "the process ended with 7"), (hangs, 0.5, "took more than 0.5 s")],
-    ids=["breaks", "hangs"],
+    [
+        (breaks, 60, "the process ended with 7"),
+        (stops, 60, "the process ended with 0"),
+        (hangs, 0.5, "took more than 0.5 s"),
+    ],
+    ids=["breaks", "stops", "hangs"],
 )
 def test_a_case_that_breaks_or_hangs_ends_alone(work, seconds, reason, monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_context", lambda way: _fork())
