@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -66,7 +67,8 @@ def contend(case: Case, wanted: Sequence[str], device: Any) -> Iterator[Row]:
     """A row for each contender that is wanted. One that fails says so in its row."""
     first, about = 0.0, {"case": case.name, "device": device.name()}
     data = case.data(device)
-    expected, advised = case.expected(data), case.advised(data) if case.advised else {}
+    expected = case.expected(data)
+    advice = cache(lambda: case.advised(data) if case.advised else {})  # may measure what the device is able to
     for number, one in enumerate(case.contenders):
         if number and one.name not in wanted:
             continue
@@ -77,6 +79,7 @@ def contend(case: Case, wanted: Sequence[str], device: Any) -> Iterator[Row]:
             calls = one.calls(data)
             check(calls[0](), expected, one.tolerance)
             found = device.microseconds(calls)
+            advised = advice() if number else {}
         except Exception as error:  # a rival's kernel may raise anything
             yield about | {"way": one.name, "status": f"failed: {type(error).__name__}: {error}"[:200]}
             continue

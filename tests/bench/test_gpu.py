@@ -249,6 +249,29 @@ def test_a_way_that_fails_says_so_and_the_others_go_on():
         check(torch.zeros(1), torch.full((1,), -0.0), 0)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_advice_is_asked_for_behind_a_time_and_may_fail(fails):
+    asked = []
+
+    def advised(data):
+        asked.append("advice")
+        if fails:
+            raise RuntimeError("no peaks")
+        return {"b": 3.0}
+
+    def called():
+        asked.append("call")
+        return torch.ones(2)
+
+    ways = tuple(Contender(name, lambda data: [called]) for name in "abc")
+    case = Case("case", lambda device: None, lambda data: torch.ones(2), ways, advised=advised)
+    rows = list(contend(case, "abc", Fake()))
+    others = ["failed: RuntimeError: no peaks" if fails else "measured"] * 2
+    assert [row["status"] for row in rows] == ["measured", *others]
+    assert [row.get("advised x") for row in rows] == [None, None if fails else 3.0, None]
+    assert asked == ["call"] * 4 + ["advice"] + ["call"] * 2 + ["advice"] * fails
+
+
 def test_bitsandbytes_multiplies_by_copies_of_the_weight(monkeypatch):
     """By a stand-in with its names."""
     library = ModuleType("bitsandbytes")
