@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,9 @@ def versions(rivals: Iterable[str]) -> dict[str, str]:
     return found
 
 
+@cache
 def commit() -> str:
-    """The last one that changed the package: what was measured."""
+    """The last one that changed the package, where this is first asked: what is measured."""
     return _first_line("git", "-C", str(_ROOT), "log", "-1", "--abbrev=8", "--format=%h", "--", "squeeze") or "unknown"
 
 

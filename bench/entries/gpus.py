@@ -108,7 +108,7 @@ GPU = Entry(
 MODEL = Entry(
     measures="a packed model of random weights on a GPU beside the same in bf16: tokens a second, and memory",
     minutes=3,
-    key=("blocks", "width", "device"),
+    key=("blocks", "width", "tokens", "device"),
     keeps=_is_new,
     needs=("a GPU", "triton"),
     options=(
@@ -124,6 +124,7 @@ MODEL = Entry(
         "gpu-model": Listing(
             (
                 Column("parameters", "parameters", ",d"),
+                Column("tokens generated", "tokens", ",d"),
                 Column("GPU", "device"),
                 Column("tokens/s in bf16", "bf16, tokens/s", ".1f"),
                 Column("packed", "packed, tokens/s", ".1f"),
@@ -138,7 +139,7 @@ MODEL = Entry(
 FILES = Entry(
     measures="level 8 on a GPU, model and mixing: speed both ways, and a file that a CPU decodes",
     minutes=5,
-    key=("bytes", "lanes", "model", "device"),
+    key=("text", "bytes", "lanes", "model", "on CPU", "threads", "device"),
     keeps=_is_new,
     needs=("a GPU", "triton", "numba-cuda"),
     options=(
@@ -155,6 +156,7 @@ FILES = Entry(
     tables={
         "gpu-files": Listing(
             (
+                Column("text", "text"),
                 Column("bytes", "of", ",d"),
                 Column("lanes", "lanes", ",d"),
                 Column("GPU", "device"),

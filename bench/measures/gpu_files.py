@@ -20,10 +20,12 @@ from bench.shared.source_files import joined
 from bench.shared.texts import read
 
 _FIRST = 20_000  # bytes
+_CORPUS = "enwik8.10m"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    about = {"bytes": options.bytes, "lanes": options.lanes, "model": str(options.model or "smollm2")}
+    about = {"text": _text(options), "bytes": options.bytes, "lanes": options.lanes}
+    about |= {"model": str(options.model or "smollm2"), "on CPU": options.on_cpu, "threads": options.threads}
     about |= {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
     if not torch.cuda.is_available():
         yield about | {"status": gpus.NO_GPU}
@@ -34,7 +36,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:
-    data = read(options.file, "enwik8.10m", options.bytes) if _is_named(options) else joined(options.bytes)
+    data = read(options.file, _CORPUS, options.bytes) if _is_named(options) else joined(options.bytes)
     how = {"model": options.model, "lanes": options.lanes, "batch": options.lanes, "threads": options.threads or None}
 
     def compressed(part: bytes) -> tuple[bytes, float]:
@@ -58,9 +60,16 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
     if restored != data or on_cpu != data[: options.on_cpu]:
         raise SystemExit("Error: what was decoded differs")
     speeds = {"compress, KB/s": len(data) / there / 1000, "decompress, KB/s": len(data) / back / 1000}
-    about = {"of": len(data), "text": "a file" if _is_named(options) else "sources", "status": gpus.MEASURED}
+    about = {"of": len(data), "status": gpus.MEASURED}
     yield about | {"size": len(coded), **speeds, "decoded on a CPU": len(on_cpu)}
 
 
 def _is_named(options: argparse.Namespace) -> bool:
     return bool(options.file or os.environ.get("SQUEEZE_CORPUS"))
+
+
+def _text(options: argparse.Namespace) -> str:
+    """What it is called."""
+    if not _is_named(options):
+        return "sources"
+    return str(options.file.name) if options.file else _CORPUS

@@ -29,7 +29,7 @@ _SHARD = 8  # blocks in a file
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     on_gpu = options.device != "cpu" and torch.cuda.is_available()
-    about = {"blocks": options.blocks, "width": options.width}
+    about = {"blocks": options.blocks, "width": options.width, "tokens": options.tokens}
     about |= {"device": torch.cuda.get_device_name() if on_gpu else "cpu" if options.device == "cpu" else None}
     if about["device"] is None:
         yield about | {"status": gpus.NO_GPU}
@@ -46,7 +46,7 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
     if not all(map(torch.equal, dense.outputs, packed.outputs)):
         raise SystemExit("Error: the logits differ")
     yield {
-        **{"parameters": dense.weights, "status": gpus.MEASURED, "tokens": options.tokens},
+        **{"parameters": dense.weights, "status": gpus.MEASURED},
         **{f"{way}, tokens/s": one.speed for way, one in (("bf16", dense), ("packed", packed))},
         **{"x": packed.speed / dense.speed, "memory, share": packed.memory / dense.memory},
         **{"peak, share": packed.peak / dense.peak},

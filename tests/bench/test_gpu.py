@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from bench import machine
 from bench.__main__ import main
-from bench.measures import gpu
+from bench.measures import gpu, gpu_files, gpu_model
 from bench.shared import alone, gpu_rivals
 from bench.shared.contest import Case, Contender, check, contend
 
@@ -191,7 +191,7 @@ def here(monkeypatch):
     monkeypatch.setattr(alone, "measured", lambda work, seconds, *given: work(*given))
 
 
-def test_a_packed_model(tmp_path, here, capsys):
+def test_a_packed_model(tmp_path, here, monkeypatch, capsys):
     words = ["gpu-model", "--blocks", "1", "--width", "128", "--tokens", "3", "--device", "cpu"]
     words += ["--json", "--results", str(tmp_path)]
     assert main(words) == 0
@@ -200,6 +200,10 @@ def test_a_packed_model(tmp_path, here, capsys):
     assert row["x"] > 0 and row["parameters"] > 2 * 32000 * 128
     assert main(words) == 0 and printed(capsys)[0]["status"] == "measured before"
     assert len((tmp_path / "gpu-model.jsonl").read_text().splitlines()) == 1
+    monkeypatch.setattr(gpu_model, "measured", lambda options: iter([{"status": "measured"}]))
+    words[words.index("--tokens") + 1] = "4"
+    assert main(words) == 0 and printed(capsys)[0]["status"] == "measured"  # it is another row
+    assert len((tmp_path / "gpu-model.jsonl").read_text().splitlines()) == 2
 
 
 def test_files(tmp_path, here, faked, monkeypatch, capsys):
@@ -212,8 +216,13 @@ def test_files(tmp_path, here, faked, monkeypatch, capsys):
     assert main(words) == 0
     (row,) = printed(capsys)
     assert (row["status"], row["device"], row["of"], row["lanes"]) == ("measured", "a fake", 3000, 6)
-    assert row["decoded on a CPU"] == 900 and 0 < row["size"] < 3000
+    assert row["decoded on a CPU"] == 900 and 0 < row["size"] < 3000 and row["text"] == "text"
     assert main(words) == 0 and printed(capsys)[0]["status"] == "measured before"
+    monkeypatch.setattr(gpu_files, "measured", lambda options: iter([{"status": "measured"}]))
+    for option, other in (("--file", str(tmp_path / "other")), ("--on-cpu", "800"), ("--threads", "1")):
+        asked = [*words, option, other]
+        assert main(asked) == 0 and printed(capsys)[0]["status"] == "measured"  # it is another row
+        assert main(asked) == 0 and printed(capsys)[0]["status"] == "measured before"
 
 
 @pytest.mark.slow
