@@ -157,6 +157,20 @@ def test_factors_go_the_way_that_is_fastest(name, seconds, monkeypatch, tmp_path
     assert list(found._chosen) == [f"{what}, float16, 4 rows"]
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [[(1, 2, 129, 4), (4, 5, 6, 1)], [(1, 2, 3, 4), (4, 129, 6, 1)], [(1, 2, 3, 4), (4, 5, 43, 3), (3, 2, 2, 1)]],
+    ids=["first", "second", "with the rank behind it"],
+)
+def test_a_train_whose_sides_fit_no_tile_is_not_measured(shapes, monkeypatch):
+    pytest.importorskip("squeeze.kernels.tt.kernel", reason="triton is not installed")
+    module = importlib.import_module("squeeze.kernels.tt")
+    monkeypatch.setattr(choices, "of_device", lambda device: pytest.fail("a device is asked"))
+    monkeypatch.setattr(module.reference, "multiply", lambda *given: "torch")
+    with torch.no_grad():
+        assert module.multiply(Rows(range(3)), [torch.empty(shape) for shape in shapes]) == "torch"
+
+
 def test_no_rows_are_not_measured(monkeypatch):
     monkeypatch.setattr(choices, "of_device", lambda device: pytest.fail("a device is asked"))
     ways = {"kernel": lambda: pytest.fail("it is called"), "torch": list}

@@ -21,6 +21,8 @@ def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
         return reference.multiply(x, cores)
     from squeeze.kernels.tt import kernel
 
+    if not kernel.fits(cores):
+        return reference.multiply(x, cores)
     ways = {"torch": partial(reference.multiply, x, cores), "kernel": partial(kernel.multiply, x, cores)}
     what = f"tensor train {' by '.join('x'.join(map(str, core.shape)) for core in cores)}"
     return ways[choices.fastest(x, what, ways, "kernel", "torch")]()

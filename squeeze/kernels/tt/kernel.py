@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.current import device_of
-from squeeze.kernels.tt import reference
 
 _RANKS = 8  # of a program
 _LARGEST = 128  # a side that fits a tile
@@ -37,10 +36,14 @@ def _two(  # type: ignore[no-untyped-def]
     tl.store(out + offset, y, mask=(a < o1)[:, None] & (c < o2))
 
 
+def fits(cores: Sequence[torch.Tensor]) -> bool:
+    """Whether the sides of two or three cores fit tiles."""
+    (_, o1, i1, _), (_, o2, i2, after) = cores[0].shape, cores[1].shape
+    return max(o1, i1, o2, i2 * after) <= _LARGEST
+
+
 def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
-    """As reference.multiply, for two or three cores of a train."""
-    if max(side for core in cores[:2] for side in core.shape[1:3]) > _LARGEST:
-        return reference.multiply(x, cores)
+    """As reference.multiply, for cores that fit."""
     first, second = cores[0][0].permute(2, 0, 1).contiguous(), cores[1]
     (_, o1, i1), (ranks, o2, i2, after) = first.shape, second.shape
     rows = len(x)
@@ -48,8 +51,6 @@ def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
         return _launch(x, first, second[..., 0]).view(rows, -1).to(x.dtype)
     o3 = cores[2].shape[1]
     z = torch.einsum("tabj,soj->toabs", x.view(rows, i1, i2, -1), cores[2][..., 0])  # core 3: [S, o3, i3]
-    if i2 * after > _LARGEST:
-        return reference.multiply(x, cores)
     wide = second.reshape(ranks, o2, i2 * after)
     y = _launch(z.reshape(rows * o3, -1), first, wide)
     return y.view(rows, o3, o1 * o2).transpose(1, 2).reshape(rows, -1).to(x.dtype)
