@@ -189,7 +189,7 @@ def _put(cumulative: Tensor, cdf: Cdf, places: np.ndarray) -> None:
     assert cdf.parts is not None
     leaves, groups = cumulative.shape[1], cdf.sums.shape[1] - 1
     ends = torch.arange(1, groups + 1, device=cumulative.device).mul_(GROUP).clamp_(max=leaves) - 1
-    less = cumulative.diff(dim=1, prepend=torch.zeros_like(cumulative[:, :1])) - 1
+    less = cumulative.diff(dim=1, prepend=torch.zeros_like(cumulative[:, :1])).sub_(1)
     cdf.sums[places, 0] = 0
     cdf.sums[places, 1:] = cumulative[:, ends].cpu().numpy().view(np.uint64)
-    cdf.parts[places] = less.to(torch.float64).to(torch.float32).cpu().numpy()
+    cdf.parts[places] = less.to(torch.float32).cpu().numpy()
