@@ -25,15 +25,6 @@ def room(rows: int, leaves: int) -> Cdf:
     return Cdf(np.zeros((rows, -(-leaves // GROUP) + 1), np.uint64), np.zeros((rows, leaves), np.float32))
 
 
-def put(cumulative: np.ndarray, cdf: Cdf, places: np.ndarray) -> None:
-    """Enter sums with each leaf, uint64 [n, leaves], in the rows `places`. A frequency less 1 has to be a float32."""
-    assert cdf.parts is not None
-    leaves, groups = cumulative.shape[1], cdf.sums.shape[1] - 1
-    cdf.sums[places, 0] = 0
-    cdf.sums[places, 1:] = cumulative[:, np.minimum(np.arange(1, groups + 1) * GROUP, leaves) - 1]
-    cdf.parts[places] = np.diff(cumulative, prepend=np.uint64(0)) - np.uint64(1)
-
-
 def expanded(cdf: Cdf) -> np.ndarray:
     """uint64 [R, leaves + 1]: the sums of all leaves before each, and of all."""
     if cdf.parts is None:

@@ -16,12 +16,13 @@ from squeeze.lm.recording import Recorded, cuda_graph
 from squeeze.lm.torch_cache import Cache
 from squeeze.lm.torch_engine import TorchLlama
 from squeeze.numerics import int8_tensors
-from squeeze.numerics.frequencies import GROUP, expanded, put, room
+from squeeze.numerics.frequencies import GROUP, expanded, room
 from squeeze.numerics.int8_tensors import FloatProducts
 from squeeze.numerics.team import Team
 from tests.lm.test_adapter import NORMS, changes
 from tests.lm.test_llama import NETWORKS, count, frequencies, random_tokens, written
 from tests.makers import fake_cuda, tiny_models
+from tests.makers.cdfs import put
 
 
 @pytest.fixture(scope="module", autouse=True)

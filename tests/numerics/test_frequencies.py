@@ -5,8 +5,9 @@ import pytest
 
 from squeeze.codecs.tokenwise.drafts import rule_out
 from squeeze.numerics import exact
-from squeeze.numerics.frequencies import GROUP, Cdf, before, expanded, frequency, put, room, total
+from squeeze.numerics.frequencies import GROUP, Cdf, before, expanded, frequency, room, total
 from squeeze.numerics.jit import kernel
+from tests.makers.cdfs import put
 
 LEAVES = [1, 2, GROUP - 1, GROUP, GROUP + 1, 3 * GROUP, 1000]
 

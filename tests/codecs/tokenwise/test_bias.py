@@ -7,7 +7,8 @@ import pytest
 
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.counting import HOST
-from squeeze.numerics.frequencies import Cdf, put, room
+from squeeze.numerics.frequencies import Cdf, room
+from tests.makers.cdfs import put
 
 LEAVES = 37
 
