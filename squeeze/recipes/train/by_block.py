@@ -6,6 +6,7 @@ with gradient checkpointing at blocks.
 """
 
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from math import prod
@@ -30,6 +31,7 @@ __all__ = ["ByBlock", "by_block"]
 
 _PROGRESS = "progress.json"
 _SHARE = 0.8  # of the memory that is free
+_BYTES = 28  # of disk that a trained number takes: gradient, and value and Adam's moments before and after a step
 
 
 class ByBlock(Steps):
@@ -60,6 +62,7 @@ class ByBlock(Steps):
         else:
             if not student.begin():
                 raise SqueezeError(f"{student.checkpoint.folder}: {student.opening.lacks}")
+            self._need_disk()
             self.rate = training.rate or rate_of(self._lost(), factor)
             self.save()
 
@@ -126,6 +129,15 @@ class ByBlock(Steps):
     def _wanted(self, folder: Path, number: int) -> torch.Tensor:
         wanted: torch.Tensor = torch.load(folder / f"{number}.logits", weights_only=True)
         return wanted.to(self.device)
+
+    def _need_disk(self) -> None:
+        """Raises SqueezeError where files of all that is trained will not fit beside the work."""
+        needed, free = _BYTES * self.student.trained, shutil.disk_usage(self.work).free
+        if needed > free:
+            raise SqueezeError(
+                f"training {self.student.trained:,} numbers takes {needed / 1e9:.1f} GB beside {self.work.parent}, and "
+                f"{free / 1e9:.1f} GB are free there: make room, or train on a machine with more memory"
+            )
 
     def _lost(self) -> list[float]:
         """The divergence on each of the first sequences."""

@@ -36,12 +36,13 @@ class Opening:
 
 class Student(Network):
     """`units` are the modules that hold what is trained: the blocks, and the norm behind them. A unit that is loaded
-    has the values of its file, and on its release leaves the gradients that it has got."""
+    has the values of its file, and on its release leaves the gradients that it has got. trained: how many numbers are,
+    once it has begun."""
 
     takes_stored = True
 
     def __init__(self, checkpoint: Checkpoint, opening: Opening, work: Path, device: str = "cpu") -> None:
-        self.opening, self.work, self.step = opening, work, 0
+        self.opening, self.work, self.step, self.trained = opening, work, 0, 0
         super().__init__(checkpoint, device)
         self.units = [*self.blocks, *(name for name in (LAST_NORM,) if name in self.outer())]
         self._bare = {name: deepcopy(self.module(name)) for name in self.blocks}
@@ -101,6 +102,7 @@ class Student(Network):
             module = self.load(name)
             values = {key: parameter.detach().cpu() for key, parameter in self._opened[name].items()}
             opened |= name in self._bare and len(values) > len(norms(module))
+            self.trained += sum(value.numel() for value in values.values())
             _put({"values": values, "moments": {}}, self._file(name))
             self.release(name)
         return opened

@@ -128,3 +128,15 @@ def test_what_cannot_be_trained(tmp_path, monkeypatch):
     source = networks.save("llama", tmp_path / "model")
     with pytest.raises(SqueezeError, match="has no factors in floating point to heal"):
         heal(source, source, TOKENS, Training(minutes=0.01))
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_work(tmp_path, monkeypatch):
+    short(monkeypatch)
+    source = networks.save("llama", tmp_path / "model")
+    squeeze.factorize(source, "svd", keep=0.6, out=tmp_path / "out")
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(by_block.shutil, "disk_usage", lambda folder: usage._replace(free=1000))
+    with pytest.raises(SqueezeError, match=r"numbers takes .* GB are free there: make room"):
+        heal(source, tmp_path / "out", TOKENS, Training(minutes=1, steps=1))
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
