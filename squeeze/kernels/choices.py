@@ -189,7 +189,7 @@ def _recorded(calls: Sequence[Callable[[], object]]) -> float:
             call()
     torch.cuda.current_stream().wait_stream(apart)
     graph, best = torch.cuda.CUDAGraph(), float("inf")
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, stream=apart, capture_error_mode="thread_local"):  # torch's own is of one device only
         for call in _CALLS * list(calls):
             call()
     graph.replay()

@@ -31,7 +31,8 @@ def cuda_graph(work: Work) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         work()
     here.wait_stream(apart)
     graph = torch.cuda.CUDAGraph()
-    with _ONE_AT_A_TIME, torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads go on meanwhile
+    # Other threads go on meanwhile; the stream is this device's, while torch's own is of the first that recorded.
+    with _ONE_AT_A_TIME, torch.cuda.graph(graph, stream=apart, capture_error_mode="thread_local"):
         results = work()
     return graph.replay, results
 

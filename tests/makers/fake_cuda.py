@@ -66,10 +66,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     current, empty = [], torch.empty
 
     @contextmanager
-    def graph(graph, capture_error_mode="global"):
-        """As torch's, which stays on its stream where a recording fails."""
+    def graph(graph, stream=None, capture_error_mode="global"):
+        """As torch's, which stays on its stream where a recording fails. Its own stream is of one device only."""
         assert isinstance(graph, Graph) and capture_error_mode == "thread_local"
-        apart = Switched(Stream())
+        assert isinstance(stream, Stream) and stream is not Stream.current
+        apart = Switched(stream)
         apart.__enter__()
         yield
         apart.__exit__()
