@@ -4,6 +4,7 @@ from bench.entries import (
     caches,
     checkpoints,
     clusters,
+    dictionaries,
     factorised,
     files,
     gpus,
@@ -20,6 +21,7 @@ from bench.entry import Entry
 ENTRIES: dict[str, Entry] = {
     **start.ENTRIES,
     **files.ENTRIES,
+    **dictionaries.ENTRIES,
     **clusters.ENTRIES,
     **pages.ENTRIES,
     **public.ENTRIES,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.entry import Entry, option, time
+from bench.entry import Entry, option
 from bench.tables import Column, Listing, Pivot, Record, Row, markdown, mebibytes, pair, percent, significant
 
 _RIVALS = ("xz", "zstd", "brotli", "bzip2", "zpaq", "7z", "lpaq1", "paq8px")
@@ -72,16 +72,11 @@ def _has_times(row: Row) -> bool:
 def _part(row: Row) -> str:
     if row["without"] == "nothing":
         return f"{row['bytes']:,} bytes, {row['seconds']:.1f} s"
-    return _left_out(row)
+    return left_out(row)
 
 
-def _part_of_record(row: Row) -> str:
-    if row["without"] == "nothing":
-        return f"{row['bytes']:.1f} bytes, {1000 * row['seconds']:.1f} ms"
-    return _left_out(row)
-
-
-def _left_out(row: Row) -> str:
+def left_out(row: Row) -> str:
+    """What leaving out a part costs in bytes, and saves in time."""
     return f"{100 * row['saves']:.2f} % / {100 * row['share']:.0f} %"
 
 
@@ -328,97 +323,6 @@ ABLATE = Entry(
     },
 )
 
-_SETS = "events are generated, articles are of the corpus, sources of Python's standard library"
-_TRAIN = option("--train", type=int, default=2000, help="records to train on, if there are so many (2000)")
-
-ABLATE_DICTIONARY = Entry(
-    measures="what the parts of a trained dictionary bring on small records, and what time they take",
-    minutes=3,
-    key=("set", "records", "level", "without"),
-    options=(
-        option("--level", type=int, default=5, choices=(4, 5, 6), help="(5)"),
-        option("--records", type=int, default=100, help="to measure (100)"),
-        _TRAIN,
-        option("--sets", default="events,articles,sources", help=_SETS),
-    ),
-    quick="--level 4 --records 20 --train 200 --sets events",
-    tables={
-        "ablate-dictionary": Pivot(
-            (Column("left out", "without"),),
-            lambda row: (row["set"], row["level"]),
-            {(name, 5): f"{name} at -5" for name in ("events", "articles", "sources")},
-            _part_of_record,
-        )
-    },
-)
-
-PRIORS = Entry(
-    measures="small records, each compressed alone: a trained dictionary of ours beside zstd's",
-    minutes=25,
-    key=("set", "records", "tool"),
-    rivals=("zstd", "xz", "brotli"),
-    options=(
-        option("--levels", default="4,5,6", help="with commas between them (4,5,6)"),
-        option(
-            "--text", type=int, default=1024, metavar="KIB", help="of a larger dictionary, of the last level (1024)"
-        ),
-        option("--records", type=int, default=1000, help="to measure (1000)"),
-        _TRAIN,
-        option("--sets", default="events,articles,sources", help=_SETS),
-    ),
-    quick="--levels 4 --records 20 --train 200 --sets events --text 0",
-    tables={
-        "priors-sets": Pivot(
-            (Column("tool", "tool"),),
-            "set",
-            None,
-            lambda row: f"{row['bytes']:.1f} ({100 * row['share']:.1f} %)",
-            order=lambda row: -row["bytes"],
-        ),
-        "priors": Listing(
-            (
-                Column("tool", "tool"),
-                Column("records", lambda row: f"{row['records']} {row['set']} of {row['raw']:.0f} bytes"),
-                Column("bytes a record", "bytes", ".1f"),
-                Column("of the best zstd", percent("share", 1)),
-                Column("prior or dictionary, bytes", "learned", ","),
-            ),
-            order=lambda row: (row["set"], -row["bytes"]),
-        ),
-    },
-)
-
-TRAIN_MINUTES = Entry(
-    measures="small records: what `squeeze train --minutes` brings beside a dictionary, the level alone, zstd's best",
-    minutes=8,
-    key=("set", "records", "level", "minutes"),
-    rivals=("zstd",),
-    options=(
-        option("--level", type=int, default=5, choices=(5, 6), help="(5)"),
-        option("--minutes", type=time, default=4, help="of training for each set (4)"),
-        option("--device", default="cpu", help="that trains (cpu)"),
-        option("--records", type=int, default=100, help="to measure (100)"),
-        _TRAIN,
-        option("--sets", default="sources", help="as those of priors: events,articles,sources (sources)"),
-    ),
-    tables={
-        "train-minutes": Listing(
-            (
-                Column("records", lambda row: f"{row['records']} {row['set']} of {row['raw']:.0f} bytes"),
-                Column("level", lambda row: -row["level"]),
-                Column("minutes", "minutes", "g"),
-                Column("steps", "steps", ","),
-                Column("zstd's best dictionary", "zstd", ".1f"),
-                Column("the level alone", "alone", ".1f"),
-                Column("with a dictionary", "dictionary", ".1f"),
-                Column("and the network trained", "network", ".1f"),
-                Column("of zstd's", percent("of zstd", 1)),
-                Column("of the dictionary's", percent("of dictionary", 1)),
-            )
-        )
-    },
-)
-
 
 ENTRIES = {
     "sizes": SIZES,
@@ -429,7 +333,4 @@ ENTRIES = {
     "threads": THREADS,
     "memory": MEMORY,
     "ablate": ABLATE,
-    "ablate-dictionary": ABLATE_DICTIONARY,
-    "priors": PRIORS,
-    "train-minutes": TRAIN_MINUTES,
 }

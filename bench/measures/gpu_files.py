@@ -27,12 +27,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     about = {"text": _text(options), "bytes": options.bytes, "lanes": options.lanes}
     about |= {"model": str(options.model or "smollm2"), "on CPU": options.on_cpu, "threads": options.threads}
     about |= {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
-    if not torch.cuda.is_available():
-        yield about | {"status": gpus.NO_GPU}
-    elif not options.again and gpus.is_kept("gpu-files", about, options):
-        yield about | {"status": gpus.KEPT}
-    else:
-        yield from alone.row_of(about, measured, options)
+    return alone.row_of("gpu-files", about, measured, options)
 
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:

@@ -31,12 +31,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     on_gpu = options.device != "cpu" and torch.cuda.is_available()
     about = {"blocks": options.blocks, "width": options.width, "tokens": options.tokens}
     about |= {"device": torch.cuda.get_device_name() if on_gpu else "cpu" if options.device == "cpu" else None}
-    if about["device"] is None:
-        yield about | {"status": gpus.NO_GPU}
-    elif not options.again and gpus.is_kept("gpu-model", about, options):
-        yield about | {"status": gpus.KEPT}
-    else:
-        yield from alone.row_of(about, measured, options)
+    return alone.row_of("gpu-model", about, measured, options)
 
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:

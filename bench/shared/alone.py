@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.entries import gpus
 from bench.entry import Row
 
 __all__ = ["measured", "row_of"]
@@ -34,8 +35,12 @@ def measured(work: Callable[..., Iterator[Row]], seconds: float, *given: Any) ->
         process.join()
 
 
-def row_of(about: Row, work: Callable[..., Iterator[Row]], options: argparse.Namespace) -> Iterator[Row]:
-    """The row of `work(options)`, with what it is about. Where it fails, that is an error as well."""
+def row_of(name: str, about: Row, work: Callable[..., Iterator[Row]], options: argparse.Namespace) -> Iterator[Row]:
+    """The row of `work(options)`, with what it is about, unless the benchmark of this name has it, or there is no
+    device for it. Where it fails, that is an error as well."""
+    if about["device"] is None or (not options.again and gpus.is_kept(name, about, options)):
+        yield about | {"status": gpus.NO_GPU if about["device"] is None else gpus.KEPT}
+        return
     for row in measured(work, options.seconds, options):
         yield about | row
         if "failed" in row["status"]:

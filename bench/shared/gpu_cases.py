@@ -13,14 +13,13 @@ from torch.nn import functional
 
 from bench.measures.gpu_decode import draw as draw_weights
 from bench.measures.w4a16 import draw as draw_codes, moved
-from bench.shared import fused_cases, gpu_rivals as rivals
+from bench.shared import attention_cases, fused_cases, gpu_rivals as rivals
 from bench.shared.contest import Call, Case, Contender
 from squeeze.codecs.tensors import floats
 from squeeze.kernels import df_decode, w4a16
 from squeeze.kernels.blr import kernel as blr, reference as blocks
 from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expansion
 from squeeze.kernels.df_decode.together import Together
-from squeeze.kernels.kv_attention import kernel as attention, tiles
 from squeeze.kernels.lowrank import kernel as lowrank, reference as pairs
 from squeeze.kernels.recurrence import kernel as recurrence, reference as recurrences
 from squeeze.kernels.roofline import constants_of, known, predict
@@ -28,9 +27,6 @@ from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
 from squeeze.kernels.split_k import GEMV_ROWS
 from squeeze.kernels.trellis import column_bytes, kernel as trellis, reference as levels
 from squeeze.kernels.tt import kernel as tt, reference as trains
-from squeeze.kv.kivi import KIVI
-from squeeze.kv.layer import PackedLayer
-from squeeze.kv.view import LayerView
 from squeeze.prune.magnitude import Magnitude
 
 _LOOSE = 0.2  # of 4-bit weights that are not ours
@@ -322,50 +318,6 @@ def _decoded_and_multiplied() -> Case:
     return Case("coded bf16 weights, decoded for 1 row", decoded.data, Product.expected, contenders)
 
 
-@dataclass(frozen=True)
-class Attention:
-    """A query [B, 4 H, 1, D] over a coded layer; scaling of scores."""
-
-    query: torch.Tensor
-    view: LayerView
-    scaling: float
-
-
-def _attention(bits: int) -> Case:
-    def data(device: Any) -> Attention:
-        batch, heads, tokens, size = (8, 8, 1 << 15, 128) if device.large else (1, 2, 96, 16)
-        layer = PackedLayer(KIVI(bits=bits, group=64 if device.large else 16), 0)
-        states = (torch.randn(batch, heads, tokens, size, device=device.where, dtype=device.dtype) for _ in range(2))
-        layer.update(*states)
-        query = torch.randn(batch, 4 * heads, 1, size, device=device.where, dtype=device.dtype)
-        return Attention(query, layer._view(), size**-0.5)
-
-    def sdpa(data: Attention) -> Sequence[Call]:
-        keys, values = data.view.dense()
-        keys, values = keys.to(data.query.dtype).contiguous(), values.to(data.query.dtype).contiguous()
-        return [
-            lambda: functional.scaled_dot_product_attention(
-                data.query, keys, values, scale=data.scaling, enable_gqa=True
-            )
-        ]
-
-    def ours(data: Attention) -> Sequence[Call]:
-        return [lambda: attention.attend(data.query, data.view, data.scaling)]
-
-    def expected(data: Attention) -> torch.Tensor:
-        return tiles.attend(data.query, data.view, None, data.scaling)
-
-    def flash(data: Attention) -> Sequence[Call]:
-        return rivals.flash_attention(data.query, *data.view.dense(), data.scaling)
-
-    contenders = (
-        Contender("SDPA bf16", sdpa, tolerance=2e-2),
-        Contender("squeeze", ours, tolerance=2e-2),
-        Contender("FlashAttention", flash, "flash_attn", 2e-2),
-    )
-    return Case(f"attention over 32,768 tokens of {bits} bits", data, expected, contenders)
-
-
 def _train(x: torch.Tensor, *cores: torch.Tensor) -> torch.Tensor:
     return trains.multiply(x, cores)
 
@@ -403,7 +355,7 @@ CASES: tuple[Case, ...] = (
     *(_quantised(rows, shape) for shape in ((11008, 4096), (4096, 11008)) for rows in (1, 16, 64)),
     *(_sparse(rows) for rows in (1, 16)),
     *(_sparse(rows, (11008, 4096)) for rows in (1, 16, 64)),
-    *(_attention(bits) for bits in (4, 2, 8)),
+    *attention_cases.CASES,
     *(_factors("low rank", _pair_of, lowrank.multiply, pairs.multiply, rows) for rows in (1, 16)),
     *(_factors("Monarch", _monarch_of, blr.monarch, blocks.monarch, rows) for rows in (1, 16)),
     *(_factors("BLAST", _blast_of, blocks.blast, blocks.blast, rows) for rows in (1, 16)),

@@ -177,12 +177,13 @@ def _fork():
 
 def test_a_row_that_fails_is_an_error_as_well(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_context", lambda way: _fork())
-    rows = alone.row_of({"lanes": 7}, lambda options: os._exit(3), SimpleNamespace(seconds=60))
-    assert next(rows) == {"lanes": 7, "status": "failed: the process ended with 3"}
+    about, options = {"lanes": 7, "device": "a GPU"}, SimpleNamespace(seconds=60, again=True)
+    rows = alone.row_of("gpu-files", about, lambda options: os._exit(3), options)
+    assert next(rows) == about | {"status": "failed: the process ended with 3"}
     with pytest.raises(SystemExit, match=r"^Error: failed: the process ended with 3$"):
         next(rows)
-    rows = alone.row_of({"lanes": 7}, lambda options: iter([{"status": "measured"}]), SimpleNamespace(seconds=60))
-    assert list(rows) == [{"lanes": 7, "status": "measured"}]
+    rows = alone.row_of("gpu-files", about, lambda options: iter([{"status": "measured"}]), options)
+    assert list(rows) == [about | {"status": "measured"}]
 
 
 @pytest.fixture
