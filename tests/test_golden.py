@@ -14,11 +14,12 @@ from tests.golden.checkpoint import golden_checkpoint
 from tests.golden.samples import PAGE, RECORD, SAMPLES
 
 FOLDER = Path(__file__).parent / "golden"
-EARLIER = [n for n, row in levels.LEVELS.items() if row.numerics > 1]  # which files of numerics versions 1 and 2 have
-WITH_MODEL = [n for n, row in levels.LEVELS.items() if row.needs_language_model]
-LONG = [
-    n for n in levels.LEVELS if n not in EARLIER
-]  # which small files with an index have, written before short streams
+EARLIER = {  # numerics versions by level
+    **dict.fromkeys((1, 2, 3, 4), (1,)),
+    **dict.fromkeys((5, 6), (1, 2, 3)),
+    **dict.fromkeys((7, 8, 9), (1, 2, 4, 6)),
+}
+LONG = (1, 2, 3, 4)  # levels of which small files with an index are kept, written before short streams
 SLOW = (("words", 9), ("prose", 8))  # long texts, of which another of the levels 7 to 9 has each
 
 
@@ -37,24 +38,16 @@ def test_golden_files_decode_and_are_still_written(name, level):
 
 
 @pytest.mark.parametrize(
-    ("name", "level"),
+    ("name", "level", "numerics"),
     [
-        pytest.param(name, level, marks=[pytest.mark.slow] * (level in (8, 9) or (name, level) == ("words", 7)))
+        pytest.param(name, level, numerics, marks=[pytest.mark.slow] * (level > 7 or (name, level) == ("words", 7)))
         for name in SAMPLES
-        for level in EARLIER
+        for level, versions in EARLIER.items()
+        for numerics in versions
     ],
 )
-@pytest.mark.parametrize("numerics", [1, 2])
 def test_golden_files_of_earlier_numerics_versions_decode(name, level, numerics):
     assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics{numerics}.sqz").read_bytes()) == SAMPLES[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "level"),
-    [pytest.param(name, level, marks=[pytest.mark.slow] * (level > 7)) for name in SAMPLES for level in WITH_MODEL],
-)
-def test_golden_files_of_numerics_version_4_decode(name, level):
-    assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics4.sqz").read_bytes()) == SAMPLES[name]
 
 
 def test_a_golden_file_with_repeats_decodes_and_is_still_written():
@@ -70,9 +63,14 @@ def test_golden_files_in_batches_decode_and_are_still_written(name):
     assert samples.in_batches(SAMPLES[name]) == coded, "the format changed: it needs a new numerics version"
 
 
+def test_a_golden_file_with_repeats_of_numerics_version_6_decodes():
+    assert squeeze.decompress((FOLDER / "repeats.8.numerics6.sqz").read_bytes(), threads=2) == samples.REPEATS
+
+
+@pytest.mark.parametrize("numerics", [3, 5])
 @pytest.mark.parametrize("name", samples.BATCHES)
-def test_golden_files_in_batches_of_numerics_version_3_decode(name):
-    assert squeeze.decompress((FOLDER / f"{name}.8.numerics3.sqz").read_bytes(), threads=2) == SAMPLES[name]
+def test_golden_files_in_batches_of_earlier_numerics_versions_decode(name, numerics):
+    assert squeeze.decompress((FOLDER / f"{name}.8.numerics{numerics}.sqz").read_bytes(), threads=2) == SAMPLES[name]
 
 
 @pytest.mark.parametrize("level", LONG)
@@ -103,6 +101,13 @@ def test_a_golden_dictionary_that_changes_the_network_decodes_and_is_still_writt
     assert samples.tuned_dictionary() == file.read_bytes()
 
 
+def test_a_golden_dictionary_of_numerics_version_3_decodes_and_still_codes_the_same():
+    file = FOLDER / "dictionary.5.numerics3.sqzp"
+    record = (FOLDER / "dictionary.5.numerics3.record.sqz").read_bytes()
+    assert squeeze.decompress(record, dictionary=file) == PAGE % 77
+    assert squeeze.compress(PAGE % 77, dictionary=file) == record
+
+
 def test_a_golden_dictionary_of_numerics_version_2_decodes_and_still_codes_the_same():
     """It changes the network that there was then."""
     file = FOLDER / "dictionary.5.numerics2.sqzp"
@@ -123,11 +128,12 @@ def test_files_have_nothing_to_do_with_torch():
 
 def test_every_golden_file_is_tested():
     known = {f"{name}.{level}.sqz" for name in SAMPLES for level in levels.LEVELS}
-    known |= {f"{name}.{level}.numerics{n}.sqz" for name in SAMPLES for level in EARLIER for n in (1, 2)}
+    known |= {f"{name}.{level}.numerics{n}.sqz" for name in SAMPLES for level in EARLIER for n in EARLIER[level]}
     known |= {f"{name}.{level}.long.sqz" for name in SAMPLES for level in LONG}
-    known |= {f"{name}.8.{form}.sqz" for name in samples.BATCHES for form in ("batches", "numerics3")}
-    known |= {f"{name}.{level}.numerics4.sqz" for name in SAMPLES for level in WITH_MODEL} | {"repeats.8.sqz"}
-    known |= {f"dictionary.5.{part}.sqz" for part in ("numerics1", "numerics2", "numerics2.record", "record")}
+    known |= {f"{name}.8.{form}.sqz" for name in samples.BATCHES for form in ("batches", "numerics3", "numerics5")}
+    known |= {"repeats.8.sqz", "repeats.8.numerics6.sqz"}
+    parts = ("numerics1", "numerics2", "numerics2.record", "numerics3.record", "record")
+    known |= {f"dictionary.5.{part}.sqz" for part in parts}
     assert {path.name for path in FOLDER.glob("*.sqz")} == known
 
 

@@ -1,7 +1,7 @@
-"""`python -m training.mixers`: the dictionaries of the package, from samples of the corpus.
+"""`python -m training.mixers`: the dictionaries of the package, from samples of the corpus or of wheels (wheels.py).
 
-Mixers and adaptive maps beside the network learn from documents of all kinds, each coded by itself as a file would be.
-Run it after a new network is in its place: they are made for it.
+Mixers and adaptive maps, beside the network where there is one, learn from documents of all kinds, or from pieces of
+programs, each coded by itself as a file would be. Run it after a new network is in its place: they are made for it.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,19 @@ import click
 import numpy as np
 from safetensors.numpy import save_file
 
+from squeeze.codecs.bitmodels import coder as arithmetic
+from squeeze.codecs.bytewise import coder as bytewise, taught
+from squeeze.codecs.bytewise.arrays import ByteModel, build_model
 from squeeze.codecs.deep.learned import Start
+from squeeze.codecs.presets import BY_LEVEL, TAUGHT, Preset
 from squeeze.codecs.stream import built_in, dictionary_file, levels, training
 from squeeze.codecs.stream.container import Content
-from training import corpus as corpora
+from training import corpus as corpora, wheels as programs
 from training.streams import text
 
 _LENGTHS = 2_048, 8_192, 32_768  # bytes that are taken of a document: small files are learned from as much as large
-_TEXT = Content("text")
+_ROWS = 8192  # of adaptive probability maps that are kept, at levels 1 to 3
+_APM_ROWS = {4: 16_384, 5: 4096, 6: 4096}  # and at levels 4 to 6: beside a network more bring little
 
 
 def samples(corpus: Path, size: int, seed: int = 1) -> list[np.ndarray]:
@@ -42,11 +47,28 @@ def _of_kind(split: corpora.Split, kind: int, size: int, generator: np.random.Ge
             return
 
 
-def make(level: int, pieces: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """The file's tensors: what a level's mixers learn from these, beginning with nothing."""
-    preset = dictionary_file.preset_of(level, levels.level(level).numerics, _TEXT)
-    known = training.learn(pieces, sum(piece.size for piece in pieces), replace(preset, taught=""), 0, Start(None, ()))
+def make(level: int, kind: str, pieces: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """The file's tensors: what a level's models for a kind of content learn from these, beginning with nothing."""
+    if level in BY_LEVEL:
+        return taught.tensors_of(_learned(pieces, BY_LEVEL[level][kind]), _ROWS)
+    preset = dictionary_file.preset_of(level, levels.level(level).numerics, Content(kind))
+    size, fresh = sum(piece.size for piece in pieces), replace(preset, taught="")
+    known = training.learn(pieces, size, fresh, 0, Start(None, ()), apm_rows=_APM_ROWS[level])
     return {f"matrix.{k:02}": _narrow(matrix) for k, matrix in enumerate(dictionary_file.matrices(known, preset))}
+
+
+def _learned(pieces: list[np.ndarray], preset: Preset) -> ByteModel:
+    """A model of levels 1 to 3 that has coded each piece as a file of its own."""
+    model = None
+    for piece in pieces:
+        fresh = build_model(piece.copy(), preset)
+        model = fresh if model is None else fresh._replace(**{name: getattr(model, name) for name in taught.KEPT})
+        coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
+        arithmetic.start_encoder(coder)
+        bytewise.code(model, coder, coded, 0, piece.size, False)
+    if model is None:
+        raise click.UsageError("there is nothing to learn from")
+    return model
 
 
 def _narrow(matrix: np.ndarray) -> np.ndarray:
@@ -56,16 +78,27 @@ def _narrow(matrix: np.ndarray) -> np.ndarray:
 
 
 @click.command()
-@click.option("--corpus", type=click.Path(path_type=Path, exists=True), required=True, help="What prepare wrote.")
-@click.option("--into", type=click.Path(path_type=Path), default=built_in.FOLDER, help="A folder; the package's.")
+@click.option("--corpus", type=click.Path(path_type=Path, exists=True), help="What prepare wrote: for text.")
+@click.option("--wheels", type=click.Path(path_type=Path, exists=True), help="A folder of them, in place of a corpus.")
+@click.option("--kind", type=click.Choice(TAUGHT), default="text", show_default=True, help="Of content.")
+@click.option("--into", type=click.Path(path_type=Path), help="A folder; else those of the package.")
 @click.option("--megabytes", default=4.0, show_default=True, help="How much to learn from.")
-@click.option("--level", type=click.Choice(["5", "6"]), multiple=True, default=("5", "6"), show_default=True)
-def main(corpus: Path, into: Path, megabytes: float, level: tuple[str, ...]) -> None:
-    """Write text.LEVEL.safetensors for each level."""
-    pieces = samples(corpus, round(megabytes * 1e6))
+@click.option("--level", type=click.Choice([*"123456"]), multiple=True, default=("5", "6"), show_default=True)
+def main(
+    corpus: Path | None, wheels: Path | None, kind: str, into: Path | None, megabytes: float, level: tuple[str, ...]
+) -> None:
+    """Write KIND.LEVEL.safetensors for each level."""
+    size = round(megabytes * 1e6)
+    if wheels is not None and corpus is None:
+        pieces = programs.samples(wheels, kind, size)
+    elif corpus is not None and wheels is None and kind == "text":
+        pieces = samples(corpus, size)
+    else:
+        raise click.UsageError("give either --wheels, or --corpus for text")
     for one in level:
-        target = into / f"text.{one}{built_in.SUFFIX}"
-        save_file(make(int(one), pieces), target)
+        folder = into or (taught.FOLDER if int(one) in BY_LEVEL else built_in.FOLDER)
+        target = folder / f"{kind}.{one}{built_in.SUFFIX}"
+        save_file(make(int(one), kind, pieces), target)
         click.echo(f"wrote {target}: {target.stat().st_size:,} bytes")
 
 

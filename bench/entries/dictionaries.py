@@ -1,5 +1,7 @@
 """Trained dictionaries, and networks trained on samples, on small records."""
 
+from pathlib import Path
+
 from bench.entries.files import left_out
 from bench.entry import Entry, option, time
 from bench.tables import Column, Listing, Pivot, Row, percent
@@ -102,9 +104,54 @@ TRAIN_MINUTES = Entry(
     },
 )
 
+TAUGHT = Entry(
+    measures="what models were taught brings to prefixes of files; or dictionaries for a kind of content (--train)",
+    minutes=15,
+    key=("kind", "first", "level", "text"),
+    options=(
+        option("files", nargs="*", type=Path, help="else files of every kind below a folder"),
+        option("--folder", type=Path, default=Path("/usr"), help="that one (/usr)"),
+        option("--count", type=int, default=120, help="how many of those (120)"),
+        option("--levels", default="1,2,3,4,5,6", help="with commas between them (1,2,3,4,5,6)"),
+        option("--prefixes", default="2000,16000", help="bytes of each file (2000,16000)"),
+        option("--train", type=Path, help="a folder of files that dictionaries are made of"),
+        option("--ending", default=".py", help="of their names, and of those that are measured (.py)"),
+    ),
+    quick="--count 12 --levels 1,4 --prefixes 2000",
+    tables={
+        "taught": Listing(
+            (
+                Column("content", "kind"),
+                Column("files", "files"),
+                Column("first bytes", "first", ","),
+                Column("level", lambda row: f"-{row['level']}"),
+                Column("bytes without", "without", ","),
+                Column("and with", "with", ","),
+                Column("mean of the files' ratios", percent("mean ratio", 1)),
+                Column("worst", percent("worst", 1)),
+            ),
+            where=lambda row: row["text"] is None,
+            order=lambda row: (row["kind"], row["first"], row["level"]),
+        ),
+        "taught-texts": Listing(
+            (
+                Column("files", lambda row: f"{row['files']} {row['kind']}"),
+                Column("first bytes", "first", ","),
+                Column("level", lambda row: f"-{row['level']}"),
+                Column("text of the dictionary", lambda row: f"{row['text'] >> 10} KiB" if row["text"] else "none"),
+                Column("bytes without", "without", ","),
+                Column("and with", "with", ","),
+                Column("mean of the files' ratios", percent("mean ratio", 1)),
+            ),
+            where=lambda row: row["text"] is not None,
+            order=lambda row: (row["kind"], row["first"], row["level"], row["text"]),
+        ),
+    },
+)
 
 ENTRIES = {
     "ablate-dictionary": ABLATE_DICTIONARY,
     "priors": PRIORS,
+    "taught": TAUGHT,
     "train-minutes": TRAIN_MINUTES,
 }

@@ -4,7 +4,7 @@ The tables here are part of the format: a change to them changes the coded
 bytes, so it needs a new numerics version.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Contexts = tuple[tuple[int, int, int], ...]
 
@@ -64,6 +64,7 @@ class Preset:
     matches: tuple[int, ...]  # least match lengths
     selectors: int  # of mixer weight sets
     slot_bits: int  # the most cache lines of context slots, as a power of two
+    taught: str = ""  # which file of the package they begin with (codecs/bytewise/taught.py), if any
 
 
 def _of_kinds(
@@ -111,3 +112,10 @@ LARGE = _of_kinds(
     selectors=3,
     slot_bits=23,
 )
+BY_LEVEL = {1: SMALL, 2: MEDIUM, 3: LARGE}
+TAUGHT = "text", "executable"  # kinds of content whose models begin with what comes with the package
+
+
+def preset(level: int, kind: str) -> Preset:
+    """The models of a level from 1 to 3 for a kind of content."""
+    return replace(BY_LEVEL[level][kind], taught=f"{kind}.{level}" if kind in TAUGHT else "")

@@ -1,4 +1,4 @@
-"""Files of numbers that are installed with the package, and without which levels 5 to 9 cannot work."""
+"""Files of numbers that are installed with the package, and without which no level works."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,11 @@ import xxhash
 
 from squeeze.errors import SqueezeError
 
-_TYPES = {"I8": np.int8, "U8": np.uint8, "I16": np.int16, "I32": np.int32, "F32": np.float32}
+_TYPES = {"I8": np.int8, "U8": np.uint8, "I16": np.int16, "I32": np.int32, "U32": np.uint32, "F32": np.float32}
 
 
 def tensors(file: Path, checksum: int) -> dict[str, np.ndarray]:
-    """Those of a safetensors file, whose XXH3-64 is known: the way back of levels 5 and 6 needs no more packages.
+    """Those of a safetensors file, whose XXH3-64 is known: the way back needs no more packages.
 
     Raises SqueezeError where it is another file, or none.
     """

@@ -19,7 +19,7 @@ def test_what_is_built_in_is_left_out_in_parts_and_as_a_whole() -> None:
     assert found["nothing"].start and not found[TAUGHT].start
     assert [found[name].preset.network for name in found][:4] == [2, 0, 2, False]
     assert not any(preset.taught for preset in (found[BUILT_IN].preset, found[TAUGHT].preset))
-    assert BUILT_IN not in {variant.without for variant in variants(4, "text", each=False)}
+    assert BUILT_IN not in {variant.without for variant in variants(4, "table", each=False)}
 
 
 def test_the_parts_of_a_dictionary(tmp_path: Path) -> None:

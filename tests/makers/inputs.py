@@ -4,6 +4,9 @@ import pydoc_data.topics
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from squeeze.codecs.stream import blocks
 
 _VOCABULARY = "the of and a to in is it that was for on with as by at from his her not but"
 
@@ -61,6 +64,18 @@ def machine_code(calls: int) -> bytes:
         out += b"\x48\x89\xe5\x53\x90" + bytes([i % 7]) + b"\xe8"
         out += ((target - len(out) - 4) & 0xFFFFFFFF).to_bytes(4, "little")
     return bytes(out)
+
+
+def program(count: int) -> bytes:
+    """Bytes of a program for x86 that numpy brings, calls made absolute; skips a test where there is none."""
+    for path in sorted(Path(np.__file__).parent.rglob("*.so")):
+        raw = np.fromfile(path, np.uint8)
+        for start in range(0, raw.size - count, count):
+            piece = raw[start : start + count].copy()
+            if blocks.content(piece).kind == "executable":
+                blocks.calls_to_absolute(piece)
+                return piece.tobytes()
+    pytest.skip("numpy has no program for x86 here")
 
 
 SPECIAL_TOKENS = b"<|endoftext|><|im_start|>user\n<s></s><unk>[CLS][PAD]<pad>" * 3

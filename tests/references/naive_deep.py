@@ -54,10 +54,35 @@ def preset_of(level, numerics, kind):
     return contexts, [int(x) for x in sizes[1].split(", ")], selectors, most
 
 
+def rows_of(*titles):
+    """7.1: the rows of the table with these first titles."""
+    text = FORMAT.read_text().split("### 7.1 ")[1].split("\n###")[0]
+    table = text.split("| " + " | ".join(titles) + " |")[1].split("\n\n")[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+
+
+def row_of(titles, *wanted):
+    """That for a level, numerics version and content; None where there is none."""
+    for row in rows_of(*titles):
+        if all(one in cell.split(", ") for one, cell in zip(wanted, row, strict=False)):
+            return row
+    return None
+
+
+def network_of(level, numerics, kind):
+    """7.1: the number of the network, 0 where there is none."""
+    if level == 4 or numerics == 1:
+        return 0
+    found = row_of(("Level", "Numerics version", "Content", "Byte model"), str(level), str(numerics), kind)[3]
+    return int(found.partition("network ")[2] or 0)
+
+
 @cache
-def known_of(level):
-    """7.1: what models begin with that have a network."""
-    return naive_dictionary.read_tensors(FORMAT.parents[1] / f"squeeze/codecs/stream/text.{level}.safetensors")
+def known_of(level, numerics, kind):
+    """7.1: what models begin with, None where that is nothing."""
+    titles = ("Level", "Numerics version", "Content", "File", "XXH3-64")
+    row = row_of(titles, str(level), str(numerics), kind)
+    return row and naive_dictionary.read_tensors(FORMAT.parents[1] / "squeeze/codecs/stream" / row[3].strip("`"))
 
 
 class Registers(dict):
@@ -153,8 +178,8 @@ class Decoder:
     def __init__(self, level, numerics, kind, record, size, dictionary=None):
         """dictionary: what a file of 13.1 without text knows, and the tensors of its network."""
         if level > 6:  # section 6
-            level, numerics = 6, 2 if numerics < 4 else 3
-        number = numerics - 1 if level > 4 and kind != "table" else 0
+            level, numerics = 6, 2 if numerics < 4 else 3 if numerics < 7 else 7
+        number = network_of(level, numerics, kind)
         self.contexts, matches, self.sets, most = preset_of(level, numerics, kind)
         self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
         self.contexts = list(chain(*self.contexts))
@@ -183,8 +208,9 @@ class Decoder:
             first[[4 * self.n, own]] = 0.5
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
-        if self.network and kind == "text":
-            self.begin_with(known_of(level), maps=dictionary is None)
+        known = known_of(level, numerics, kind)
+        if known:
+            self.begin_with(known, maps=dictionary is None)
         if dictionary:
             self.begin_with(dictionary[0])
         self.top_prediction = self.byte_index = 0

@@ -7,8 +7,9 @@ import numpy as np
 from squeeze.codecs.bitmodels import coder as arithmetic, meter as meters
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.bytewise import measure
-from squeeze.codecs.bytewise.arrays import ByteModel, build_model
+from squeeze.codecs.bytewise.arrays import ByteModel
 from squeeze.codecs.bytewise.model import code_byte
+from squeeze.codecs.bytewise.taught import started_model
 from squeeze.codecs.presets import Preset
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
@@ -44,7 +45,7 @@ def code(
 
 def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress = None) -> bytes | None:
     """The coded form of uint8 `data`, or None where it would not be shorter."""
-    model = build_model(data.copy(), preset, record)
+    model = started_model(data.copy(), preset, record)
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
     for begin, end in _steps(data.size):
@@ -67,7 +68,7 @@ def decode(
     """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so. A recorder
     measures what each cost."""
     data = np.zeros(length, np.uint8)
-    model = build_model(data, preset, record)
+    model = started_model(data, preset, record)
     meter = (recorder.start(length, [measure.input_names(preset, model.inputs.size)]),) if recorder else ()
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(payload), np.uint8)
     arithmetic.start_decoder(coder, coded)

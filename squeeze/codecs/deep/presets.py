@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from squeeze.codecs.bitmodels import context_state as state
 from squeeze.codecs.bitmodels.ssm_arrays import Sizes
+from squeeze.codecs.presets import TAUGHT
 
 Context = tuple[int, int, int, int]
 _ALL = (1 << 64) - 1
@@ -211,12 +212,17 @@ def group_of(context: Context) -> int:
     return 1 if registers <= _OF_WORDS else 2
 
 
-def preset(level: int, kind: str, network: int = 2) -> DeepPreset:
-    """The models of a level from 4 to 6 for a kind of content, those of 5 and 6 beside the network of this number."""
-    table = CONTEXTS[kind]
+NUMERICS = 7  # the newest version of these models
+
+
+def preset(level: int, kind: str, numerics: int = NUMERICS) -> DeepPreset:
+    """The models of a level from 4 to 6 for a kind of content, as a numerics version of it has them: before version 7
+    level 4 was not taught, and the others for text alone; at level 5 the network was beside executables, too."""
+    table, latest = CONTEXTS[kind], numerics == NUMERICS
+    taught = f"{kind}.{level}" if kind in TAUGHT and (latest or (level > 4 and kind == "text")) else ""
     if level == 4:
         contexts = (table[name] for name in _FAST[kind])
-        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES)
+        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, taught=taught)
     buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
     if level == 5 and kind == "text":
         table = {name: context for name, context in table.items() if name not in _LEFT_OUT}
@@ -225,9 +231,9 @@ def preset(level: int, kind: str, network: int = 2) -> DeepPreset:
         if kind == "text":
             buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
     selectors = 7 if level == 5 and kind == "text" else _SELECTORS[level]
-    taught = f"text.{level}" if kind == "text" else ""
-    beside = network if kind != "table" else 0
-    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, beside, taught)
+    alone = kind == "table" or (latest and (level, kind) == (5, "executable"))
+    network = 0 if alone else 1 if numerics == 2 else 2
+    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, taught)
 
 
 def first_preset(level: int, kind: str) -> DeepPreset:

@@ -1,6 +1,6 @@
-"""What mixers and adaptive maps beside the pretrained network begin with: dictionaries without text, of the package.
+"""What mixers and adaptive maps of levels 4 to 6 begin with: dictionaries without text, of the package.
 
-Coding samples of the network's training corpus taught them; training/mixers.py makes them. Their files have the
+Coding samples taught them; training/mixers.py makes them. Their files have the
 integers of a dictionary's file as they are, since decoding those would take longer than a small file.
 """
 
@@ -17,8 +17,12 @@ from squeeze.codecs.stream import dictionary_file
 FOLDER = Path(__file__).parent
 SUFFIX = ".safetensors"
 CHECKSUMS = {  # XXH3-64 of the files: other ones give other bytes
+    "text.4": 0x9A1DC13AF8574B96,
     "text.5": 0xC66E711D76163143,
     "text.6": 0xD88B85AC6EECA75C,
+    "executable.4": 0xDCBF612F1FAE3D18,
+    "executable.5": 0x578D4D0E45756191,
+    "executable.6": 0xF858AFE9A3643639,
 }
 
 

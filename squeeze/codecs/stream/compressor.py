@@ -76,7 +76,7 @@ def compress_stream(
     runs the model: "auto" (all GPUs, where there are some), "cpu", "cuda" (all GPUs) or "cuda:N"; the file is the same.
     `dictionary` (`prior` by its older name) is a Dictionary that `train` made, or its file's path: it sets the level,
     and is needed again to decompress. Or it names what is built in, which is not: "auto" (None) begins each block as
-    the level has it for what it seems to hold, "text" as levels 5 and 6 have it for text, "none" with nothing built in.
+    the level has it for what it seems to hold, "text" as levels 1 to 6 have it for text, "none" with nothing built in.
     `progress(n)` is told of n more raw bytes coded or verified.
     """
     settings, size = prepare(level, threads, block_size, either(dictionary, prior), LanguageOptions(**language))
@@ -164,7 +164,7 @@ def _smallest(
 ) -> bytes:
     """The smallest stream of those at a level and at lower ones; of equals that of the level."""
     streams = [_alone(raw, settings, size, verify, progress)]
-    streams += [_alone(raw, Settings(row, settings.threads), size, verify, None) for row in lower]
+    streams += [_alone(raw, replace(settings, level=row), size, verify, None) for row in lower]
     return min(streams, key=len)
 
 

@@ -45,11 +45,11 @@ class TextModel:
         return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16, batch or 0, self.repeats)
 
 
-def _deep(number: int, kind: str, network: int = 2) -> "DeepPreset":
+def _deep(number: int, kind: str, numerics: int = 7) -> "DeepPreset":
     # Start-up: what levels 4 to 6 compile takes a tenth of a second to load, which other levels do without.
     from squeeze.codecs.deep.presets import preset
 
-    return preset(number, kind, network)
+    return preset(number, kind, numerics)
 
 
 def _first_deep(number: int, kind: str) -> "DeepPreset":
@@ -95,38 +95,49 @@ class Level:
 
 _UNREAD = Beside(4, 1 << 18, kind="text", unread=True)
 _ROWS = (
-    Level(1, "context mixing, small", 550_000, presets.SMALL.__getitem__),
+    Level(1, "context mixing, small", 550_000, partial(presets.preset, 1), numerics=7),
     Level(
-        2, "context mixing, medium", 400_000, presets.MEDIUM.__getitem__, beside=Beside(1, 1 << 17, 1 << 16, "other")
+        *(2, "context mixing, medium", 400_000, partial(presets.preset, 2)),
+        numerics=7,
+        beside=Beside(1, 1 << 17, 1 << 16, "other"),
     ),
-    Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__, beside=Beside(2, 1 << 16)),
-    Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, beside=Beside(3, 1 << 18)),
-    Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 3, beside=_UNREAD),
-    Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 3, beside=_UNREAD),
-    Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 6, TextModel(512, 64, 1 << 13, 16)),
-    Level(8, "language model", 1_400, partial(_deep, 6), False, 6, TextModel(1024, 16, 1 << 14, 4)),
-    Level(9, "language model, long window", 700, partial(_deep, 6), False, 6, TextModel(4096, 4, 1 << 18, 1)),
+    Level(3, "context mixing, large", 300_000, partial(presets.preset, 3), numerics=7, beside=Beside(2, 1 << 16)),
+    Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, 7, beside=Beside(3, 1 << 18)),
+    Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 7, beside=_UNREAD),
+    Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 7, beside=_UNREAD),
+    Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 7, TextModel(512, 64, 1 << 13, 16)),
+    Level(8, "language model", 1_400, partial(_deep, 6), False, 7, TextModel(1024, 16, 1 << 14, 4)),
+    Level(9, "language model, long window", 700, partial(_deep, 6), False, 7, TextModel(4096, 4, 1 << 18, 1)),
 )
 LEVELS = {row.number: row for row in _ROWS}
 _WITH_TEXT = [(row, row.text) for row in _ROWS if row.text is not None]
 _WITH_ALL = [(row, replace(text, repeats=False)) for row, text in _WITH_TEXT]  # all entries go through the model
 _EARLIER = (  # what files were written by before
+    *(replace(LEVELS[number], models=presets.BY_LEVEL[number].__getitem__, numerics=1) for number in (1, 2, 3)),
     *(replace(LEVELS[number], models=partial(_first_deep, number), numerics=1) for number in (5, 6)),
-    *(replace(LEVELS[number], models=partial(_deep, number, network=1), numerics=2) for number in (5, 6)),
+    *(
+        replace(LEVELS[number], models=partial(_deep, number, numerics=numerics), numerics=numerics)
+        for number, numerics in ((4, 1), (5, 2), (5, 3), (6, 2), (6, 3))
+    ),
     *(
         replace(row, models=presets.LARGE.__getitem__, numerics=1, text=replace(text, arithmetic=1))
         for row, text in _WITH_ALL
     ),
     *(
-        replace(row, models=partial(_deep, 6, network=1), numerics=numerics, text=replace(text, in_batches=batches))
+        replace(
+            row,
+            models=partial(_deep, 6, numerics=of_bytes),
+            numerics=numerics,
+            text=replace(text, in_batches=batches),
+        )
         for row, text in _WITH_ALL
-        for numerics, batches in ((2, False), (3, True))
+        for numerics, of_bytes, batches in ((2, 2, False), (3, 2, True), (4, 3, False), (5, 3, True))
     ),
-    *(replace(row, numerics=4, text=text) for row, text in _WITH_ALL),
+    *(replace(row, models=partial(_deep, 6, numerics=3), numerics=6) for row, _ in _WITH_TEXT),
 )
 
 _IN_BATCHES = {  # what files are written by where that is asked for
-    row.number: replace(row, numerics=5, text=replace(text, in_batches=True)) for row, text in _WITH_ALL
+    row.number: replace(row, numerics=8, text=replace(text, in_batches=True)) for row, text in _WITH_ALL
 }
 
 
@@ -148,10 +159,9 @@ def of_file(number: object, numerics: object) -> Level | None:
 
 
 def has_built_in(row: Level, kind: str) -> bool:
-    """Whether models of this kind of content begin with a dictionary of the package, and no language model is before
+    """Whether models of this kind of content begin with what comes with the package, and no language model is before
     them."""
-    models = row.models(kind)
-    return row.text is None and not isinstance(models, Preset) and bool(models.taught)
+    return row.text is None and bool(row.models(kind).taught)
 
 
 def without_built_in(row: Level) -> Level:
@@ -175,10 +185,12 @@ def with_those_beside(
     row: Level, size: int, kind: Callable[[], str], unread: Callable[[], bool] = lambda: False
 ) -> list[Level]:
     """The levels that an input of `size` raw bytes is coded at: the one asked for, and lower ones where it is small.
-    `kind` looks at what it holds, and `unread` at whether the network does not read that, which take a while."""
-    rows = [row]
+    `kind` looks at what it holds, and `unread` at whether the network does not read that, which take a while. Beside
+    a row that has nothing built in there are such rows."""
+    rows, bare = [row], row not in LEVELS.values()
     while (beside := rows[-1].beside) and beside.serves(size, kind, unread):
-        rows.append(level(beside.level))
+        lower = level(beside.level)
+        rows.append(without_built_in(lower) if bare else lower)
     return rows
 
 

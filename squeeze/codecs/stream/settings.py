@@ -74,7 +74,7 @@ def begun(settings: Settings, name: str) -> Settings:
     if name == NONE:
         return replace(settings, level=levels.without_built_in(settings.level))
     if not levels.has_built_in(settings.level, name):
-        raise LevelError(f"the built-in dictionary {name} belongs to levels 5 and 6")
+        raise LevelError(f"the built-in dictionary {name} belongs to levels 1 to 6")
     return replace(settings, content=Content(name))
 
 

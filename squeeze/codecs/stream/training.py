@@ -206,9 +206,15 @@ def _joined(pieces: list[np.ndarray]) -> np.ndarray:
 
 
 def learn(
-    pieces: list[np.ndarray], size: int, preset: DeepPreset, record: int, start: Start, progress: Progress = None
+    pieces: list[np.ndarray],
+    size: int,
+    preset: DeepPreset,
+    record: int,
+    start: Start,
+    progress: Progress = None,
+    apm_rows: int = _APM_ROWS,
 ) -> Learned:
-    """Code about `size` bytes of pieces, taken evenly; what is left in what has no memory."""
+    """Code about `size` bytes of pieces, taken evenly; what is left in what has no memory, so many rows of maps."""
     every = max(round(sum(piece.size for piece in pieces) / size), 1)
     chosen = pieces[every // 2 :: every]
     total = max(sum(piece.size for piece in chosen), 1)
@@ -223,15 +229,15 @@ def learn(
         deep.code(model, network, coder, coded, start.text.size, model.data.size, False)
         if progress:
             progress(piece.size)
-    return _gathered(model)
+    return _gathered(model, apm_rows)
 
 
-def _gathered(model: DeepModel) -> Learned:
+def _gathered(model: DeepModel, apm_count: int) -> Learned:
     width = model.inputs.size
     rows = _first(model.visits, _ROWS)
     apms = model.apms ^ mixer.IDENTITY
     moved = np.abs(apms.astype(np.int64) - mixer.IDENTITY).sum(1)
-    apm_rows = _first(moved, _APM_ROWS)
+    apm_rows = _first(moved, apm_count)
     return Learned(
         rows=rows,
         visits=model.visits[rows],

@@ -71,11 +71,11 @@ def test_files_of_a_dictionary_that_changes_the_network_decode_as_they_are_speci
     file = samples.tuned_dictionary()
     coded = squeeze.compress(raw := samples.PAGE % 77, dictionary=squeeze.Dictionary.from_bytes(file))
     block = read_index(io.BytesIO(coded))[0].blocks[0]
-    fresh = Decoder(5, 3, "text", 0, len(raw))
+    fresh = Decoder(5, 7, "text", 0, len(raw))
     logits = -(-(fresh.sets + 1) // 16) * 16
     maps = [256 * fresh.n, 512 * fresh.n, 512 * len(fresh.matches), 32 * 192]
     known, added = naive_dictionary.read(file, fresh.weights[0, 0].size, logits, maps, matrix)
-    decoder = Decoder(5, 3, "text", 0, len(raw), (known, naive_recurrent.changed(added)))
+    decoder = Decoder(5, 7, "text", 0, len(raw), (known, naive_recurrent.changed(added)))
     assert decoder.decode(coded[-block.payload_length :]) == raw
 
 
@@ -90,15 +90,21 @@ def test_numerics_version_1_decodes_as_it_is_specified(raw, kind, record, level)
 
 
 @pytest.mark.parametrize(("raw", "kind"), [(TEXT, "text"), (BINARY, "other")], ids=["text", "binary"])
-@pytest.mark.parametrize("numerics", [2, 4])
+@pytest.mark.parametrize("numerics", [2, 4, 7])
 def test_blocks_that_are_not_tokenwise_decode_as_they_are_specified(raw, kind, numerics):
     """By the models of level 6."""
     assert is_read_as_specified(raw[:90], 8, numerics, kind, 0)
 
 
-@pytest.mark.parametrize("level", [5, 6])
-def test_numerics_version_2_decodes_as_it_is_specified(level):
-    assert is_read_as_specified(TEXT[:170], level, 2, "text", 0)
+@pytest.mark.parametrize(("level", "numerics"), [(4, 1), (5, 2), (6, 2), (5, 3), (6, 3)])
+def test_earlier_numerics_versions_decode_as_they_are_specified(level, numerics):
+    assert is_read_as_specified(TEXT[:170], level, numerics, "text", 0)
+
+
+@pytest.mark.parametrize(("level", "numerics"), [(4, 7), (5, 7), (6, 7), (5, 3)])
+def test_executables_decode_as_they_are_specified(level, numerics):
+    """At level 5 without a network, and beside one in version 3."""
+    assert is_read_as_specified(BINARY, level, numerics, "executable", 0)
 
 
 @pytest.mark.parametrize("level", [5, 6, 7])

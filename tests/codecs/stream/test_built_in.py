@@ -27,13 +27,14 @@ def test_the_files_are_those_of_the_format(name):
     assert shipped.tensors(built_in.FOLDER / f"{name}{built_in.SUFFIX}", built_in.CHECKSUMS[name])
 
 
-@pytest.mark.parametrize("level", [5, 6])
-def test_text_is_smaller_with_them(level):
-    preset = presets.preset(level, "text")
-    data = np.frombuffer(inputs.python_text(6_000), np.uint8)
+@pytest.mark.parametrize("level", [4, 5, 6])
+@pytest.mark.parametrize("kind", presets.TAUGHT)
+def test_files_are_smaller_with_them(kind, level):
+    preset = presets.preset(level, kind)
+    data = np.frombuffer(inputs.python_text(6_000) if kind == "text" else inputs.program(1 << 14), np.uint8)
     plain = coder.encode(data, replace(preset, taught=""))
     known = coder.encode(data, preset, start=built_in.start(preset))
-    assert len(known) < 0.985 * len(plain)
+    assert len(known) < 0.99 * len(plain)
     assert np.array_equal(coder.decode(known, data.size, preset, start=built_in.start(preset)), data)
 
 
@@ -63,13 +64,16 @@ def test_a_dictionary_without_text_is_read_as_specified(tmp_path):
 
 
 def test_what_comes_with_the_package_has_a_name():
-    assert set(BUILT_IN) - {AUTO, NONE} == {name.partition(".")[0] for name in built_in.CHECKSUMS}
+    kinds = {name.partition(".")[0] for name in built_in.CHECKSUMS}
+    assert set(BUILT_IN) - {AUTO, NONE} <= kinds == set(presets.TAUGHT)
 
 
-@pytest.mark.parametrize("level", [1, 3, 4])
-def test_levels_with_nothing_built_in_need_not_go_without(level):
-    data = inputs.PROSE[:700]
-    assert len({squeeze.compress(data, level, dictionary=name) for name in (None, AUTO, NONE)}) == 1
+@pytest.mark.parametrize("level", range(1, 7))
+def test_text_is_larger_without_what_is_built_in(level):
+    data = inputs.python_text(3_000)
+    plain, alone = (squeeze.compress(data, level, dictionary=name) for name in (AUTO, NONE))
+    assert len(plain) < 0.95 * len(alone)
+    assert squeeze.decompress(plain) == squeeze.decompress(alone) == data
 
 
 def test_without_what_is_built_in():
@@ -94,16 +98,12 @@ def test_what_is_no_text_begins_as_text():
     assert squeeze.decompress(sink.getvalue()) == squeeze.decompress(named) == data
 
 
-@pytest.mark.parametrize("level", [3, 4, 7])
-def test_levels_without_that_dictionary(level):
-    with pytest.raises(LevelError, match="the built-in dictionary text belongs to levels 5 and 6"):
-        squeeze.compress(b"abc", level, dictionary="text")
-
-
 def test_a_language_model_is_not_left_out():
+    with pytest.raises(LevelError, match="the built-in dictionary text belongs to levels 1 to 6"):
+        squeeze.compress(b"abc", 7, dictionary="text")
     with pytest.raises(LevelError, match="levels 7 to 9 do not go without what is built in: use one from 1 to 6"):
         squeeze.compress(b"abc", 7, dictionary=NONE)
-    for number in (5, 6):
+    for number in (4, 5, 6):
         assert levels.without_built_in(levels.level(number)).models("text").network == 0
 
 

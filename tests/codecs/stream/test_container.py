@@ -26,7 +26,7 @@ def coded():
 
 
 def header_with(**fields):
-    return container.header_bytes({"level": 1, "numerics": 1, **fields})
+    return container.header_bytes({"level": 1, "numerics": 7, **fields})
 
 
 def block_of(kind, raw, payload):
@@ -35,7 +35,7 @@ def block_of(kind, raw, payload):
 
 def test_the_index_tells_everything_without_decoding(coded):
     (stream,) = read_index(io.BytesIO(coded))
-    assert stream.header == {"level": 1, "numerics": 1}
+    assert stream.header == {"level": 1, "numerics": 7}
     assert (stream.raw_size, stream.coded_size) == (len(DATA), len(coded))
     assert stream.checksum == xxhash.xxh3_64_intdigest(DATA)
     for block in stream.blocks:
@@ -89,9 +89,9 @@ def test_bytes_after_the_end_are_noticed(coded, extra):
         (b"\xf5SQ\x01" + b"\xff" * 12, DamagedError, "a length in the file is impossible: the file is damaged"),
         (b"\xf5SQ\x01\x02{}\x00\x00", DamagedError, "the header is damaged: its checksum differs"),
         (
-            header_with(numerics=7) + b"\x00",
+            header_with(numerics=9) + b"\x00",
             FormatError,
-            "numerics version 7 is unknown: decompress with a newer squeeze",
+            "numerics version 9 is unknown: decompress with a newer squeeze",
         ),
         (
             header_with(level=8) + b"\x00",

@@ -145,7 +145,7 @@ def blocks() -> list[bytes]:
     return [raw[block.coded_offset : block.coded_offset + block.coded_length] for block in stream.blocks]
 
 
-HEADER = container.header_bytes({"level": 1, "numerics": 1})
+HEADER = container.header_bytes({"level": 1, "numerics": 7})
 
 
 def rebuilt(blocks: list[bytes], checksum: int) -> bytes:

@@ -1,0 +1,47 @@
+"""What models of levels 1 to 3 begin with: the files of the package, what they bring, and the format."""
+
+import numpy as np
+import pytest
+
+from squeeze.codecs import presets, shipped
+from squeeze.codecs.bytewise import coder, taught
+from tests.makers import inputs
+from tests.references.naive_levels import FORMAT, Decoder
+
+SAMPLES = {
+    "text": b'<p class="b">The first Word caf\xc3\xa9 of a line,\nand (some) words {in [it]} = 12.5;</p>\n' * 2,
+    "executable": b"\xe8\x10\x00\x00\x00\x89\xe5\x0f\x85\x20\x00\x00\x00\xff\xfe\x80" * 5 + bytes(range(90, 130)),
+    "other": bytes(40) + bytes(range(200, 256)) * 2,
+    "table": inputs.records(6),
+}
+
+
+@pytest.mark.parametrize("name", taught.CHECKSUMS)
+def test_the_files_are_those_of_the_format(name):
+    assert f"| `{name}{taught.SUFFIX}` | `0x{taught.CHECKSUMS[name]:016x}` |" in FORMAT.read_text()
+    assert shipped.tensors(taught.FOLDER / f"{name}{taught.SUFFIX}", taught.CHECKSUMS[name])
+
+
+def test_there_is_a_file_for_each_level_and_kind():
+    assert set(taught.CHECKSUMS) == {f"{kind}.{level}" for kind in presets.TAUGHT for level in presets.BY_LEVEL}
+
+
+@pytest.mark.parametrize("level", presets.BY_LEVEL)
+@pytest.mark.parametrize("kind", SAMPLES)
+@pytest.mark.parametrize("numerics", [1, 7])
+def test_blocks_decode_as_they_are_specified(kind, level, numerics):
+    preset = presets.preset(level, kind) if numerics == 7 else presets.BY_LEVEL[level][kind]
+    raw, record = SAMPLES[kind], 24 if kind == "table" else 0
+    coded = coder.encode(np.frombuffer(raw, np.uint8), preset, record)
+    assert coded is not None
+    assert Decoder(level, numerics, kind, record, len(raw)).decode(coded) == raw
+
+
+@pytest.mark.parametrize("level", presets.BY_LEVEL)
+@pytest.mark.parametrize(("kind", "share"), [("text", 0.9), ("executable", 0.98)])
+def test_small_files_are_smaller(level, kind, share):
+    data = np.frombuffer(inputs.python_text(6_000) if kind == "text" else inputs.program(1 << 14), np.uint8)
+    plain = coder.encode(data, presets.BY_LEVEL[level][kind])
+    known = coder.encode(data, presets.preset(level, kind))
+    assert len(known) < share * len(plain)
+    assert np.array_equal(coder.decode(known, data.size, presets.preset(level, kind)), data)

@@ -1,0 +1,185 @@
+"""Sections 5 and 6 of docs/format.md, levels 1 to 3, in Python: written from the text alone."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from tests.references.naive_bytewise import (
+    CLASS_OF,
+    NEXT,
+    SQUASH,
+    START,
+    STRETCH,
+    U64,
+    Coder,
+    Matches,
+    clamp,
+    learn_map,
+    mix,
+    squash,
+)
+
+FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
+NAMES = (
+    *("-", "OLDER", "WORD", "WORD_PAIR", "WORD_SKIP", "FOLLOWED", "RECORD", "POSITION", "CLASSES", "LINE"),
+    *("PREVIOUS_WORD", "WORD_BEFORE", "LINE_START", "LINE_ABOVE"),
+)
+
+
+def _rows(section, *wanted):
+    """Of the tables of a section, the rows whose first cells name what is wanted."""
+    text = FORMAT.read_text().split(f"### {section} ")[1].split("\n##")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    return [row for row in rows if all(one in cell.split(", ") for one, cell in zip(wanted, row, strict=False))]
+
+
+def preset_of(level, kind):
+    """6.1: contexts, least match lengths, selectors, slot_bits."""
+    lengths, selectors, lines = next(row for row in _rows("6.1", str(level)) if "^" in row[3])[1:]
+    found = re.findall(r"\((\S+) (\S+) (\S+)\)", _rows("6.1", str(level), kind)[0][2])
+    contexts = [(NAMES.index(name), int(mask, 16), int(history, 16)) for name, mask, history in found]
+    return contexts, [int(length) for length in lengths.split(", ")], int(selectors), int(lines.split("^")[1])
+
+
+@cache
+def known_of(level, numerics, kind):
+    """6.2: the tensors that models begin with, None where that is nothing."""
+    rows = _rows("6.2", str(level), str(numerics), kind)
+    return load_file(FORMAT.parents[1] / "squeeze/codecs/bytewise" / rows[0][3].strip("`")) if rows else None
+
+
+def _begun(fresh, above):
+    return [[min(max(e + (int(a) << 20), 0), 2**32 - 1) for e, a in zip(fresh, row, strict=True)] for row in above]
+
+
+class Decoder:
+    def __init__(self, level, numerics, kind, record, size):
+        self.contexts, matches, self.s, slot_bits = preset_of(level, kind)
+        self.n, self.size, self.record = len(self.contexts), size, record
+        self.line_bits = min(max((size * self.n // 4).bit_length(), 8), slot_bits)
+        self.lines, self.data = {}, bytearray()
+        self.r, self.followed = dict.fromkeys(("HISTORY", *NAMES[1:]), 0), {}
+        self.maps = [list(START) for _ in self.contexts]
+        self.matches = [Matches(least, size) for least in matches]
+        inputs = self.n + 2 * len(matches) + 1
+        self.weights = [np.full((rows, inputs), 12000, np.int64) for rows in (768, 2048, 256)[: self.s]]
+        self.final = np.full((256, self.s), 65536 // self.s, np.int64)
+        fresh = [min(SQUASH[128 * j], 2**32 - 1) for j in range(33)]
+        self.apm1, self.apm2, self.fresh = [list(fresh) for _ in range(256)], {}, fresh
+        known = known_of(level, numerics, kind)
+        if known:
+            self.begin_with(known, inputs)
+
+    def begin_with(self, known, inputs):
+        """6.2."""
+        weights = np.split(12000 + 256 * known["weights"].astype(np.int64), np.cumsum((768, 2048))[: self.s - 1])
+        self.weights = [rows[:, :inputs] for rows in weights]
+        self.final = known["final_weights"].astype(np.int64)
+        self.apm1 = _begun(self.fresh, known["apm1"])
+        self.apm2 = dict(zip(known["apm2_rows"].tolist(), _begun(self.fresh, known["apm2"]), strict=True))
+        self.maps = known["maps"].tolist()
+        for match, entries in zip(self.matches, known["match_maps"].tolist(), strict=True):
+            match.map = entries
+
+    def update_byte(self, c):
+        """5.3."""
+        r, q = self.r, len(self.data)
+        for count in (1, 2):
+            key = count, r["HISTORY"] & (1 << 8 * count) - 1
+            self.followed[key] = (self.followed.get(key, 0) << 8 | c) & 0xFFFF
+        r["OLDER"] = (r["OLDER"] << 8 | r["HISTORY"] >> 56) & U64
+        r["HISTORY"] = (r["HISTORY"] << 8 | c) & U64
+        one, two = (self.followed.get((count, r["HISTORY"] & (1 << 8 * count) - 1), 0) for count in (1, 2))
+        r.update({"FOLLOWED": one | two << 16, "POSITION": q, "CLASSES": (r["CLASSES"] << 4 | CLASS_OF[c]) & U64})
+        d = c + 32 if 65 <= c <= 90 else c
+        if 97 <= d <= 122 or d >= 128:
+            r["WORD"] = mix(r["WORD"], d)
+        elif r["WORD"]:
+            r.update({"WORD_BEFORE": r["PREVIOUS_WORD"], "PREVIOUS_WORD": r["WORD"], "WORD": 0})
+        r["WORD_PAIR"], r["WORD_SKIP"] = mix(r["WORD"], r["PREVIOUS_WORD"]), mix(r["WORD"], r["WORD_BEFORE"])
+        if self.record:
+            above, above2 = (self.data[q - k * self.record] if q >= k * self.record else 0 for k in (1, 2))
+            r["RECORD"] = above | above2 << 8 | q % self.record << 16
+            return
+        if c == 10:
+            r.update({"LINE_ABOVE": r["LINE_START"], "LINE_START": q})
+        column, over = q - r["LINE_START"], r["LINE_ABOVE"] + q - r["LINE_START"]
+        above = self.data[over] if over < r["LINE_START"] else 10
+        r["LINE"] = above | min(column, 255) << 8 | (self.data[r["LINE_START"]] if column else 0) << 16
+
+    def find_slots(self, salt):
+        """5.5."""
+        self.slots, self.node = [], 1
+        for hashed in self.hashes:
+            h = mix(hashed, salt)
+            line = self.lines.setdefault(h >> 20 & (1 << self.line_bits) - 1, [[0] * 16 for _ in range(4)])
+            slot = next((slot for slot in line if slot[0] == h >> 8 & 0xFF), None)
+            if slot is None:
+                slot = min(line, key=lambda slot: slot[1])
+                slot[:] = [h >> 8 & 0xFF] + [0] * 15
+            self.slots.append(slot)
+
+    def refine(self, row, x):
+        i, f = (x + 65536) >> 12, (x + 65536) & 4095
+        return (row[i] * (4096 - f) + row[i + 1] * f) >> 12
+
+    def bit(self, coder, partial, shift):
+        """5.9 and 5.10, and what follows a bit in 5.11."""
+        histories = [slot[self.node] for slot in self.slots]
+        x = [STRETCH[self.maps[k][h] >> 20] if h else 0 for k, h in enumerate(histories)]
+        known, found = 7 * sum(h > 0 for h in histories) // self.n, 0
+        for match in self.matches:
+            logit, tilt, tells = match.inputs(partial, shift)
+            found = found or tells
+            x += [logit, tilt]
+        x = np.array([*x, 1024], np.int64)
+        rows = [partial + (256 * (1 + (found & 1)) if found else 0)]
+        rows += [8 * (self.r["HISTORY"] & 0xFF) + shift, 16 * known + found]
+        sets = [weights[row] for weights, row in zip(self.weights, rows, strict=False)]
+        logits = [clamp(int(weights @ x) >> 16) for weights in sets]
+        final = self.final[partial]
+        logit = clamp(int(final @ np.array(logits)) >> 16)
+        row2 = self.apm2.setdefault(mix(self.r["HISTORY"] & 0xFFFF, partial) >> 48, list(self.fresh))
+        mixed, apms = squash(logit), (self.apm1[partial], row2)
+        p = (mixed + self.refine(apms[0], logit) + 2 * self.refine(apms[1], logit)) >> 2
+        bit = coder.decode(min(max(p, 1), 2**32 - 1))
+        target = 2**32 - 1 if bit else 0
+        for row, rate in zip(apms, (6, 5), strict=True):
+            i = (logit + 65536 + 2048) >> 12
+            row[i] += (target - row[i]) >> rate
+        for row, own in zip(sets, logits, strict=True):
+            row[:] += (((target - squash(own)) >> 16) * 10 * x + 2**21) >> 22
+        final += (((target - mixed) >> 16) * np.array(logits) + 2**21) >> 22
+        for k, slot in enumerate(self.slots):
+            slot[self.node] = NEXT[bit][slot[self.node]]
+            learn_map(self.maps[k], histories[k], bit, 511)
+        for match in self.matches:
+            match.update_bit(bit, shift)
+        return bit
+
+    def decode(self, coded):
+        coder = Coder(coded)
+        while len(self.data) < self.size:
+            history = self.r["HISTORY"]
+            of = [history if number == 0 else self.r[NAMES[number]] for number, _, _ in self.contexts]
+            self.hashes = [
+                mix(value & mask, mix(history & own, k))
+                for k, (value, (_, mask, own)) in enumerate(zip(of, self.contexts, strict=True))
+            ]
+            for match in self.matches:
+                match.expected = self.data[match.pointer] + 256 if match.pointer > 0 else 0
+            partial = 1
+            self.find_slots(0)
+            for shift in range(7, -1, -1):
+                bit = self.bit(coder, partial, shift)
+                partial, self.node = 2 * partial + bit, 2 * self.node + bit
+                if shift == 4:
+                    self.find_slots(partial)
+            self.data.append(partial & 255)
+            self.update_byte(partial & 255)
+            for match in self.matches:
+                match.update_byte(self.data)
+        return bytes(self.data)

@@ -1,0 +1,73 @@
+"""Samples out of wheels: of every ending, of programs alone, and what models learn from them."""
+
+import zipfile
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file
+
+from squeeze.codecs.stream import blocks
+from tests.makers import inputs
+from training import mixers, wheels
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with zipfile.ZipFile(tmp_path / "made-1-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        for number in range(4):
+            wheel.writestr(f"made/part{number}.py", inputs.python_text(3_000 + number))
+            wheel.writestr(f"made/part{number}.json", b'{"part": %d, "of": [1, 2]}\n' % number * 90)
+        wheel.writestr("made/short.py", b"pass\n")
+        wheel.writestr("made/noise.bin", inputs.random_bytes(5_000))
+        wheel.writestr("made/calls.so", b"\x7fELF" + inputs.machine_code(9_000))
+    return tmp_path
+
+
+def test_texts_are_of_every_ending_and_generated_and_the_same_again(folder):
+    chosen, again = (wheels.samples(folder, "text", 150_000) for _ in range(2))
+    assert all(np.array_equal(*pair) for pair in zip(chosen, again, strict=True))
+    assert 150_000 <= sum(piece.size for piece in chosen) < 150_000 + (1 << 15)
+    assert {blocks.content(piece).kind for piece in chosen} == {"text"}
+    begin = [piece[:8].tobytes() for piece in chosen]
+    assert begin.count(b'{"part":') == begin.count(inputs.python_text(8)) == 4  # what is short is left out
+    assert len(begin) > 8  # logs, tables, records
+
+
+def test_programs_are_pieces_with_absolute_calls(folder):
+    chosen = wheels.samples(folder, "executable", 1 << 20)
+    assert [piece.size in wheels._LENGTHS["executable"] for piece in chosen] == [True]
+    raw = np.frombuffer(inputs.machine_code(9_000), np.uint8)
+    assert chosen[0].tobytes() not in raw.tobytes()
+    blocks.calls_to_relative(chosen[0])
+    assert chosen[0].tobytes() in b"\x7fELF" + raw.tobytes()
+
+
+@pytest.mark.parametrize(("kind", "level"), [("text", 1), ("executable", 4)])
+def test_the_command_writes_what_models_begin_with(kind, level, folder):
+    words = [
+        "--wheels",
+        str(folder),
+        "--kind",
+        kind,
+        "--level",
+        str(level),
+        "--megabytes",
+        "0.02",
+        "--into",
+        str(folder),
+    ]
+    run = CliRunner().invoke(mixers.main, words)
+    assert run.exit_code == 0, run.output
+    found = load_file(folder / f"{kind}.{level}.safetensors")
+    assert len(found) == (7 if level == 1 else 14) and any(tensor.any() for tensor in found.values())
+
+
+def test_where_samples_come_from_is_clear(folder):
+    for words in (
+        [],
+        ["--wheels", str(folder), "--corpus", str(folder)],
+        ["--corpus", str(folder), "--kind", "executable"],
+    ):
+        run = CliRunner().invoke(mixers.main, words)
+        assert run.exit_code == 2 and "give either --wheels, or --corpus for text" in run.output

