@@ -63,7 +63,9 @@ class LoadedModel:
 
 
 def find(
-    model: str | os.PathLike[str] | None = None, adapter: Path | None = None, arithmetic: int = ARITHMETIC
+    model: str | os.PathLike[str] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    arithmetic: int = ARITHMETIC,
 ) -> LoadedModel:
     """A model by what a user calls it: None or "smollm2" for the bundled one, a .gguf file, or a folder.
 
@@ -84,10 +86,12 @@ def _is_bundled(model: str | os.PathLike[str] | None) -> bool:
     return model is None or model == BUNDLED
 
 
-def _adapters(model: str | os.PathLike[str] | None, adapter: Path | None, arithmetic: int) -> list[Path | None]:
+def _adapters(
+    model: str | os.PathLike[str] | None, adapter: str | os.PathLike[str] | None, arithmetic: int
+) -> list[Path | None]:
     """Those that a file may have been written with, the most likely first."""
     if adapter is not None:
-        return [None if adapter == NO_ADAPTER else adapter.absolute()]
+        return [None if Path(adapter) == NO_ADAPTER else Path(adapter).absolute()]
     return [BUNDLED_ADAPTER, None] if _is_bundled(model) and arithmetic > 1 and BUNDLED_ADAPTER.exists() else [None]
 
 
@@ -95,7 +99,7 @@ def for_identity(
     name: str,
     identity: str,
     model: str | os.PathLike[str] | None = None,
-    adapter: Path | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     arithmetic: int = ARITHMETIC,
 ) -> LoadedModel:
     """The model that a file was written with: `model` if it is that one, else from the cache, else the bundled one.

@@ -1,9 +1,9 @@
 """The way back: .sqz to bytes. compressor.py is the way there."""
 
 import io
+import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -29,8 +29,8 @@ def decompress(
     data: bytes,
     *,
     threads: int | None = None,
-    model: Path | None = None,
-    adapter: Path | None = None,
+    model: str | os.PathLike[str] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     device: str = "cpu",
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
@@ -64,8 +64,8 @@ def decompress_stream(
     sink: BinaryIO | None,
     *,
     threads: int | None = None,
-    model: Path | None = None,
-    adapter: Path | None = None,
+    model: str | os.PathLike[str] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     device: str = "cpu",
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,

@@ -97,11 +97,11 @@ class Language:
     def _llamacpp(self) -> LlamaCpp:
         if self.named is not None and self.named.setup is not None:
             return llamacpp.for_identity(
-                self.named.name, self.named.weights, self.options.model, self.named.setup, self.limits
+                self.named.name, self.named.weights, self.options.path, self.named.setup, self.limits
             )
         chosen, threads = self.options, self.threads or cores.available()
         window = self.text.preset(0, _MAX_WINDOW + SINK, chosen.lanes, chosen.window).window
-        return llamacpp.find(chosen.model, threads, chosen.lanes or self.text.batch, window)
+        return llamacpp.find(chosen.path, threads, chosen.lanes or self.text.batch, window)
 
     def to_header(self, digits: int) -> dict[str, Any]:
         """The fields that name it, with so many digits of its identity."""

@@ -25,10 +25,10 @@ class Resources:
     """
 
     threads: int | None = None
-    model: Path | None = None  # where the language model lies
+    model: str | os.PathLike[str] | None = None  # where the language model lies
     dictionary: DictionarySource = None
     limits: Limits = field(default_factory=Limits)
-    adapter: Path | None = None  # of the language model
+    adapter: str | os.PathLike[str] | None = None  # of the language model
     device: str = "cpu"  # that runs it
 
 
@@ -36,23 +36,28 @@ class Resources:
 class LanguageOptions:
     """Options of the levels that use a language model; None is what the level chooses."""
 
-    model: Path | None = None  # where it lies; None: the bundled one
+    model: str | os.PathLike[str] | None = None  # where it lies; None: the bundled one
     lanes: int | None = None
     window: int | None = None
     backend: str | None = None  # None: exact
-    adapter: Path | None = None  # where it lies, or "none"; None: the bundled one of the bundled model
+    adapter: str | os.PathLike[str] | None = None  # where it lies, or "none"; None: that of the bundled model
     device: str = "cpu"  # "auto", "cpu", "cuda" or "cuda:N": it changes nothing but the time that this takes
     batch: int | None = None  # lanes that several threads mix at a time; None: they take turns
+
+    @property
+    def path(self) -> Path | None:
+        """Of the model."""
+        return None if self.model is None else Path(self.model)
 
 
 class LanguageKeywords(TypedDict, total=False):
     """The fields of LanguageOptions, for the type of keyword arguments."""
 
-    model: Path | None
+    model: str | os.PathLike[str] | None
     lanes: int | None
     window: int | None
     backend: str | None
-    adapter: Path | None
+    adapter: str | os.PathLike[str] | None
     device: str
     batch: int | None
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import squeeze
 from squeeze.codecs.stream import coding, container, levels
 from squeeze.codecs.stream.language import Language, memory_to_restore
 from squeeze.codecs.stream.resources import LanguageOptions
@@ -47,3 +48,13 @@ def test_the_cache_of_lanes_is_within_what_is_told(language, lanes, window):
     assert language.model.size + cached + frequencies < memory_to_restore(language.model, layout, preset)
     more = memory_to_restore(language.model, replace(layout, lanes=4 * lanes, entries=4 * layout.entries), preset)
     assert more - memory_to_restore(language.model, layout, preset) > 2 * cached
+
+
+def test_paths_may_be_words(language, tmp_path, monkeypatch):
+    """Of a model and of an adapter, as of all else that is named."""
+    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path))
+    folder = language.options.model
+    data = b"A word is a word, and a path may be one.\n" * 3
+    coded = squeeze.compress(data, 8, model=str(folder), adapter="none")
+    assert coded == squeeze.compress(data, 8, model=folder)
+    assert squeeze.decompress(coded, model=str(folder), adapter="none") == data
