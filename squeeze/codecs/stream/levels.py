@@ -66,11 +66,11 @@ class Beside:
     level: int
     below: int  # raw bytes
     least: int = 0  # raw bytes
-    kind: str | None = None  # of content; None: of every kind
+    kinds: tuple[str, ...] = ()  # of content; (): every kind
     unread: bool = False  # only what the network does not read (deep/reading.py)
 
     def serves(self, size: int, kind: Callable[[], str], unread: Callable[[], bool]) -> bool:
-        if not self.least <= size < self.below or self.kind not in (None, kind() if self.kind else None):
+        if not self.least <= size < self.below or (self.kinds and kind() not in self.kinds):
             return False
         return not self.unread or unread()
 
@@ -93,13 +93,13 @@ class Level:
         return self.text is not None
 
 
-_UNREAD = Beside(4, 1 << 18, kind="text", unread=True)
+_UNREAD = Beside(4, 1 << 18, kinds=("text", "other"), unread=True)
 _ROWS = (
     Level(1, "context mixing, small", 550_000, partial(presets.preset, 1), numerics=7),
     Level(
         *(2, "context mixing, medium", 400_000, partial(presets.preset, 2)),
         numerics=7,
-        beside=Beside(1, 1 << 17, 1 << 16, "other"),
+        beside=Beside(1, 1 << 17, 1 << 16, ("other",)),
     ),
     Level(3, "context mixing, large", 300_000, partial(presets.preset, 3), numerics=7, beside=Beside(2, 1 << 16)),
     Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, 7, beside=Beside(3, 1 << 18)),

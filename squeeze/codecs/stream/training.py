@@ -220,6 +220,7 @@ def learn(
     total = max(sum(piece.size for piece in chosen), 1)
     passes = min(max(_REPEATED // total, 1), 3)
     model = started_model(start.text, preset, record, start)
+    before = _Before(model.visits.copy(), _above_identity(model))
     for piece in chosen * passes:
         data, network = np.concatenate([start.text, piece]), weights.network(preset.network, start.network)
         counts = network.counts if preset.network else None
@@ -229,15 +230,26 @@ def learn(
         deep.code(model, network, coder, coded, start.text.size, model.data.size, False)
         if progress:
             progress(piece.size)
-    return _gathered(model, apm_rows)
+    return _gathered(model, before, apm_rows)
 
 
-def _gathered(model: DeepModel, apm_count: int) -> Learned:
+class _Before(NamedTuple):
+    """What a model began with, of which a dictionary need not hold what has not changed."""
+
+    visits: np.ndarray  # int32 [rows]
+    apms: np.ndarray  # int64 [rows, APM_STEPS], above those of a fresh model
+
+
+def _above_identity(model: DeepModel) -> np.ndarray:
+    above: np.ndarray = (model.apms ^ mixer.IDENTITY).astype(np.int64) - mixer.IDENTITY
+    return above
+
+
+def _gathered(model: DeepModel, before: _Before, apm_count: int) -> Learned:
     width = model.inputs.size
-    rows = _first(model.visits, _ROWS)
+    rows = _first(model.visits - before.visits, _ROWS)
     apms = model.apms ^ mixer.IDENTITY
-    moved = np.abs(apms.astype(np.int64) - mixer.IDENTITY).sum(1)
-    apm_rows = _first(moved, apm_count)
+    apm_rows = _first(np.abs(_above_identity(model) - before.apms).sum(1), apm_count)
     return Learned(
         rows=rows,
         visits=model.visits[rows],

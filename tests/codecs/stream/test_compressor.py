@@ -230,6 +230,7 @@ UNREAD = {
     "hexadecimal": (inputs.machine_code(700) + inputs.python_text(2000)).hex().encode(),
     "EBCDIC": inputs.python_text(9000).decode("latin1").encode("cp037"),
     "base64": base64.encodebytes(inputs.machine_code(1100)),
+    "samples": np.random.default_rng(3).normal(128, 50, 9_000).astype(np.uint8).tobytes(),
 }
 
 
