@@ -99,6 +99,7 @@ GPU = Entry(
                 Column("GB/s", "GB/s", ",.0f"),
                 Column("times as fast as the first", "x", ".2f"),
                 Column("as advised", "advised x", ".2f"),
+                Column("by", "kernel"),
             ),
             where=_is_measured,
         )

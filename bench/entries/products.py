@@ -120,6 +120,8 @@ W4A16 = Entry(
                 Column("rows", "rows"),
                 Column("GPU", "device"),
                 Column("times as fast as float16", "x float16", ".2f"),
+                Column("codes", "order"),
+                Column("by", "kernel"),
             ),
             where=lambda row: row["device"] != "cpu",
         ),

@@ -1,9 +1,10 @@
 """Products with packed integer weights beside dense ones; each result is compared with the reference first.
 
 So many copies of each weight are multiplied by in turn that none stays in a cache, as when a model is run; times are
-of one product. On a GPU: Triton kernels against torch's product in float16, in CUDA graphs, the median of 20 runs;
---tune also tries other tiles and names the best. Without a GPU: QuantLinear against float32 and bfloat16, taken
-alternately, the median of 7 runs.
+of one product. On a GPU: Triton kernels against torch's product in float16, in CUDA graphs, the median of 20 runs, on
+codes as they are stored, and reshuffled where that can be; a row is of the order that layers have, and names the kernel
+of each. --tune also tries other tiles and names the best. Without a GPU: QuantLinear against float32 and bfloat16,
+taken alternately, the median of 7 runs.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from squeeze.checkpoint.bits import unpack, words_for
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.kernels.dequant import Packed, reference as expansion
 from squeeze.kernels.w4a16 import reference
+from squeeze.kernels.w4a16.order import Ordered, fits
 from squeeze.quant.linear import QuantLinear
 
 _GPU_SHAPES = "4096x4096,1024x4096,14336x4096,4096x14336"  # of Llama-3.1-8B
@@ -65,21 +67,28 @@ def on_gpu(packed: Packed, rows: int, tune: bool) -> dict:
     x = torch.randn(rows, packed.inputs, dtype=torch.float16, device="cuda")
     dense = expansion.dequantize(packed, torch.float16)
     expected = reference.matmul(x.cpu(), packed).cuda()
-    packs = [moved(packed) for _ in range(max(1, _APART // packed.words.nbytes))]
     weights = [dense.cuda() for _ in range(max(1, _APART // dense.nbytes))]
-    check(w4a16.matmul(x, packs[0]), expected, 3e-3)
-    ours = graph_time([lambda p=p: w4a16.matmul(x, p) for p in packs])
     theirs = graph_time([lambda w=w: functional.linear(x, w) for w in weights])
-    row = {"us": ours, "float16 us": theirs, "x float16": theirs / ours}
+    del weights
+    packs = [moved(packed) for _ in range(max(1, _APART // packed.words.nbytes))]
+    found: dict[str, dict] = {}
+    for order in (w4a16.STORED, w4a16.RESHUFFLED)[: 1 + fits(packed, x.dtype)]:
+        stored = packs if order == w4a16.STORED else [Ordered.of(one) for one in packs]
+        check(w4a16.matmul(x, stored[0]), expected, 3e-3)
+        ours = graph_time([lambda p=p: w4a16.matmul(x, p) for p in stored])
+        found[order] = {"us": ours, "x float16": theirs / ours, "kernel": w4a16.way_of(x, stored[0])}
+    chosen = w4a16.RESHUFFLED if isinstance(w4a16.arranged(packs[0], x.dtype), Ordered) else w4a16.STORED
+    row = {**found[chosen], "order": chosen, "float16 us": theirs}
+    row |= {f"{key} {order}": value for order, one in found.items() if len(found) > 1 for key, value in one.items()}
     if tune:
-        best = ours, ""
+        best = row["us"], ""
         for tile in tiles(rows):
             try:
                 check(kernel.matmul(x, packs[0], tile), expected, 3e-3)
-                found = graph_time([lambda p=p, t=tile: kernel.matmul(x, p, t) for p in packs])
+                time = graph_time([lambda p=p, t=tile: kernel.matmul(x, p, t) for p in packs])
             except RuntimeError:  # a tile that needs more registers or shared memory than there are
                 continue
-            best = min(best, (found, str(tile)))
+            best = min(best, (time, str(tile)))
         row |= {"best us": best[0], "x best": theirs / best[0], "tile": best[1]}
     return row
 

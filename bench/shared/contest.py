@@ -39,12 +39,14 @@ class Gpu:
 @dataclass(frozen=True)
 class Contender:
     """calls: from the data of a case, one for each copy of its weight. package: without which it has no place.
-    tolerance: how far its result may be from the one that is expected, as a share of that."""
+    tolerance: how far its result may be from the one that is expected, as a share of that. kernel: the name of what
+    computes it, where several can."""
 
     name: str
     calls: Callable[[Any], Sequence[Call]]
     package: str = ""
     tolerance: float = 1e-2
+    kernel: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def contend(case: Case, wanted: Sequence[str], device: Any) -> Iterator[Row]:
             check(calls[0](), expected, one.tolerance)
             found = device.microseconds(calls)
             advised = advice() if number else {}
+            kernel = one.kernel(data) if one.kernel else ""
         except Exception as error:  # a rival's kernel may raise anything
             yield about | {"way": one.name, "status": f"failed: {type(error).__name__}: {error}"[:200]}
             continue
@@ -87,7 +90,8 @@ def contend(case: Case, wanted: Sequence[str], device: Any) -> Iterator[Row]:
         speed = {"GB/s": case.nbytes(data) / found / 1e3} if case.nbytes else {}
         beside = {"times as fast as": case.contenders[0].name, "x": first / found} if number and first else {}
         beside |= {"advised x": advised[one.name]} if one.name in advised else {}
-        yield about | {"way": one.name, "status": "measured", "us": found, **speed, **beside}
+        ran = {"kernel": kernel} if kernel else {}
+        yield about | {"way": one.name, "status": "measured", "us": found, **speed, **beside, **ran}
 
 
 def installed(package: str) -> bool:

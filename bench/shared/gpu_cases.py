@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
 from squeeze.kernels.split_k import GEMV_ROWS
 from squeeze.kernels.trellis import column_bytes, kernel as trellis, reference as levels
 from squeeze.kernels.tt import kernel as tt, reference as trains
+from squeeze.kernels.w4a16.order import Ordered
 from squeeze.prune.magnitude import Magnitude
 
 _LOOSE = 0.2  # of 4-bit weights that are not ours
@@ -71,8 +72,14 @@ def _x(device: Any, rows: int, inputs: int) -> torch.Tensor:
     return torch.randn(rows, inputs, device=device.where, dtype=device.dtype)
 
 
+def clone(weight: Any) -> Any:
+    """A dataclass with copies of its tensors."""
+    found = {field.name: getattr(weight, field.name) for field in fields(weight)}
+    return replace(weight, **{name: one.clone() for name, one in found.items() if isinstance(one, torch.Tensor)})
+
+
 def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
-    """As layers multiply: by the kernel that is fastest where this runs."""
+    """As layers multiply, with codes in the order and by the kernel that is fastest where this runs; and reshuffled."""
 
     def data(device: Any) -> Product:
         outputs, inputs = _shape(device, shape)
@@ -81,11 +88,18 @@ def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
         stored = moved(stored, device.where)
         return Product(_x(device, rows, inputs), stored, expansion.dequantize(stored, device.dtype), device)
 
-    def ours(data: Product) -> Sequence[Call]:
-        calls = data.ours(w4a16.matmul, data.stored.words.nbytes, lambda one: moved(one, data.device.where))
-        for call in calls:  # which measures, and lets what follows begin early
+    def calls(weight: Packed | Ordered, data: Product) -> Sequence[Call]:
+        found = replace(data, stored=weight).ours(w4a16.matmul, weight.words.nbytes, clone)
+        for call in found:  # which measures, and lets what follows begin early
             call()
-        return cast(Sequence[Call], calls)
+        return cast(Sequence[Call], found)
+
+    def contender(name: str, weight_of: Callable[[Product], Packed | Ordered]) -> Contender:
+        return Contender(
+            name,
+            lambda data: calls(weight_of(data), data),
+            kernel=lambda data: w4a16.way_of(data.x, weight_of(data)),
+        )
 
     def rival(make: Callable[..., Sequence[Call]]) -> Callable[[Product], Sequence[Call]]:
         return lambda data: make(data.x, data.dense, data.copies(data.dense.nbytes // 4))
@@ -96,7 +110,8 @@ def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
         Product.expected,
         (
             DENSE,
-            Contender("squeeze", ours),
+            contender("squeeze", lambda data: w4a16.arranged(data.stored, data.x.dtype)),
+            contender("squeeze, reshuffled", lambda data: Ordered.of(data.stored)),
             Contender("Marlin", rival(rivals.marlin), "vllm", _LOOSE),
             Contender("bitsandbytes NF4", rival(rivals.bitsandbytes), "bitsandbytes", _LOOSE),
         ),

@@ -64,6 +64,10 @@ def test_every_way_of_a_case_gives_the_right_result(case, monkeypatch):
             assert (row["us"], row["device"]) == (2.0, "a fake")
     assert rows["squeeze"]["x"] == 1.0 or names[0] == "squeeze"
     assert ("advised x" in rows["squeeze"]) == case.name.startswith("2:4")
+    ran = [row["kernel"] for row in rows.values() if "kernel" in row]
+    assert len(ran) == (2 if case.name.startswith("w4a16") else 0)
+    if ran:
+        assert ran[0].startswith(("slices", "blocks")) and ran[1].startswith("panels")
 
 
 def test_names_of_rows_are_their_own():
@@ -135,7 +139,7 @@ def test_a_rival_that_is_not_there_begins_no_process(tmp_path, faked, monkeypatc
     monkeypatch.setattr(gpu, "apart", lambda case, wanted, *rest: begun.append(wanted) or ())
     found = [(row["way"], row["status"]) for row in gpu.rows(options(tmp_path, only="w4a16, 4 rows"))]
     assert found == [("Marlin", "not installed"), ("bitsandbytes NF4", "not installed")]
-    assert begun == [["torch bf16", "squeeze"]]
+    assert begun == [["torch bf16", "squeeze", "squeeze, reshuffled"]]
 
 
 TWO = Case("two", lambda device: None, lambda data: torch.ones(1), (Contender("a", lambda data: []),) * 2)

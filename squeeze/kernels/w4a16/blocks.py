@@ -20,7 +20,7 @@ from squeeze.kernels.w4a16.slices import GROUP, MAGIC, _pair
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
-__all__ = ["Blocks", "blocks", "matmul"]
+__all__ = ["Blocks", "ask_for", "blocks", "finish", "matmul", "scratch"]
 
 _SHAPES = {  # channels, warps, stages, programs of a processor, by rows
     16: ((64, 4, 4, 4), (128, 8, 4, 2), (64, 4, 4, 2), (64, 4, 3, 6), (128, 8, 3, 3), (64, 4, 5, 3)),
@@ -46,7 +46,7 @@ class Blocks:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _ask_for(places):  # type: ignore[no-untyped-def]
+def ask_for(places):  # type: ignore[no-untyped-def]
     """Has the lines of these places brought to the L2 cache, where a kernel before sees to it that they are right."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], tl.int32, is_pure=False, pack=1
@@ -77,6 +77,30 @@ def _group(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def finish(  # type: ignore[no-untyped-def]
+    out, sums, counters, total, rows, outputs, SPLIT: tl.constexpr, M: tl.constexpr, N: tl.constexpr
+):
+    """Writes the sums [N, M] of a program, or, where it is the last of its tile, those of all."""
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    m = tl.program_id(1) * M + tl.arange(0, M)
+    out += m[None, :].to(tl.int64) * outputs + n[:, None]
+    mask = (m < rows)[None, :] & (n < outputs)[:, None]
+    if SPLIT == 1:
+        tl.store(out, total.to(out.dtype.element_ty), mask=mask)
+    else:
+        tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        sums += tile.to(tl.int64) * (SPLIT * N * M) + tl.arange(0, N)[:, None] * M + tl.arange(0, M)[None, :]
+        tl.store(sums + tl.program_id(2) * (N * M), total)
+        tl.debug_barrier()
+        if tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLIT - 1:
+            total = tl.load(sums, cache_modifier=".cg")
+            for number in tl.static_range(1, SPLIT):
+                total += tl.load(sums + number * (N * M), cache_modifier=".cg")
+            tl.store(out, total.to(out.dtype.element_ty), mask=mask)
+            tl.store(counters + tile, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _blocks(  # type: ignore[no-untyped-def]
     out, sums, counters, x, words, scales, zeros, rows, outputs, inputs, stride, groups, split_groups, magic,
     HAS_ZEROS: tl.constexpr, EARLY: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr,
@@ -104,7 +128,7 @@ def _blocks(  # type: ignore[no-untyped-def]
     zeros += channel if HAS_ZEROS else 0
     if EARLY:
         first = tl.minimum(begin * 16 + tl.arange(0, 8) * 8, stride - 8)
-        _ask_for(first_word + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * stride + first[None, :])
+        ask_for(first_word + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * stride + first[None, :])
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     total = tl.zeros((N, M), tl.float32)
@@ -117,21 +141,7 @@ def _blocks(  # type: ignore[no-untyped-def]
         next_scale = tl.load(scales + following)
         next_zero = tl.load(zeros + following) if HAS_ZEROS else next_scale
         total = _group(total, word, value, scale, zero, magic, OFFSET, HAS_ZEROS, M, N, W)
-    out += m[None, :].to(tl.int64) * outputs + n[:, None]
-    mask = (m < rows)[None, :] & (n < outputs)[:, None]
-    if SPLIT == 1:
-        tl.store(out, total.to(dtype), mask=mask)
-    else:
-        tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        sums += tile.to(tl.int64) * (SPLIT * N * M) + tl.arange(0, N)[:, None] * M + tl.arange(0, M)[None, :]
-        tl.store(sums + tl.program_id(2) * (N * M), total)
-        tl.debug_barrier()
-        if tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLIT - 1:
-            total = tl.load(sums, cache_modifier=".cg")
-            for number in tl.static_range(1, SPLIT):
-                total += tl.load(sums + number * (N * M), cache_modifier=".cg")
-            tl.store(out, total.to(dtype), mask=mask)
-            tl.store(counters + tile, 0)
+    finish(out, sums, counters, total, rows, outputs, SPLIT, M, N)
 
 
 def blocks(rows: int, shape: tuple[int, int], processors: int, early: bool) -> dict[str, Blocks]:
@@ -167,6 +177,14 @@ def _zeros(device: torch.device, count: int) -> torch.Tensor:
     return _counters[key]
 
 
+def scratch(out: torch.Tensor, grid: tuple[int, int, int], size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For `size` sums of each program of a grid, and a counter for each tile; nothing where inputs are not split."""
+    tiles, split = grid[0] * grid[1], grid[2]
+    if split == 1:
+        return out, out
+    return torch.empty((tiles, split, size), dtype=torch.float32, device=out.device), _zeros(out.device, tiles)
+
+
 def matmul(x: torch.Tensor, packed: Packed, tile: Blocks) -> torch.Tensor:
     """As reference.matmul, of a weight that fits."""
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
@@ -176,13 +194,9 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Blocks) -> torch.Tensor:
     split = -(-groups // split_groups)
     grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows), split
     out = torch.empty((len(x), packed.outputs), dtype=x.dtype, device=x.device)
-    sums = counters = out
     early = {"launch_pdl": True} if tile.early else {}
     with device_of(out):
-        if split > 1:
-            shape = grid[0] * grid[1], split, tile.outputs, tile.rows
-            sums = torch.empty(shape, dtype=torch.float32, device=x.device)
-            counters = _zeros(x.device, shape[0])
+        sums, counters = scratch(out, grid, tile.outputs * tile.rows)
         if out.numel():
             _blocks[grid](
                 *(out, sums, counters, x.contiguous(), words, scales, zeros, len(x), packed.outputs, packed.inputs),

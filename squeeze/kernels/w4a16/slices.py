@@ -25,8 +25,9 @@ from squeeze.kernels.current import device_of
 
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
+    from squeeze.kernels.w4a16.order import Ordered
 
-__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "may_be_early", "slices"]
+__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "may_be_early", "settled", "slices"]
 
 GROUP = 128  # inputs
 MOST_ROWS = 32
@@ -168,13 +169,13 @@ def may_be_early(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def _settled(packed: Packed) -> bool:
+def settled(packed: Packed | Ordered) -> bool:
     """Whether a weight may be read early: a kernel that wrote it can be the one before the first product with it, and
     no other."""
     version = None if packed.words.is_inference() else packed.words._version
     found = _read.get(packed, -1)
     _read[packed] = version
-    whole = packed.words.is_contiguous() and packed.scales[0].is_contiguous()
+    whole = packed.words.is_contiguous() and packed.scales.is_contiguous()
     return found == version and whole and (packed.zeros is None or packed.zeros.is_contiguous())
 
 
@@ -185,7 +186,7 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Slices) -> torch.Tensor:
     groups = packed.inputs // GROUP
     out = torch.empty((len(x), packed.outputs), dtype=x.dtype, device=x.device)
     grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows)
-    early = tile.early and _settled(packed)
+    early = tile.early and settled(packed)
     if out.numel():
         with device_of(out):
             _slices[grid](
