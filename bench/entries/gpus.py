@@ -43,6 +43,15 @@ def _launch(row: Row) -> str:
     return str(row["launch"]).replace("turns,", "cos/sin of rotary embeddings,")
 
 
+def _is_of_four_bits(row: Row) -> bool:
+    return "turn" in row and row["launch"].startswith(("w4a16 4096x4096, 4 bits", "w4a16 4096x4096, reshuffled"))
+
+
+def _by_rows(row: Row) -> tuple[int, int, str]:
+    *_, rows, _ = row["launch"].split()
+    return int(rows), int(row["on"].removeprefix("sm_")), row["launch"]
+
+
 PROOF = Entry(
     measures="Triton kernels compiled for GPUs that are not there: exactness, registers, roofline; no time is measured",
     minutes=5,
@@ -57,6 +66,23 @@ PROOF = Entry(
             _used,
             order=lambda row: row["launch"],
             where=lambda row: not row.get("broken"),
+        ),
+        "turns": Listing(
+            (
+                Column("kernel", "launch"),
+                Column("on", "on"),
+                Column("instructions a weight", "a weight", ".2f"),
+                Column("halves moved", lambda row: row["turn"]["moved"]),
+                Column("to shared memory", lambda row: row["turn"]["stored"]),
+                Column("from it", lambda row: row["turn"]["loaded"]),
+                Column("barriers", lambda row: row["turn"]["barriers"]),
+                Column("loads waited for", lambda row: row["turn"]["waited"]),
+                Column("copies ahead", lambda row: row["turn"]["copied"]),
+                Column("products", lambda row: row["turn"]["products"]),
+                Column("registers", "registers"),
+            ),
+            where=_is_of_four_bits,
+            order=_by_rows,
         ),
         "roofline": Pivot(
             (Column("share of the roofline, on paper", _launch),),

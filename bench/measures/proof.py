@@ -2,12 +2,14 @@
 
 On sm_80, sm_90 and sm_100 each kernel that promises the bits of its reference is held to the rules of
 squeeze/kernels/proof.py. On the GPUs of squeeze/kernels/roofline.py an estimate says how near to its roofline a kernel
-can come. Nothing is run, so nothing is timed. A kernel is named where it spills, and where it cannot reach half.
+can come. Of products with packed integers the instructions of a turn of their loop are counted. Nothing is run, so
+nothing is timed. A kernel is named where it spills, and where it cannot reach half.
 """
 
 import argparse
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from bench.entry import Row
 
@@ -17,6 +19,7 @@ from squeeze.errors import SqueezeError
 from squeeze.kernels.compiled import Compiled, compile_launch
 from squeeze.kernels.estimate import estimate
 from squeeze.kernels.launch import Launch, every
+from squeeze.kernels.loops import main_turn
 from squeeze.kernels.proof import ARCHITECTURES, broken
 from squeeze.kernels.roofline import GPUS
 
@@ -54,4 +57,17 @@ def proved(launch: Launch, kernel: Compiled) -> Row:
         **{"registers": kernel.registers, "spilled": kernel.spilled, "shared": kernel.shared},
         "broken": "; ".join(broken(kernel)) or None if launch.exact else None,
         "named": "spills" if kernel.spilled else None,
+        **_turn(launch, kernel),
+    }
+
+
+def _turn(launch: Launch, kernel: Compiled) -> Row:
+    """What a product with packed integers does in a turn of its loop."""
+    if not launch.name.startswith("w4a16") or (turn := main_turn(kernel.sass)) is None:
+        return {}
+    weights = launch.operations / 2 / len(launch.result)
+    threads = 32 * kernel.warps * kernel.programs
+    return {
+        "turn": asdict(turn),
+        "a weight": turn.instructions * max(launch.trips(kernel.arguments)) * threads / weights,
     }

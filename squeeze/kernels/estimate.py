@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from squeeze.errors import SqueezeError
 from squeeze.kernels.compiled import Compiled
 from squeeze.kernels.launch import Launch
+from squeeze.kernels.loops import listing
 from squeeze.kernels.roofline import Gpu
 
 __all__ = ["Estimate", "estimate", "recurrence"]
@@ -32,8 +33,6 @@ _MMA = re.compile(r"H(G?)MMA\.(\d+x\d+x\d+|16816|1688)\b")
 _SHAPES = {"16816": "16x8x16", "1688": "16x8x8"}
 _PTX = re.compile(r"^\s*(?:@!?(%p\d+) )?([a-z][\w.:]*)\s*([^;\n]*);", re.MULTILINE)
 _INNER = re.compile(r"^(\$L\w+):[^\n]*?(?:\n *//[^\n]*?)*?=> *This Inner Loop Header", re.MULTILINE)  # LLVM's own words
-_SASS = re.compile(r"^\s*(?:(\.L_x_\d+):|/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)([^;\n]*);)", re.MULTILINE)
-_LABEL = re.compile(r"\.L_x_\d+")
 _NAME = re.compile(r"%[a-z]+\d+")
 _KEEPS = ("st.", "red.", "bra", "bar.", "cp.", "ret", "fence", "stmatrix", "mbarrier")  # instructions without a result
 
@@ -74,17 +73,7 @@ class _Code:
     the cycles that its loops take at least."""
 
     def __init__(self, kernel: Compiled, trips: Sequence[int]) -> None:
-        names: list[str] = []
-        places: dict[str, int] = {}
-        ends: dict[int, int] = {}  # of each loop, by its first instruction
-        for label, name, operands in _SASS.findall(kernel.sass):
-            if label:
-                places[label] = len(names)
-                continue
-            target = _LABEL.search(operands)
-            if target and places.get(target[0], len(names)) < len(names):
-                ends[places[target[0]]] = len(names)
-            names.append(name)
+        names, ends = listing(kernel.sass)
         if len(ends) != len(trips):
             raise SqueezeError(f"the kernel has {len(ends)} loops, and its launch says how often {len(trips)} run")
         self.times = [1] * len(names)

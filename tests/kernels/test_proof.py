@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from squeeze.kernels.compiled import compile_launch
 from squeeze.kernels.estimate import estimate, recurrence
+from squeeze.kernels.loops import Turn, listing, main_turn
 from squeeze.kernels.proof import RULES, broken
 from squeeze.kernels.roofline import GPUS
 
@@ -184,6 +185,32 @@ SASS = """
 .L_x_1:
         /*0040*/                   BRA `(.L_x_1);
 """
+LOOPS = """
+.L_x_0:
+        /*0000*/                   LDG.E R2, desc[UR4][R2.64] ;
+        /*0010*/              @!P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0020*/                   LDGSTS.E.BYPASS.128 [R8], desc[UR4][R2.64] ;
+        /*0030*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0040*/                   LDSM.16.M88.4 R8, [R3] ;
+        /*0050*/                   LDS.128 R12, [R3] ;
+        /*0060*/                   STS [R3], R4 ;
+        /*0070*/                   I2F.U16 R4, R4 ;
+        /*0080*/                   PRMT R4, R4, 0x5410, R5 ;
+        /*0090*/                   LDG.E R5, desc[UR4][R2.64] ;
+        /*00a0*/                   HGMMA.64x16x16.F32.BF16 R4, R8, gdesc[UR4], R4 ;
+        /*00b0*/               @P1 BRA `(.L_x_1) ;
+"""
+
+
+def test_what_a_turn_of_the_main_loop_does():
+    assert listing(LOOPS)[1] == {0: 1, 2: 11}
+    expected = {"converted": 1, "moved": 1, "stored": 1, "loaded": 2, "barriers": 1, "waited": 1, "copied": 1}
+    assert main_turn(LOOPS) == Turn(instructions=10, products=1, **expected)
+    assert main_turn(SASS) == Turn(2, *[0] * 7, 1)
+    assert main_turn("") is None and main_turn(LOOPS[: LOOPS.index(".L_x_1")]) is None
+
+
 PTX = f"""
 $L__BB0_2:                              //   Parent Loop BB0_1 Depth=1
                                         // =>  This Inner Loop Header: Depth=2
