@@ -72,7 +72,7 @@ PROOF = Entry(
                 Column("kernel", "launch"),
                 Column("on", "on"),
                 Column("instructions a weight", "a weight", ".2f"),
-                Column("halves moved", lambda row: row["turn"]["moved"]),
+                Column("bytes moved", lambda row: row["turn"]["moved"]),
                 Column("to shared memory", lambda row: row["turn"]["stored"]),
                 Column("from it", lambda row: row["turn"]["loaded"]),
                 Column("barriers", lambda row: row["turn"]["barriers"]),
