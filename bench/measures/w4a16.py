@@ -60,17 +60,17 @@ def check(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None
         raise SystemExit(f"Error: the result is wrong: it is {error:.2e} of the product away from the reference's")
 
 
-def on_gpu(packed: Packed, rows: int, tune: bool) -> dict:
+def on_gpu(packed: Packed, rows: int, tune: bool, device: str = "cuda") -> dict:
     from squeeze.kernels import w4a16
     from squeeze.kernels.w4a16 import kernel
 
-    x = torch.randn(rows, packed.inputs, dtype=torch.float16, device="cuda")
+    x = torch.randn(rows, packed.inputs, dtype=torch.float16, device=device)
     dense = expansion.dequantize(packed, torch.float16)
-    expected = reference.matmul(x.cpu(), packed).cuda()
-    weights = [dense.cuda() for _ in range(max(1, _APART // dense.nbytes))]
+    expected = reference.matmul(x.cpu(), packed).to(device)
+    weights = [dense.to(device, copy=True) for _ in range(max(1, _APART // dense.nbytes))]
     theirs = graph_time([lambda w=w: functional.linear(x, w) for w in weights])
     del weights
-    packs = [moved(packed) for _ in range(max(1, _APART // packed.words.nbytes))]
+    packs = [moved(packed, device) for _ in range(max(1, _APART // packed.words.nbytes))]
     found: dict[str, dict] = {}
     for order in (w4a16.STORED, w4a16.RESHUFFLED)[: 1 + fits(packed, x.dtype)]:
         stored = packs if order == w4a16.STORED else [Ordered.of(one) for one in packs]
@@ -85,10 +85,10 @@ def on_gpu(packed: Packed, rows: int, tune: bool) -> dict:
         for tile in tiles(rows):
             try:
                 check(kernel.matmul(x, packs[0], tile), expected, 3e-3)
-                time = graph_time([lambda p=p, t=tile: kernel.matmul(x, p, t) for p in packs])
+                us = graph_time([lambda p=p, t=tile: kernel.matmul(x, p, t) for p in packs])
             except RuntimeError:  # a tile that needs more registers or shared memory than there are
                 continue
-            best = min(best, (time, str(tile)))
+            best = min(best, (us, str(tile)))
         row |= {"best us": best[0], "x best": theirs / best[0], "tile": best[1]}
     return row
 

@@ -143,7 +143,8 @@ class QuantLinear(nn.Module):
         """What `forward` needs for activations of a dtype. The order of codes is chosen here, once: a CUDA graph may
         keep where they lie."""
         runtime, self._is_arranged = self._prepared(), True
-        if isinstance(runtime.packed, Packed):
+        fetched = getattr(getattr(self, "_hf_hook", None), "offload", False)  # as stored, by accelerate, each time
+        if isinstance(runtime.packed, Packed) and not fetched:
             weight = w4a16.arranged(runtime.packed, dtype)
             if isinstance(weight, Ordered):
                 self.codes = weight.words

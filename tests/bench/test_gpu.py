@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from bench import machine
 from bench.__main__ import main
-from bench.measures import gpu, gpu_files, gpu_model
+from bench.measures import gpu, gpu_files, gpu_model, w4a16
 from bench.shared import alone, gpu_rivals
 from bench.shared.contest import Case, Contender, check, contend
 
@@ -140,6 +140,21 @@ def test_a_rival_that_is_not_there_begins_no_process(tmp_path, faked, monkeypatc
     found = [(row["way"], row["status"]) for row in gpu.rows(options(tmp_path, only="w4a16, 4 rows"))]
     assert found == [("Marlin", "not installed"), ("bitsandbytes NF4", "not installed")]
     assert begun == [["torch bf16", "squeeze", "squeeze, reshuffled"]]
+
+
+@pytest.mark.parametrize("size", [128, 16])
+def test_products_with_codes_in_both_orders(size, monkeypatch):
+    """Groups of 16 cannot be reshuffled."""
+    monkeypatch.setattr(w4a16, "graph_time", lambda calls: float(len([call() for call in calls]) + 1))
+    monkeypatch.setattr(w4a16, "_APART", 1)
+    row = w4a16.on_gpu(w4a16.draw(64, 256, 4, size, True), 2, False, "cpu")
+    assert (row["us"], row["float16 us"], row["x float16"], row["order"]) == (2.0, 2.0, 1.0, "as stored")
+    both = {key: value for key, value in row.items() if key.endswith(("as stored", "reshuffled"))}
+    if size == 128:
+        assert len(both) == 6 and both["kernel as stored"] == row["kernel"]
+        assert both["kernel reshuffled"].startswith("panels")
+    else:
+        assert not both and row["kernel"].endswith("splits")
 
 
 TWO = Case("two", lambda device: None, lambda data: torch.ones(1), (Contender("a", lambda data: []),) * 2)

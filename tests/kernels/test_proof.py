@@ -90,6 +90,21 @@ for launch in exact if WHOLE else first.values():
         assert broken(compile_launch(launch.run, architecture)) == [], launch.name
 """
 
+ORDERED = """
+from squeeze.kernels.compiled import compile_launch
+from squeeze.kernels.loops import main_turn
+from squeeze.kernels.w4a16.launches import launches
+
+found = [launch for launch in launches() if "4096x4096, reshuffled" in launch.name and launch.operations]
+assert len(found) == 3
+for launch in found:
+    for architecture in (80, 90) if "64 rows" not in launch.name else (90,):
+        kernel = compile_launch(launch.run, architecture)
+        turn = main_turn(kernel.sass)
+        assert (turn.stored, turn.converted, turn.waited, kernel.spilled) == (0, 0, 0, 0), (launch.name, turn)
+        assert turn.barriers == 2 and turn.moved <= 2 and turn.copied >= 5, (launch.name, turn)
+"""
+
 ALL = """
 from bench.__main__ import main
 
@@ -107,6 +122,12 @@ def test_every_kernel_declares_its_launches():
 def test_exact_kernels_keep_every_rule(tmp_path, whole):
     """Every launch on every architecture, or one of each kernel on one."""
     compile_for_a_gpu(EXACT.replace("WHOLE", str(whole)), tmp_path)
+
+
+@pytest.mark.slow
+def test_reshuffled_codes_go_from_registers_to_tensor_cores(tmp_path):
+    """None through shared memory, but for many rows on sm_80, and nothing is waited for but copies."""
+    compile_for_a_gpu(ORDERED, tmp_path)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -105,6 +106,10 @@ def test_codes_are_reshuffled_once(monkeypatch):
     layer.load_state_dict(layer.state_dict())
     layer(torch.ones(1, 128))
     assert asked == [torch.bfloat16, torch.float32]
+    fetched = QuantLinear.of(weight)
+    fetched._hf_hook = SimpleNamespace(offload=True)
+    fetched(torch.ones(1, 128))
+    assert len(asked) == 2
 
 
 SPECS = {

@@ -28,8 +28,8 @@ _FEW = ((32, 4, 0, 4, 3, True), (64, 4, 8, 4, 4), (16, 8, 0, 3, 3, True), (32, 2
 _SHAPES = {  # channels, warps, rows (0: as few as may be), stages, programs of a processor, whether warps are apart
     8: _FEW,
     16: ((64, 4, 16, 4, 4), (128, 8, 16, 4, 2), (32, 2, 16, 4, 8), (64, 4, 16, 6, 2), (32, 4, 16, 3, 2, True)),
-    32: ((64, 4, 32, 4, 2), (128, 8, 32, 4, 1), (64, 4, 32, 4, 4), (128, 4, 32, 4, 2), (64, 2, 32, 4, 4)),
-    64: ((128, 8, 64, 4, 1), (64, 4, 64, 4, 2), (64, 4, 64, 6, 1), (128, 4, 32, 4, 2), (64, 2, 32, 4, 4)),
+    32: ((64, 4, 32, 4, 3), (128, 8, 32, 4, 2), (64, 4, 32, 4, 4), (128, 4, 32, 4, 2), (64, 2, 32, 4, 4)),
+    64: ((128, 8, 64, 4, 2), (128, 8, 64, 4, 1), (64, 4, 64, 4, 2), (128, 4, 32, 4, 2), (64, 2, 32, 4, 4)),
 }
 
 
@@ -265,7 +265,7 @@ def _dequantize(  # type: ignore[no-untyped-def]
     half, pair_at = n // 8 % 2, group * (tl.num_programs(1) * 32) + block * 32 + n // 16 * 8 + n % 8
     scale = (tl.load(scales + pair_at).to(tl.uint32, bitcast=True) >> (16 * half)).to(tl.uint16)
     scale = scale.to(SCALE, bitcast=True).to(tl.float32)
-    zero = (tl.load(zeros + pair_at) >> (16 * half)) & 15 if HAS_ZEROS else 8
+    zero = (tl.load(zeros + pair_at) >> (16 * half)) & 0xFFFF if HAS_ZEROS else 8
     weight = ((code - zero).to(tl.float32) * scale).to(out.dtype.element_ty)
     n += block * 64
     tl.store(out + n.to(tl.int64) * inputs + k, weight, mask=(n < outputs) & (k < inputs))

@@ -2,8 +2,9 @@
 
 Products are sums over inputs in any order, so that of the inputs is the one in which codes come out of words: each
 thread reads four words of a channel at once, two codes of a word become two 16-bit floats with two instructions, and
-these lie where a tensor core takes them from. Activations are read in the same order. No code goes through shared
-memory; the sums of the warps do, once. What each code has too much (see kernel.py) is taken off by the sum of the
+these can stay in their thread. Activations are read in the same order. How much of it goes through shared memory all
+the same, the compiler decides (`python -m bench proof` counts it); the sums of the warps do, once. What each code has
+too much (see kernel.py) is taken off by the sum of the
 activations of a group, which is a matrix product with ones: so an infinite activation gives NaN, where other kernels
 can give an infinity.
 
