@@ -111,7 +111,9 @@ def test_tiles_for_every_number_of_rows():
     for rows in (1, 2, 5, 16, 32, 64, 200):
         for shape in ((4096, 4096), (11008, 4096), (64, 128)):
             found = panels.panels(rows, shape, 132, True)
-            assert len(found) == 5 and all(tile.early for tile in found.values())
+            assert 3 <= len(found) <= 5 and all(tile.early for tile in found.values())
+            assert all(tile.split * tile.outputs * tile.rows <= 1 << 15 for tile in found.values())
+            assert all(32 * tile.warps * tile.programs * tile.registers <= 1 << 16 for tile in found.values())
             assert all(tile.apart or tile.rows >= 8 for tile in found.values())
             assert min(rows, 64) <= next(iter(found.values())).rows <= 64
     assert {tile.split for tile in panels.panels(1, (64, 128), 132, False).values()} == {1}

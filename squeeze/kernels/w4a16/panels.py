@@ -31,6 +31,8 @@ _SHAPES = {  # channels, warps, rows (0: as few as may be), stages, programs of 
     32: ((64, 4, 32, 4, 3), (128, 8, 32, 4, 2), (64, 4, 32, 4, 4), (128, 4, 32, 4, 2), (64, 2, 32, 4, 4)),
     64: ((128, 8, 64, 4, 2), (128, 8, 64, 4, 1), (64, 4, 64, 4, 2), (128, 4, 32, 4, 2), (64, 2, 32, 4, 4)),
 }
+_REGISTERS = 1 << 16  # of a processor
+_SUMS = 1 << 15  # that the last program of a tile adds, at most
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Panels:
     """What one program takes: `outputs` channels, `rows`, and one of `split` parts of inputs.
 
     stages: tiles that are in shared memory, or on their way there. apart: each of its warps takes inputs of its own,
-    and all channels. early: see slices.py.
+    and all channels. programs: that a processor is to hold, which gives each thread so many registers at most. early:
+    see slices.py.
     """
 
     outputs: int
@@ -47,7 +50,12 @@ class Panels:
     split: int
     stages: int = 4
     apart: bool = False
+    programs: int = 1
     early: bool = False
+
+    @property
+    def registers(self) -> int:
+        return min(_REGISTERS // (32 * self.warps * self.programs) // 8 * 8, 248)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -200,9 +208,11 @@ def panels(rows: int, shape: tuple[int, int], processors: int, early: bool) -> d
         apart = bool(rest)
         high = most or columns
         split = programs * processors // (-(-shape[0] // channels) * -(-rows // high))
-        split = max(1, min(split, -(-shape[1] // (STEP * (warps if apart else 1)))))
+        steps = -(-shape[1] // (STEP * (warps if apart else 1)))
+        split = max(1, min(split, steps, _SUMS // (channels * high)))
+        tile = Panels(channels, warps, high, split, stages, apart, programs, early)
         words = f"{warps} warps{' apart' * apart}, {high} row{'s' * (high > 1)}, {stages} stages, {split} splits"
-        found[f"panels of {channels} channels, {words}"] = Panels(channels, warps, high, split, stages, apart, early)
+        found[f"panels of {channels} channels, {words}"] = tile
     return found
 
 
@@ -235,6 +245,7 @@ def matmul(x: torch.Tensor, ordered: Ordered, tile: Panels) -> torch.Tensor:
                 N=tile.outputs,
                 B=apart,
                 num_warps=tile.warps,
+                maxnreg=tile.registers,
                 **({"launch_pdl": True} if early else {}),
             )
     return out
