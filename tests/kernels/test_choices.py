@@ -171,6 +171,48 @@ def test_a_train_whose_sides_fit_no_tile_is_not_measured(shapes, monkeypatch):
         assert module.multiply(Rows(range(3)), [torch.empty(shape) for shape in shapes]) == "torch"
 
 
+class Many(Rows):
+    """So many rows of so many inputs."""
+
+    def __init__(self, rows, inputs):
+        self.shape = (rows, inputs)
+
+    def __len__(self):
+        return self.shape[0]
+
+
+@pytest.mark.parametrize(
+    "rows, shapes",
+    [
+        (1 << 16, [(1, 2, 3, 1), (1, 5, 6, 1)]),
+        (1 << 13, [(1, 2, 3, 4), (4, 8, 6, 3), (3, 8, 2, 1)]),
+        (2049, [(1, 64, 64, 256), (256, 64, 64, 1)]),
+    ],
+    ids=["a grid", "a grid, with the third core", "memory"],
+)
+def test_a_train_with_more_rows_than_have_room_goes_to_torch(rows, shapes, monkeypatch):
+    pytest.importorskip("squeeze.kernels.tt.kernel", reason="triton is not installed")
+    module = importlib.import_module("squeeze.kernels.tt")
+    monkeypatch.setattr(choices, "fastest", lambda x, what, ways, default, right: "kernel")
+    monkeypatch.setattr(importlib.import_module("squeeze.kernels.tt.kernel"), "multiply", lambda *given: "kernel")
+    monkeypatch.setattr(module.reference, "multiply", lambda *given: "torch")
+    cores = [torch.empty(shape) for shape in shapes]
+    with torch.no_grad():
+        assert [module.multiply(Many(count, 7), cores) for count in (rows, rows - 1)] == ["torch", "kernel"]
+
+
+def test_a_product_of_more_numbers_than_the_kernel_counts_goes_to_torch(monkeypatch):
+    pytest.importorskip("squeeze.kernels.blr.kernel", reason="triton is not installed")
+    module = importlib.import_module("squeeze.kernels.blr")
+    monkeypatch.setattr(choices, "fastest", lambda x, what, ways, default, right: "kernel")
+    monkeypatch.setattr(importlib.import_module("squeeze.kernels.blr.kernel"), "monarch", lambda *given: "kernel")
+    monkeypatch.setattr(module.reference, "monarch", lambda *given: "torch")
+    outer, inner = torch.empty(2, 64, 8), torch.empty(4, 4, 8)
+    with torch.no_grad():
+        found = [module.monarch(Many(rows, 32), outer, inner) for rows in (1 << 24, (1 << 24) - 1)]
+    assert found == ["torch", "kernel"]
+
+
 def test_no_rows_are_not_measured(monkeypatch):
     monkeypatch.setattr(choices, "of_device", lambda device: pytest.fail("a device is asked"))
     ways = {"kernel": lambda: pytest.fail("it is called"), "torch": list}

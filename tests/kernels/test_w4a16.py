@@ -51,6 +51,28 @@ def test_the_reference_expands_codebooks(name):
     assert torch.equal(expansion.dequantize(Packed.of(weight), torch.float32), weight.dequantize())
 
 
+class Grids(list):
+    """In place of a kernel: the grids with which it was launched."""
+
+    def __getitem__(self, grid):
+        self.append(grid)
+        return lambda *arguments, **constants: None
+
+
+@needs_triton
+def test_an_expansion_of_more_rows_than_a_grid_has_programs(monkeypatch):
+    """As of the embeddings of Gemma 3, whose vocabulary has 262,208 tokens."""
+    grids = Grids()
+    monkeypatch.setattr(expansion_kernel, "_dequantize", grids)
+    words, scales = torch.empty(262208, 8, dtype=torch.int32, device="meta"), torch.empty(1, 262208, 1, device="meta")
+    expansion_kernel.dequantize(Packed(words, scales, None, 4, 64, 64), torch.float16)
+    assert list(grids) == [(1, 65535), (1, 17)]
+    monkeypatch.undo()
+    monkeypatch.setattr(expansion_kernel, "_MOST_ROWS", 8)
+    packed = packed_for(Grid(4, 32, False), 17, 64, 32)
+    assert torch.equal(expansion_kernel.dequantize(packed, torch.float16), expansion.dequantize(packed, torch.float16))
+
+
 @needs_triton
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -15,10 +15,13 @@ from squeeze.kernels.blr import reference
 
 __all__ = ["blast", "monarch"]
 
+_MOST = 1 << 31  # numbers in x or in the product: the kernel counts them in 32 bits
+
 
 def monarch(x: torch.Tensor, outer: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
     """x [T, Q i], outer [P, o, Q R], inner [Q, P R, i] -> [T, P o]."""
-    if x.device.type == "cpu" or torch.is_grad_enabled():
+    most = len(x) * max(x.shape[1], outer.shape[0] * outer.shape[1])
+    if x.device.type == "cpu" or torch.is_grad_enabled() or most >= _MOST:
         return reference.monarch(x, outer, inner)
     from squeeze.kernels.blr import kernel  # triton is optional
 

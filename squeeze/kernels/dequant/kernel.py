@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
 _ROWS, _COLUMNS = 4, 256
+_MOST_ROWS = _ROWS * ((1 << 16) - 1)  # of a launch: as many programs as the second dimension of a grid may have
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -59,8 +60,15 @@ def _dequantize(  # type: ignore[no-untyped-def]
 
 def dequantize(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
     """As reference.dequantize."""
+    out = torch.empty((packed.outputs, packed.inputs), dtype=dtype, device=packed.words.device)
+    for first in range(0, packed.outputs, _MOST_ROWS):
+        last = min(first + _MOST_ROWS, packed.outputs)
+        _launch(packed if last - first == packed.outputs else packed.rows(first, last), out[first:last])
+    return out
+
+
+def _launch(packed: Packed, out: torch.Tensor) -> None:
     words, scales = packed.words.contiguous(), packed.scales.contiguous()
-    out = torch.empty((packed.outputs, packed.inputs), dtype=dtype, device=words.device)
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     codebook = words if packed.codebook is None else packed.codebook.contiguous()
     grid = (triton.cdiv(packed.inputs, _COLUMNS), triton.cdiv(packed.outputs, _ROWS))
@@ -79,4 +87,3 @@ def dequantize(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
                 COLUMNS=_COLUMNS,
                 enable_fp_fusion=False,
             )
-    return out

@@ -21,7 +21,7 @@ def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
         return reference.multiply(x, cores)
     from squeeze.kernels.tt import kernel
 
-    if not kernel.fits(cores):
+    if not kernel.fits(len(x), cores):
         return reference.multiply(x, cores)
     ways = {"torch": partial(reference.multiply, x, cores), "kernel": partial(kernel.multiply, x, cores)}
     what = f"tensor train {' by '.join('x'.join(map(str, core.shape)) for core in cores)}"

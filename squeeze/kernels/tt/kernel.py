@@ -14,6 +14,8 @@ from squeeze.kernels.current import device_of
 
 _RANKS = 8  # of a program
 _LARGEST = 128  # a side that fits a tile
+_MOST_PROGRAMS = (1 << 16) - 1  # of the second dimension of a grid
+_MOST_SUMS = 1 << 28  # float32
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -36,10 +38,12 @@ def _two(  # type: ignore[no-untyped-def]
     tl.store(out + offset, y, mask=(a < o1)[:, None] & (c < o2))
 
 
-def fits(cores: Sequence[torch.Tensor]) -> bool:
-    """Whether the sides of two or three cores fit tiles."""
-    (_, o1, i1, _), (_, o2, i2, after) = cores[0].shape, cores[1].shape
-    return max(o1, i1, o2, i2 * after) <= _LARGEST
+def fits(rows: int, cores: Sequence[torch.Tensor]) -> bool:
+    """Whether the sides of two or three cores fit tiles, and so many rows the grid and the memory for sums."""
+    (_, o1, i1, _), (ranks, o2, i2, after) = cores[0].shape, cores[1].shape
+    programs = rows * (cores[2].shape[1] if len(cores) > 2 else 1)
+    sums = triton.cdiv(ranks, _RANKS) * programs * o1 * o2
+    return max(o1, i1, o2, i2 * after) <= _LARGEST and programs <= _MOST_PROGRAMS and sums <= _MOST_SUMS
 
 
 def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
