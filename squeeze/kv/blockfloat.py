@@ -7,6 +7,7 @@ offline, from calibration (Drumond et al. 2018 for the format; KVmix and Ecco fo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -59,8 +60,15 @@ class BlockFloatCoder:
         values: torch.Tensor = (codes - ((1 << (self.width - 1)) - 1)).unflatten(-1, (exponent.shape[-1], -1))
         values = (values * exponent.exp2()[..., None]).flatten(-2)
         if self.order is not None:
-            values = values[..., torch.tensor(self.order, device=values.device).argsort()]
+            values = values[..., _places(self.order, values.device)]
         return values.to(dtype)
+
+
+@lru_cache(maxsize=4096)  # a copy to the device each
+@torch.inference_mode(False)
+def _places(order: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Where each channel stands in an order of them, int64 [D]."""
+    return torch.tensor(order, device=device).argsort()
 
 
 @dataclass(frozen=True)

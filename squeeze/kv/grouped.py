@@ -11,6 +11,7 @@ import torch
 from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.packing import pack, unpack
 from squeeze.kv.store import Fields
+from squeeze.numerics.constants import on
 from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["GroupedCoder"]
@@ -62,7 +63,7 @@ class GroupedCoder:
         return codes.to(torch.uint8), {"scale": scale, "least": least}
 
     def _normal(self, values: torch.Tensor) -> tuple[torch.Tensor, Fields]:
-        points = lloyd_max(self.width).to(values.device)
+        points = on(lloyd_max(self.width), values.device)
         length = values.norm(dim=-1, keepdim=True)
         unit = values * (values.shape[-1] ** 0.5 / length.clamp(min=1e-30))
         codes = torch.bucketize(unit, (points[1:] + points[:-1]) / 2)
@@ -76,7 +77,7 @@ class GroupedCoder:
         if self.points == "even":
             values = codes.to(torch.float32).mul_(scale).add_(fields["least"].to(torch.float32)[..., None])
         else:
-            values = lloyd_max(self.width).to(scale.device)[codes.int()].mul_(scale)
+            values = on(lloyd_max(self.width), scale.device)[codes.int()].mul_(scale)
         values = values.flatten(-2)
         if self.along == "tokens":
             values = values.transpose(-1, -2)

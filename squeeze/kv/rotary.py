@@ -5,6 +5,8 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+from squeeze.numerics.constants import on
+
 __all__ = ["apply_rotary", "frequencies_of"]
 
 
@@ -15,10 +17,16 @@ def apply_rotary(keys: torch.Tensor, frequencies: torch.Tensor, start: int, inve
     Positions count tokens in the cache: padding before a text shifts them all alike, which does no harm here.
     """
     half = frequencies.numel()
-    cos, sin = _cos_sin(frequencies, start, keys.shape[-2], keys.device)
+    table = _cos_sin.__wrapped__ if _is_recorded(keys.device) else _cos_sin
+    cos, sin = table(frequencies, start, keys.shape[-2], keys.device)
     sin = -sin if inverse else sin
     first, second, unrotated = keys.split([half, half, keys.shape[-1] - 2 * half], -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin, unrotated], -1)
+
+
+def _is_recorded(device: torch.device) -> bool:
+    """Whether what is computed now is part of a CUDA graph: it has no values before that is run."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @lru_cache(maxsize=16)  # all heads and layers rotate by the same
@@ -27,7 +35,7 @@ def _cos_sin(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The table of cosines and sines, [count, n] each."""
     position = torch.arange(start, start + count, device=device, dtype=torch.float32)
-    angle = position[:, None] * frequencies.to(device)
+    angle = position[:, None] * on(frequencies, device)
     return angle.cos(), angle.sin()
 
 

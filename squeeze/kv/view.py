@@ -108,7 +108,8 @@ class LayerView:
                 continue
             joined = like.new_zeros((*like.shape[:2], tokens, like.shape[3]), dtype=dtype)
             for heads, states in decoded:
-                joined[:, list(heads or range(like.shape[1])), : states.shape[2]] = states
+                for place, head in enumerate(heads or range(like.shape[1])):  # by a list, a copy to the device
+                    joined[:, head, : states.shape[2]] = states[:, place]
             keys_and_values.append(joined)
         return keys_and_values[0], keys_and_values[1]
 

@@ -4,6 +4,8 @@ from functools import cache
 
 import torch
 
+from squeeze.numerics.constants import on
+
 __all__ = ["block_hadamard", "hadamard", "turned"]
 
 
@@ -33,7 +35,7 @@ def block_hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tenso
     The blocks are as large as the largest power of two that divides `size`.
     """
     block = size & -size
-    small = _normed(block).to(device)
+    small = on(_normed(block), device)
     return small if block == size else torch.block_diag(*[small] * (size // block))
 
 
@@ -43,7 +45,7 @@ def turned(values: torch.Tensor, most: int) -> torch.Tensor:
     block = min(values.shape[-1] & -values.shape[-1], most)
     if block <= 1:
         return values
-    return (values.reshape(-1, block) @ _normed(block).to(values)).reshape(values.shape)
+    return (values.reshape(-1, block) @ on(_normed(block), values.device).to(values.dtype)).reshape(values.shape)
 
 
 @cache

@@ -24,6 +24,7 @@ from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.view import LayerView
+from squeeze.numerics.constants import on
 from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["Splits", "attend", "coded", "finished", "fits", "joined", "room"]
@@ -350,5 +351,5 @@ def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits)
 def _operands(coder: GroupedCoder, kind: str, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Codes as words int32 [B, H, blocks, rows, words], scales, minimums and points."""
     codes, scale = fields[f"{kind}.codes"], fields[f"{kind}.scale"]
-    points = lloyd_max(coder.width).to(scale.device) if coder.points != "even" else scale
+    points = on(lloyd_max(coder.width), scale.device) if coder.points != "even" else scale
     return codes.view(torch.int32), scale, fields.get(f"{kind}.least", scale), points

@@ -6,6 +6,7 @@ import triton.language as tl
 
 from squeeze.kernels.current import device_of
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
+from squeeze.numerics.constants import on
 
 _COLUMNS, _ROWS = 4, 256
 
@@ -35,7 +36,7 @@ def decode(codes: torch.Tensor, rows: int, rate: int) -> torch.Tensor:
         grid = (triton.cdiv(len(codes), _COLUMNS), triton.cdiv(rows, _ROWS))
         with device_of(out):
             _decode[grid](
-                *(out, codes, levels().to(codes.device), len(codes), rows, codes.shape[1], rate),
+                *(out, codes, on(levels(), codes.device), len(codes), rows, codes.shape[1], rate),
                 STATE_BITS=STATE_BITS,
                 COLUMNS=_COLUMNS,
                 ROWS=_ROWS,

@@ -1,0 +1,25 @@
+"""Constant tensors on the devices that compute with them.
+
+A copy to a GPU waits for all that runs there, and cannot be recorded in a CUDA graph: each is made once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+__all__ = ["on"]
+
+_copies = WeakTensorKeyDictionary()
+
+
+def on(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """A tensor that nobody writes to, on a device. The copy lives as long as the tensor."""
+    device = torch.device(device)
+    if tensor.device == device:
+        return tensor
+    copies: dict[torch.device, torch.Tensor] = _copies.setdefault(tensor, {})
+    if device not in copies:
+        with torch.inference_mode(False):  # others may ask for gradients
+            copies[device] = tensor.to(device)
+    return copies[device]
