@@ -27,7 +27,7 @@ class QuantizedKVCache(Cache):
     model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))
 
     Works with every attention implementation; after `squeeze.kernels.kv_attention.install(model)` no full-precision
-    copy of a layer is formed. Layers of attention, full or sliding, are coded; states of other kinds (Mamba,
+    copy of a layer is kept. Layers of attention, full or sliding, are coded; states of other kinds (Mamba,
     convolutions) are kept by transformers' own layers.
     Raises PolicyError where the policy does not fit the model.
     """

@@ -1,64 +1,19 @@
 """Attention over coded layers: every path against the plain definition, and within models."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from squeeze.kernels import kv_attention
 from squeeze.kernels.kv_attention import cpu, reference, tiles
-from squeeze.kv import KIVI, FullPrecision, HeadGroup, QuantizedKVCache
+from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
 from squeeze.kv.grouped import GroupedCoder
-from squeeze.kv.layer import PackedLayer
 from squeeze.kv.mask import additive_mask
 from squeeze.kv.selected import Selected
 from squeeze.kv.view import LayerView
+from tests.makers.kv_layers import CLOSE, CODERS, Coded, layer_of, query_of
 from tests.makers.kv_models import MODELS, tokens
-
-CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
-
-
-class Coded:
-    """A policy made of any two coders."""
-
-    sinks, window, block = 3, 5, 16
-
-    def __init__(self, keys, values, heads=None):
-        self.keys, self.values, self.heads = keys, values, heads
-
-    def head_groups(self, layer, heads):
-        if self.heads is None:
-            return [HeadGroup(self.keys, self.values)]
-        rest = tuple(head for head in range(heads) if head not in self.heads)
-        return [
-            HeadGroup(self.keys, self.values, self.heads),
-            HeadGroup(GroupedCoder(8, "channels"), GroupedCoder(8, "tokens"), rest),
-        ]
-
-
-CODERS = {
-    f"{width} bits, {along}, {points}{', groups' * bool(group)}{', rotated' * rotate}": GroupedCoder(
-        width, along, group, rotate, points
-    )
-    for width in (1, 2, 3, 4, 8)
-    for along, group, rotate, points in (
-        ("tokens", 0, False, "even"),
-        ("channels", 8, False, "even"),
-        ("channels", 0, True, "normal"),
-    )
-}
-
-
-def layer_of(policy, length=60, batch=2, heads=3, size=16, value_size=16, sliding_window=None):
-    layer = PackedLayer(policy, 0, sliding_window)
-    random = torch.Generator().manual_seed(0)
-    layer.update(
-        torch.randn(batch, heads, length, size, generator=random),
-        torch.randn(batch, heads, length, value_size, generator=random),
-    )
-    return layer
-
-
-def query_of(queries=1, batch=2, heads=6, size=16):
-    return torch.randn(batch, heads, queries, size, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("coder", list(CODERS))
@@ -294,4 +249,22 @@ def test_on_a_gpu(name, dtype):
     view, query = layer._view(), query_of(size=64).cuda().to(dtype)
     expected = reference.attend(query.float(), view, None, 0.1)
     close = 1e-3 if dtype == torch.float32 else 3e-2
-    torch.testing.assert_close(kv_attention.attend(query, view, None, 0.1).float(), expected, rtol=close, atol=close)
+    ways = kv_attention._ways(query, view, None, 0.1)
+    assert list(ways) == ["kernel", "tiles", "torch"]
+    for way in (*ways.values(), partial(kv_attention.attend, query, view, None, 0.1)):
+        torch.testing.assert_close(way().float(), expected, rtol=close, atol=close)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_several_queries_and_a_mask_on_a_gpu(dtype):
+    layer = layer_of(Coded(GroupedCoder(4, "tokens"), GroupedCoder(3, "channels"), (1,)), length=1000, size=64)
+    layer._to("cuda")
+    view, query = layer._view(), query_of(7, size=64).cuda().to(dtype)
+    bias = additive_mask(None, 7, view.length, True, query)
+    expected = reference.attend(query.float(), view, bias, 0.1)
+    close = 1e-3 if dtype == torch.float32 else 3e-2
+    ways = kv_attention._ways(query, view, bias, 0.1)
+    assert list(ways) == ["tiles", "torch"]
+    for way in (*ways.values(), partial(kv_attention.attend, query, view, bias, 0.1)):
+        torch.testing.assert_close(way().float(), expected, rtol=close, atol=close)

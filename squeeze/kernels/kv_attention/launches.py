@@ -5,11 +5,11 @@ from functools import partial
 
 import torch
 
-from squeeze.kernels.kv_attention import kernel, reference
+from squeeze.kernels.kv_attention import expand, kernel, reference
 from squeeze.kernels.launch import Launch, meta, operations
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.store import Fields
-from squeeze.kv.view import LayerView
+from squeeze.kv.view import LayerView, fields_of
 
 __all__ = ["launches"]
 
@@ -41,6 +41,7 @@ def launches() -> Iterator[Launch]:
             operations=operations(partial(reference.attend, query, view, None, 0.1)),
             trips=lambda arguments: (arguments["per_split"],),
         )
+        yield from _expanded(view, bits)
     splits = kernel.room(query, view)
     yield Launch(
         name=f"kv_attention joined, {about}",
@@ -50,6 +51,22 @@ def launches() -> Iterator[Launch]:
         operations=0,
         trips=_of_join,
     )
+
+
+def _expanded(view: LayerView, bits: int) -> Iterator[Launch]:
+    """Of a whole layer, which is more than has room at once."""
+    group, fields = view.stores[0]
+    for kind, coder in (("keys", group.keys), ("values", group.values)):
+        mine, out = fields_of(fields, kind), meta(_BATCH, _HEADS, _TOKENS, _CHANNELS)
+        yield Launch(
+            name=f"kv_attention {kind} of {bits} bits expanded, {_TOKENS} tokens, {_BATCH} sequences, {_HEADS} heads",
+            run=partial(expand.write, coder, mine, out),
+            operands=tuple(mine.values()),
+            result=out,
+            operations=0,
+            trips=lambda arguments: (),
+            exact=True,
+        )
 
 
 def _of_join(arguments: Mapping[str, int]) -> tuple[int, ...]:
