@@ -168,13 +168,13 @@ DISPATCHED = {  # keys, values, dtype of the query, query heads: whether paired.
 
 
 class Noted:
-    """In place of a kernel: whether it was launched."""
+    """In place of a kernel: whether it was launched, and how."""
 
     launched = False
 
     def __getitem__(self, grid):
         self.launched = True
-        return lambda *arguments, **constants: None
+        return lambda *arguments, **constants: vars(self).update(constants)
 
 
 @pytest.mark.parametrize("name", list(DISPATCHED))
@@ -191,6 +191,22 @@ def test_triton_kernel_that_is_launched(name, monkeypatch):
     assert kernel.fits(query, view, None)
     kernel.coded(query, view, 0.1)
     assert (paired.launched, plain.launched) == (is_paired, not is_paired)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "warps"),
+    [(256, torch.bfloat16, 8), (128, torch.float32, 8), (64, torch.float32, 4), (256, torch.float32, 8)],
+)
+def test_large_tiles_have_more_warps(size, dtype, warps, monkeypatch):
+    """Whose registers four do not have."""
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    policy = Coded(*PAIRED)
+    policy.block = 64
+    view = layer_of(policy, length=140, heads=1, size=size, value_size=size, batch=1)._view()
+    plain = Noted()
+    monkeypatch.setattr(kernel, "_decode", plain)
+    kernel.coded(query_of(batch=1, size=size).to(dtype), view, 0.1)
+    assert plain.num_warps == warps
 
 
 @pytest.mark.parametrize(("batch", "blocks", "splits"), [(8, 510, 16), (1, 63, 63), (1, 2046, 121), (200, 510, 1)])

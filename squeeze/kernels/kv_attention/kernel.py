@@ -34,6 +34,7 @@ _HEADS = 8  # columns of the least matrix product: as many query heads at least
 _TOGETHER = 16  # splits joined at a time, of as many heads
 _TOKENS = 64  # in full precision, at a time
 _CHANNELS = 32  # of values that a program joins
+_FOUR_WARPS = 1 << 14  # bytes of a tile: they have no registers for more
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -309,7 +310,8 @@ def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
             *(rows.contiguous(), *k, *v, *numbers),
             K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],
             K_TOKENS=keys.along == "tokens", V_TOKENS=values.along == "tokens",
-            K_POINTS=keys.points != "even", V_POINTS=values.points != "even", HALVES=query.dtype.itemsize == 2, **sizes,
+            K_POINTS=keys.points != "even", V_POINTS=values.points != "even", HALVES=query.dtype.itemsize == 2,
+            num_warps=8 if view.block * max(size, value_size) * query.itemsize > _FOUR_WARPS else 4, **sizes,
         )  # fmt: skip
     return splits
 

@@ -1,13 +1,16 @@
-"""Typical launches of attention over a coded cache: KIVI's blocks of 64 tokens, eight KV heads of 128 channels."""
+"""Typical launches of attention over a coded cache: KIVI's blocks of 64 tokens, eight KV heads of 128 channels; and
+what paired.py does not take, rotated codes and heads of 256."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
 
-from squeeze.kernels.kv_attention import expand, kernel, reference
-from squeeze.kernels.launch import Launch, meta, operations
+from squeeze.kernels.kv_attention import expand, kernel
+from squeeze.kernels.launch import Launch, meta
+from squeeze.kv.base import Policy
 from squeeze.kv.kivi import KIVI
+from squeeze.kv.rotated import Rotated
 from squeeze.kv.store import Fields
 from squeeze.kv.view import LayerView, fields_of
 
@@ -16,32 +19,28 @@ __all__ = ["launches"]
 _BATCH, _HEADS, _CHANNELS, _TOKENS = 8, 8, 128, 1 << 15
 
 
-def _view(policy: KIVI) -> LayerView:
+def _view(policy: Policy, channels: int = _CHANNELS) -> LayerView:
     (group,) = policy.head_groups(0, _HEADS)
-    blocks = meta(_BATCH, _HEADS, _TOKENS // policy.block, policy.block, _CHANNELS)
+    blocks = meta(_BATCH, _HEADS, _TOKENS // policy.block, policy.block, channels)
     fields: Fields = {}
     for kind, coder in (("keys", group.keys), ("values", group.values)):
         fields |= {f"{kind}.{name}": tensor for name, tensor in coder.encode(blocks, 0).items()}
     sinks, residual = (
-        (meta(_BATCH, _HEADS, tokens, _CHANNELS), meta(_BATCH, _HEADS, tokens, _CHANNELS))
+        (meta(_BATCH, _HEADS, tokens, channels), meta(_BATCH, _HEADS, tokens, channels))
         for tokens in (policy.sinks, policy.window)
     )
     return LayerView(sinks, [(group, fields)], residual, blocks.shape[2], policy.block, 0, 0)
 
 
 def launches() -> Iterator[Launch]:
+    about = f"{_TOKENS} tokens, {_BATCH} sequences, {4 * _HEADS} heads on {_HEADS}"
+    yield _coded(f"heads of {2 * _CHANNELS}, 4 bits, {about}", _view(KIVI(bits=4), 2 * _CHANNELS))
+    yield _coded(f"rotated, 4 bits, {about}", _view(Rotated(bits=4)))
     for bits in (8, 4, 2):
-        view, query = _view(KIVI(bits=bits)), meta(_BATCH, 4 * _HEADS, 1, _CHANNELS)
-        about = f"{_TOKENS} tokens, {_BATCH} sequences, {4 * _HEADS} heads on {_HEADS}"
-        yield Launch(
-            name=f"kv_attention {bits} bits, {about}",
-            run=partial(kernel.coded, query, view, 0.1),
-            operands=(query, *view.stores[0][1].values()),
-            result=torch.empty_like(query),
-            operations=operations(partial(reference.attend, query, view, None, 0.1)),
-            trips=lambda arguments: (arguments["per_split"],),
-        )
+        view = _view(KIVI(bits=bits))
+        yield _coded(f"{bits} bits, {about}", view)
         yield from _expanded(view, bits)
+    query = meta(_BATCH, 4 * _HEADS, 1, _CHANNELS)
     splits = kernel.room(query, view)
     yield Launch(
         name=f"kv_attention joined, {about}",
@@ -50,6 +49,18 @@ def launches() -> Iterator[Launch]:
         result=torch.empty_like(query),
         operations=0,
         trips=_of_join,
+    )
+
+
+def _coded(name: str, view: LayerView) -> Launch:
+    query = meta(_BATCH, 4 * _HEADS, 1, view.residual[0].shape[3])
+    return Launch(
+        name=f"kv_attention {name}",
+        run=partial(kernel.coded, query, view, 0.1),
+        operands=(query, *view.stores[0][1].values()),
+        result=torch.empty_like(query),
+        operations=2 * 2 * query.numel() * view.length,  # of attention: to decode is no product
+        trips=lambda arguments: (arguments["per_split"],),
     )
 
 
