@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -172,23 +173,29 @@ def decoding(model: Any, tokens: torch.Tensor, cache: Any, steps: int = 8) -> Co
     prefill(model, ids[:-steps], cache)
     times = []
     on_gpu = ids.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated() - nbytes_of(cache)
     for step in range(len(ids) - steps, len(ids) - 1):
         started = time.perf_counter()
         model(ids[None, step : step + 1], past_key_values=cache)
         if on_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(ids.device)
         times.append(time.perf_counter() - started)
-    if on_gpu:
-        model(ids[None, -1:], past_key_values=cache)
-        peak = torch.cuda.max_memory_allocated() - before
-    else:
-        with PeakMemory(tensors_of(cache)) as memory:
-            model(ids[None, -1:], past_key_values=cache)
-        peak = memory.peak
+    last = partial(model, ids[None, -1:], past_key_values=cache)  # by which what is fastest has been measured
+    peak = _peak_on_gpu(last, cache, ids.device) if on_gpu else _peak_on_cpu(last, cache)
     return Cost(len(ids), nbytes_of(cache), peak, statistics.median(times))
+
+
+def _peak_on_gpu(call: Callable[[], object], cache: Any, device: torch.device) -> int:
+    """The most bytes of the cache and of what a call makes."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device) - nbytes_of(cache)
+    call()
+    return int(torch.cuda.max_memory_allocated(device)) - before
+
+
+def _peak_on_cpu(call: Callable[[], object], cache: Any) -> int:
+    with PeakMemory(tensors_of(cache)) as memory:
+        call()
+    return memory.peak
 
 
 _FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "

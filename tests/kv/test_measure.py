@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
+from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, measure
 from squeeze.kv.measure import passkeys, quality, stepped
 from tests.makers.kv_models import llama, tokens
 
@@ -17,6 +17,22 @@ def test_quality_and_stepped_agree_on_full_precision():
     steps = [stepped(model, text, lambda: QuantizedKVCache(model.config, FullPrecision()), 64, 2, logits) for _ in "ab"]
     assert steps[0] == steps[1] and len(logits) == 2
     assert steps[0].perplexity == pytest.approx(found["full"].perplexity, rel=1e-4)
+
+
+def test_peak_memory_on_a_gpu_is_that_of_the_model_s(monkeypatch):
+    """Of one step, in which nothing is measured any more; beside it stands what else has memory there."""
+    told = {"memory_allocated": 700, "max_memory_allocated": 1000}
+    asked = []
+
+    def noted(name):
+        return lambda device: asked.append((name, device)) or told.get(name)
+
+    for name in ("reset_peak_memory_stats", *told):
+        monkeypatch.setattr(torch.cuda, name, noted(name))
+    device, cache = torch.device("cuda:1"), type("Cache", (), {"nbytes": 200})
+    assert measure._peak_on_gpu(lambda: asked.append("step"), cache, device) == 1000 - (700 - 200)
+    names = ["reset_peak_memory_stats", "memory_allocated", "step", "max_memory_allocated"]
+    assert asked == [name if name == "step" else (name, device) for name in names]
 
 
 def test_passkeys_are_looked_for():

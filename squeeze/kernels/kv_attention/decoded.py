@@ -121,7 +121,7 @@ def _decode(view: LayerView, keys: torch.Tensor, values: torch.Tensor, blocks: i
 def _mask(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None) -> torch.Tensor | None:
     """What is added to scores [B, H, groups * Q, tokens], in the dtype of the query."""
     heads, queries, kv_heads = *query.shape[1:3], view.residual[0].shape[1]
-    least, mask = torch.finfo(query.dtype).min, None
+    least, mask = torch.finfo(query.dtype).min / 2, None  # finite times log2 e, too, which torch's kernels multiply by
     if bias is not None:
         mask = bias.to(query.dtype).clamp(min=least)
         repeated = heads if mask.shape[1] > 1 else heads // kv_heads
