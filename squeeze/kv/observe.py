@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -64,10 +65,14 @@ class _Observer:
         self.windows += 1
 
     def finished(self) -> dict[int, KVStatistics]:
-        for statistics in self.layers.values():
+        """On the CPU, where policies are made of them: layers may lie on several devices."""
+        found = {}
+        for layer, statistics in self.layers.items():
             for tensor in (*statistics.mean, *statistics.moment, *statistics.fisher):
                 tensor.div_(self.windows)
-        return self.layers
+            parts = (getattr(statistics, field.name) for field in fields(statistics))
+            found[layer] = KVStatistics(*([tensor.cpu() for tensor in part] for part in parts))
+        return found
 
 
 def observe(
