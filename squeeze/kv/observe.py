@@ -30,9 +30,11 @@ class _Observer:
         self.windows = 0
 
     def attend(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        """Attention in which what far tokens see is an input of its own."""
+        """Attention in which what far tokens see is an input of its own; in float32, derivatives too."""
         layer, length, groups = module.layer_idx, key.shape[2], query.shape[1] // key.shape[1]
         self._update(layer, key.detach(), value.detach())
+        dtype = query.dtype
+        query, key, value = (x.float() for x in (query, key, value))
         change = [torch.zeros_like(x, requires_grad=True) for x in (key, value)]
         self.changes[layer] = change
         key_change = change[0] if self.frequencies is None else apply_rotary(change[0], self.frequencies, 0)
@@ -42,7 +44,8 @@ class _Observer:
         scores = torch.where(near, query @ k.transpose(-1, -2), query @ kf.transpose(-1, -2)) * options["scaling"]
         bias = additive_mask(mask, length, length, True, query)
         weights = (scores if bias is None else scores + bias).softmax(-1)
-        return ((weights * near) @ v + (weights * ~near) @ vf).transpose(1, 2).contiguous(), None
+        states = (weights * near) @ v + (weights * ~near) @ vf
+        return states.transpose(1, 2).contiguous().to(dtype), None
 
     def _update(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         plain = key if self.frequencies is None else apply_rotary(key, self.frequencies, 0, inverse=True)

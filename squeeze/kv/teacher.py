@@ -61,16 +61,16 @@ def _attend(
     mask: torch.Tensor | None,
     scaling: float,
 ) -> torch.Tensor:
-    """[B, Hq, T, D] to [B, T, Hq, D]."""
+    """[B, Hq, T, D] to [B, T, Hq, D], in float32 but for what comes and goes."""
     batch, heads, length, size = query.shape
     kv_heads = exact[0].shape[1]
     position = torch.arange(length, device=query.device)
     output = query.new_empty((batch, length, heads, exact[1].shape[3]))
     for first in range(0, length, _QUERIES):
         last = min(first + _QUERIES, length)
-        rows = query[:, :, first:last].reshape(batch, kv_heads, heads // kv_heads, last - first, size)
+        rows = query[:, :, first:last].float().reshape(batch, kv_heads, heads // kv_heads, last - first, size)
         near = position[first:last, None] - position[:last] < policy.window  # [queries, tokens]
-        k, kc, v, vc = (x[:, :, None, :last] for x in (exact[0], coded[0], exact[1], coded[1]))
+        k, kc, v, vc = (x[:, :, None, :last].float() for x in (exact[0], coded[0], exact[1], coded[1]))
         scores = torch.where(near, rows @ k.transpose(-1, -2), rows @ kc.transpose(-1, -2)) * scaling
         tile = None if mask is None else mask[:, :, first:last, :last]
         bias = additive_mask(tile, last - first, last, True, query)

@@ -19,6 +19,12 @@ def test_quality_and_stepped_agree_on_full_precision():
     assert steps[0].perplexity == pytest.approx(found["full"].perplexity, rel=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_quality_of_a_model_in_16_bits(dtype):
+    found = quality(llama().to(dtype), tokens(length=128)[0], {"kivi": KIVI(bits=8, window=0, group=16)}, 64, 2)
+    assert 0 < found["kivi"].kl < 0.01
+
+
 def test_peak_memory_on_a_gpu_is_that_of_the_model_s(monkeypatch):
     """Of one step, in which nothing is measured any more; beside it stands what else has memory there."""
     told = {"memory_allocated": 700, "max_memory_allocated": 1000}

@@ -30,6 +30,19 @@ def test_kv_eval_as_a_table(folder, text):
     assert [line.split()[0] for line in lines[1:]] == ["full", "kivi:8,group=16", "rotated:2"]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_kv_eval_in_16_bits(folder, text, dtype):
+    """As a model is on a GPU: every way of measuring, and what calibration finds."""
+    words = "kivi:4", "rotated:3", "blockfloat:4,ordered=1", "transform:3", "kivi:mean=6,group=16", "kivi:4+snapkv:40"
+    policies = [word for one in words for word in ("--policy", one)]
+    found = call("kv-eval", folder, "--text", text, *policies, "--calibrate", text, "--context", 200, "--windows", 1,
+                 "--passkeys", 1, "--dtype", dtype, "--json", "-T", 1)  # fmt: skip
+    assert found.exit_code == 0, found.output
+    rows = list(map(json.loads, found.output.splitlines()))
+    assert {row["policy"] for row in rows} == {"full precision", *words}
+    assert all(0 <= row["distance"]["kl"] < 5 for row in rows)  # of weights that were drawn
+
+
 def test_kv_eval_as_json_with_a_budget(folder, text):
     found = call("kv-eval", folder, "--text", text, "--kv-budget", 0.2, "--calibrate", text, "--context", 150,
                  "--windows", 1, "--json", "-T", 1, "--no-cost")  # fmt: skip
