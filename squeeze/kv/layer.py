@@ -81,6 +81,9 @@ class PackedLayer(HeldStates):
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        elif self.residual[0].device != key_states.device:  # from a file, and the model may lie on several devices
+            self.device = key_states.device
+            self.prefetch()
         offset, is_first = self.get_mask_sizes(key_states.shape[2])[1], not self.get_seq_length()
         self._append(key_states, value_states)
         view = self._view(offset, self._observed if is_first and self._selects() else None)

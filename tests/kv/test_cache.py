@@ -201,6 +201,16 @@ def test_history_is_not_touched_again():
         assert torch.equal(field, before[name])
 
 
+def test_a_layer_goes_where_its_states_are():
+    """As one from a file does, where a model lies on several devices."""
+    layer = PackedLayer(KIVI(4, group=8, sinks=2, window=8), 0)
+    layer.update(*torch.randn(2, 1, 2, 40, 8))
+    keys, values = layer.update(*torch.randn(2, 1, 2, 1, 8, device="meta"))
+    assert keys.device.type == values.device.type == layer.device.type == "meta" and keys.shape[2] == 41
+    held = [*layer.sinks, *layer.residual, *layer.stores[0].read().values()]
+    assert {x.device.type for x in held} == {"meta"}
+
+
 def test_sliding_windows_hold_no_more_than_they_need():
     layer = PackedLayer(KIVI(bits=4, group=8, sinks=4, window=8), 0, sliding_window=40)
     for _ in range(200):
