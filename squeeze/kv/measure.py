@@ -195,7 +195,7 @@ def _peak_on_gpu(call: Callable[[], object], cache: Any, device: torch.device) -
 def _peak_on_cpu(call: Callable[[], object], cache: Any) -> int:
     with PeakMemory(tensors_of(cache)) as memory:
         call()
-    return memory.peak
+    return int(memory.peak)
 
 
 _FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
