@@ -171,6 +171,31 @@ def test_a_train_whose_sides_fit_no_tile_is_not_measured(shapes, monkeypatch):
         assert module.multiply(Rows(range(3)), [torch.empty(shape) for shape in shapes]) == "torch"
 
 
+@pytest.mark.parametrize(
+    "side, dtype, launched",
+    [
+        (64, torch.bfloat16, (3, 4)),
+        (64, torch.float32, (3, 8)),
+        (128, torch.bfloat16, (2, 8)),
+        (128, torch.float32, None),
+    ],
+)
+def test_a_train_is_launched_as_its_tiles_have_room(side, dtype, launched, monkeypatch):
+    """Stages and warps: cores of three ranks with sides of 128 take more than an H100's program may have."""
+    kernel = pytest.importorskip("squeeze.kernels.tt.kernel", reason="triton is not installed")
+    cores = [torch.empty(1, side, side, 8, dtype=dtype), torch.empty(8, side, side, 1, dtype=dtype)]
+    assert kernel.fits(1, cores) == (launched is not None)
+    noted = {}
+
+    class Noted:
+        def __getitem__(self, grid):
+            return lambda *arguments, **constants: noted.update(constants)
+
+    monkeypatch.setattr(kernel, "_two", Noted())
+    kernel.multiply(torch.empty(1, side * side, dtype=dtype), cores)
+    assert launched in (None, (noted["num_stages"], noted["num_warps"]))
+
+
 class Many(Rows):
     """So many rows of so many inputs."""
 

@@ -16,6 +16,8 @@ _RANKS = 8  # of a program
 _LARGEST = 128  # a side that fits a tile
 _MOST_PROGRAMS = (1 << 16) - 1  # of the second dimension of a grid
 _MOST_SUMS = 1 << 28  # float32
+_SHARED = 227 << 10  # bytes that a program of an H100 may have
+_FOUR_WARPS = 1 << 13  # bytes of a tile: they have no registers for more
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -39,11 +41,29 @@ def _two(  # type: ignore[no-untyped-def]
 
 
 def fits(rows: int, cores: Sequence[torch.Tensor]) -> bool:
-    """Whether the sides of two or three cores fit tiles, and so many rows the grid and the memory for sums."""
+    """Whether the sides of two or three cores fit tiles, and these what a program has; and so many rows the grid and
+    the memory for sums."""
     (_, o1, i1, _), (ranks, o2, i2, after) = cores[0].shape, cores[1].shape
+    sides = o1, i1, o2, i2 * after
     programs = rows * (cores[2].shape[1] if len(cores) > 2 else 1)
     sums = triton.cdiv(ranks, _RANKS) * programs * o1 * o2
-    return max(o1, i1, o2, i2 * after) <= _LARGEST and programs <= _MOST_PROGRAMS and sums <= _MOST_SUMS
+    small = max(sides) <= _LARGEST and programs <= _MOST_PROGRAMS and sums <= _MOST_SUMS
+    return small and bool(_stages(_powers(sides), cores[0]))
+
+
+def _powers(sides: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(max(16, triton.next_power_of_2(side)) for side in sides)
+
+
+def _stages(powers: tuple[int, ...], core: torch.Tensor) -> int:
+    """How many ranks' cores are in shared memory, or on their way there, beside x and what lies between the products;
+    0 where not even two have room."""
+    a, b, c, d = powers
+    room = _SHARED
+    if core.device.type == "cuda":
+        found = torch.cuda.get_device_properties(core.device)
+        room = int(getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block))  # AMD's have no more
+    return next((n for n in (3, 2) if (n * (a * b + c * d) + b * (c + d)) * core.itemsize <= room), 0)
 
 
 def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -64,8 +84,10 @@ def _launch(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch
     (ranks, o1, i1), (_, o2, i2) = first.shape, second.shape
     splits = triton.cdiv(ranks, _RANKS)
     out = torch.empty((splits, len(x), o1, o2), dtype=torch.float32, device=x.device)
-    tiles = {name: max(16, triton.next_power_of_2(size)) for name, size in zip("ABCD", (o1, i1, o2, i2), strict=True)}
+    powers = _powers((o1, i1, o2, i2))
+    large = max(powers[0] * powers[1], powers[2] * powers[3]) * first.itemsize > _FOUR_WARPS
+    options = {"num_stages": max(_stages(powers, first), 2), "num_warps": 8 if large else 4}
     arguments = (out, x.contiguous(), first, second.contiguous(), len(x), ranks, o1, i1, o2, i2)
     with device_of(out):
-        _two[(splits, len(x))](*arguments, R=_RANKS, **tiles)
+        _two[(splits, len(x))](*arguments, R=_RANKS, **dict(zip("ABCD", powers, strict=True)), **options)
     return out.sum(0)
