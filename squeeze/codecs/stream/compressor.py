@@ -108,17 +108,15 @@ def _compress(
     """Compress in blocks of at most `size` raw bytes, or as a short stream."""
     writer = Writer(sink, to_header(settings))
     first = _read_full(source, size)
-    if settings.level and not settings.dictionary and len(first) < size:
-        raw = np.frombuffer(first, np.uint8)
-        looks = lambda: blocks.content(raw).kind, lambda: unread(raw, settings)
-        lower = levels.with_those_beside(settings.level, len(first), *looks)[1:]
-        if lower:
-            stream = _smallest(first, settings, lower, size, verify, progress)
-            write_all(sink, stream)
-            return Totals(len(first), len(stream))
+    if lower := _beside(first, settings, size):
+        stream = _smallest(first, settings, lower, size, verify, progress)
+        write_all(sink, stream)
+        return Totals(len(first), len(stream))
     if settings.language and not settings.bound and container.MAX_SHORT < len(first) < size:
         coded = list(_coded(_parts(first, io.BytesIO(), size, settings), settings, verify, progress))
         if not any(block and block.kind in container.BY_LANGUAGE for _, block in coded):
+            if _beside(first, _plain(settings), size):
+                return _compress(io.BytesIO(first), sink, _plain(settings), size, verify, None)
             writer = Writer(sink, to_header(_plain(settings)))  # whose blocks these are
         return _written(writer, coded)
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
@@ -132,8 +130,19 @@ def _compress(
         long = io.BytesIO()
         _write_long(Writer(long, to_header(settings)), iter(parts), settings, verify, progress)
         stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
+    if settings.language and (lower := _beside(first, _plain(settings), size)):
+        stream = min(stream, _smallest(first, _plain(settings), lower, size, verify, None), key=len)
     write_all(sink, stream)
     return Totals(len(first), len(stream))
+
+
+def _beside(raw: bytes, settings: Settings, size: int) -> list[levels.Level]:
+    """Lower levels at which an input of less than a block is coded, too."""
+    if settings.level is None or settings.dictionary or len(raw) >= size:
+        return []
+    data = np.frombuffer(raw, np.uint8)
+    looks = lambda: blocks.content(data).kind, lambda: unread(data, settings)
+    return levels.with_those_beside(settings.level, len(raw), *looks)[1:]
 
 
 def _is_foreign(raw: bytes, settings: Settings) -> bool:

@@ -91,19 +91,19 @@ def coded(folder) -> bytes:
 
 def test_a_file_says_that_it_is_in_batches(coded, folder, only_tokenwise):
     assert codecs_of(coded) == ["tokenwise", "stored", "tokenwise"]
-    assert read_index(io.BytesIO(coded))[0].header["numerics"] == 5
+    assert read_index(io.BytesIO(coded))[0].header["numerics"] == 8
     for threads in (1, 2):
         assert squeeze.decompress(coded, threads=threads) == DATA
     with squeeze.open(io.BytesIO(coded), threads=2) as file:
         file.seek(2_990)
         assert file.read(30) == DATA[2_990:3_020]
     short = squeeze.compress(TEXT, 7, model=folder, batch=4)
-    assert squeeze.decompress(short, model=folder) == TEXT and short[4] == 5 << 4 | 7
+    assert squeeze.decompress(short, model=folder) == TEXT and short[4] == 8 << 4 | 7
 
 
 def test_what_an_older_version_says(coded, monkeypatch):
-    monkeypatch.setattr(container, "NUMERICS_VERSION", 4)
-    with pytest.raises(squeeze.FormatError, match="numerics version 5 is unknown: decompress with a newer squeeze"):
+    monkeypatch.setattr(container, "NUMERICS_VERSION", 7)
+    with pytest.raises(squeeze.FormatError, match="numerics version 8 is unknown: decompress with a newer squeeze"):
         squeeze.decompress(coded)
 
 

@@ -145,7 +145,7 @@ def test_text_goes_through_the_model(folder, only_tokenwise, level):
         assert codecs_of(coded) == ["tokenwise"]
         assert squeeze.compress(TEXT, level, model=folder, threads=2, block_size=size, verify=False) == coded
         header = read_index(io.BytesIO(coded))[0].header
-        assert header == {"level": level, "numerics": 6} | named
+        assert header == {"level": level, "numerics": 7} | named
     assert squeeze.decompress(coded, threads=2, model=folder) == squeeze.decompress(coded) == TEXT
 
 
