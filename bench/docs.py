@@ -20,6 +20,7 @@ from bench import plots, provenance, records
 from bench.entry import Entry
 from bench.records import RESULTS, Record
 from bench.registry import ENTRIES
+from bench.tables import MACHINE
 
 ROOT = Path(__file__).parents[1]
 _MARKED = re.compile(r"(<!-- (table|rows|plot): ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -79,7 +80,7 @@ def table(name: str, *wanted: str, results: Path = RESULTS, told: bool = True) -
     shown = made.chosen(records.load(entry_name, results))
     if not shown:
         raise DocsError(f"table {name}: no results of `python -m bench {entry_name}`")
-    lines = made.lines([record["row"] for record in shown])
+    lines = made.lines([record["row"] | {MACHINE: provenance.machine(record["machine"])} for record in shown])
     if wanted:
         lines = [*lines[:2], *(line for row in wanted for line in named(lines[2:], row, name))]
         shown = [record for record in shown if made.title(record["row"]) in wanted]

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 Row = dict[str, Any]
 Record = dict[str, Any]
+MACHINE = "on machine"  # a field that rows of docs have besides: what they were measured on
 Value = str | Callable[[Row], object]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench.entry import Entry, option
-from bench.tables import Column, Listing, Pivot, Row, significant
+from bench.tables import MACHINE, Column, Listing, Pivot, Row, significant
 
 _GENERAL = ("zstd -19 long", "OpenZL 19", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best")
 _MIXING = ("zpaq -m5", "lpaq1 9", "paq8px -8", "cmix")
@@ -46,12 +46,19 @@ def _speed(way: str) -> Column:
 
 
 def _beside_zpaq(rows: Sequence[Row]) -> list[Row]:
-    """With the speeds of zpaq as 1."""
+    """With the speeds of zpaq as 1, where both were measured on one kind of machine."""
     base = next((row for row in rows if row["tool"] == "zpaq -m5"), None)
     if base is None:
         return []
     ways = ("compress", "decompress")
-    return [{**row, **{way: base[f"{way} s"] / row[f"{way} s"] for way in ways}} for row in rows]
+    return [
+        {**row, **{way: base[f"{way} s"] / row[f"{way} s"] for way in ways}} if _is_beside(row, base) else row
+        for row in rows
+    ]
+
+
+def _is_beside(row: Row, base: Row) -> bool:
+    return bool(row.get(MACHINE) == base.get(MACHINE))
 
 
 def _memory(way: str) -> Column:

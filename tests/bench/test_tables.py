@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench.entries.public import _beside_zpaq
 from bench.registry import ENTRIES
 from bench.tables import Column, Listing, Pivot, above, markdown, pair, percent, significant
 
@@ -88,3 +89,11 @@ def test_a_row_is_compared_with_rounding_on_its_grid() -> None:
     ]
     shares = [line.split("|")[5].strip() for line in ENTRIES["quantize"].tables["quantize"].lines(rows)[2:]]
     assert shares == ["", "25 %", ""]
+
+
+def test_speeds_of_another_machine_than_their_base_are_left_out() -> None:
+    times = {"compress s": 2.0, "decompress s": 4.0}
+    rows = [
+        {"tool": tool, "on machine": machine} | times for tool, machine in [("zpaq -m5", "a"), ("b", "a"), ("c", "d")]
+    ]
+    assert [row.get("compress") for row in _beside_zpaq(rows)] == [1, 1, None]
