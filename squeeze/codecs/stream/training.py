@@ -216,11 +216,11 @@ def learn(
 ) -> Learned:
     """Code about `size` bytes of pieces, taken evenly; what is left in what has no memory, so many rows of maps."""
     every = max(round(sum(piece.size for piece in pieces) / size), 1)
-    chosen = pieces[every // 2 :: every]
+    chosen = pieces[every // 2 :: every] or pieces[:1]
     total = max(sum(piece.size for piece in chosen), 1)
     passes = min(max(_REPEATED // total, 1), 3)
     model = started_model(start.text, preset, record, start)
-    before = _Before(model.visits.copy(), _above_identity(model))
+    visits, apms = model.visits.copy(), model.apms.copy()
     for piece in chosen * passes:
         data, network = np.concatenate([start.text, piece]), weights.network(preset.network, start.network)
         counts = network.counts if preset.network else None
@@ -230,26 +230,17 @@ def learn(
         deep.code(model, network, coder, coded, start.text.size, model.data.size, False)
         if progress:
             progress(piece.size)
-    return _gathered(model, before, apm_rows)
+    return _gathered(model, visits, apms, apm_rows)
 
 
-class _Before(NamedTuple):
-    """What a model began with, of which a dictionary need not hold what has not changed."""
-
-    visits: np.ndarray  # int32 [rows]
-    apms: np.ndarray  # int64 [rows, APM_STEPS], above those of a fresh model
-
-
-def _above_identity(model: DeepModel) -> np.ndarray:
-    above: np.ndarray = (model.apms ^ mixer.IDENTITY).astype(np.int64) - mixer.IDENTITY
-    return above
-
-
-def _gathered(model: DeepModel, before: _Before, apm_count: int) -> Learned:
+def _gathered(model: DeepModel, visits: np.ndarray, apms: np.ndarray, apm_count: int) -> Learned:
+    """What a model learned since it had these visits and maps: the rows that were used or moved most."""
     width = model.inputs.size
-    rows = _first(model.visits - before.visits, _ROWS)
-    apms = model.apms ^ mixer.IDENTITY
-    apm_rows = _first(np.abs(_above_identity(model) - before.apms).sum(1), apm_count)
+    used = model.visits - visits
+    used[0] += 1  # by which the others begin, so that it is always kept
+    rows = _first(used, _ROWS)
+    before, apms = apms ^ mixer.IDENTITY, model.apms ^ mixer.IDENTITY
+    apm_rows = _first(np.abs(apms.astype(np.int64) - before).sum(1), apm_count)
     return Learned(
         rows=rows,
         visits=model.visits[rows],

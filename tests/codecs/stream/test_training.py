@@ -6,6 +6,7 @@ import pytest
 import squeeze
 from squeeze.codecs.stream import training
 from squeeze.errors import SqueezeError
+from tests.makers import inputs
 
 
 def test_text_and_learning_share_the_samples():
@@ -43,3 +44,11 @@ def test_a_sample_is_not_written_over(tmp_path):
     with pytest.raises(SqueezeError, match="input and output are the same file"):
         squeeze.train([sample, b"bytes"], sample, overwrite=True)
     assert sample.read_bytes() == before
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_even_a_byte_to_learn_from_makes_a_dictionary(level):
+    samples = [inputs.words(900, seed=seed) for seed in range(6)]
+    known = squeeze.train(samples, level=level, learn_size=1)
+    coded = squeeze.compress(samples[0][:300], dictionary=known)
+    assert known.learned.rows[0] == 0 and squeeze.decompress(coded, dictionary=known) == samples[0][:300]
