@@ -1,13 +1,12 @@
 """Kernels are launched where their tensors are, whichever GPU is the current one."""
 
-import importlib
 from contextlib import contextmanager
 
 import pytest
 import torch
 
 from squeeze.kernels.current import device_of
-from squeeze.kernels.launch import folders
+from tests.kernels.launches.launch import folders, of
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -21,15 +20,15 @@ def test_a_launch_makes_the_device_of_its_tensors_the_current_one(folder, monkey
     current, launches = [], []
 
     @contextmanager
-    def of(tensor):
+    def device_of_tensor(tensor):
         current.append(tensor.device.type)
         yield
         current.pop()
 
-    monkeypatch.setattr(torch.cuda, "device_of", of)
+    monkeypatch.setattr(torch.cuda, "device_of", device_of_tensor)
     for kind in (InterpretedFunction, JITFunction):
         monkeypatch.setattr(kind, "run", lambda self, *given, **options: launches.append(list(current)))
-    typical = list(importlib.import_module(f"squeeze.kernels.{folder.name}.launches").launches())
+    typical = of(folder.name)
     for launch in typical:
         launch.run()
     assert launches == [["meta"]] * len(typical) and not current

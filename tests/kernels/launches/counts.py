@@ -6,8 +6,8 @@ from functools import partial
 import torch
 
 from squeeze.fused.counts import kernel
-from squeeze.fused.launch import Launch, meta
 from squeeze.fused.product import Product
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -19,9 +19,5 @@ def launches() -> Iterator[Launch]:
         yield Launch(
             name=f"counts {rows} rows of {leaves} leaves",
             run=partial(kernel.cumulate, product),
-            operands=(product.sums, of_rows, of_columns, bias),
-            result=meta(rows, leaves, dtype=torch.int64),
-            operations=0,
-            trips=lambda arguments: (-(-arguments["leaves"] // arguments["BLOCK"]),) * 2,
             exact=True,
         )

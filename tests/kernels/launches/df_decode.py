@@ -1,13 +1,13 @@
 """Typical launches of the decoders of planes, which promise the bits of their reference."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
 from squeeze.codecs.tensors.float_payload import geometry
 from squeeze.kernels.df_decode import DevicePlane, Prepared, kernel
-from squeeze.kernels.launch import Launch, meta
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -35,16 +35,6 @@ def _prepared(count: int) -> Prepared:
     return Prepared("BF16", 2 * count, payload, count, 16, True, lanes, rows, (plane,), None)
 
 
-def _operands(prepared: Prepared) -> tuple[torch.Tensor, ...]:
-    plane = prepared.planes[0]
-    return plane.table, plane.entries, plane.starts, plane.states, plane.words, plane.raw
-
-
-def _trips(arguments: Mapping[str, int]) -> tuple[int, int]:
-    """Words and raw bits are asked for every third row or so; rows."""
-    return arguments["rows"] // 3, arguments["rows"]
-
-
 def launches() -> Iterator[Launch]:
     prepared = _prepared(_MATRIX)
     (plane,), out = prepared.planes, meta(_MATRIX, dtype=torch.int16)
@@ -52,10 +42,6 @@ def launches() -> Iterator[Launch]:
     yield Launch(
         name=f"df_decode bf16, {_MATRIX} values",
         run=partial(kernel.decode_plane, prepared, plane, segments, out, prepared.rotated, False),
-        operands=(segments, *_operands(prepared)),
-        result=out,
-        operations=0,
-        trips=_trips,
         exact=True,
     )
     block = [_prepared(count) for count in _BLOCK if geometry(count) == geometry(_BLOCK[-1])]
@@ -64,9 +50,5 @@ def launches() -> Iterator[Launch]:
     yield Launch(
         name=f"df_decode bf16, {len(block)} tensors of {_BLOCK[-1]} values at once",
         run=partial(kernel.decode_several, block[0], block[0].planes[0], block[0].rotated, owners, places),
-        operands=(owners, places, *(part for one in block for part in _operands(one))),
-        result=meta(sum(one.count for one in block), dtype=torch.int16),
-        operations=0,
-        trips=_trips,
         exact=True,
     )

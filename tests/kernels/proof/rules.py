@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from squeeze.kernels.compiled import Compiled
+from tests.kernels.proof.compiled import Compiled
 
 __all__ = ["ARCHITECTURES", "RULES", "broken"]
 

@@ -7,8 +7,8 @@ from functools import partial
 import torch
 
 from squeeze.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns, kernel
-from squeeze.fused.launch import Launch, meta
 from squeeze.fused.product import Product
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -36,10 +36,6 @@ def _heads(name: str, positions: torch.Tensor) -> Iterator[Launch]:
     yield Launch(
         name=f"turns, {name}",
         run=partial(kernel.turns, table, 1.0, positions, shape, 0),
-        operands=(table, positions, turned.cosine),
-        result=turned.sine,
-        operations=0,
-        trips=lambda arguments: (arguments["BITS"],),
         exact=True,
     )
     scales = (meta(size, dtype=torch.float32) for size in (rows, outputs))
@@ -47,10 +43,6 @@ def _heads(name: str, positions: torch.Tensor) -> Iterator[Launch]:
     yield Launch(
         name=f"heads, {name}",
         run=partial(kernel.heads, product, shape, Norms(None, None, 1e-5), turned, positions, written),
-        operands=(*product[:3], *turned, positions, *written),  # of the rings, what is written to
-        result=meta(rows, 2, shape.heads, shape.size, dtype=torch.int16),
-        operations=0,
-        trips=lambda arguments: (),
         exact=True,
     )
 
@@ -63,9 +55,5 @@ def _attention(name: str, shape: Shape, positions: torch.Tensor) -> Launch:
     return Launch(
         name=f"attention, {name}",
         run=partial(kernel.attend, queries, shape, positions, kept),
-        operands=(*queries, *kept, positions),
-        result=meta(rows, shape.heads * shape.size, dtype=torch.float32),
-        operations=2 * 2 * 2 * rows * shape.heads * shape.size * slots,  # scores and values, of 16 bits in two parts
-        trips=lambda arguments: (-(-(arguments["slots"] - BLOCK) // arguments["SLOTS"]),) * 3,
         exact=True,
     )

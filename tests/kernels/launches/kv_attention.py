@@ -1,18 +1,16 @@
 """Typical launches of attention over a coded cache: KIVI's blocks of 64 tokens, eight KV heads of 128 channels; and
 what paired.py does not take, rotated codes and heads of 256."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
-import torch
-
 from squeeze.kernels.kv_attention import expand, kernel
-from squeeze.kernels.launch import Launch, meta
 from squeeze.kv.base import Policy
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.rotated import Rotated
 from squeeze.kv.store import Fields
 from squeeze.kv.view import LayerView, fields_of
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -45,10 +43,6 @@ def launches() -> Iterator[Launch]:
     yield Launch(
         name=f"kv_attention joined, {about}",
         run=partial(kernel.joined, query, view, 0.1, splits),
-        operands=(query, *view.sinks, *view.residual, *splits),
-        result=torch.empty_like(query),
-        operations=0,
-        trips=_of_join,
     )
 
 
@@ -57,10 +51,6 @@ def _coded(name: str, view: LayerView) -> Launch:
     return Launch(
         name=f"kv_attention {name}",
         run=partial(kernel.coded, query, view, 0.1),
-        operands=(query, *view.stores[0][1].values()),
-        result=torch.empty_like(query),
-        operations=2 * 2 * query.numel() * view.length,  # of attention: to decode is no product
-        trips=lambda arguments: (arguments["per_split"],),
     )
 
 
@@ -72,14 +62,5 @@ def _expanded(view: LayerView, bits: int) -> Iterator[Launch]:
         yield Launch(
             name=f"kv_attention {kind} of {bits} bits expanded, {_TOKENS} tokens, {_BATCH} sequences, {_HEADS} heads",
             run=partial(expand.write, coder, mine, out),
-            operands=tuple(mine.values()),
-            result=out,
-            operations=0,
-            trips=lambda arguments: (),
             exact=True,
         )
-
-
-def _of_join(arguments: Mapping[str, int]) -> tuple[int, ...]:
-    exact = arguments["sinks"] + arguments["recent"]
-    return -(-exact // arguments["TOKENS"]), -(-arguments["splits"] // arguments["TOGETHER"])

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from functools import partial
 
-from squeeze.kernels.launch import Launch, meta, operations
-from squeeze.kernels.lowrank import kernel, reference
+from squeeze.kernels.lowrank import kernel
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -15,8 +15,4 @@ def launches() -> Iterator[Launch]:
         yield Launch(
             name=f"lowrank 4096x4096, rank 1024, {rows} row{'s' * (rows > 1)}",
             run=partial(kernel.multiply, *operands),
-            operands=operands,
-            result=meta(rows, 4096),
-            operations=operations(partial(reference.multiply, *operands)),
-            trips=lambda arguments: (arguments["inputs"] // arguments["K"], arguments["outputs"] // arguments["K"]),
         )

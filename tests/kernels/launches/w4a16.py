@@ -1,14 +1,14 @@
 """Typical launches of the products with packed integers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
-from squeeze.kernels.dequant.launches import packed
-from squeeze.kernels.launch import Launch, meta, operations
-from squeeze.kernels.w4a16 import kernel, order, panels, reference
+from squeeze.kernels.w4a16 import kernel, order, panels
 from squeeze.kernels.w4a16.order import Ordered
+from tests.kernels.launches.dequant import packed
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -20,36 +20,21 @@ def launches() -> Iterator[Launch]:
         *((4096, bits, rows) for bits in (2, 3, 8) for rows in (1, 16)),
     ):
         weight, x = packed(outputs, 4096, bits), meta(rows, 4096)
-        assert weight.zeros is not None
         yield Launch(
             name=f"w4a16 {outputs}x4096, {bits} bits, {rows} row{'s' * (rows > 1)}",
             run=partial(kernel.matmul, x, weight),
-            operands=(x, weight.words, weight.scales, weight.zeros),
-            result=meta(rows, outputs),
-            operations=operations(partial(reference.matmul, x, weight)),
-            trips=_trips,
         )
     for outputs, rows in ((outputs, rows) for outputs in (4096, 11008) for rows in (1, 16, 64)):
         ordered, x = _ordered(outputs, 4096), meta(rows, 4096)
-        assert ordered.zeros is not None
         tile = next(iter(panels.panels(rows, (outputs, 4096), kernel.processors_of(x.device), False).values()))
         yield Launch(
             name=f"w4a16 {outputs}x4096, reshuffled, {rows} row{'s' * (rows > 1)}",
             run=partial(panels.matmul, x, ordered, tile),
-            operands=(x, ordered.words, ordered.scales, ordered.zeros),
-            result=meta(rows, outputs),
-            operations=2 * rows * outputs * 4096,
-            trips=_trips,
         )
     ordered = _ordered(4096, 4096)
-    assert ordered.zeros is not None
     yield Launch(
         name="dequant 4096x4096, 4 bits, reshuffled",
         run=partial(panels.dequantize, ordered, torch.bfloat16),
-        operands=(ordered.words, ordered.scales, ordered.zeros),
-        result=meta(4096, 4096),
-        operations=0,
-        trips=lambda arguments: (),
         exact=True,
     )
 
@@ -59,13 +44,3 @@ def _ordered(outputs: int, inputs: int) -> Ordered:
     words = meta(*order.shape(outputs, inputs), dtype=torch.int32)
     scales, zeros = (meta(inputs // 128, len(words), order.BLOCK // 2, dtype=torch.int32) for _ in range(2))
     return Ordered(words, scales, zeros, 128, outputs, inputs, torch.bfloat16)
-
-
-def _trips(arguments: Mapping[str, int]) -> tuple[int, ...]:
-    if "PARTS" in arguments:
-        return (arguments["split_steps"],)
-    if "K" in arguments:
-        return (arguments["split_inputs"] // arguments["K"],)
-    if "W" in arguments:
-        return (arguments["split_groups"],)
-    return (-(-arguments["groups"] // (arguments["S"] * arguments["B"])),)

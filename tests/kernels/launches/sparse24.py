@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from squeeze.kernels.launch import Launch, meta, operations
-from squeeze.kernels.sparse24 import Packed24, kernel, reference
+from squeeze.kernels.sparse24 import Packed24, kernel
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -24,12 +24,7 @@ def launches() -> Iterator[Launch]:
     for product, rows in ((kernel.gemv, 1), (kernel.gemm, 16)):
         for bits in (16, 4):
             weight, x = _packed(4096, 4096, bits), meta(rows, 4096)
-            parts = (x, weight.values, weight.places, weight.scales, weight.zeros)
             yield Launch(
                 name=f"sparse24 {product.__name__} 4096x4096, {bits} bits, {rows} row{'s' * (rows > 1)}",
                 run=partial(product, x, weight),
-                operands=tuple(part for part in parts if part is not None),
-                result=meta(rows, 4096),
-                operations=operations(partial(reference.matmul, x, weight)),
-                trips=lambda arguments: (arguments["split_inputs"] // arguments["K"],),
             )

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from functools import partial
 
-from squeeze.kernels.launch import Launch, meta, operations
-from squeeze.kernels.tt import kernel, reference
+from squeeze.kernels.tt import kernel
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -15,8 +15,4 @@ def launches() -> Iterator[Launch]:
         yield Launch(
             name=f"tt 4096x4096, two cores of rank 256, {rows} row{'s' * (rows > 1)}",
             run=partial(kernel.multiply, x, cores),
-            operands=(x, *cores),
-            result=meta(rows, 4096),
-            operations=operations(partial(reference.multiply, x, cores)),
-            trips=lambda arguments: (arguments["R"],),
         )

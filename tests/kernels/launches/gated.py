@@ -6,9 +6,9 @@ from functools import partial
 import torch
 
 from squeeze.fused.gated import kernel
-from squeeze.fused.launch import Launch, meta
 from squeeze.fused.product import Product
 from squeeze.numerics.rotation import block_of
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -21,11 +21,5 @@ def launches() -> Iterator[Launch]:
         yield Launch(
             name=f"gated {rows} rows of {width}",
             run=partial(kernel.gate, product, block_of(width), 1.0, out),
-            operands=product[:3],
-            result=out,
-            operations=0,
-            trips=lambda a: (
-                (-(-a["WIDTH"] // a["BLOCK"]) - 1, -(-a["WIDTH"] // a["BLOCK"])) * (a["WIDTH"] > a["BLOCK"])
-            ),
             exact=True,
         )

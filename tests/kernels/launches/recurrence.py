@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from squeeze.kernels.launch import Launch, meta
 from squeeze.kernels.recurrence import kernel
+from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
@@ -16,20 +16,11 @@ _BATCH, _TIME, _WIDTH = 768, 512, 160
 def launches() -> Iterator[Launch]:
     decay, states = (meta(_BATCH, _TIME, _WIDTH, dtype=torch.float32) for _ in range(2))
     start = meta(_BATCH, _WIDTH, dtype=torch.float32)
-    tiles = -(-_TIME // kernel.STEPS)
     yield Launch(
         name=f"recurrence {_BATCH}x{_TIME}x{_WIDTH}",
         run=partial(kernel.forward, decay, states, start),
-        operands=(decay, states, start),
-        result=states,
-        operations=2 * states.numel(),
-        trips=lambda arguments: (tiles,),
     )
     yield Launch(
         name=f"recurrence {_BATCH}x{_TIME}x{_WIDTH}, derivatives",
         run=partial(kernel.backward, decay, states, start, states),
-        operands=(decay, states, start, states),
-        result=meta(2, _BATCH, _TIME, _WIDTH, dtype=torch.float32),
-        operations=3 * states.numel(),
-        trips=lambda arguments: (tiles,),
     )
