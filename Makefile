@@ -26,10 +26,6 @@ LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests
 	$(PIP) -e '.[cloud-test]'
 	touch $@
 
-.venv/cuda: .venv/stamp  # compiles for GPUs, and needs none
-	$(PIP) -e '.[cuda]'
-	touch $@
-
 .venv/browser: .venv/stamp
 	$(PIP) -e '.[browser]'
 	touch $@
@@ -60,7 +56,7 @@ demo-cluster: .venv/cloud
 test: .venv/llamacpp .venv/cloud
 	$(PYTEST)
 
-test-slow: .venv/llamacpp .venv/cloud .venv/cuda .venv/docs .venv/release
+test-slow: .venv/llamacpp .venv/cloud .venv/docs .venv/release
 	$(PYTEST) -m 'not browser'
 
 test-browser: .venv/browser  # pages in Debian's Chromium (apt-get install chromium); pictures go to build/screenshots

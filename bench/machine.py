@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
-_PACKAGES = ("numpy", "numba", "torch", "triton", "numba-cuda")
+_PACKAGES = ("numpy", "numba", "torch", "triton")
 _SAY_IT_ALONE = ("7z", "lpaq1", "paq8px", "zpaq")  # programs that print what they are when they are given nothing
 _ROOT = Path(__file__).parents[1]
 

@@ -21,8 +21,6 @@ HOMES = {
     "OptionError": "squeeze.errors",
     "PackageError": "squeeze.errors",
     "PolicyError": "squeeze.errors",
-    "Prior": "squeeze.codecs.stream.dictionary",
-    "PriorError": "squeeze.errors",
     "QualityError": "squeeze.errors",
     "QuantizedKVCache": "squeeze.kv",
     "RTN": "squeeze.quant.rtn",

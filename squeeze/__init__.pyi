@@ -1,6 +1,6 @@
 from squeeze.codecs.stream.compressor import compress as compress, compress_stream as compress_stream
 from squeeze.codecs.stream.decompressor import decompress as decompress, decompress_stream as decompress_stream
-from squeeze.codecs.stream.dictionary import Dictionary as Dictionary, Prior as Prior
+from squeeze.codecs.stream.dictionary import Dictionary as Dictionary
 from squeeze.codecs.stream.reader import open as open
 from squeeze.codecs.stream.training import train as train
 from squeeze.errors import (
@@ -14,7 +14,6 @@ from squeeze.errors import (
     OptionError as OptionError,
     PackageError as PackageError,
     PolicyError as PolicyError,
-    PriorError as PriorError,
     QualityError as QualityError,
     SqueezeError as SqueezeError,
     StorageError as StorageError,

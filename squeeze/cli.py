@@ -156,9 +156,9 @@ def _is_fed() -> bool:
 def _say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from squeeze.codecs.stream.container import NEWEST_FORMAT, NUMERICS_VERSION
+    from squeeze.codecs.stream.container import FORMAT, NUMERICS
 
-    click.echo(f"squeeze {__version__}, .sqz formats 1 to {NEWEST_FORMAT}, numerics 1 to {NUMERICS_VERSION}")
+    click.echo(f"squeeze {__version__}, .sqz format {FORMAT}, numerics {NUMERICS}")
     ctx.exit()
 
 
@@ -169,7 +169,7 @@ def _say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> No
     is_eager=True,
     expose_value=False,
     callback=_say_version,
-    help="Show the version, and which formats and numerics it reads.",
+    help="Show the version, and the format and numerics it reads.",
 )
 def main() -> None:
     """Lossless compression with predictive models.

@@ -73,9 +73,6 @@ class DictionaryError(SqueezeError):
     """A dictionary is missing, damaged, or not the one that the file needs, or it cannot be made of what was given."""
 
 
-PriorError = DictionaryError  # the older name
-
-
 class PackageError(SqueezeError, ImportError):
     """A package that an extra brings is not installed."""
 

@@ -32,7 +32,13 @@ __all__ = ["main"]
 @options.threads
 @options.limits
 def main(
-    source: Path, output: Path | None, stdout: bool, force: bool, prior: Path | str | None, threads: int, limits: Limits
+    source: Path,
+    output: Path | None,
+    stdout: bool,
+    force: bool,
+    dictionary: Path | str | None,
+    threads: int,
+    limits: Limits,
 ) -> None:
     """Restore FILE.sqz to FILE, with no more than levels 1 to 6 need.
 
@@ -44,7 +50,7 @@ def main(
     try:
         with files.interruptible():
             target = None if stdout else output or files.restored_name(source)
-            _restore(source, target, force, prior, threads, limits)
+            _restore(source, target, force, dictionary, threads, limits)
     except ImportError as error:
         said = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install {DISTRIBUTION}"
         raise click.ClickException(said) from error

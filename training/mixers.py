@@ -17,7 +17,7 @@ from squeeze.codecs.bytewise import coder as bytewise, taught
 from squeeze.codecs.bytewise.arrays import ByteModel, build_model
 from squeeze.codecs.deep.learned import Start
 from squeeze.codecs.presets import BY_LEVEL, TAUGHT, Preset
-from squeeze.codecs.stream import built_in, dictionary_file, levels, training
+from squeeze.codecs.stream import built_in, dictionary_file, training
 from squeeze.codecs.stream.container import Content
 from training import corpus as corpora, wheels as programs
 from training.streams import text
@@ -51,7 +51,7 @@ def make(level: int, kind: str, pieces: list[np.ndarray]) -> dict[str, np.ndarra
     """The file's tensors: what a level's models for a kind of content learn from these, beginning with nothing."""
     if level in BY_LEVEL:
         return taught.tensors_of(_learned(pieces, BY_LEVEL[level][kind]), _ROWS)
-    preset = dictionary_file.preset_of(level, levels.level(level).numerics, Content(kind))
+    preset = dictionary_file.preset_of(level, Content(kind))
     size, fresh = sum(piece.size for piece in pieces), replace(preset, taught="")
     known = training.learn(pieces, size, fresh, 0, Start(None, ()), apm_rows=_APM_ROWS[level])
     return {f"matrix.{k:02}": _narrow(matrix) for k, matrix in enumerate(dictionary_file.matrices(known, preset))}

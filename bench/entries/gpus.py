@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bench import machine, records
 from bench.entry import Entry, Row, option, time
-from bench.tables import Column, Listing, Pivot
+from bench.tables import Column, Listing
 
 MEASURED, KEPT, NO_GPU = "measured", "measured before", "no GPU"  # what the status of a row may be
 
@@ -29,78 +29,6 @@ def _is_measured(row: Row) -> bool:
 _AGAIN = option("--again", action="store_true", help="measure what is measured on this device at this commit, too")
 _SECONDS = option("--seconds", type=time, default=600, help="that a row may take (600)")
 
-
-def _used(row: Row) -> str:
-    spilled = f", **{row['spilled']:,} bytes spilled**" if row["spilled"] else ""
-    return f"{row['registers']} registers, {row['shared'] / 1024:.0f} KiB{spilled}"
-
-
-def _reach(row: Row) -> str:
-    return f"{100 * row['share']:.0f} %" + (f", {row['bound']}" if row["named"] else "")
-
-
-def _launch(row: Row) -> str:
-    return str(row["launch"]).replace("turns,", "cos/sin of rotary embeddings,")
-
-
-def _is_of_four_bits(row: Row) -> bool:
-    return "turn" in row and row["launch"].startswith(("w4a16 4096x4096, 4 bits", "w4a16 4096x4096, reshuffled"))
-
-
-def _by_rows(row: Row) -> tuple[int, int, str]:
-    *_, rows, _ = row["launch"].split()
-    return int(rows), int(row["on"].removeprefix("sm_")), row["launch"]
-
-
-PROOF = Entry(
-    measures="Triton kernels compiled for GPUs that are not there: exactness, registers, roofline; no time is measured",
-    minutes=5,
-    key=("launch", "on"),
-    needs=("triton",),
-    options=(option("--only", default="", help="kernels named like this"),),
-    tables={
-        "proof": Pivot(
-            (Column("kernel", _launch), Column("exact", lambda row: "proved" if row["exact"] else "")),
-            "on",
-            {name: name for name in ("sm_80", "sm_90", "sm_100")},
-            _used,
-            order=lambda row: row["launch"],
-            where=lambda row: not row.get("broken"),
-        ),
-        "turns": Listing(
-            (
-                Column("kernel", "launch"),
-                Column("on", "on"),
-                Column("instructions a weight", "a weight", ".2f"),
-                Column("bytes moved", lambda row: row["turn"]["moved"]),
-                Column("to shared memory", lambda row: row["turn"]["stored"]),
-                Column("from it", lambda row: row["turn"]["loaded"]),
-                Column("barriers", lambda row: row["turn"]["barriers"]),
-                Column("loads waited for", lambda row: row["turn"]["waited"]),
-                Column("copies ahead", lambda row: row["turn"]["copied"]),
-                Column("products", lambda row: row["turn"]["products"]),
-                Column("registers", "registers"),
-            ),
-            where=_is_of_four_bits,
-            order=_by_rows,
-        ),
-        "roofline": Pivot(
-            (Column("share of the roofline, on paper", _launch),),
-            "on",
-            {
-                "a100": "A100",
-                "h100": "H100",
-                "h200": "H200",
-                "l4": "L4",
-                "l40s": "L40S",
-                "rtx 4090": "RTX 4090",
-                "rtx 5090": "RTX 5090",
-            },
-            _reach,
-            order=lambda row: row["launch"],
-        ),
-    },
-)
 
 GPU = Entry(
     measures="every kernel on a GPU, beside torch and rivals in the same run; a run that was stopped goes on",
@@ -164,16 +92,16 @@ MODEL = Entry(
 )
 
 FILES = Entry(
-    measures="level 8 on a GPU, model and mixing: speed both ways, and a file that a CPU decodes",
+    measures="level 8 with its model on a GPU: speed both ways, and a file that a CPU decodes",
     minutes=5,
     key=("text", "bytes", "lanes", "model", "on CPU", "threads", "device"),
     keeps=_is_new,
-    needs=("a GPU", "triton", "numba-cuda"),
+    needs=("a GPU", "triton"),
     options=(
         option("--file", type=Path, default=None, help="a text (enwik8.10m of the corpus)"),
         option("--bytes", type=int, default=10_000_000, help="of it (10,000,000)"),
         option("--on-cpu", type=int, default=100_000, help="that the CPU decodes, too (100,000)"),
-        option("--lanes", type=int, default=1024, help="all of them mixed at a time (1,024)"),
+        option("--lanes", type=int, default=1024, help="(1,024)"),
         option("--model", type=Path, default=None, help="(smollm2)"),
         option("--keep", type=Path, metavar="FOLDER", help="gets what was compressed"),
         option("--threads", type=int, default=0, help="(one a core)"),
@@ -197,4 +125,4 @@ FILES = Entry(
     },
 )
 
-ENTRIES = {"proof": PROOF, "gpu": GPU, "gpu-model": MODEL, "gpu-files": FILES}
+ENTRIES = {"gpu": GPU, "gpu-model": MODEL, "gpu-files": FILES}

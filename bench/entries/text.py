@@ -137,38 +137,6 @@ ARM64 = Entry(
     },
 )
 
-LANES = Entry(
-    measures="mixing lanes in batches beside mixing them in turns: sizes, and the time of mixing alone by threads",
-    minutes=15,
-    key=("file", "of", "lanes", "batch", "threads"),
-    needs=("a corpus",),
-    options=(
-        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
-        _MODEL,
-        _THREADS,
-        option("--measured", type=int, default=300_000, help="bytes of the file (300000)"),
-        option("--lanes", default="16,64,256", help="(16,64,256)"),
-        option("--batches", default="64", help="lanes that are mixed at a time (64)"),
-        option("--repeat", type=int, default=3, help="turns of each, of which the medians count (3)"),
-    ),
-    tables={
-        "lanes": Listing(
-            (
-                Column("file", "file"),
-                Column("of its bytes", "of", ","),
-                Column("lanes", "lanes"),
-                Column("batch", lambda row: row["batch"] or "turns"),
-                Column("threads", "threads"),
-                Column("bytes", "bytes", ","),
-                Column("of turns' bytes", "ratio", ".4f"),
-                Column("of those of the first lanes' turns", "of_first", ".4f"),
-                Column("speed of mixing, of turns'", "of_turns", ".2f"),
-                Column("of one thread's", "of_one_thread", ".2f"),
-            )
-        )
-    },
-)
-
 LANES_SMALL = Entry(
     measures="what lanes cost small files in size, and bring in tokens a second of one thread",
     minutes=10,
@@ -200,7 +168,6 @@ LANES_SMALL = Entry(
 ENTRIES = {
     "arm64": ARM64,
     "busy": BUSY,
-    "lanes": LANES,
     "lanes-small": LANES_SMALL,
     "lm-size": SIZE,
     "lm-speed": SPEED,

@@ -2,7 +2,7 @@
 
 The models are those of the file's kind of content. The whole level's round trip is checked first. What mixers were
 taught fits only the whole models, so what a context or a weight set brings is measured beside mixers that were not.
-All that is built in is left out as `--dictionary none` does it: by the models of numerics version 1. With a dictionary,
+All that is built in is left out as `--dictionary none` does it: by bare models. With a dictionary,
 its parts are left out, and nothing else.
 """
 
@@ -75,7 +75,7 @@ class Variant(NamedTuple):
 
 def of_dictionary(known: Dictionary) -> Iterator[Variant]:
     """A level with a dictionary, without its parts; first with nothing left out."""
-    preset, start = preset_of(known.level, known.numerics, known.content), known.start
+    preset, start = preset_of(known.level, known.content), known.start
     yield Variant("nothing", preset, start)
     if start.memory:
         yield Variant("the dictionary's text", preset, start._replace(memory=None))
@@ -90,7 +90,7 @@ def variants(level: int, kind: str, each: bool) -> Iterator[Variant]:
     preset = deeplevels.preset(level, kind)
     yield Variant("nothing", preset, built_in.start(preset) if preset.taught else None)
     if preset.taught or preset.network:
-        alone = levels.without_built_in(levels.level(level)).models(kind)
+        alone = levels.bare(levels.level(level)).models(kind)
         assert isinstance(alone, DeepPreset)
         yield Variant(BUILT_IN, alone)
     if preset.taught:

@@ -1,4 +1,4 @@
-"""Level 8 with its language model and its mixing on a GPU: speed both ways, and a file that a CPU decodes.
+"""Level 8 with its language model on a GPU: speed both ways, and a file that a CPU decodes.
 
 A first short text compiles everything. Then a text is compressed and decompressed on the GPU, and what comes back is
 compared. The beginning of it is compressed on the GPU, too, and decompressed on the CPU. Without a corpus the text is
@@ -32,7 +32,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:
     data = read(options.file, _CORPUS, options.bytes) if _is_named(options) else joined(options.bytes)
-    how = {"model": options.model, "lanes": options.lanes, "batch": options.lanes, "threads": options.threads or None}
+    how = {"model": options.model, "lanes": options.lanes, "threads": options.threads or None}
 
     def compressed(part: bytes) -> tuple[bytes, float]:
         start = time.perf_counter()

@@ -27,12 +27,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(options.threads)
     data = read(options.file, "alice29.txt", options.measured)
     found = models.find(options.model)
-    plain = models.find(options.model, None if options.model else models.BUNDLED_ADAPTER, arithmetic=1)
     preset = levels.LEVELS[9].text.preset(len(data), found.network.context, 1, options.window)
-    floats = in_floats(found.network, plain.weights, data, preset)
+    floats = in_floats(found.network, found.weights, data, preset)
     bits = {
         "language model, float32 torch": floats,
-        "language model, integers, activations of 15 bits": in_integers(plain.network, data, preset, options.threads),
         "language model, exact integers": in_integers(found.network, data, preset, options.threads),
         "mixed, as coded": 8.0 * mixed(found.network, data, preset, options.threads),
     }
@@ -42,9 +40,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield {**about, "window": preset.window, "what": name, **sizes}
 
 
-def in_floats(model: LanguageModel, plain: Weights, data: bytes, preset: TokenPreset) -> float:
-    """Bits by the model in float32, with 8-bit weights as they are, on one lane."""
-    reference, bits = Reference(plain, preset.window), 0.0
+def in_floats(model: LanguageModel, weights: Weights, data: bytes, preset: TokenPreset) -> float:
+    """Bits by the model in float32, with the same 8-bit weights, on one lane."""
+    reference, bits = Reference(weights, preset.window), 0.0
     for part, tokens, leaf in _chunks(model, data):
         logarithms = reference.forward(part).numpy()
         bits += _bytes_alone(part, tokens) - float(logarithms[tokens, leaf].astype(np.float64).sum()) / math.log(2)

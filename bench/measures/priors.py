@@ -1,9 +1,9 @@
-"""Small records, each compressed alone: a trained prior beside zstd with a trained dictionary.
+"""Small records, each compressed alone: a trained dictionary, and zstd with one.
 
-Prior and dictionaries are trained on the same records, none of which is measured. "events" are JSON generated from a
+Both are trained on the same records, none of which is measured. "events" are JSON generated from a
 seed; "articles" are paragraphs of WikiText under SQUEEZE_CORPUS as JSON, trained on one file and measured on another;
 "sources" are small source files of this Python's standard library, fewer than the others. Every record is
-restored and compared first. Bytes are those of whole files, headers and checksums counted, without the prior or
+restored and compared first. Bytes are those of whole files, headers and checksums counted, without the dictionary or
 dictionary, whose size has its own column. zstd is the program at -19, with dictionaries of several sizes, of which the
 smallest result is the bar; xz and brotli have no dictionary. So that ours hold as much, the last level is measured with
 a dictionary of more text, too.
@@ -50,10 +50,10 @@ def write(records: list[bytes], folder: Path) -> list[Path]:
 def measure_squeeze(level: int, train: list[bytes], records: list[bytes], folder: Path, text: int = 0) -> Result:
     """text: KiB that the dictionary holds; 0 for what it holds when nothing is said."""
     path, size = folder / f"{level}-{text}.sqzp", {"text_size": text << 10} if text else {}
-    prior = squeeze.train(train, path, level=level, **size)
-    squeeze.compress(records[0], prior=prior)  # compiles, and reads the prior's text
+    known = squeeze.train(train, path, level=level, **size)
+    squeeze.compress(records[0], dictionary=known)  # compiles, and reads the dictionary's text
     start = time.perf_counter()
-    total = coded_bytes(records, level, prior)
+    total = coded_bytes(records, level, known)
     tool = f"squeeze -{level}, {text:,} KiB of samples" if text else f"squeeze -{level}"
     return tool, total / len(records), path.stat().st_size, (time.perf_counter() - start) / len(records)
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from squeeze.lm.arrays import BLOCK
 from squeeze.lm.weights import Matrix, Weights
-from squeeze.numerics.tiles import unpack
+from squeeze.numerics.int8 import unpack
+from squeeze.numerics.rotation import block_of, rotate
 
 CHUNK = 256  # positions at a time
 
@@ -29,15 +30,13 @@ class Reference:
         self.config, self.window, self.position = weights.config, window, 0
         embedding = np.asarray(weights.embedding).astype(np.float32)
         self.embedding = torch.from_numpy(embedding * np.asarray(weights.embedding_scales)[:, None])
-        self.head, self.final_norm = dequantised(weights.head), optional(weights.final_norm)
+        self.head = dequantised(weights.head)
         self.layers = [
             {
                 **{name: dequantised(getattr(layer, name)) for name in ("qkv", "output", "gate_up", "down")},
                 **{
                     name: optional(getattr(layer, name))
-                    for name in (
-                        *("attention_norm", "feed_forward_norm", "query_norm", "key_norm", "qkv_bias", "output_bias"),
-                    )
+                    for name in ("query_norm", "key_norm", "qkv_bias", "output_bias")
                 },
             }
             for layer in weights.layers
@@ -55,7 +54,7 @@ class Reference:
         far = at.clamp(max=self.window + BLOCK - 1)  # the distance at which the first block is seen
         x = self.embedding[torch.from_numpy(tokens)]
         for i, layer in enumerate(self.layers):
-            qkv = F.linear(self._norm(x, layer["attention_norm"]), layer["qkv"], layer["qkv_bias"])
+            qkv = F.linear(self._norm(x), layer["qkv"], layer["qkv_bias"])
             q, k, v = qkv.split([c.heads * c.head_size, *[c.kv_heads * c.head_size] * 2], dim=1)
             q, k, v = (part.view(n, -1, c.head_size) for part in (q, k, v))
             if layer["query_norm"] is not None:
@@ -64,10 +63,11 @@ class Reference:
                 k = self._norm(k, layer["key_norm"])
             attended = self._attend(i, self._turned(q, at), self._turned(q, far), self._turned(k, at), v, at)
             x = x + F.linear(attended, layer["output"], layer["output_bias"])
-            gate, up = F.linear(self._norm(x, layer["feed_forward_norm"]), layer["gate_up"]).chunk(2, dim=1)
-            x = x + F.linear(F.silu(gate) * up, layer["down"])
+            gate, up = F.linear(self._norm(x), layer["gate_up"]).chunk(2, dim=1)
+            gated = rotate((F.silu(gate) * up).numpy(), block_of(c.feed_forward))
+            x = x + F.linear(torch.from_numpy(gated), layer["down"])
         self.position += n
-        return F.log_softmax(F.linear(self._norm(x, self.final_norm), self.head), dim=1)
+        return F.log_softmax(F.linear(self._norm(x), self.head), dim=1)
 
     def _attend(
         self, i: int, near: torch.Tensor, far: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor
@@ -93,8 +93,9 @@ class Reference:
         values = torch.cat([self.first[i][1], values]).repeat_interleave(groups, dim=1)
         return torch.einsum("hnp,phd->nhd", weights, values).reshape(n, -1)
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + self.config.epsilon) * weight
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        normed = x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + self.config.epsilon)
+        return normed if weight is None else normed * weight
 
     def _turned(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         """Rotary embedding of [n, heads, head_size]; dimension i turns with dimension i + head_size / 2."""

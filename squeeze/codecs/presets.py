@@ -1,7 +1,6 @@
 """What levels 1 to 3 mean: the contexts of each kind of content, and the sizes of mixers and tables.
 
-The tables here are part of the format: a change to them changes the coded
-bytes, so it needs a new numerics version.
+The tables here are part of the format: a change to them changes the coded bytes.
 """
 
 from dataclasses import dataclass, replace
@@ -116,6 +115,7 @@ BY_LEVEL = {1: SMALL, 2: MEDIUM, 3: LARGE}
 TAUGHT = "text", "executable"  # kinds of content whose models begin with what comes with the package
 
 
-def preset(level: int, kind: str) -> Preset:
-    """The models of a level from 1 to 3 for a kind of content."""
-    return replace(BY_LEVEL[level][kind], taught=f"{kind}.{level}" if kind in TAUGHT else "")
+def preset(level: int, kind: str, bare: bool = False) -> Preset:
+    """Return the models of a level from 1 to 3 for a kind of content; bare ones begin with nothing."""
+    taught = f"{kind}.{level}" if kind in TAUGHT and not bare else ""
+    return replace(BY_LEVEL[level][kind], taught=taught)

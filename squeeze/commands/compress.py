@@ -27,9 +27,6 @@ from squeeze.system.storage import remote
 @click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
 @click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
 @click.option(
-    "--batch", type=click.IntRange(1), metavar="N", help="Lanes that all threads mix at a time, not in turns."
-)
-@click.option(
     "--backend",
     type=click.Choice(["exact", "llamacpp"]),
     help="What runs the model: llamacpp takes any GGUF, but its files open on machines like this one only.",
@@ -47,9 +44,8 @@ def compress(
     device: str,
     lanes: int | None,
     window: int | None,
-    batch: int | None,
     backend: str | None,
-    prior: Path | str | None,
+    dictionary: Path | str | None,
     cluster: str | None,
     manifest: Path | None,
     page: Path | None,
@@ -68,21 +64,21 @@ def compress(
     from squeeze.codecs.stream import forecast, levels as known, resources
 
     per_call = common["threads"] or 1
-    template = sharded.template(shards, train_dictionary, prior, common)
+    template = sharded.template(shards, train_dictionary, dictionary, common)
     job = Job(**common)
     verify = not no_verify or backend == "llamacpp"
-    learned = resources.as_dictionary(prior)
+    learned = resources.as_dictionary(dictionary)
     row = known.level(levels[-1] if levels else learned.level if learned else known.DEFAULT)
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
-    language = resources.LanguageOptions(model, lanes, window, backend, adapter, device, batch)
+    language = resources.LanguageOptions(model, lanes, window, backend, adapter, device)
     needed = forecast.needed(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0
     settings: dict[str, Any] = {
         **vars(language),
         "level": row.number,
         "verify": verify,
         "block_size": block_size,
-        "dictionary": learned or prior,
+        "dictionary": learned or dictionary,
     }
     if cluster and backend == "llamacpp":
         raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
@@ -93,7 +89,7 @@ def compress(
             template,
             shards,
             levels[-1:] if train_dictionary else None,
-            prior=prior,
+            dictionary=dictionary,
             cluster=cluster,
             manifest=manifest,
             page=page,
@@ -106,7 +102,7 @@ def compress(
         clustered.run(
             job,
             "compress",
-            settings | {"dictionary": prior, "threads": per_call},
+            settings | {"dictionary": dictionary, "threads": per_call},
             cluster=cluster,
             manifest=manifest,
             page=page,

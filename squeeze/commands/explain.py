@@ -48,7 +48,7 @@ def explain(
     span: tuple[int, int | None] | None,
     against: int | None,
     against_model: Path | None,
-    prior: Path | str | None,
+    dictionary: Path | str | None,
     threads: int,
     quiet: bool,
     as_json: bool,
@@ -89,7 +89,7 @@ def explain(
             against=against,
             against_model=against_model,
             threads=threads,
-            dictionary=prior,
+            dictionary=dictionary,
             progress=tick,
             **settings,
         )

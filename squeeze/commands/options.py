@@ -163,10 +163,9 @@ runs_on = click.option(
     metavar="NAME",
     help="What runs that model: cpu (default), cuda (all GPUs), cuda:N, or auto: GPUs, if any. Files are the same.",
 )
-_DICTIONARY = ("-D", "--dictionary", "--prior")
 dictionary = click.option(
-    *_DICTIONARY,
-    "prior",
+    "-D",
+    "--dictionary",
     type=PlaceOrName(BUILT_IN),
     metavar="FILE|NAME",
     help="What `squeeze train` learned from files like these; needed again to decompress. Or what is built in: auto "
@@ -198,7 +197,7 @@ def force(what: str = "OUT") -> Callable[[Command], Command]:
 
 def output(what: str = "this file", learned: bool = False) -> Callable[[Command], Command]:
     """Where the result goes; a dictionary that is learned may be named with the options that read it, too."""
-    names = ("-o", "--output", *(_DICTIONARY if learned else ()), "output")
+    names = ("-o", "--output", *(("-D", "--dictionary") if learned else ()), "output")
     return click.option(*names, type=PLACE, metavar="FILE", help=f"Write to {what}.")
 
 

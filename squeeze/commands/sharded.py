@@ -47,7 +47,9 @@ option = options.several(
 )
 
 
-def template(size: int | None, trains: bool, prior: Path | str | None, common: dict[str, Any]) -> "Template | None":
+def template(
+    size: int | None, trains: bool, dictionary: Path | str | None, common: dict[str, Any]
+) -> "Template | None":
     """What shards are to be called, from -o, which is taken out of what commands have in common; None where there are
     none."""
     if size is None:
@@ -58,7 +60,7 @@ def template(size: int | None, trains: bool, prior: Path | str | None, common: d
 
     if common["stdout"] or common["rm"]:
         raise click.UsageError("--shards takes neither -c nor --rm")
-    if trains and prior:
+    if trains and dictionary:
         raise click.UsageError("--train-dictionary and -D exclude each other")
     if not common["recursive"] or len(common["files"]) != 1 or common["files"] == ("-",):
         raise click.UsageError("--shards takes one folder, and -r")
@@ -74,7 +76,7 @@ def run(
     size: int,
     learns: tuple[int, ...] | None,
     *,
-    prior: Path | str | None,
+    dictionary: Path | str | None,
     cluster: str | None,
     manifest: Path | None,
     page: Path | None,
@@ -82,8 +84,8 @@ def run(
 ) -> None:
     """Write all files of a folder to shards, by this process or the workers of a cluster.
 
-    learns: the level of a dictionary to train first, where that was given; None for no training. prior: the dictionary
-    as it was named, which workers read. memory: bytes that a call takes.
+    learns: the level of a dictionary to train first, where that was given; None for no training. dictionary: as it was
+    named, for workers to read. memory: bytes that a call takes.
     """
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.shards import SHARDS
@@ -100,7 +102,7 @@ def run(
         notes = opened.enter_context(closing(Manifest(manifest or targets.manifest, SHARDS, chosen)))
         going = _Run(job, root, targets, size, notes, job.force)
         try:
-            going.prepare(settings | ({"dictionary": prior} if engine else {}), learns)
+            going.prepare(settings | ({"dictionary": dictionary} if engine else {}), learns)
             going.go(engine, memory)
         except BaseException as error:
             if engine:
@@ -126,7 +128,7 @@ def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
     """What changes the bytes of shards: a run that goes on has the same."""
     known = settings["dictionary"]
     identity = known if known is None or isinstance(known, str) else known.identity
-    kept = {name: value for name, value in settings.items() if name not in ("device", "batch", "threads")}
+    kept = {name: value for name, value in settings.items() if name not in ("device", "threads")}
     return {name: value for name, value in (kept | {"dictionary": identity}).items() if value is not None}
 
 

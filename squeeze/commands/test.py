@@ -26,7 +26,7 @@ def test(
     model: Path | None,
     adapter: Path | None,
     device: str,
-    prior: Path | str | None,
+    dictionary: Path | str | None,
     limits: Limits,
     cluster: str | None,
     manifest: Path | None,
@@ -40,7 +40,7 @@ def test(
     per_call = common["threads"] or 1
     job = Job(**common, reads_only=True)
     refuse_terminal(job)
-    settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": prior}
+    settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": dictionary}
     settings |= {"limits": limits, "device": device}
     if page and not cluster:
         raise click.UsageError("--report is of a run on a cluster: give --cluster")

@@ -92,7 +92,7 @@ def _dictionary(
     from squeeze.codecs.stream import training
 
     with job.progress(str(output)) as tick:
-        prior = training.train(
+        dictionary = training.train(
             paths,
             output,
             level=levels[-1] if levels else training.LEVEL,
@@ -101,11 +101,16 @@ def _dictionary(
             overwrite=force,
             progress=tick,
         )
-    facts = {"output": str(output), "level": prior.level, "size": output.stat().st_size, "prior": prior.identity}
+    facts = {
+        "output": str(output),
+        "level": dictionary.level,
+        "size": output.stat().st_size,
+        "dictionary": dictionary.identity,
+    }
     if job.as_json:
         click.echo(json.dumps(facts))
     elif job.verbose or sys.stderr.isatty():
-        job.say(f"{output}: {facts['size']} bytes, level {prior.level}, of {len(paths)} files")
+        job.say(f"{output}: {facts['size']} bytes, level {dictionary.level}, of {len(paths)} files")
 
 
 def _network(
@@ -140,7 +145,7 @@ def _network(
         )
     size, level, sizes = output.stat().st_size, done.dictionary.level, done.sizes
     if job.as_json:
-        facts = {"output": str(output), "level": level, "size": size, "prior": done.dictionary.identity}
+        facts = {"output": str(output), "level": level, "size": size, "dictionary": done.dictionary.identity}
         click.echo(json.dumps(facts | {"steps": done.steps, "kept": done.kept, "held_out": asdict(sizes)}))
         return
     zstd = "" if sizes.zstd is None else f"zstd's best dictionary {sizes.zstd:,}, "

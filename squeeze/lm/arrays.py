@@ -17,7 +17,6 @@ class LlamaArrays(NamedTuple):
     cos_sin: np.ndarray  # float64 [2, DOUBLINGS, head_size / 2]: cosine and sine of 2^i times each frequency
     embedding: np.ndarray
     embedding_scales: np.ndarray
-    attention_norm: np.ndarray
     qkv: np.ndarray
     qkv_scales: np.ndarray
     qkv_bias: np.ndarray
@@ -26,12 +25,10 @@ class LlamaArrays(NamedTuple):
     output: np.ndarray
     output_scales: np.ndarray
     output_bias: np.ndarray
-    feed_forward_norm: np.ndarray
     gate_up: np.ndarray
     gate_up_scales: np.ndarray
     down: np.ndarray
     down_scales: np.ndarray
-    final_norm: np.ndarray
     head: np.ndarray
     head_scales: np.ndarray
     rotation: np.ndarray  # float32 [1]: makes a rotation of the sums of a block of down's input
@@ -44,8 +41,7 @@ class Cache(NamedTuple):
     """Keys and values of every lane, quantised when they are written and never touched again."""
 
     window: np.ndarray  # int64 [2]: blocks that a query sees, blocks that the ring holds
-    # uint8 [layers, lanes, kv heads, blocks, head_size / 4, 16, 4]: packed, a position is an output (of arithmetic 1,
-    # int8, in pairs, as tiles.py packs)
+    # uint8 [layers, lanes, kv heads, blocks, head_size / 4, 16, 4]: packed, a position is an output
     keys: np.ndarray
     key_scales: np.ndarray  # float32 [layers, lanes, kv heads, positions]
     # uint8 [layers, lanes, kv heads, head_size / 16, positions / 4, 16, 4]: packed, a dimension is an output
@@ -60,7 +56,7 @@ class Work(NamedTuple):
     normed: np.ndarray
     cosine: np.ndarray  # float32 [R, 2, head_size / 2]: for the window, and for the first block
     sine: np.ndarray
-    narrow: np.ndarray  # activations [R, width], as the arithmetic has them
+    narrow: np.ndarray  # activations [R, width], as int8.py has them
     attended: np.ndarray  # float32 [R, heads * head_size]
     attended_quantised: np.ndarray
     wide: np.ndarray  # activations [R, feed_forward]
@@ -70,9 +66,7 @@ class Work(NamedTuple):
     gate_up: np.ndarray  # float32 [R, 2 feed_forward]
     queries: np.ndarray  # int16 [R, 2, heads, head_size]
     query_scales: np.ndarray  # float32 [R, 2, heads]
-    thread_widened: np.ndarray  # of arithmetic 1, as thread_totals
     thread_sums: np.ndarray
-    thread_totals: np.ndarray
     thread_scratch: np.ndarray  # int16 [threads, head_size]
     thread_queries: np.ndarray  # [threads, 2, rows * head_size]: as they are multiplied, in two parts or one
     thread_shifts: np.ndarray  # int32 [threads, 2, rows]: what the 128 of packed keys adds to scores

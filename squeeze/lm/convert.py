@@ -14,8 +14,8 @@ from squeeze.errors import ModelError
 from squeeze.lm import sources, vocabulary
 from squeeze.lm.rotated import rotated
 from squeeze.lm.sources import Source, Tensor
-from squeeze.lm.weights import ARITHMETIC, IDENTITY_TAGS, Layer, Matrix, Weights
-from squeeze.numerics import int8, tiles
+from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
+from squeeze.numerics import int8
 from squeeze.numerics.int8 import LONGEST
 
 _CHUNK = 1 << 22  # elements held as float32 at a time
@@ -23,21 +23,20 @@ _BLOCK = 512  # rows that may be rotated together
 _SMALLEST = np.float32(2.0**-100)  # a row whose elements all lie below it counts as zeros
 
 
-def convert(source: Source, arithmetic: int = ARITHMETIC) -> Weights:
+def convert(source: Source) -> Weights:
     """Raises ModelError where a tensor is missing, has the wrong shape, or holds no finite numbers."""
     sources.check_whole(source)
     if max(source.config.width, source.config.feed_forward, source.config.heads * source.config.head_size) > LONGEST:
         raise ModelError(f"{source.name}: a layer has over {LONGEST:,} inputs, whose products 32 bits do not hold")
-    return _Converter(source if arithmetic == 1 else rotated(source), arithmetic).weights()
+    return _Converter(rotated(source)).weights()
 
 
 class _Converter:
     """Quantises one tensor after the other, and feeds each to the identity's hash as it goes."""
 
-    def __init__(self, source: Source, arithmetic: int) -> None:
-        self.source, self.config, self.arithmetic = source, source.config, arithmetic
-        self.pack = tiles.pack if arithmetic == 1 else int8.pack
-        self.digest = hashlib.sha256(IDENTITY_TAGS[arithmetic])
+    def __init__(self, source: Source) -> None:
+        self.source, self.config = source, source.config
+        self.digest = hashlib.sha256(IDENTITY_TAG)
 
     def weights(self) -> Weights:
         config, name = self.config, self.source.name
@@ -58,15 +57,14 @@ class _Converter:
             present = [getattr(layer, optional) is not None for layer in layers]
             if len(set(present)) == 2:
                 raise self.missing(f"{present.index(False)}.{optional}")
-        final_norm = self.vector("final_norm", config.width)
         tied = "head" not in self.source.tensors
         values, head_scales = (embedding, scales) if tied else self.quantised("head", size)
         head = self.matrix(values[leaves], head_scales[leaves])
-        if unused := set(self.source.tensors) - {"embedding", "final_norm", "head"} - set(self.known_tensors()):
+        if unused := set(self.source.tensors) - {"embedding", "head"} - set(self.known_tensors()):
             raise ModelError(f"{name}: the model has a tensor '{min(unused)}' that its description does not explain")
         return Weights(
-            config, layers, embedding, scales, final_norm, head, leaves, tokens,
-            name, self.digest.hexdigest(), self.source.tokenizer, self.arithmetic,
+            config, layers, embedding, scales, head, leaves, tokens,
+            name, self.digest.hexdigest(), self.source.tokenizer,
         )  # fmt: skip
 
     def known_tensors(self) -> Iterator[str]:
@@ -82,14 +80,12 @@ class _Converter:
             self.quantised(f"{i}.value", (keys, config.width)),
         ]
         return Layer(
-            attention_norm=self.vector(f"{i}.attention_norm", config.width),
             qkv=self.stacked(projections),
             qkv_bias=self.qkv_bias(i, queries, keys),
             query_norm=self.vector(f"{i}.query_norm", config.head_size),
             key_norm=self.vector(f"{i}.key_norm", config.head_size),
             output=self.matrix(*self.quantised(f"{i}.output", (config.width, queries))),
             output_bias=self.vector(f"{i}.output_bias", config.width),
-            feed_forward_norm=self.vector(f"{i}.feed_forward_norm", config.width),
             gate_up=self.stacked(
                 self.quantised(f"{i}.{part}", (config.feed_forward, config.width)) for part in ("gate", "up")
             ),
@@ -138,7 +134,7 @@ class _Converter:
 
     def matrix(self, values: np.ndarray, scales: np.ndarray) -> Matrix:
         self.hash(values, scales)
-        return Matrix(self.pack(values), scales, *values.shape)
+        return Matrix(int8.pack(values), scales, *values.shape)
 
     def stacked(self, parts: Iterable[tuple[np.ndarray, ...]]) -> Matrix:
         values, scales = (np.concatenate(same) for same in zip(*parts, strict=True))

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.lm import first_forward, forward
+from squeeze.lm import forward
 from squeeze.lm.arrays import BLOCK, DOUBLINGS, Cache, LlamaArrays, Work
 from squeeze.lm.config import Config
 from squeeze.lm.exact_model import ExactModel
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
 from squeeze.numerics import int8
-from squeeze.numerics.exact import CHUNK
 from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.int8_vectors import STEP
 from squeeze.numerics.rotation import block_of, factor
@@ -81,7 +80,6 @@ def _arrays(weights: Weights) -> LlamaArrays:
         cos_sin=cos_sin_table(config.frequencies),
         embedding=np.array(weights.embedding),
         embedding_scales=np.array(weights.embedding_scales),
-        attention_norm=stacked([layer.attention_norm for layer in layers]),
         qkv=stacked([layer.qkv.values for layer in layers]),
         qkv_scales=stacked([layer.qkv.scales for layer in layers]),
         qkv_bias=stacked([layer.qkv_bias for layer in layers]),
@@ -90,12 +88,10 @@ def _arrays(weights: Weights) -> LlamaArrays:
         output=stacked([layer.output.values for layer in layers]),
         output_scales=stacked([layer.output.scales for layer in layers]),
         output_bias=stacked([layer.output_bias for layer in layers]),
-        feed_forward_norm=stacked([layer.feed_forward_norm for layer in layers]),
         gate_up=stacked([layer.gate_up.values for layer in layers]),
         gate_up_scales=stacked([layer.gate_up.scales for layer in layers]),
         down=stacked([layer.down.values for layer in layers]),
         down_scales=stacked([layer.down.scales for layer in layers]),
-        final_norm=stacked([weights.final_norm]),
         head=np.array(weights.head.values),
         head_scales=np.array(weights.head.scales),
         rotation=np.array([factor(block_of(config.feed_forward))]),
@@ -117,30 +113,27 @@ class Llama(ExactModel):
         return LlamaLanes(self, lanes, window, rows, team)
 
 
-def _new_cache(config: Config, arithmetic: int, lanes: int, window: int, ring: int) -> Cache:
+def _new_cache(config: Config, lanes: int, window: int, ring: int) -> Cache:
     """For lanes with so many blocks in their windows, and `ring` blocks beside the first that is kept."""
     blocks = 1 + ring
     slots, dims = BLOCK * blocks, -(-config.head_size // PANEL)
-    kind, step = (np.int8, 2) if arithmetic == 1 else (np.uint8, STEP)
-    inputs = -(-config.head_size // step)
+    inputs = -(-config.head_size // STEP)
     return Cache(
         window=np.array([window, ring], np.int64),
-        keys=np.zeros((config.layers, lanes, config.kv_heads, blocks, inputs, PANEL, step), kind),
+        keys=np.zeros((config.layers, lanes, config.kv_heads, blocks, inputs, PANEL, STEP), np.uint8),
         key_scales=np.zeros((config.layers, lanes, config.kv_heads, slots), np.float32),
-        values=np.zeros((config.layers, lanes, config.kv_heads, dims, slots // step, PANEL, step), kind),
+        values=np.zeros((config.layers, lanes, config.kv_heads, dims, slots // STEP, PANEL, STEP), np.uint8),
         value_scales=np.zeros((config.layers, lanes, config.kv_heads, slots), np.float32),
     )
 
 
-def _new_work(config: Config, arithmetic: int, rows: int, slots: int, threads: int, products: int) -> Work:
+def _new_work(config: Config, rows: int, slots: int, threads: int, products: int) -> Work:
     """Scratch for `rows` tokens, and for each thread's products of `products` queries with `slots` keys."""
-    first = arithmetic == 1
-    kind, step, parts = (np.int16, 2, 1) if first else (int8.ACTIVATION, STEP, int8.PARTS)
 
     def activations(size: int) -> np.ndarray:
-        return np.zeros((rows, _padded(size, step)), kind)
+        return np.zeros((rows, _padded(size)), int8.ACTIVATION)
 
-    heads, dims, multiplied = config.heads * config.head_size, -(-config.head_size // PANEL), products * parts
+    heads, dims, multiplied = config.heads * config.head_size, -(-config.head_size // PANEL), products * int8.PARTS
     return Work(
         x=np.zeros((rows, config.width), np.float32),
         normed=np.zeros((rows, max(config.width, 2 * config.head_size)), np.float32),
@@ -156,14 +149,12 @@ def _new_work(config: Config, arithmetic: int, rows: int, slots: int, threads: i
         gate_up=np.zeros((rows, 2 * config.feed_forward), np.float32),
         queries=np.zeros((rows, 2, config.heads, config.head_size), np.int16),
         query_scales=np.zeros((rows, 2, config.heads), np.float32),
-        thread_widened=np.zeros((threads, CHUNK * PANEL if first else 0), np.int16),
-        thread_sums=np.zeros((threads, max(rows, 4) * 4 * PANEL if first else int8.SCRATCH), np.int32),
-        thread_totals=np.zeros((threads, max(rows, 4) * 4 * PANEL if first else 0), np.float32),
+        thread_sums=np.zeros((threads, int8.SCRATCH), np.int32),
         thread_scratch=np.zeros((threads, config.head_size), np.int16),
-        thread_queries=np.zeros((threads, 2, multiplied * _padded(config.head_size, step)), kind),
+        thread_queries=np.zeros((threads, 2, multiplied * _padded(config.head_size)), int8.ACTIVATION),
         thread_shifts=np.zeros((threads, 2, products), np.int32),
         thread_scores=np.zeros((threads, multiplied * slots), np.int32),
-        thread_weights=np.zeros((threads, multiplied * slots), kind),
+        thread_weights=np.zeros((threads, multiplied * slots), int8.ACTIVATION),
         thread_narrow=np.zeros((threads, slots), np.int16),
         thread_added=np.zeros((threads, products), np.int64),
         thread_column=np.zeros((threads, 3, slots), np.float32),
@@ -173,8 +164,8 @@ def _new_work(config: Config, arithmetic: int, rows: int, slots: int, threads: i
     )
 
 
-def _padded(size: int, step: int) -> int:
-    return -(-size // step) * step
+def _padded(size: int) -> int:
+    return -(-size // STEP) * STEP
 
 
 class LlamaLanes:
@@ -187,14 +178,13 @@ class LlamaLanes:
     def __init__(self, llama: Llama, lanes: int, window: int, rows: int, team: Team):
         config = llama.weights.config
         self._llama, self._team, self._rows = llama, team, rows
-        self._kernels: Any = first_forward if llama.weights.arithmetic == 1 else forward
         self.positions = np.zeros(lanes, np.int64)
         group = config.heads // config.kv_heads
         self._queries = max(1, _QUERIES // group)
         ring = window // BLOCK + (-(-rows // lanes) + BLOCK - 2) // BLOCK
         slots = BLOCK * (1 + ring)
-        self._cache = _new_cache(config, llama.weights.arithmetic, lanes, window // BLOCK, ring)
-        self._work = _new_work(config, llama.weights.arithmetic, rows, slots, team.size, max(group, _QUERIES))
+        self._cache = _new_cache(config, lanes, window // BLOCK, ring)
+        self._work = _new_work(config, rows, slots, team.size, max(group, _QUERIES))
         self.leaves = leaves = llama.weights.leaves.size
         self._logits = np.zeros((0, leaves), np.float32)
 
@@ -216,9 +206,7 @@ class LlamaLanes:
         apart = self._are_apart(flat.size)
 
         def part(rank: int, size: int, barrier: np.ndarray) -> None:
-            self._kernels.forward(
-                network, self._cache, self._work, flat, lane, positions, tasks, apart, barrier, rank, size
-            )
+            forward.forward(network, self._cache, self._work, flat, lane, positions, tasks, apart, barrier, rank, size)
 
         self._team.run(part, apart)
         self.positions[:lanes] += counts
@@ -239,12 +227,10 @@ class LlamaLanes:
         network, apart = self._llama.network, self._are_apart(rows.size)
 
         def part(rank: int, size: int, barrier: np.ndarray) -> None:
-            self._kernels.cumulate(
-                network, work, states, sums, scales, bias, logits, out, places, apart, barrier, rank, size
-            )
+            forward.cumulate(network, work, states, sums, scales, bias, logits, out, places, apart, barrier, rank, size)
 
         self._team.run(part, apart)
 
     def _are_apart(self, rows: int) -> bool:
         """Whether each thread takes rows of its own: it reads all weights for them, which pays from so many rows on."""
-        return self._llama.weights.arithmetic > 1 and rows >= _ROWS_APART * self._team.size
+        return rows >= _ROWS_APART * self._team.size

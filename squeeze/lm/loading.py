@@ -13,15 +13,15 @@ from squeeze.lm.config import Config
 from squeeze.lm.convert import convert
 from squeeze.lm.mapped import MappedFile
 from squeeze.lm.sources import DAMAGE, damage_told, fingerprint, open_source
-from squeeze.lm.weights import ARITHMETIC, IDENTITY_TAGS, Layer, Matrix, Weights
+from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
 
 __all__ = ["cached", "load"]
 
-_OUTER = ("embedding", "embedding_scales", "final_norm", "head", "leaves")
+_OUTER = ("embedding", "embedding_scales", "head", "leaves")
 _MATRICES = ("qkv", "output", "gate_up", "down")
 
 
-def load(path: Path, adapter: Path | None = None, arithmetic: int = ARITHMETIC) -> Weights:
+def load(path: Path, adapter: Path | None = None) -> Weights:
     """The model in a GGUF file or a folder of safetensors, with an adapter (adapter.py) added or without: from the
     cache, or converted and then cached.
 
@@ -31,8 +31,8 @@ def load(path: Path, adapter: Path | None = None, arithmetic: int = ARITHMETIC) 
         raise ModelError(f"{path}: no such model; give a .gguf file or a folder with config.json")
     with damage_told(path):
         added = adapters.load(adapter) if adapter else None
-        source = fingerprint(path, IDENTITY_TAGS[arithmetic].decode() + (added.digest if added else ""))
-        weights = _known(source) or _converted(path, added, arithmetic, source)
+        source = fingerprint(path, IDENTITY_TAG.decode() + (added.digest if added else ""))
+        weights = _known(source) or _converted(path, added, source)
     return replace(weights, name=path.resolve().name) if path.is_dir() else weights
 
 
@@ -46,9 +46,9 @@ def _known(source: str) -> Weights | None:
     return weights if weights and cache.digest(weights.tokenizer) == tokenizer else None
 
 
-def _converted(path: Path, adapter: adapters.Adapter | None, arithmetic: int, fingerprinted: str) -> Weights:
+def _converted(path: Path, adapter: adapters.Adapter | None, fingerprinted: str) -> Weights:
     source = open_source(path)
-    converted = convert(adapters.adapted(source, adapter) if adapter else source, arithmetic)
+    converted = convert(adapters.adapted(source, adapter) if adapter else source)
     cache.put(converted.identity, *_to_file(converted))
     cache.remember(fingerprinted, converted.identity, converted.tokenizer)
     weights = cached(converted.identity)
@@ -83,7 +83,6 @@ def _to_file(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     tensors["token_bytes"] = np.frombuffer(b"".join(weights.tokens), np.uint8)
     tensors["tokenizer"] = np.frombuffer(weights.tokenizer.encode(), np.uint8)
     metadata = {"config": json.dumps(weights.config.to_json()), "name": weights.name, "identity": weights.identity}
-    metadata["arithmetic"] = str(weights.arithmetic)
     return tensors, metadata
 
 
@@ -112,12 +111,10 @@ def _from_file(file: MappedFile) -> Weights:
         layers=tuple(Layer(**parts) for parts in layers),
         embedding=file.raw("embedding"),
         embedding_scales=file.raw("embedding_scales"),
-        final_norm=array("final_norm"),
         head=matrix("head", config.width),
         leaves=file.raw("leaves"),
         tokens=tuple(text[start:end] for start, end in zip([0, *ends], ends, strict=False)),
         name=file.metadata["name"],
         identity=file.metadata["identity"],
         tokenizer=file.raw("tokenizer").tobytes().decode(),
-        arithmetic=int(file.metadata["arithmetic"]),
     )

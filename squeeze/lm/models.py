@@ -13,7 +13,7 @@ from squeeze.errors import ModelError, SqueezeError
 from squeeze.lm import loading, sources
 from squeeze.lm.llama import Llama
 from squeeze.lm.tokenizer import Tokenizer
-from squeeze.lm.weights import ARITHMETIC, Weights
+from squeeze.lm.weights import Weights
 from squeeze.system.storage import local_path
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ class LoadedModel:
 def find(
     model: str | os.PathLike[str] | None = None,
     adapter: str | os.PathLike[str] | None = None,
-    arithmetic: int = ARITHMETIC,
 ) -> LoadedModel:
     """A model by what a user calls it: None or "smollm2" for the bundled one, a .gguf file, or a folder.
 
@@ -78,21 +77,19 @@ def find(
             raise ModelError(f"the language model {BUNDLED} is not installed: {HELP}")
     else:
         path = local_path(str(model))
-    added = _adapters(model, adapter, arithmetic)[0]
-    return _loaded(path.absolute(), _stamp(path), added, added and _stamp(added), arithmetic)
+    added = _adapters(model, adapter)[0]
+    return _loaded(path.absolute(), _stamp(path), added, added and _stamp(added))
 
 
 def _is_bundled(model: str | os.PathLike[str] | None) -> bool:
     return model is None or model == BUNDLED
 
 
-def _adapters(
-    model: str | os.PathLike[str] | None, adapter: str | os.PathLike[str] | None, arithmetic: int
-) -> list[Path | None]:
+def _adapters(model: str | os.PathLike[str] | None, adapter: str | os.PathLike[str] | None) -> list[Path | None]:
     """Those that a file may have been written with, the most likely first."""
     if adapter is not None:
         return [None if Path(adapter) == NO_ADAPTER else Path(adapter).absolute()]
-    return [BUNDLED_ADAPTER, None] if _is_bundled(model) and arithmetic > 1 and BUNDLED_ADAPTER.exists() else [None]
+    return [BUNDLED_ADAPTER, None] if _is_bundled(model) and BUNDLED_ADAPTER.exists() else [None]
 
 
 def for_identity(
@@ -100,7 +97,6 @@ def for_identity(
     identity: str,
     model: str | os.PathLike[str] | None = None,
     adapter: str | os.PathLike[str] | None = None,
-    arithmetic: int = ARITHMETIC,
 ) -> LoadedModel:
     """The model that a file was written with: `model` if it is that one, else from the cache, else the bundled one.
 
@@ -114,8 +110,8 @@ def for_identity(
     if model is None and bundled_path() is None:
         raise _not_here(needed_model)
     chosen = None
-    for added in _adapters(model, adapter, arithmetic):
-        chosen = find(model, added or NO_ADAPTER, arithmetic)
+    for added in _adapters(model, adapter):
+        chosen = find(model, added or NO_ADAPTER)
         if chosen.identity.startswith(identity):
             return chosen
     if (model is None and adapter is None) or chosen is None:
@@ -149,8 +145,8 @@ def _stamp(path: Path) -> _Stamp:
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(path: Path, stamp: _Stamp, adapter: Path | None, adapters: _Stamp | None, arithmetic: int) -> LoadedModel:
-    return LoadedModel(loading.load(path, adapter, arithmetic))
+def _loaded(path: Path, stamp: _Stamp, adapter: Path | None, adapters: _Stamp | None) -> LoadedModel:
+    return LoadedModel(loading.load(path, adapter))
 
 
 @functools.lru_cache(maxsize=1)

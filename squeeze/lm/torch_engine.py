@@ -2,8 +2,7 @@
 
 MAIN PATH: `TorchLlama.states`. How integers are multiplied is in numerics/int8_tensors.py, everything else in
 squeeze/fused: plain torch, or kernels of a GPU that give its bits. All lanes and positions of a call go through
-together; torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second reading:
-arithmetic 2 alone.
+together; torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second reading.
 """
 
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from squeeze.errors import DeviceError
 from squeeze.fused.attention import Norms, Shape
 from squeeze.fused.choice import Sizes, chosen
 from squeeze.fused.operations import Operations
@@ -26,7 +24,7 @@ from squeeze.lm.recording import Record, recorder_of
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.torch_cache import Cache
 from squeeze.lm.torch_lanes import TorchLanes
-from squeeze.lm.weights import ARITHMETIC, Layer, Matrix, Weights
+from squeeze.lm.weights import Layer, Matrix, Weights
 from squeeze.numerics import int8
 from squeeze.numerics.int8_tensors import Products, products_of
 from squeeze.numerics.rotation import block_of, factor
@@ -61,14 +59,12 @@ class TorchLlama(ExactModel):
     """A network ready to run on a device of torch's.
 
     operations: who does what is between products; None for kernels where the device gives plain torch's bits with them,
-    and plain torch elsewhere. Then `fallback` says why. Raises DeviceError for a model of arithmetic 1, and where the
-    device has too little memory for the weights, or does not compute exactly.
+    and plain torch elsewhere. Then `fallback` says why. Raises DeviceError if the device
+    has too little memory for the weights, or does not compute exactly.
     """
 
     def __init__(self, weights: Weights, tokenizer: Tokenizer, device: str, operations: Operations | None = None):
         super().__init__(weights, tokenizer)
-        if weights.arithmetic != ARITHMETIC:
-            raise DeviceError("files of numerics version 1 are read by the processor alone: use --device cpu")
         self.device, config = device, weights.config
         self._block = block_of(config.feed_forward)
         self._rotation = float(factor(self._block))

@@ -1,67 +1,17 @@
 """The arithmetic of exact inference: the same integers on every machine. docs/exactness.md states the contract.
 
 Sums of more than one term are sums of integers; what is floating point is elementwise and uses only
-operations that IEEE 754 defines. Activations are 16-bit integers with one float32 scale a row, weights and
-cached keys and values are 8-bit integers. tiles.py multiplies the two in pairs, so exactness is not paid for with
-speed.
+operations that IEEE 754 defines. Activations are integers with one float32 scale a row, weights and cached keys and
+values are 8-bit integers. int8.py and quads.py multiply them, so exactness is not paid for with speed.
 """
 
 import numpy as np
 
 from squeeze.numerics.frequencies import GROUP
-from squeeze.numerics.jit import inline, kernel, part
-from squeeze.numerics.tiles import PANEL, narrow_tile, wide_tile, widen
+from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.trie import FREQUENCY_BITS
 
 CHUNK = 512  # inputs in one integer sum: 512 * 127 * 32767 < 2^31
-TOP = 32767  # of a 16-bit activation
-
-
-@part
-def matmul(a, a_scales, weights, w_scales, first, last, add, out, widened, sums, totals):
-    """Columns 16 * first to 16 * last of out = (a * a_scales) @ (weights * w_scales), or += where `add`.
-
-    a int16 [R, K], a_scales float32 [R], weights packed int8 [panels, K / 2, 16, 2], w_scales float32 [N],
-    out float32 [R, N]. Scratch of this thread: widened int16 [CHUNK * 16], sums int32 [R * 64],
-    totals float32 [R * 64]. Each chunk of at most 512 inputs is one integer sum; chunks are added in order.
-    """
-    rows, outputs = a.shape[0], w_scales.size
-    pairs = weights.shape[1]
-    chunks = (2 * pairs + CHUNK - 1) // CHUNK
-    chunk = (pairs + chunks - 1) // chunks
-    stride = 2 * PANEL * pairs
-    panel = first
-    while panel < last:
-        group = 1 if rows > 3 else min(last - panel, 4)
-        width = group * PANEL
-        for begin in range(0, pairs, chunk):
-            count = min(chunk, pairs - begin)
-            origin = panel * stride + begin * 2 * PANEL
-            if rows > 3:
-                widen(weights, origin, count, widened)
-                wide_tile(rows, a, 2 * begin, a.shape[1], widened, count, sums)
-            else:
-                narrow_tile(rows, group, a, 2 * begin, a.shape[1], weights, origin, stride, count, sums, 0, width)
-            if begin == 0:
-                for i in range(rows * width):
-                    totals[i] = np.float32(sums[i])
-            else:
-                for i in range(rows * width):
-                    totals[i] += np.float32(sums[i])
-        start = panel * PANEL
-        columns = min(width, outputs - start)
-        scales = w_scales[start : start + columns]
-        for r in range(rows):
-            scale, row, products = a_scales[r], out[r, start : start + columns], totals[r * width : (r + 1) * width]
-            if add:
-                for c in range(columns):
-                    row[c] += products[c] * scale * scales[c]
-            else:
-                for c in range(columns):
-                    row[c] = products[c] * scale * scales[c]
-        panel += group
-
-
 _ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer, half to even
 _LEAST = np.float32(1e-20)
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from squeeze.codecs.stream import dictionary_file
-from squeeze.codecs.stream.container import NEWEST_FORMAT, NUMERICS_VERSION
+from squeeze.codecs.stream.container import FORMAT, NUMERICS
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.errors import DeviceError
 from squeeze.numerics.jit import cache_root
@@ -22,11 +22,11 @@ def gather() -> dict[str, Fact]:
     facts: dict[str, Fact] = {
         "squeeze": __version__,
         "formats": [
-            f".sqz 1 to {NEWEST_FORMAT}",
+            f".sqz {FORMAT}",
             f"{dictionary_file.SUFFIX} {dictionary_file.VERSION}",
             f"packed checkpoint 1 to {description.NEWEST_FORMAT}",
         ],
-        "numerics": NUMERICS_VERSION,
+        "numerics": NUMERICS,
         "python": platform.python_version(),
     }
     facts |= {name: _version(name) for name in ("numba", "numpy", "torch")}
@@ -75,7 +75,6 @@ def _engines() -> list[str]:
     """What runs the language model of files on each GPU, asked for a model of SmolLM2-135M's sizes."""
     if not (gpus := _gpus()):
         return []
-    from squeeze.codecs.tokenwise.on_gpu import coder_on
     from squeeze.fused.attention import Shape
     from squeeze.fused.choice import Sizes, chosen
     from squeeze.numerics.int8_tensors import products_of
@@ -86,9 +85,7 @@ def _engines() -> list[str]:
         try:
             check(device)
             operations, reason = chosen(device, products_of(device), sizes)
-            gpu, obstacle = coder_on(device)
-            mixing = "batches mixed there" if gpu else f"batches mixed by the processor ({obstacle})"
-            found.append(f"{device} by {operations.name}" + (f" ({reason})" if reason else "") + f", {mixing}")
+            found.append(f"{device} by {operations.name}" + (f" ({reason})" if reason else ""))
         except DeviceError as error:
             found.append(f"{device} by nothing ({error})")
     return found

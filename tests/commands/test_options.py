@@ -12,7 +12,7 @@ from tests.makers.command import fails, params
 
 ON_FILES = ("compress", "decompress", "test")  # whose device runs a language model
 ELSEWHERE = tuple(command for command in cli.COMMANDS if command not in ("advise", *ON_FILES))
-SHARED = dict.fromkeys(("threads", "quiet", "verbose", "as_json", "resume", "prior"), (*ON_FILES, *ELSEWHERE))
+SHARED = dict.fromkeys(("threads", "quiet", "verbose", "as_json", "resume", "dictionary"), (*ON_FILES, *ELSEWHERE))
 
 
 @pytest.mark.parametrize(("name", "commands"), [*SHARED.items(), ("device", ON_FILES), ("device", ELSEWHERE)])
@@ -39,10 +39,10 @@ def test_a_time_is_one_that_ends(command, name, given):
 
 def test_a_dictionary_has_three_names():
     for command in ("compress", "decompress", "test"):
-        (found,) = (one for one in params(command) if one.name == "prior")
-        assert found.opts == ["-D", "--dictionary", "--prior"]
+        (found,) = (one for one in params(command) if one.name == "dictionary")
+        assert found.opts == ["-D", "--dictionary"]
     (found,) = (one for one in params("train") if one.name == "output")
-    assert {"-o", "--output", "-D", "--dictionary", "--prior"} == set(found.opts)
+    assert {"-o", "--output", "-D", "--dictionary"} == set(found.opts)
 
 
 @pytest.mark.parametrize(

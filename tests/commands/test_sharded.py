@@ -204,7 +204,7 @@ def test_a_dictionary_is_learned_first(tree):
     assert "needs the dictionary" in fails("decompress", "-c", "out/part-0.tar.sqz")
     member = ("decompress", "out/part-0.tar.sqz", "-D", "out/part-dictionary.sqzp", "--member")
     assert run(*member, "sub/00.txt").stdout_bytes == FILES["sub/00.txt"]
-    assert listed("out/part-0.tar.sqz")["streams"][0]["header"]["prior"]
+    assert listed("out/part-0.tar.sqz")["streams"][0]["header"]["dictionary"]
     with squeeze.open("out/part-0.tar.sqz", dictionary="out/part-dictionary.sqzp") as file:
         assert file.member("top").read() == b""
     assert "levels 4 to 6" in fails(*SHARDS, "out/x-{}.tar.sqz", "--train-dictionary")

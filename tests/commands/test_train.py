@@ -21,23 +21,23 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 def test_train_and_use_a_prior(note: Path):
     Path("sample.txt").write_bytes(TEXT[:3000])
     run("train", "-4", "sample.txt", "-o", "notes.sqzp")
-    run("compress", "--prior", "notes.sqzp", note)
+    run("compress", "--dictionary", "notes.sqzp", note)
     identity = hashlib.sha256(Path("notes.sqzp").read_bytes()).hexdigest()[:4]
     assert fails("decompress", "-c", "note.txt.sqz") == (
         f"Error: note.txt.sqz: the file needs the dictionary {identity}: name it with -D\n"
     )
-    assert fails("compress", "-5", "-c", "--prior", "notes.sqzp", note) == (
+    assert fails("compress", "-5", "-c", "--dictionary", "notes.sqzp", note) == (
         "Error: note.txt: the dictionary was trained for level 4: leave the level out, or train another\n"
     )
-    run("test", "--prior", "notes.sqzp", "note.txt.sqz")
-    assert f"prior {identity}" in run("list", "-v", "note.txt.sqz").stdout
+    run("test", "--dictionary", "notes.sqzp", "note.txt.sqz")
+    assert f"dictionary {identity}" in run("list", "-v", "note.txt.sqz").stdout
     note.unlink()
-    run("decompress", "--prior", "notes.sqzp", "note.txt.sqz")
+    run("decompress", "--dictionary", "notes.sqzp", "note.txt.sqz")
     assert note.read_bytes() == TEXT
     assert fails("train", "-4", "sample.txt", "-o", "notes.sqzp") == (
         "Error: notes.sqzp already exists; use -f to overwrite\n"
     )
-    assert fails("test", "--prior", "note.txt", "note.txt.sqz") == (
+    assert fails("test", "--dictionary", "note.txt", "note.txt.sqz") == (
         "Error: note.txt.sqz: not a dictionary: it does not begin with the mark of .sqzp files\n"
     )
 
@@ -129,7 +129,7 @@ def test_an_adapter_of_the_bundled_model(note: Path, monkeypatch):
         f"Error: note.txt: {note.absolute()}: not an adapter that `squeeze train --adapter` wrote\n"
     )
     assert fails("compress", "-3", "-c", "--adapter", "none", note) == (
-        "Error: note.txt: a language model, adapter, backend, lanes, window, batch and device belong to levels 7 to 9\n"
+        "Error: note.txt: a language model, adapter, backend, lanes, window and device belong to levels 7 to 9\n"
     )
 
 

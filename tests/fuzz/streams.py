@@ -55,7 +55,7 @@ class Stream:
 
 def header_of(fields: Any) -> bytes:
     text = mutations.to_json(fields, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    body = container.MAGIC + bytes([container.FORMAT_VERSION]) + varint(len(text)) + text
+    body = container.MAGIC + bytes([container.LONG]) + varint(len(text)) + text
     return body + container.check16(body)
 
 

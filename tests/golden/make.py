@@ -1,61 +1,43 @@
-"""Writes the golden files: `make golden`, run by hand when a level is new or a numerics version changes.
-
-A golden file must decode for ever, so this never replaces one that exists.
-"""
+"""Writes the golden files anew: `make golden`, run by hand after a change of coded bytes."""
 
 import sys
 import tempfile
 from pathlib import Path
 
 import squeeze
-from squeeze.codecs.stream import levels
 from squeeze.packing.container import LEVELS
 from tests.golden.checkpoint import golden_checkpoint
-from tests.golden.samples import BATCHES, PAGE, SAMPLES, coded, in_batches, tuned_dictionary, with_repeats
+from tests.golden.samples import PAGE, STREAMS, tuned_dictionary
 
 FOLDER = Path(__file__).parent
 
 
 def main() -> None:
-    for name, data in SAMPLES.items():
-        for level in levels.LEVELS:
-            path = FOLDER / f"{name}.{level}.sqz"
-            if not path.exists():
-                path.write_bytes(coded(data, level))
-                sys.stdout.write(f"wrote {path.name}\n")
-    path = FOLDER / "repeats.8.sqz"
-    if not path.exists():
-        path.write_bytes(with_repeats())
-        sys.stdout.write(f"wrote {path.name}\n")
-    known = FOLDER / "dictionary.5.network.sqzp"
-    if not known.exists():
-        known.write_bytes(tuned_dictionary())
-        sys.stdout.write(f"wrote {known.name}\n")
-    record = FOLDER / "dictionary.5.record.sqz"
-    if not record.exists():
-        record.write_bytes(squeeze.compress(PAGE % 77, dictionary=known, verify=False))
-        sys.stdout.write(f"wrote {record.name}\n")
-    for name in BATCHES:
-        path = FOLDER / f"{name}.8.batches.sqz"
-        if not path.exists():
-            path.write_bytes(in_batches(SAMPLES[name]))
-            sys.stdout.write(f"wrote {path.name}\n")
-    for level, zeros in [*((level, False) for level in LEVELS), ("runtime", True), ("archive", True)]:
-        path = FOLDER / f"checkpoint.{'zeros.' if zeros else ''}{level}.safetensors"
-        if not path.exists():
-            with tempfile.TemporaryDirectory() as name:
-                source = Path(name, "checkpoint.safetensors")
-                source.write_bytes(golden_checkpoint(zeros=zeros))
-                squeeze.pack(source, path, level=level)
-            sys.stdout.write(f"wrote {path.name}\n")
-    path = FOLDER / "checkpoint.ulps.safetensors"
-    if not path.exists():
-        with tempfile.TemporaryDirectory() as name:
-            base, source = Path(name, "base.safetensors"), Path(name, "checkpoint.safetensors")
-            base.write_bytes(golden_checkpoint())
-            source.write_bytes(golden_checkpoint(steps=3))
-            squeeze.pack(source, path, base=base)
-        sys.stdout.write(f"wrote {path.name}\n")
+    for name, golden in STREAMS.items():
+        _write(f"{name}.sqz", golden.make())
+    known = tuned_dictionary()
+    _write("dictionary.5.network.sqzp", known)
+    record = squeeze.compress(PAGE % 77, dictionary=squeeze.Dictionary.from_bytes(known), verify=False)
+    _write("dictionary.5.record.sqz", record)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for level, zeros in [*((level, False) for level in LEVELS), ("runtime", True), ("archive", True)]:
+            source, packed = folder / "checkpoint.safetensors", folder / "packed.safetensors"
+            source.write_bytes(golden_checkpoint(zeros=zeros))
+            squeeze.pack(source, packed, level=level, overwrite=True)
+            _write(f"checkpoint.{'zeros.' if zeros else ''}{level}.safetensors", packed.read_bytes())
+        base, source = folder / "base.safetensors", folder / "checkpoint.safetensors"
+        base.write_bytes(golden_checkpoint())
+        source.write_bytes(golden_checkpoint(steps=3))
+        squeeze.pack(source, packed, base=base, overwrite=True)
+        _write("checkpoint.ulps.safetensors", packed.read_bytes())
+
+
+def _write(name: str, data: bytes) -> None:
+    path = FOLDER / name
+    if not path.exists() or path.read_bytes() != data:
+        path.write_bytes(data)
+        sys.stdout.write(f"wrote {name}\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""What the golden files hold. Nothing here may change: it is compared with what files coded long ago decode to."""
+"""The golden files: what each holds, and how it is made."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -22,14 +25,28 @@ SAMPLES = {
     "prose": inputs.PROSE,
     "random": inputs.random_bytes(700),
 }
-RECORD = b'{"number": 0, "state": "done", "worker": "node-005", "seconds": 111.24, "queue": "mail"}'.ljust(148)
-
-
 PAGE = b"<p>The queue of <b>node-%03d</b> is empty, and (as before) nothing waits.</p>\n"
+REPEATS = b"".join(b"%d: %s\n" % (i, inputs.PROSE[: 400 + 31 * i]) for i in range(12))
+
+
+class Golden(NamedTuple):
+    """A stream that is kept."""
+
+    raw: bytes
+    make: Callable[[], bytes]
+
+
+def _by_level(data: bytes, level: int) -> bytes:
+    """Compress by the models of this level, also if a lower one makes less of it; at levels 7 to 9 with an index, since
+    a short stream would be level 6's."""
+    plain = levels.level(level).needs_language_model and data is not inputs.PROSE
+    whole = max(len(data), 1) if plain else None
+    with mock.patch.dict(levels.LEVELS, {level: replace(levels.level(level), beside=None)}):
+        return squeeze.compress(data, level, block_size=whole, verify=False)
 
 
 def tuned_dictionary() -> bytes:
-    """A dictionary without text, which changes numbers of every tensor of the network."""
+    """Return a dictionary without text, which changes numbers of every tensor of the network."""
     chance = np.random.default_rng(5)
     change = {}
     for name, shape in changes.shapes(weights.pretrained_tensors()).items():
@@ -40,26 +57,22 @@ def tuned_dictionary() -> bytes:
     return training.make(5, Content("text"), training.Lessons([], pieces, []), 1 << 10, change)
 
 
-BATCHES = ("words", "prose", "mixed")
+def _with_index(name: str, level: int) -> bytes:
+    return squeeze.compress(SAMPLES[name], level, block_size=len(SAMPLES[name]), verify=False)
 
 
-def in_batches(data: bytes) -> bytes:
-    """A golden file whose lanes are coded in batches, the last one smaller."""
-    return squeeze.compress(data, 8, lanes=7, batch=5, verify=False)
+def _bare(name: str, level: int) -> bytes:
+    return squeeze.compress(SAMPLES[name], level, dictionary="none", verify=False)
 
 
-REPEATS = b"".join(b"%d: %s\n" % (i, inputs.PROSE[: 400 + 31 * i]) for i in range(12))
-
-
-def with_repeats() -> bytes:
-    """A golden file with entries that do not go through the language model."""
-    return squeeze.compress(REPEATS, 8, lanes=2, verify=False)
-
-
-def coded(data: bytes, level: int) -> bytes:
-    """A golden file, by the models of this level whatever lower ones bring; at levels 7 to 9 with an index, where a
-    short stream would be level 6's."""
-    plain = levels.level(level).needs_language_model and data is not inputs.PROSE
-    whole = max(len(data), 1) if plain else None
-    with mock.patch.dict(levels.LEVELS, {level: replace(levels.level(level), beside=None)}):
-        return squeeze.compress(data, level, block_size=whole, verify=False)
+STREAMS = {
+    **{
+        f"{name}.{level}": Golden(raw, partial(_by_level, raw, level))
+        for name, raw in SAMPLES.items()
+        for level in levels.LEVELS
+    },
+    **{f"mixed.{level}.index": Golden(SAMPLES["mixed"], partial(_with_index, "mixed", level)) for level in (1, 3, 6)},
+    **{f"words.{level}.bare": Golden(SAMPLES["words"], partial(_bare, "words", level)) for level in (1, 5)},
+    # Entries that do not go through the language model.
+    "repeats.8": Golden(REPEATS, partial(squeeze.compress, REPEATS, 8, lanes=2, verify=False)),
+}

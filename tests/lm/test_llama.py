@@ -196,19 +196,6 @@ def test_prefill_equals_steps(llama, window, chunk, threads):
     )
 
 
-@pytest.mark.parametrize("name", ["llama", "one head of keys", "biases", "qwen3"])
-def test_what_files_of_numerics_version_1_were_written_by(tmp_path, tokenizer, name):
-    """Weights that are not rotated, and activations of 16 bits."""
-    written(tmp_path, tokenizer, name)
-    llama = LoadedModel(load(tmp_path, arithmetic=1)).network
-    tokens = random_tokens(llama, 2, 60)
-    one = frequencies(llama, tokens, 32, chunk=1)
-    for chunk, threads in ((13, 1), (60, 2)):
-        assert np.array_equal(frequencies(llama, tokens, 32, chunk, threads), one)
-    plain = log_probabilities(llama.weights, tokens[0], 32)
-    assert divergence(plain, surprises(one[0])).mean() < 1e-4
-
-
 def test_a_window_longer_than_the_text_is_one_of_its_length(llama):
     tokens = random_tokens(llama, 2, 100)
     assert np.array_equal(frequencies(llama, tokens, 112, 9), frequencies(llama, tokens, 4096, 9))

@@ -9,7 +9,7 @@ import torch
 from squeeze.errors import DeviceError
 from squeeze.fused.attention import reference as attention
 from squeeze.fused.operations import fused
-from squeeze.lm import adapter, devices, in_flight, models, torch_engine, torch_lanes
+from squeeze.lm import adapter, in_flight, models, torch_engine, torch_lanes
 from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
 from squeeze.lm.recording import Recorded, cuda_graph
@@ -228,16 +228,6 @@ def test_what_a_coder_asks_of_it(both):
     assert np.array_equal(compiled.leaves, engine.leaves) and abs(engine.size / compiled.size - 1) < 0.2
     assert np.array_equal(compiled.encode(b"for x in y:"), engine.encode(b"for x in y:"))
     assert all(map(np.array_equal, compiled.trie, engine.trie))
-
-
-def test_models_of_arithmetic_1_are_refused(tmp_path, tokenizer, monkeypatch):
-    written(tmp_path, tokenizer, "llama")
-    loaded = LoadedModel(load(tmp_path, arithmetic=1))
-    with pytest.raises(DeviceError) as error:
-        loaded.on("cpu")
-    assert str(error.value) == "files of numerics version 1 are read by the processor alone: use --device cpu"
-    monkeypatch.setattr(devices, "torch_devices", lambda name: ["cpu"])
-    assert devices.ready(loaded, "auto") == [loaded.network]
 
 
 class Small:

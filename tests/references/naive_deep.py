@@ -22,7 +22,7 @@ from tests.references.naive_bytewise import (
     mix,
     squash,
 )
-from tests.references.naive_ssm import F, Network as StateSpaceModel, dots, tree
+from tests.references.naive_recurrent import F, dots, tree
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
 NATURAL = np.array(STRETCH, F) / F(4096)
@@ -38,51 +38,35 @@ def error_of(bit, logit):
     return F(bit * 2**32 - squash(q12(logit))) * F(2.0**-32)
 
 
-def preset_of(level, numerics, kind):
-    """Contexts in three groups, match lengths, selectors, most buckets: from 7.17."""
-    text = FORMAT.read_text().split("### 7.17")[1].split("\n##")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    names = [str(level), f"{level} from version 2" if numerics > 1 else f"{level} in version 1"]
-    sizes = next(row for row in rows if row[0] == str(level) and len(row) == 5)
-    table = next(row for row in rows if row[0] in names and kind in row[1].split(", ") and len(row) == 4)
+def _rows(section):
+    """The rows of all tables of a section."""
+    text = FORMAT.read_text().split(f"### {section} ")[1].split("\n##")[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+
+
+def preset_of(level, kind):
+    """7.15: contexts in three groups, match lengths, selectors, most buckets."""
+    rows = [row for row in _rows("7.15") if row[0] == str(level)]
+    sizes = next(row for row in rows if len(row) == 5)
+    table = next(row for row in rows if kind in row[1].split(", ") and len(row) == 4)
     groups = [re.findall(r"\((\S+) (\S+) (\S+) (\S+)\)", part) for part in table[3].split(" / ")]
     mask = lambda digits: U64 if digits == "*" else int(digits, 16)  # noqa: E731
     contexts = [[(a, mask(b), c, mask(d)) for a, b, c, d in group] for group in groups]
     assert sum(map(len, contexts)) == int(table[2])
     most = int(sizes[4 if kind == "text" else 3].split(" * ")[0]) << 18
-    selectors = 7 if numerics > 1 and (level, kind) == (5, "text") else int(sizes[2])
-    return contexts, [int(x) for x in sizes[1].split(", ")], selectors, most
+    return contexts, [int(x) for x in sizes[1].split(", ")], 7 if (level, kind) == (5, "text") else int(sizes[2]), most
 
 
-def rows_of(*titles):
-    """7.1: the rows of the table with these first titles."""
-    text = FORMAT.read_text().split("### 7.1 ")[1].split("\n###")[0]
-    table = text.split("| " + " | ".join(titles) + " |")[1].split("\n\n")[0]
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-
-
-def row_of(titles, *wanted):
-    """That for a level, numerics version and content; None where there is none."""
-    for row in rows_of(*titles):
-        if all(one in cell.split(", ") for one, cell in zip(wanted, row, strict=False)):
-            return row
-    return None
-
-
-def network_of(level, numerics, kind):
-    """7.1: the number of the network, 0 where there is none."""
-    if level == 4 or numerics == 1:
-        return 0
-    found = row_of(("Level", "Numerics version", "Content", "Byte model"), str(level), str(numerics), kind)[3]
-    return int(found.partition("network ")[2] or 0)
+def has_network(level, kind):
+    """7.1."""
+    return level > 4 and (kind in ("text", "other") or (level, kind) == (6, "executable"))
 
 
 @cache
-def known_of(level, numerics, kind):
-    """7.1: what models begin with, None where that is nothing."""
-    titles = ("Level", "Numerics version", "Content", "File", "XXH3-64")
-    row = row_of(titles, str(level), str(numerics), kind)
-    return row and naive_dictionary.read_tensors(FORMAT.parents[1] / "squeeze/codecs/stream" / row[3].strip("`"))
+def known_of(level, kind):
+    """7.1: what models begin with, None for nothing."""
+    file = next((row[2] for row in _rows("7.1") if row[:2] == [str(level), kind]), None)
+    return file and naive_dictionary.read_tensors(FORMAT.parents[1] / "squeeze/codecs/stream" / file.strip("`"))
 
 
 class Registers(dict):
@@ -173,14 +157,12 @@ class Slot:
 
 
 class Decoder:
-    """7.4 to 7.10, and 7.16."""
+    """7.4 to 7.10, and 7.14."""
 
-    def __init__(self, level, numerics, kind, record, size, dictionary=None):
+    def __init__(self, level, kind, record, size, dictionary=None, bare=False):
         """dictionary: what a file of 13.1 without text knows, and the tensors of its network."""
-        if level > 6:  # section 6
-            level, numerics = 6, 2 if numerics < 4 else 3 if numerics < 7 else 7
-        number = network_of(level, numerics, kind)
-        self.contexts, matches, self.sets, most = preset_of(level, numerics, kind)
+        level = min(level, 6)  # section 6
+        self.contexts, matches, self.sets, most = preset_of(level, kind)
         self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
         self.contexts = list(chain(*self.contexts))
         self.n, self.size, self.record = len(self.contexts), size, record
@@ -192,13 +174,8 @@ class Decoder:
         self.run_mask = (1 << min(max(size.bit_length(), 8), 20)) - 1
         self.run_maps = [[(3 << 20) << 10] * 512 for _ in self.contexts]
         self.matches = [Matches(least, size) for least in matches]
-        # 7.1: at most one of them
         own = dictionary[1] if dictionary else None
-        self.network = naive_recurrent.Network(number, own) if number else None
-        self.state_space = None
-        if numerics == 1 and level > 4:
-            self.state_space = StateSpaceModel(*((64, 128) if level == 6 and kind != "table" else (16, 32)))
-        self.has_byte_model = bool(self.network or self.state_space)
+        self.network = naive_recurrent.Network(own) if has_network(level, kind) and not bare else None
         self.count = [0] + [256 >> (i.bit_length() - 1) for i in range(1, 512)]
         self.byte_map = [(2 * (i // 192) + 1) << 26 | 6 for i in range(32 * 192)]
         own = 4 * self.n + 16 + 2 * len(matches) + 1
@@ -208,7 +185,7 @@ class Decoder:
             first[[4 * self.n, own]] = 0.5
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
-        known = known_of(level, numerics, kind)
+        known = None if bare else known_of(level, kind)
         if known:
             self.begin_with(known, maps=dictionary is None)
         if dictionary:
@@ -304,8 +281,8 @@ class Decoder:
         self.known = 15 * int(live.sum()) // n
 
     def expected(self):
-        """The inputs of the byte model."""
-        if not self.has_byte_model:
+        """The inputs of the network."""
+        if not self.network:
             return []
         top_byte, partial, shift = self.registers["TOP_BYTE"], self.partial, self.shift
         top = top_byte & 255 | 256
@@ -333,7 +310,7 @@ class Decoder:
         self.logits, total = np.zeros(16, F), F(0)
         self.logits[: self.sets] = self.logit
         self.final_rows = [(0, partial), (1, 8 * (history & 255) + shift), (2, 16 * self.known + found)]
-        if self.has_byte_model:
+        if self.network:
             self.logits[self.sets] = self.own
             self.final_rows.append((3, 8 * self.top_prediction + shift))
         weights = [self.finals.setdefault(row, np.full(16, F(1) / F(self.sets), F)) for row in self.final_rows]
@@ -373,7 +350,7 @@ class Decoder:
                 self.visits[row] = 1
         for row, logit in zip(self.final_rows, self.final, strict=True):
             self.finals[row] += self.logits * (error_of(bit, logit) * F(0.002))
-        if self.has_byte_model:
+        if self.network:
             learn_map(self.byte_map, self.byte_index, bit, 255)
         for k, slot in enumerate(self.slots):
             slot.histories[self.node] = NEXT[bit][slot.histories[self.node]]
@@ -396,9 +373,6 @@ class Decoder:
         self.registers.update_byte(c, self.data, self.record)
         for match in self.matches:
             match.update_byte(self.data)
-        if self.state_space:
-            self.state_space.update(self.data)
-            self.count, self.registers["TOP_BYTE"] = self.state_space.count, self.state_space.top_byte
 
     def decode(self, coded):
         coder = Coder(coded)

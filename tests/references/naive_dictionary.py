@@ -53,7 +53,7 @@ def matrix(coded, rows, columns):
 def read(data, inputs, logits, maps, decoded=matrix):
     """What a dictionary's file knows, and how it changes the network, in integers to be added, if it does. maps: the
     number of entries of each adaptive map. decoded: what decodes matrices, of which those of a network are large."""
-    assert data[:3] == b"\xf5SP" and data[3] in (1, 2)
+    assert data[:4] == b"\xf5SP\x01"
     length, shift, at = 0, 0, 4
     while True:
         length |= (data[at] & 127) << shift
@@ -70,7 +70,7 @@ def read(data, inputs, logits, maps, decoded=matrix):
     assert (header["text"], parts.pop(0)) == (0, b"")
     sizes = [(1, header["rows"])] * 2 + [(header["rows"], inputs), (1, header["apm_rows"]), (header["apm_rows"], 33)]
     sizes += [(n // 256, 256) for n in maps for _ in range(2)] + [(2752, logits)]
-    of_network = list(naive_recurrent.change_shapes().values()) if data[3] == 2 else []
+    of_network = list(naive_recurrent.change_shapes().values()) if header["changes_network"] else []
     matrices = [decoded(part, *size) for part, size in zip(parts, sizes + of_network, strict=True)]
     return known(matrices[: len(sizes)]), matrices[len(sizes) :]
 

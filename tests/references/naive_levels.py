@@ -45,10 +45,10 @@ def preset_of(level, kind):
 
 
 @cache
-def known_of(level, numerics, kind):
-    """6.2: the tensors that models begin with, None where that is nothing."""
-    rows = _rows("6.2", str(level), str(numerics), kind)
-    return load_file(FORMAT.parents[1] / "squeeze/codecs/bytewise" / rows[0][3].strip("`")) if rows else None
+def known_of(level, kind):
+    """6.2: the tensors that models begin with, None for nothing."""
+    rows = _rows("6.2", str(level), kind)
+    return load_file(FORMAT.parents[1] / "squeeze/codecs/bytewise" / rows[0][2].strip("`")) if rows else None
 
 
 def _begun(fresh, above):
@@ -56,7 +56,7 @@ def _begun(fresh, above):
 
 
 class Decoder:
-    def __init__(self, level, numerics, kind, record, size):
+    def __init__(self, level, kind, record, size, bare=False):
         self.contexts, matches, self.s, slot_bits = preset_of(level, kind)
         self.n, self.size, self.record = len(self.contexts), size, record
         self.line_bits = min(max((size * self.n // 4).bit_length(), 8), slot_bits)
@@ -69,7 +69,7 @@ class Decoder:
         self.final = np.full((256, self.s), 65536 // self.s, np.int64)
         fresh = [min(SQUASH[128 * j], 2**32 - 1) for j in range(33)]
         self.apm1, self.apm2, self.fresh = [list(fresh) for _ in range(256)], {}, fresh
-        known = known_of(level, numerics, kind)
+        known = None if bare else known_of(level, kind)
         if known:
             self.begin_with(known, inputs)
 

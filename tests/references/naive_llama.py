@@ -7,14 +7,13 @@ weights; everything else is as exact as float64 is.
 import numpy as np
 
 from squeeze.lm.weights import Matrix, Weights
-from squeeze.numerics import int8, tiles
+from squeeze.numerics import int8
 
 BLOCK = 16
 
 
 def floats(matrix: Matrix) -> np.ndarray:
-    unpack = int8.unpack if matrix.values.dtype == np.uint8 else tiles.unpack
-    return unpack(matrix.values, matrix.outputs, matrix.inputs) * matrix.scales[:, None].astype(np.float64)
+    return int8.unpack(matrix.values, matrix.outputs, matrix.inputs) * matrix.scales[:, None].astype(np.float64)
 
 
 def rotated(x: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -30,10 +29,10 @@ def rotated(x: np.ndarray, axis: int = -1) -> np.ndarray:
 def log_probabilities(weights: Weights, tokens: np.ndarray, window: int | None = None, rounded=True) -> np.ndarray:
     """[n, leaves]: after each of `tokens` [n]; `window` in positions, `rounded`: keys, values and activations, too."""
     c = weights.config
-    eight = _eight_bits if rounded and weights.arithmetic == 2 else np.asarray
+    eight = _eight_bits if rounded else np.asarray
     x = weights.embedding[tokens] * weights.embedding_scales[tokens, None].astype(np.float64)
     for layer in weights.layers:
-        normed = eight(_norm(x, layer.attention_norm, c.epsilon))
+        normed = eight(_norm(x, None, c.epsilon))
         qkv = normed @ floats(layer.qkv).T + (0 if layer.qkv_bias is None else layer.qkv_bias)
         queries, keys, values = np.split(
             qkv.reshape(len(tokens), -1, c.head_size), [c.heads, c.heads + c.kv_heads], axis=1
@@ -42,10 +41,10 @@ def log_probabilities(weights: Weights, tokens: np.ndarray, window: int | None =
             queries, keys = _norm(queries, layer.query_norm, c.epsilon), _norm(keys, layer.key_norm, c.epsilon)
         attended = _attended(weights, queries, keys, values, window, rounded).reshape(len(tokens), -1)
         x = x + eight(attended) @ floats(layer.output).T + (0 if layer.output_bias is None else layer.output_bias)
-        gate, up = np.split(eight(_norm(x, layer.feed_forward_norm, c.epsilon)) @ floats(layer.gate_up).T, 2, axis=1)
+        gate, up = np.split(eight(_norm(x, None, c.epsilon)) @ floats(layer.gate_up).T, 2, axis=1)
         gated = gate / (1 + np.exp(-gate)) * up
-        x = x + (gated if weights.arithmetic == 1 else eight(rotated(gated))) @ floats(layer.down).T
-    return log_softmax(eight(_norm(x, weights.final_norm, c.epsilon)) @ floats(weights.head).T)
+        x = x + eight(rotated(gated)) @ floats(layer.down).T
+    return log_softmax(eight(_norm(x, None, c.epsilon)) @ floats(weights.head).T)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Sections 7.18 and 7.19 of docs/format.md, the network, in numpy: written from the text alone."""
+"""Sections 7.2 and 7.11 to 7.13 of docs/format.md, the network, in numpy: written from the text alone."""
 
 from functools import cache
 from pathlib import Path
@@ -6,22 +6,60 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.references.naive_ssm import F, exp, sigmoid
-
-FOLDER = Path(__file__).parents[2] / "squeeze" / "codecs" / "recurrent"
+F = np.float32
+FILE = Path(__file__).parents[2] / "squeeze" / "codecs" / "recurrent" / "weights.safetensors"
 WORDS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
-@cache
-def stored(number):
-    """7.18: those of a network's file."""
-    return load_file(FOLDER / f"weights.{number}.safetensors")
+# 7.2. numpy rounds each product before it is added.
+
+
+def dots(a, b):
+    """dot(a[i], b) for all rows of a matrix."""
+    products = a * b
+    total = np.zeros((len(a), 16), F)
+    for i in range(0, products.shape[1], 16):
+        total = total + products[:, i : i + 16]
+    for h in (8, 4, 2, 1):
+        total = total[:, :h] + total[:, h:]
+    return total[:, 0]
+
+
+def exp(x):
+    t = np.maximum(x, F(-87)) * F(1.4426950408889634)
+    k = (t + F(12582912)) - F(12582912)
+    r, p = t - k, F(1.5403530e-4)
+    for c in (1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1):
+        p = p * r + F(c)
+    return np.ldexp(p, k.astype(np.int32))
+
+
+def sigmoid(x):
+    e = exp(-np.abs(x))
+    return np.where(x >= 0, F(1), e) / (F(1) + e)
+
+
+def tree(e):
+    """7.11: `count` and TOP_BYTE."""
+    count = [0] * 256 + [1 + int(share) for share in e * F(2**24)]
+    for i in range(255, 0, -1):
+        count[i] = count[2 * i] + count[2 * i + 1]
+    best = min(range(256), key=lambda b: (-count[256 + b], b))
+    p = (count[256 + best] << 8) // count[1]
+    confidence = sum(bound < p for bound in (32, 64, 104, 152, 200, 232, 250))
+    return count, best | confidence << 8
 
 
 @cache
-def tensors(number=2):
+def stored():
+    """7.12: the tensors of the network's file."""
+    return load_file(FILE)
+
+
+@cache
+def tensors():
     """The same with matrices as int64, in which sums are exact."""
-    return {name: integers(x) if x.dtype != F else x for name, x in stored(number).items()}
+    return {name: integers(x) if x.dtype != F else x for name, x in stored().items()}
 
 
 def integers(x):
@@ -34,9 +72,9 @@ def halves(x):
     return np.concatenate([x & 15, x >> 4], 1).astype(np.int64)
 
 
-def change_shapes(number=2):
+def change_shapes():
     """13.4: the tensors that change, in order, and the rows and columns of their matrices."""
-    of = stored(number)
+    of = stored()
     shapes = {name: of[name] for name in sorted(of) if not name.endswith(".scale") and not name.startswith("grams.")}
     return {
         name: (1 if x.ndim == 1 else x.shape[0], x.shape[-1] * (2 if x.dtype == np.uint8 else 1))
@@ -44,11 +82,11 @@ def change_shapes(number=2):
     }
 
 
-def changed(matrices, number=2):
+def changed(matrices):
     """13.4: the tensors of a dictionary's own network, as `tensors` has them."""
-    after = dict(tensors(number))
-    for (name, _), added in zip(change_shapes(number).items(), matrices, strict=True):
-        x = stored(number)[name]
+    after = dict(tensors())
+    for (name, _), added in zip(change_shapes().items(), matrices, strict=True):
+        x = stored()[name]
         if x.dtype == np.int8:
             after[name] = (x + added).clip(-127, 127)
         elif x.dtype == np.uint8:
@@ -98,9 +136,9 @@ class Block:
 
 
 class Network:
-    def __init__(self, number=2, of=None):
-        """number: of the package's network. of: tensors as `changed` gives them, in place of its."""
-        self.of = of = of or tensors(number)
+    def __init__(self, of=None):
+        """of: tensors as `changed` gives them, in place of the package's."""
+        self.of = of = of or tensors()
         self.past, self.separated, self.said = 0, True, np.zeros(of["embedding"].shape[1], F)
         blocks = {"before": 1, "words": 2, "after": 1}
         self.stacks = {name: [Block(f"{name}.{k}", of) for k in range(n)] for name, n in blocks.items()}
@@ -111,7 +149,7 @@ class Network:
         return x
 
     def feed(self, byte):
-        """What `feed` of 7.19 returns."""
+        """What `feed` of 7.13 returns."""
         self.past = (self.past << 8 | byte) & 0xFFFFFFFF
         x = self.of["embedding"][byte]
         for k in range(3):

@@ -89,17 +89,6 @@ def find_slot(slots, h, line_mask):
 
 
 @inline
-def look_up(slots, h, line_mask):
-    """The slot of context hash `h`, or, where it has none, the last slot of all, which is no context's."""
-    check = np.uint8(h >> np.uint64(8))
-    line = line_of(h, line_mask)
-    for k in range(0, LINE, SLOT):
-        if slots[line + k] == check:
-            return np.uint32(line + k)
-    return np.uint32(slots.size - SLOT)
-
-
-@inline
 def learn(entries, i, bit, limit):
     """Move the 22-bit probability of entry `i` towards `bit`, by 1 / (n + 1.6) for n up to `limit`."""
     entry = np.int64(entries[i])

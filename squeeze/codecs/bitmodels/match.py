@@ -119,8 +119,8 @@ def note_byte(least_lengths, table, data, position, k):
 
 
 @inline
-def update_byte(state, least_lengths, table, data, position, fixed=None):
-    """Advance every match past `data[position]` and look for better ones. A table that is fixed is read alone."""
+def update_byte(state, least_lengths, table, data, position):
+    """Advance every match past `data[position]` and look for better ones."""
     for k in range(state.shape[0]):
         if state[k].pointer > 0:
             if data[state[k].pointer] == data[position]:
@@ -148,5 +148,4 @@ def update_byte(state, least_lengths, table, data, position, fixed=None):
                     state[k].pointer = candidate
                     state[k].length = length
                     state[k].misses = 0
-            if fixed is None:
-                table[k, row] = position + 1
+            table[k, row] = position + 1

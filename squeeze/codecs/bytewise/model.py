@@ -29,31 +29,25 @@ APM_RATES = (6, 5)
 
 
 @inline
-def _find_slots(m, salt, noted):
-    """Enter the slots of this nibble: all contexts' cache lines are asked for before any is read. Where `noted`, uint64
-    [n], takes the hashes, no slot is made."""
+def _find_slots(m, salt):
+    """Enter the slots of this nibble. All contexts' cache lines are requested before any is read."""
     mask = np.uint64(m.state.line_mask)
     for i in range(m.hashes.size):
         prefetch(m.slots, histories.line_of(contexts.mix_hash(m.hashes[i], salt), mask))
     for i in range(m.hashes.size):
-        h = contexts.mix_hash(m.hashes[i], salt)
-        if noted is None:
-            m.slot[i] = histories.find_slot(m.slots, h, mask)
-        else:
-            m.slot[i] = histories.look_up(m.slots, h, mask)
-            noted[i] = h
+        m.slot[i] = histories.find_slot(m.slots, contexts.mix_hash(m.hashes[i], salt), mask)
     m.state.node = 1
 
 
 @inline
-def begin_byte(m, noted=None):
+def begin_byte(m):
     for i in range(m.hashes.size):
         spec = m.specs[i]
         m.hashes[i] = contexts.context_hash(m.registers, np.int64(spec[0]), spec[1], spec[2], np.uint64(i))
     match.expect(m.matches, m.data)
     m.state.partial = 1
     m.state.shift = 7
-    _find_slots(m, np.uint64(0), noted)
+    _find_slots(m, np.uint64(0))
 
 
 @inline
@@ -134,20 +128,20 @@ def _update(m, bit):
 
 
 @inline
-def advance(m, bit, noted=None):
+def advance(m, bit):
     """Move past a bit."""
     m.state.partial = 2 * m.state.partial + bit
     m.state.node = 2 * m.state.node + bit
     m.state.shift -= 1
     if m.state.shift == 3:
-        _find_slots(m, np.uint64(m.state.partial), noted)
+        _find_slots(m, np.uint64(m.state.partial))
 
 
 @inline
-def end_byte(m, position, fixed=None):
+def end_byte(m, position):
     m.data[position] = np.uint8(m.state.partial & 255)
     contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, m.state.record)
-    match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position, fixed)
+    match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
 
 
 @inline

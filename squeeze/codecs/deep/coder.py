@@ -1,7 +1,7 @@
 """Deep context mixing, levels 4 to 6: the drivers of model.py and of the network beside it, which is fed every byte."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from squeeze.codecs.bitmodels import coder as arithmetic, context_state, frequen
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.deep import ahead, measure, predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
-from squeeze.codecs.deep.learned import Start, started_model, state_space_model
+from squeeze.codecs.deep.learned import Start, started_model
 from squeeze.codecs.deep.model import begin_byte, code_byte
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import model as recurrent, weights
@@ -57,8 +57,7 @@ class Job(NamedTuple):
     """A block on its way through models and coder."""
 
     model: DeepModel
-    network: Any  # beside the model
-    code: Callable[..., int]  # that drives both
+    network: Network  # beside the model
     coder: np.ndarray  # of bitmodels/coder.py
     coded: np.ndarray  # uint8
     counts: np.ndarray | None  # int64 [512]: those of the network that the model sees
@@ -81,7 +80,7 @@ def _run(job: Job, progress: Progress) -> bool:
     for begin in range(job.begin, size, STEP):
         end = min(begin + STEP, size)
         direction = (job.decoding,) if job.meter is None else (job.decoding, job.meter, job.begin)
-        if job.code(job.model, job.network, job.coder, job.coded, begin, end, *direction) < end:
+        if code(job.model, job.network, job.coder, job.coded, begin, end, *direction) < end:
             return False
         if progress:
             progress(end - begin)
@@ -106,29 +105,21 @@ def _job(
 ) -> Job:
     """A job for uint8 `data`, by models that begin with `start`; nothing of the block is coded yet. behind: the models
     see what the network said, and not what it says."""
-    coder, (network, drive) = np.zeros(3, np.uint64), _network(preset, start)
-    counts = network.counts if preset.network or preset.ssm else None
+    coder = np.zeros(3, np.uint64)
+    network = weights.network(preset.network, start.network if start else None)
+    counts = network.counts if preset.network else None
     if behind:
         counts = np.ones_like(network.counts)
     if start is None:
-        return Job(build_model(data, preset, record, 0, counts), network, drive, coder, coded, counts, 0, False)
+        return Job(build_model(data, preset, record, 0, counts), network, coder, coded, counts, 0, False)
     text = start.text
     model = started_model(np.concatenate([text, data]), preset, record, start, counts)
-    return Job(model, network, drive, coder, coded, counts, text.size, False)
+    return Job(model, network, coder, coded, counts, text.size, False)
 
 
 def _goes_ahead(preset: DeepPreset, size: int, threads: int) -> bool:
     """Whether the network gets a thread of its own for `size` known bytes."""
-    return bool(preset.network) and threads > 1 and size >= ahead.LEAST
-
-
-def _network(preset: DeepPreset, start: Start | None) -> tuple[Any, Callable[..., int]]:
-    """A preset's network that has seen nothing, and what drives it."""
-    if preset.ssm is None:
-        return weights.network(preset.network, start.network if start else None), code
-    from squeeze.codecs.deep import state_space  # start-up: what only files of numerics version 1 need
-
-    return state_space_model(preset.ssm, start), state_space.code
+    return preset.network and threads > 1 and size >= ahead.LEAST
 
 
 def encode(

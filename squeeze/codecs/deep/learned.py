@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import layout, mixer, ssm_arrays
-from squeeze.codecs.bitmodels.ssm_arrays import Sizes, StateSpaceModel
+from squeeze.codecs.bitmodels import layout, mixer
 from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.model import advance, begin_byte, begin_nibble, end_byte, gather, update
@@ -33,15 +32,6 @@ class Learned(NamedTuple):
     apms: np.ndarray  # uint32 [a, APM_STEPS]
     maps: list[np.ndarray]  # uint32: adaptive maps, as `maps_of` has them
     finals: np.ndarray  # float32: weights of the last mixers
-    ssm: "StateSpace | None" = None  # where there is such a model
-
-
-class StateSpace(NamedTuple):
-    """Of the state-space model."""
-
-    weights: np.ndarray  # float32, flat as in ssm.py
-    second: np.float32  # Adam's running mean of squared gradients, the mean of all weights'
-    steps: int  # of training
 
 
 class Memory(NamedTuple):
@@ -146,14 +136,3 @@ def _recall(model: DeepModel, learned: Learned) -> None:
     model.finals[...] = learned.finals
     for fresh, taught in zip(maps_of(model), learned.maps, strict=True):
         fresh[...] = taught
-
-
-def state_space_model(sizes: Sizes, start: Start | None) -> StateSpaceModel:
-    """A state-space model with what was learned, if anything."""
-    known = start.learned[-1].ssm if start else None
-    if known is None:
-        return ssm_arrays.build(sizes)
-    network = ssm_arrays.build(sizes, known.weights)
-    network.trainer.second[: network.trainer.first.size] = known.second
-    network.state.steps = known.steps
-    return network

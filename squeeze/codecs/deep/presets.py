@@ -6,10 +6,9 @@ the last eight bytes.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from squeeze.codecs.bitmodels import context_state as state
-from squeeze.codecs.bitmodels.ssm_arrays import Sizes
 from squeeze.codecs.presets import TAUGHT
 
 Context = tuple[int, int, int, int]
@@ -25,9 +24,8 @@ class DeepPreset:
     selectors: int  # of mixer weight sets
     buckets: int  # the most buckets of slots, of 192 bytes each
     rates: tuple[float, ...]  # of learning, see deep/arrays.py
-    network: int = 0  # which pretrained one (codecs/recurrent) takes part, by its number, if any
+    network: bool = False  # whether the pretrained one (codecs/recurrent) takes part
     taught: str = ""  # which dictionary of the package they begin with (codecs/stream/built_in.py), if any
-    ssm: Sizes | None = None  # of the state-space model that files of numerics version 1 have in its place
 
 
 def _order(n: int) -> Context:
@@ -212,14 +210,11 @@ def group_of(context: Context) -> int:
     return 1 if registers <= _OF_WORDS else 2
 
 
-NUMERICS = 7  # the newest version of these models
-
-
-def preset(level: int, kind: str, numerics: int = NUMERICS) -> DeepPreset:
-    """The models of a level from 4 to 6 for a kind of content, as a numerics version of it has them: before version 7
-    level 4 was not taught, and the others for text alone; at level 5 the network was beside executables, too."""
-    table, latest = CONTEXTS[kind], numerics == NUMERICS
-    taught = f"{kind}.{level}" if kind in TAUGHT and (latest or (level > 4 and kind == "text")) else ""
+def preset(level: int, kind: str, bare: bool = False) -> DeepPreset:
+    """Return the models of a level from 4 to 6 for a kind of content; bare ones begin with nothing, and have no
+    network."""
+    table = CONTEXTS[kind]
+    taught = f"{kind}.{level}" if kind in TAUGHT and not bare else ""
     if level == 4:
         contexts = (table[name] for name in _FAST[kind])
         return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, taught=taught)
@@ -231,21 +226,8 @@ def preset(level: int, kind: str, numerics: int = NUMERICS) -> DeepPreset:
         if kind == "text":
             buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
     selectors = 7 if level == 5 and kind == "text" else _SELECTORS[level]
-    alone = kind == "table" or (latest and (level, kind) == (5, "executable"))
-    network = 0 if alone else 1 if numerics == 2 else 2
+    network = not (bare or kind == "table" or (level, kind) == (5, "executable"))
     return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, taught)
-
-
-def first_preset(level: int, kind: str) -> DeepPreset:
-    """Those of level 5 or 6 in files of numerics version 1, which have a state-space model in place of the network."""
-    sizes = Sizes(width=64, inner=128, chunk=16, last_rate=0.001)
-    if level == 5 or kind == "table":  # in tables the smaller one learned more
-        sizes = Sizes(width=16, inner=32, chunk=16, last_rate=0.001)
-    present = replace(preset(level, kind), network=0, taught="", ssm=sizes)
-    if level == 5 and kind == "text":
-        contexts = _grouped(context for name, context in TEXT.items() if name not in _FOLLOWED)
-        return replace(present, contexts=contexts, selectors=10)
-    return present
 
 
 def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:

@@ -15,11 +15,11 @@ from squeeze.codecs.recurrent import weights
 _PIECES, _PIECE = 4, 256  # of a sample, at equal distances; bytes of each
 
 
-def reads(number: int, data: np.ndarray) -> bool:
-    """Whether the network of this number finds a sample of uint8 `data` likelier than how often each byte is in it
+def reads(data: np.ndarray) -> bool:
+    """Whether the network finds a sample of uint8 `data` likelier than how often each byte is in it
     makes it. Of integers alone, so the same everywhere."""
     sample = _sample(data)
-    network = weights.network(number)
+    network = weights.network()
     likely, of = 1, 1  # numerators and denominators of its probabilities, multiplied
     for begin, said in ahead.listen(network, 0, sample):
         known = sample[begin : begin + said.top.size]

@@ -33,9 +33,9 @@ def matrices(change: Change) -> Iterator[np.ndarray]:
     yield from (change[name] for name in sorted(change))
 
 
-def network(change: Change | None, number: int = weights.LATEST) -> Weights | None:
-    """The pretrained network of this number with a change; None for none."""
-    return weights.from_tensors(changed(weights.pretrained_tensors(number), change)) if change else None
+def network(change: Change | None) -> Weights | None:
+    """Return the pretrained network with a change; None for none."""
+    return weights.from_tensors(changed(weights.pretrained_tensors(), change)) if change else None
 
 
 def changed(tensors: Tensors, change: Change) -> dict[str, np.ndarray]:

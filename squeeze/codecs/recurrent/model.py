@@ -34,9 +34,7 @@ def _sums_by_pairs(matrices, block, s, inputs):
     if matrices.bits == 4:
         nibbles.multiply(s.quantised, panels, outputs, inputs, s.sums)
     else:
-        pairs = inputs // 2
-        stride = 2 * tiles.PANEL * pairs
-        tiles.narrow_tile(1, outputs // tiles.PANEL, s.quantised, 0, 0, panels, 0, stride, pairs, s.sums, 0, 0)
+        tiles.multiply(s.quantised, panels, outputs, inputs, s.sums)
 
 
 _sums = _sums_by_fours if quads.AVAILABLE else _sums_by_pairs

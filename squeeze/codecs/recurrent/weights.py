@@ -17,11 +17,8 @@ from squeeze.codecs import shipped
 from squeeze.codecs.recurrent.arrays import BYTES, GRAMS, TAPS, Matrices, Network, Stack, Weights, begin
 from squeeze.numerics import exact, nibbles, quads, tiles
 
-CHECKSUMS = {  # XXH3-64 of the file of each pretrained network, by its number: other weights give other bytes
-    1: 0x768B6ADC9034C0AA,
-    2: 0xDDFB4AE1E058BF8C,
-}
-LATEST = max(CHECKSUMS)
+FILE = Path(__file__).with_name("weights.safetensors")
+CHECKSUM = 0xDDFB4AE1E058BF8C  # XXH3-64 of the file of the pretrained network: other weights give other bytes
 _LINE = 64  # bytes of a cache line: a load that crosses one takes twice as long
 Tensors = Mapping[str, np.ndarray]
 STACKS = ("before", "words", "after")
@@ -49,25 +46,21 @@ def from_tensors(tensors: Tensors) -> Weights:
     return weights
 
 
-def network(number: int, given: Weights | None = None) -> Network:
-    """A fresh network: of the weights given, or the pretrained one of this number, or where that is 0 the smallest,
-    which is never asked."""
-    return begin((given or pretrained(number)) if number else _none())
+def network(takes_part: bool = True, changed: Weights | None = None) -> Network:
+    """Return a fresh network: of changed weights if there are any, else the pretrained one. If it does not take part,
+    return the smallest one, which is never asked."""
+    return begin((changed or pretrained()) if takes_part else _none())
 
 
 @cache
-def pretrained(number: int = LATEST) -> Weights:
-    """Weights that are installed with the package. Raises SqueezeError where they are not those."""
-    return from_tensors(pretrained_tensors(number))
+def pretrained() -> Weights:
+    """Return the weights that are installed with the package. Raises SqueezeError if the file is missing or damaged."""
+    return from_tensors(pretrained_tensors())
 
 
-def pretrained_tensors(number: int = LATEST) -> dict[str, np.ndarray]:
-    """The same as their file has them."""
-    return shipped.tensors(file_of(number), CHECKSUMS[number])
-
-
-def file_of(number: int) -> Path:
-    return Path(__file__).with_name(f"weights.{number}.safetensors")
+def pretrained_tensors() -> dict[str, np.ndarray]:
+    """Return the same weights as tensors of their file. Raises SqueezeError if the file is missing or damaged."""
+    return shipped.tensors(FILE, CHECKSUM)
 
 
 @cache

@@ -194,7 +194,7 @@ def unread(data: np.ndarray, settings: Settings) -> bool:
         return False
     from squeeze.codecs.deep import reading  # start-up, as in levels.py
 
-    return not reading.reads(models.network, data)
+    return not reading.reads(data)
 
 
 def _length_of(coded: Coded | None, size: int) -> int:

@@ -25,7 +25,6 @@ from squeeze.codecs.stream.resources import (
     LanguageOptions,
     as_dictionary,
     built_in_name,
-    either,
 )
 from squeeze.codecs.stream.settings import Settings, begun, choose
 from squeeze.codecs.stream.totals import Totals
@@ -61,7 +60,6 @@ def compress_stream(
     verify: bool = True,
     block_size: int | None = None,
     dictionary: DictionarySource = None,
-    prior: DictionarySource = None,
     progress: Progress = None,
     **language: Unpack[LanguageKeywords],
 ) -> Totals:
@@ -70,16 +68,15 @@ def compress_stream(
     `threads` work at a time (None: one, and at levels 7 to 9 one a core); `block_size` is the most raw bytes of
     a block. At levels 7 to 9 `model` is the language model, a path (None: the bundled one), and `adapter` one that
     `squeeze train --adapter` wrote (None: the bundled one of the bundled model; "none": none), each text is cut
-    into `lanes`, and a token is predicted from the `window` of tokens before it; with a `batch` so many lanes are mixed
-    at a time, by all threads (None: in turns, by one); `backend` is "exact" (None), or
+    into `lanes`, and a token is predicted from the `window` of tokens before it; `backend` is "exact" (None), or
     "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified. `device`
     runs the model: "auto" (all GPUs, where there are some), "cpu", "cuda" (all GPUs) or "cuda:N"; the file is the same.
-    `dictionary` (`prior` by its older name) is a Dictionary that `train` made, or its file's path: it sets the level,
+    `dictionary` is a Dictionary that `train` made, or its file's path: it sets the level,
     and is needed again to decompress. Or it names what is built in, which is not: "auto" (None) begins each block as
     the level has it for what it seems to hold, "text" as levels 1 to 6 have it for text, "none" with nothing built in.
     `progress(n)` is told of n more raw bytes coded or verified.
     """
-    settings, size = prepare(level, threads, block_size, either(dictionary, prior), LanguageOptions(**language))
+    settings, size = prepare(level, threads, block_size, dictionary, LanguageOptions(**language))
     return _compress(source, sink, settings, size, verify, progress)
 
 
@@ -246,7 +243,7 @@ def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> 
         coded = encode_block(data, content, replace(settings, short=True, alone=True), verify, progress)
     assert settings.level
     header = container.short_header_bytes(
-        settings.level.number, settings.level.numerics, dictionary.identity if dictionary else None, model
+        settings.level.number, settings.level.bare, dictionary.identity if dictionary else None, model
     )
     return container.short_stream_bytes(header, raw, coded.payload if coded else None)
 

@@ -15,15 +15,12 @@ from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError, printable
 from squeeze.system.pipes import read_some
 
-FORMAT_VERSION = 1
-SHORT_BY_DICTIONARY = 2  # of a short stream, which is one block with next to nothing around it, by a dictionary
-SHORT_BY_LEVEL = 3  # the same without a dictionary
-SHORT_BY_MODEL = 4  # the same with a language model
-RECORD = 5  # a short stream by a dictionary that is known by a mark of its own, in place of this number
-NEWEST_FORMAT = RECORD
-NUMERICS_VERSION = 8  # the newest
-MAGIC = b"\xf5SQ"
-RECORD_MAGIC = b"\xf5\xac"  # no bit of its second byte is that of MAGIC
+FORMAT = 1
+NUMERICS = 1
+MAGIC = b"\xf5\xac"
+# The byte after the magic number. A short stream is one block with next to nothing around it: its form names the level
+# in the low half, and what the models are in the high half. A record is a short stream by a dictionary.
+LONG, SHORT, WITH_MODEL, BARE, RECORD = FORMAT, 0x10, 0x20, 0x40, 0x80
 END_MARK = b"QS"
 
 END, STORED, BYTEWISE, TOKENWISE, SPLIT = 0, 1, 2, 3, 4
@@ -34,7 +31,7 @@ MAX_HEADER = 1 << 16
 _MOST_VALUES, _DEEPEST = 64, 4  # in a header: its values, and how far they are nested
 MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
-_IDENTITY_BYTES = 4  # of the SHA-256 of a dictionary or a language model in a short stream
+_IDENTITY_BYTES = 4  # of the SHA-256 of a language model in a short stream
 _RECORD_IDENTITY_BYTES = 2  # of a dictionary's in a record: what the wrong one makes of it has another checksum
 _SHORT_CHECKSUM = (1 << 32) - 1
 
@@ -67,7 +64,7 @@ class Header(NamedTuple):
     @property
     def names_content(self) -> bool:
         """Whether it names a dictionary that says what a block holds, so that the payload does not."""
-        return self.short and "prior" in self.fields
+        return self.short and "dictionary" in self.fields
 
     @property
     def kind(self) -> int:
@@ -91,7 +88,7 @@ def check16(data: bytes) -> bytes:
 
 def header_bytes(header: dict[str, Any]) -> bytes:
     text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
-    body = MAGIC + bytes([FORMAT_VERSION]) + varint(len(text)) + text
+    body = MAGIC + bytes([LONG]) + varint(len(text)) + text
     return body + check16(body)
 
 
@@ -102,30 +99,16 @@ def read_header(file: BinaryIO) -> Header | None:
         return None
     if magic == MAGIC[:1]:
         magic += read_exactly(file, 1)
-    if magic == RECORD_MAGIC:
-        identity = read_exactly(file, _RECORD_IDENTITY_BYTES)
-        return Header({"prior": identity.hex()}, len(magic) + len(identity), True)
-    if magic == MAGIC[:2]:
-        magic += read_exactly(file, 1)
     if magic != MAGIC:
         raise ForeignError("not a .sqz file: it does not begin with the .sqz mark")
-    version = read_exactly(file, 1)
-    if version[0] == SHORT_BY_DICTIONARY:
-        return Header({"prior": read_exactly(file, _IDENTITY_BYTES).hex()}, len(MAGIC) + 1 + _IDENTITY_BYTES, True)
-    if version[0] in (SHORT_BY_LEVEL, SHORT_BY_MODEL):
-        named = read_exactly(file, 1)[0]
-        fields: dict[str, Any] = {"level": named & 15, "numerics": named >> 4}
-        if version[0] == SHORT_BY_LEVEL:
-            return Header(fields, len(MAGIC) + 2, True)
-        fields["weights"] = read_exactly(file, _IDENTITY_BYTES).hex()
-        return Header(fields, len(MAGIC) + 2 + _IDENTITY_BYTES, True)
-    if version[0] != FORMAT_VERSION:
-        raise FormatError(f"format version {version[0]} is unknown: decompress with a newer squeeze")
+    form = read_exactly(file, 1)
+    if form[0] != LONG:
+        return _short_header(form[0], file)
     length, length_bytes = read_varint(file)
     if length > MAX_HEADER:
         raise DamagedError("the header's length is impossible: the file is damaged")
     text = read_exactly(file, length)
-    body = magic + version + length_bytes + text
+    body = magic + form + length_bytes + text
     if read_exactly(file, 2) != check16(body):
         raise DamagedError("the header is damaged: its checksum differs")
     try:
@@ -136,10 +119,27 @@ def read_header(file: BinaryIO) -> Header | None:
         raise DamagedError("the header is damaged: it is not a JSON object")
     if not _is_plain(header):
         raise DamagedError("the header is damaged: it holds more than a header does")
-    numerics = header.get("numerics", 1)
-    if type(numerics) is not int or not 1 <= numerics <= NUMERICS_VERSION:
+    numerics = header.get("numerics", NUMERICS)
+    if type(numerics) is not int or numerics != NUMERICS:
         raise FormatError(f"numerics version {printable(numerics)} is unknown: decompress with a newer squeeze")
     return Header(header, len(body) + 2, False)
+
+
+def _short_header(form: int, file: BinaryIO) -> Header:
+    """Return the header of a short stream by its form, and by what follows that in the file."""
+    before = len(MAGIC) + 1
+    if form & RECORD:
+        identity = bytes([form]) + read_exactly(file, _RECORD_IDENTITY_BYTES - 1)
+        return Header({"dictionary": identity.hex()}, before - 1 + len(identity), True)
+    if not form & SHORT:
+        raise FormatError(f"form {form} of a stream is unknown: decompress with a newer squeeze")
+    fields: dict[str, Any] = {"level": form & 15, "numerics": NUMERICS}
+    if form & BARE:
+        fields["bare"] = True
+    if not form & WITH_MODEL:
+        return Header(fields, before, True)
+    fields["weights"] = read_exactly(file, _IDENTITY_BYTES).hex()
+    return Header(fields, before + _IDENTITY_BYTES, True)
 
 
 def _refuse_constant(name: str) -> None:
@@ -189,15 +189,21 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
     return BlockHeader(kind, raw_length, payload_length, int.from_bytes(checksum, "little"), len(body) + 2)
 
 
-def short_header_bytes(level: int, numerics: int, dictionary: str | None, model: str | None) -> bytes:
-    """What a short stream begins with: the identity of a dictionary, in hexadecimal digits, or a level, with the
-    identity of a language model or without."""
+def record_identity(identity: str) -> str:
+    """Return what a record says of a dictionary's identity, both in hexadecimal digits: the high bit is set."""
+    first, *others = bytes.fromhex(identity)[:_RECORD_IDENTITY_BYTES]
+    return bytes([first | RECORD, *others]).hex()
+
+
+def short_header_bytes(level: int, bare: bool, dictionary: str | None, model: str | None) -> bytes:
+    """Return what a short stream begins with: a level, with the identity of a language model or without, or the
+    identity of a dictionary, in hexadecimal digits."""
     if dictionary:
-        return RECORD_MAGIC + bytes.fromhex(dictionary)[:_RECORD_IDENTITY_BYTES]
-    named = numerics << 4 | level
+        return MAGIC + bytes.fromhex(record_identity(dictionary))
+    form = SHORT | level | (BARE if bare else 0)
     if model:
-        return MAGIC + bytes([SHORT_BY_MODEL, named]) + bytes.fromhex(model)[:_IDENTITY_BYTES]
-    return MAGIC + bytes([SHORT_BY_LEVEL, named])
+        return MAGIC + bytes([form | WITH_MODEL]) + bytes.fromhex(model)[:_IDENTITY_BYTES]
+    return MAGIC + bytes([form])
 
 
 def short_stream_bytes(header: bytes, raw: bytes, payload: bytes | None) -> bytes:

@@ -14,7 +14,7 @@ from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_bloc
 from squeeze.codecs.stream.container import BlockHeader, Header
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Index, read_following_index, read_index
-from squeeze.codecs.stream.resources import DictionarySource, Resources, either
+from squeeze.codecs.stream.resources import DictionarySource, Resources
 from squeeze.codecs.stream.salvage import salvage_stream
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
@@ -33,7 +33,6 @@ def decompress(
     adapter: str | os.PathLike[str] | None = None,
     device: str = "cpu",
     dictionary: DictionarySource = None,
-    prior: DictionarySource = None,
     limits: Limits | None = None,
 ) -> bytes:
     """Restore what `compress` was given, on any `device` of `compress_stream`. Raises FormatError or its children,
@@ -41,9 +40,8 @@ def decompress(
     one of the result, too."""
     limits = limits or Limits()
     sink = _Kept(limits)
-    chosen = either(dictionary, prior)
     language: dict[str, Any] = {"model": model, "adapter": adapter, "device": device}
-    decompress_stream(io.BytesIO(data), sink, threads=threads, dictionary=chosen, limits=limits, **language)
+    decompress_stream(io.BytesIO(data), sink, threads=threads, dictionary=dictionary, limits=limits, **language)
     return sink.getvalue()
 
 
@@ -68,7 +66,6 @@ def decompress_stream(
     adapter: str | os.PathLike[str] | None = None,
     device: str = "cpu",
     dictionary: DictionarySource = None,
-    prior: DictionarySource = None,
     progress: Progress = None,
     salvage: bool = False,
     missing: str = "zeros",
@@ -77,13 +74,13 @@ def decompress_stream(
     """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
 
     `model` is where the language model lies that a file needs, if it is not found without, `adapter` its adapter,
-    `device` what runs it (that of `compress_stream` may have been another), and `dictionary` (`prior` by its older
-    name) the dictionary that the file was compressed with, or its path. With `salvage` damage raises nothing:
-    undamaged blocks are restored in their places, zeros stand for what is `missing` ("zeros"; "skip" leaves it out),
-    and `Totals.damage` names it, and what is unproved. What takes more than the `limits` raises LimitError before it is
-    taken; where they allow fewer blocks at once than there are threads, fewer are decoded at once.
+    `device` what runs it (that of `compress_stream` may have been another), and `dictionary` the dictionary that the
+    file was compressed with, or its path. With `salvage` damage raises nothing: undamaged blocks are restored in their
+    places, zeros stand for what is `missing` ("zeros"; "skip" leaves it out), and `Totals.damage` names it, and what is
+    unproved. What takes more than the `limits` raises LimitError before it is taken; where they allow fewer blocks at
+    once than there are threads, fewer are decoded at once.
     """
-    resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter, device)
+    resources = Resources(threads, model, dictionary, limits or Limits(), adapter, device)
     if salvage:
         return salvage_stream(source, sink, resources, missing, progress)
     return _Restoring(source, sink, resources, progress).run()

@@ -12,10 +12,10 @@ from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.learned import Learned, Memory, Start
 from squeeze.codecs.recurrent import change as changes
 from squeeze.codecs.recurrent.change import Change
-from squeeze.codecs.stream import dictionary_cache, dictionary_file, memory as taken
+from squeeze.codecs.stream import dictionary_cache, dictionary_file, levels, memory as taken
 from squeeze.codecs.stream.built_in import built_in
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.dictionary_file import MAX_FILE, preset_of, row_of
+from squeeze.codecs.stream.dictionary_file import MAX_FILE, preset_of
 from squeeze.codecs.stream.levels import Level
 from squeeze.errors import DictionaryError, SqueezeError
 from squeeze.system.limits import Limits
@@ -31,7 +31,6 @@ class Dictionary:
     """What the models of one level know of one kind of content before they see a file. It never changes."""
 
     level: int
-    numerics: int  # version of the level's models
     content: Content
     text: np.ndarray  # uint8: is read before each block, as if it stood before it
     learned: Learned
@@ -56,35 +55,31 @@ class Dictionary:
         file = dictionary_file.parse(data)
         header = file.header
         needed = taken.of_models(header["level"], header["text"]) + _UNPACKED * len(data) + _OF_LEARNED
-        needed += _OF_CHANGE if file.has_network else 0
+        needed += _OF_CHANGE if file.changes_network else 0
         (limits or Limits()).need_memory(needed, "the dictionary")
-        content = Content(header["content"], header["record"])
-        preset = preset_of(header["level"], header["numerics"], content)
+        content = file.content
+        preset = preset_of(header["level"], content)
         identity = hashlib.sha256(data).hexdigest()
         memory = dictionary_cache.get(identity, preset, content.record, header["text"])
         try:
             text, known, change = dictionary_file.unpack(file, preset, memory.text if memory else None)
         except (SqueezeError, ValueError, StopIteration) as error:
             raise DictionaryError("not a dictionary that this version can use: train it anew") from error
-        return cls(header["level"], header["numerics"], content, text, known, identity, change, memory)
+        return cls(header["level"], content, text, known, identity, change, memory)
 
     @property
     def row(self) -> Level:
-        """The level that it belongs to, as it was when the dictionary was made."""
-        return row_of(self.level, self.numerics)
+        """The level that it belongs to."""
+        return levels.level(self.level)
 
     @cached_property
     def start(self) -> Start:
         """What a block's models begin with; the first use reads the text, unless the cache has what that leaves."""
-        preset, memory = preset_of(self.level, self.numerics, self.content), self.memory
+        preset, memory = preset_of(self.level, self.content), self.memory
         if memory is None and self.text.size:
             memory = learned.read(self.text, preset, self.content.record)
             dictionary_cache.put(self.identity, preset, self.content.record, memory)
-        return Start(memory, (*built_in(preset), self.learned), changes.network(self.change, preset.network))
-
-
-# The older name.
-Prior = Dictionary
+        return Start(memory, (*built_in(preset), self.learned), changes.network(self.change))
 
 
 @lru_cache(2)

@@ -14,48 +14,36 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs import presets
-from squeeze.codecs.bitmodels import mixer, ssm_arrays
+from squeeze.codecs.bitmodels import mixer
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.arrays import DeepModel, build_model
-from squeeze.codecs.deep.learned import Learned, StateSpace
+from squeeze.codecs.deep.learned import Learned
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import container, integers, levels
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.levels import Level
 from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DictionaryError, SqueezeError
 
 MAGIC = b"\xf5SP"
 VERSION = 1
-WITH_NETWORK = 2  # the version of a file that changes the network, too
 SUFFIX = ".sqzp"
 MAX_FILE = 1 << 24
 MAX_TEXT = 1 << 20
 Take = Callable[[int, int], np.ndarray]  # the next matrix of so many rows and columns, int64
 _TEXT_MODELS = presets.SMALL  # these code the text
-_FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "parts"}
-_OF_SSM = {"ssm_steps": 0, "ssm_second": 1}  # with numerics version 1, and here where there is no such model
+_FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "changes_network", "parts"}
 _COUNT = 1023  # mask of an adaptive map's count; the 22 bits above are its probability, of which 12 are kept
 _STEP = np.float32(1 / 64)  # of weights
 _FINAL_STEP = np.float32(1 / 1024)  # of the last mixers' weights
 _MOST_VISITS = 255
-_LEAST_SECOND = 100  # binary places of Adam's mean of squared gradients
 
 
-def row_of(level: int, numerics: int) -> Level:
-    """The level that a dictionary belongs to, as it was when the dictionary was made. Raises ValueError for none."""
-    row = levels.of_file(level, numerics)
-    if row is None:
-        raise ValueError("impossible level")
-    return row
-
-
-def preset_of(level: int, numerics: int, content: Content) -> DeepPreset:
-    """Its models."""
-    preset = row_of(level, numerics).models(content.kind)
+def preset_of(level: int, content: Content) -> DeepPreset:
+    """Return the models of a level that takes a dictionary."""
+    preset = levels.level(level).models(content.kind)
     assert isinstance(preset, DeepPreset)
     return preset
 
@@ -65,7 +53,15 @@ class Parsed(NamedTuple):
 
     header: dict[str, Any]
     parts: list[bytes]  # coded
-    has_network: bool  # whether the last of them change the network
+
+    @property
+    def content(self) -> Content:
+        return Content(self.header["content"], self.header["record"])
+
+    @property
+    def changes_network(self) -> bool:
+        """Whether the last parts change the network."""
+        return bool(self.header["changes_network"])
 
 
 def parse(data: bytes) -> Parsed:
@@ -75,7 +71,7 @@ def parse(data: bytes) -> Parsed:
     if len(data) < len(MAGIC) + 10 or len(data) > MAX_FILE:
         raise DictionaryError("the dictionary is damaged: its length is impossible")
     version = data[len(MAGIC)]
-    if version not in (VERSION, WITH_NETWORK):
+    if version != VERSION:
         raise DictionaryError(f"the dictionary's version {version} is unknown: use a newer squeeze, or train it anew")
     if xxhash.xxh3_64_intdigest(data[:-8]) != int.from_bytes(data[-8:], "little"):
         raise DictionaryError("the dictionary is damaged: its checksum differs")
@@ -85,63 +81,60 @@ def parse(data: bytes) -> Parsed:
         length, _ = read_varint(file)
         header = json.loads(read_exactly(file, min(length, container.MAX_HEADER)))
         _check(header)
-        if version == WITH_NETWORK and not _has_network(header):
-            raise ValueError("no network to change")
         parts = [read_exactly(file, size) for size in header["parts"]]
         if file.read(1):
             raise ValueError("more than the parts")
     except (SqueezeError, ValueError, TypeError, RecursionError) as error:
         raise DictionaryError("not a dictionary that this version can use: train it anew") from error
-    return Parsed(header, parts, version == WITH_NETWORK)
-
-
-def _has_network(header: dict[str, Any]) -> bool:
-    content = Content(header["content"], header["record"])
-    return preset_of(header["level"], header["numerics"], content).network > 0
+    return Parsed(header, parts)
 
 
 def _check(header: Any) -> None:
     """Raise ValueError where a header asks for what no dictionary may."""
     right = (
         isinstance(header, dict)
-        and set(header) == _FIELDS | (set(_OF_SSM) if header.get("numerics") == 1 else set())
+        and set(header) == _FIELDS
         and all(
             type(header[name]) is int and 0 <= header[name] < 1 << 40 for name in set(header) - {"content", "parts"}
         )
-        and row_of(header["level"], header["numerics"]).takes_dictionary
+        and header["numerics"] == container.NUMERICS
+        and header["level"] in levels.LEVELS
+        and levels.level(header["level"]).takes_dictionary
         and header["content"] in container.KINDS_OF_CONTENT
         and (header["content"] == "table") == (1 <= header["record"] < container.MAX_RECORD)
         and header["text"] <= MAX_TEXT
-        and header.get("ssm_second", 0) <= _LEAST_SECOND
+        and header["changes_network"] in (0, 1)
+        and (not header["changes_network"] or _has_network(header))
         and all(type(size) is int and 0 <= size <= MAX_FILE for size in header["parts"])
     )
     if not right:
         raise ValueError("impossible header")
 
 
+def _has_network(header: dict[str, Any]) -> bool:
+    return preset_of(header["level"], Content(header["content"], header["record"])).network
+
+
 def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned, change: Change | None = None) -> bytes:
     """A dictionary's file. What it holds is rounded: use what `Dictionary.from_bytes` makes of it."""
-    row = levels.level(level)
-    preset = preset_of(level, row.numerics, content)
+    preset = preset_of(level, content)
     coded = bytewise.encode(text, _TEXT_MODELS[content.kind], content.record)
     parts = [coded or text.tobytes()]
     parts += [integers.encode(matrix) for matrix in matrices(known, preset)]
-    parts += [integers.encode(matrix) for matrix in changes.matrices(change)] if change else []
+    parts += [integers.encode(matrix) for matrix in changes.matrices(change)] if change is not None else []
     header = {
         "level": level,
-        "numerics": row.numerics,
+        "numerics": container.NUMERICS,
         "content": content.kind,
         "record": content.record,
         "text": text.size,
         "rows": known.rows.size,
         "apm_rows": known.apm_rows.size,
+        "changes_network": int(change is not None),
         "parts": [len(part) for part in parts],
     }
-    if row.numerics == 1:
-        header |= _OF_SSM
     described = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
-    version = WITH_NETWORK if change else VERSION
-    body = MAGIC + bytes([version]) + varint(len(described)) + described + b"".join(parts)
+    body = MAGIC + bytes([VERSION]) + varint(len(described)) + described + b"".join(parts)
     return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 
@@ -201,19 +194,14 @@ def unpack(
         return integers.decode(next(remaining), (rows, columns))
 
     known = assemble(header["rows"], header["apm_rows"], preset, take)
-    if preset.ssm:
-        width, begun = preset.ssm.width, ssm_arrays.initial_weights(preset.ssm)
-        weights = take(begun.size // width, width).ravel().astype(np.float32)
-        second = np.ldexp(np.float32(1), -header["ssm_second"])
-        known = known._replace(ssm=StateSpace(begun + weights * _STEP, second, header["ssm_steps"]))
-    change = _unpack_change(preset, take) if file.has_network else None
+    change = _unpack_change(take) if file.changes_network else None
     if next(remaining, None) is not None:
         raise ValueError("more parts than there are")
     return text, known, change
 
 
-def _unpack_change(preset: DeepPreset, take: Take) -> Change:
-    return {name: take(*shape) for name, shape in changes.shapes(weights.pretrained_tensors(preset.network)).items()}
+def _unpack_change(take: Take) -> Change:
+    return {name: take(*shape) for name, shape in changes.shapes(weights.pretrained_tensors()).items()}
 
 
 def assemble(count: int, apm_count: int, preset: DeepPreset, take: Take) -> Learned:

@@ -14,13 +14,15 @@ _LACKS = "the file uses a level or parameter that this version lacks: use a newe
 
 
 def to_header(settings: Settings) -> dict[str, Any]:
-    header: dict[str, Any] = {"level": 0, "numerics": 1}
-    if settings.level:
-        header = {"level": settings.level.number, "numerics": settings.level.numerics}
+    if settings.level is None:
+        return {}
+    header: dict[str, Any] = {"level": settings.level.number, "numerics": container.NUMERICS}
+    if settings.level.bare:
+        header["bare"] = True
     if settings.language:
         header |= settings.language.to_header(DIGITS)
     if settings.dictionary:
-        header["prior"] = settings.dictionary.identity[:DIGITS]
+        header["dictionary"] = settings.dictionary.identity[:DIGITS]
     return header
 
 
@@ -37,36 +39,40 @@ def from_header(header: container.Header, resources: Resources) -> Settings:
 def _from_header(header: container.Header, resources: Resources) -> Settings:
     fields = header.fields
     if header.names_content:
-        dictionary = needed_dictionary(fields["prior"], resources)
+        dictionary = needed_dictionary(fields["dictionary"], resources, container.record_identity)
         return Settings(dictionary.row, resources.threads, dictionary=dictionary)
     if not fields:
         return Settings(None, resources.threads)
-    number = fields.get("level")
-    level = levels.of_file(number, fields.get("numerics", 1)) if type(number) is int else None
-    if level is None:
+    number, bare = fields.get("level"), fields.get("bare", False)
+    level = levels.LEVELS.get(number) if type(number) is int and "numerics" in fields else None
+    if level is None or type(bare) is not bool or (level.text and bare):
         raise FormatError(_LACKS)
+    others = set(fields) - {"level", "numerics", "bare"}
     if level.text is None:
-        return _of_bytes(level, fields, resources)
-    return _of_text(level, level.text, fields, resources, header.short)
+        return _of_bytes(levels.bare(level) if bare else level, fields, others, resources)
+    return _of_text(level, level.text, fields, others, resources, header.short)
 
 
-def _of_bytes(level: levels.Level, fields: dict[str, Any], resources: Resources) -> Settings:
-    if set(fields) - {"prior"} != {"level", "numerics"}:
-        raise FormatError(_LACKS)
-    if "prior" not in fields:
+def _of_bytes(level: levels.Level, fields: dict[str, Any], others: set[str], resources: Resources) -> Settings:
+    if not others:
         return Settings(level, resources.threads)
-    if not _are_digits(fields["prior"]):
+    if others != {"dictionary"} or level.bare or not _are_digits(fields["dictionary"]):
         raise FormatError(_LACKS)
-    dictionary = needed_dictionary(fields["prior"], resources)
+    dictionary = needed_dictionary(fields["dictionary"], resources)
     if dictionary.row != level:
         raise FormatError("the file and its dictionary are of different levels: one of the two is damaged")
     return Settings(level, resources.threads, dictionary=dictionary)
 
 
 def _of_text(
-    level: levels.Level, text: levels.TextModel, fields: dict[str, Any], resources: Resources, short: bool
+    level: levels.Level,
+    text: levels.TextModel,
+    fields: dict[str, Any],
+    others: set[str],
+    resources: Resources,
+    short: bool,
 ) -> Settings:
-    known = set(fields) - {"llamacpp", "model"} == {"level", "numerics", "weights"}
+    known = others - {"llamacpp", "model"} == {"weights"}
     named = isinstance(fields.get("model"), str) and _are_digits(fields.get("weights"))
     if not known or not (named or short):
         raise FormatError(_LACKS)

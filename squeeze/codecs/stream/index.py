@@ -37,7 +37,7 @@ class Block:
     """Where one block lies, and what is in it."""
 
     kind: int
-    content: str  # "text", "executable", "table 16", "other", "text and other", "stored", or "prior": a dictionary's
+    content: str  # "text", "executable", "table 16", "other", "text and other", "stored" or "dictionary": the latter's
     raw_offset: int
     raw_length: int
     coded_offset: int  # of the block's header
@@ -213,7 +213,7 @@ def _content(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
     if block.kind == STORED:
         return "stored"
     if stream.names_content:
-        return "prior"
+        return "dictionary"
     content = str(read_content(file)[0])
     return f"text and {content}" if block.kind == SPLIT else content
 

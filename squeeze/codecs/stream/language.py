@@ -86,11 +86,11 @@ class Language:
         """On every device that runs it."""
         if self.bound:
             return [self._llamacpp]
-        named, chosen, arithmetic = self.named, self.options, self.text.arithmetic
+        named, chosen = self.named, self.options
         if named is None:
-            loaded = models.find(chosen.model, chosen.adapter, arithmetic)
+            loaded = models.find(chosen.model, chosen.adapter)
         else:
-            loaded = models.for_identity(named.name, named.weights, chosen.model, chosen.adapter, arithmetic)
+            loaded = models.for_identity(named.name, named.weights, chosen.model, chosen.adapter)
         return devices.ready(loaded, chosen.device)
 
     @cached_property
@@ -113,12 +113,12 @@ class Language:
     def preset(self, size: int) -> TokenPreset:
         """For compressing a text of `size` bytes."""
         options = self.options
-        return self.text.preset(size, self.model.context, options.lanes, options.window, options.batch)
+        return self.text.preset(size, self.model.context, options.lanes, options.window)
 
     def memory(self, size: int) -> int:
         """About how many bytes compressing texts of `size` bytes takes, as many as there are at once."""
-        size, threads = min(size, DEFAULT_BLOCK), self.threads or cores.available()
-        return len(self._models) * lanes.memory(self.model, self.preset(size), size, threads)
+        size = min(size, DEFAULT_BLOCK)
+        return len(self._models) * lanes.memory(self.model, self.preset(size), size)
 
     def encode(self, data: np.ndarray, threads: int, progress: Progress) -> bytes | None:
         """The layout and coded form of a text, or None where it would not be shorter."""
@@ -138,10 +138,10 @@ class Language:
     ) -> np.ndarray:
         """The `length` bytes of a text, as uint8; faster where they are as guessed. A recorder measures what they cost.
         Raises DamagedError or LimitError."""
-        layout = LaneLayout.read(payload, length, self.text.in_batches, self.text.repeats)
+        layout = LaneLayout.read(payload, length)
         if layout.repeats and self.bound:
             raise DamagedError("llama.cpp runs all of a text, and a block leaves some of it out: the file is damaged")
-        preset = self.text.preset(length, layout.window, layout.lanes, layout.window, layout.batch)
+        preset = self.text.preset(length, layout.window, layout.lanes, layout.window)
         needed, fits = memory_to_restore(self.model, layout, preset), None
         if self.limits:
             subject = f"a text in {layout.lanes} lanes that look back {layout.seen} tokens"
@@ -159,7 +159,7 @@ def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPre
     tails = layout.lanes * TAIL if layout.repeats else 0
     cache = (layout.lanes * (layout.seen + _SPARE_POSITIONS) + rows + 2 * tails) * model.size_of_position
     frequencies = (rows + 16) * leaves * 12
-    mixers = mixing.memory(model, preset, size, cores.available())
+    mixers = mixing.memory(model, preset, size)
     return model.size + cache + frequencies + mixers + size + 4 * layout.entries
 
 
@@ -170,8 +170,6 @@ def choose_language(text: TextModel, threads: int | None, options: LanguageOptio
         raise LevelError(f"a text is cut into 1 to {MAX_LANES} lanes")
     if options.window is not None and not 16 <= options.window <= _MAX_WINDOW:
         raise LevelError(f"a window has 16 to {_MAX_WINDOW} tokens")
-    if options.batch is not None and not 1 <= options.batch <= MAX_LANES:
-        raise LevelError(f"a batch has 1 to {MAX_LANES} lanes")
     language = Language(text, threads, options)
     most = language.preset(MAX_BLOCK)
     if most.lanes * most.window > MAX_POSITIONS:

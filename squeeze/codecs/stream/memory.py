@@ -24,7 +24,7 @@ _OFTEN = 1 << 12  # entries between two looks at the limit
 
 @cache
 def _presets(number: int) -> list["Preset | DeepPreset"]:
-    return [row.models(kind) for row in levels.rows_of(number) for kind in container.KINDS_OF_CONTENT]
+    return [levels.level(number).models(kind) for kind in container.KINDS_OF_CONTENT]
 
 
 def of_models(number: int, size: int) -> int:
@@ -41,7 +41,7 @@ def _of_preset(preset: "Preset | DeepPreset", size: int) -> int:
     contexts = len(preset.contexts)
     buckets = min(max(size * contexts // 3, 1 << 8), preset.buckets)
     runs = 2 * contexts << min(max(size.bit_length(), 8), 20)
-    network = _NETWORK if preset.network or preset.ssm else 0
+    network = _NETWORK if preset.network else 0
     return buckets * BUCKET + runs + matches + _DEEP + network
 
 

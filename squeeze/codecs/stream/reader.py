@@ -17,7 +17,7 @@ from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members
 from squeeze.codecs.stream.places import Place, read_block, read_places
-from squeeze.codecs.stream.resources import DictionarySource, Resources, either
+from squeeze.codecs.stream.resources import DictionarySource, Resources
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
@@ -35,7 +35,6 @@ def open(
     adapter: str | os.PathLike[str] | None = None,
     device: str = "cpu",
     dictionary: DictionarySource = None,
-    prior: DictionarySource = None,
     limits: Limits | None = None,
 ) -> "Reader":
     """Open a .sqz file for reading its raw content anywhere.
@@ -43,12 +42,12 @@ def open(
     `file` is a path, a URL that fsspec reads, or a seekable binary file, which stays open until the
     result is closed. Only the blocks that are read are decoded, each is checked, and
     the latest is kept. `model` and `adapter` are the language model that the file needs, `device` runs it, and
-    `dictionary` (`prior` by its older name) is the one that the file was compressed with, if it was. `limits.memory`
+    `dictionary` is the one that the file was compressed with, if it was. `limits.memory`
     holds for the index and for each block; how much comes out is how much is read. Of a shard that
     `squeeze compress --shards` wrote, named by path or URL, `member(name)` opens one file, and `members()` tells which
     there are. Raises FormatError or its children, DictionaryError, DeviceError, and LimitError.
     """
-    resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter, device)
+    resources = Resources(threads, model, dictionary, limits or Limits(), adapter, device)
     if not isinstance(file, str | os.PathLike):
         return Reader(SqueezeFile(file, resources))
     with ExitStack() as opened:  # closes the file again if it cannot be read

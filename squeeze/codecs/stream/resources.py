@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
@@ -42,7 +43,6 @@ class LanguageOptions:
     backend: str | None = None  # None: exact
     adapter: str | os.PathLike[str] | None = None  # where it lies, or "none"; None: that of the bundled model
     device: str = "cpu"  # "auto", "cpu", "cuda" or "cuda:N": it changes nothing but the time that this takes
-    batch: int | None = None  # lanes that several threads mix at a time; None: they take turns
 
     @property
     def path(self) -> Path | None:
@@ -59,14 +59,6 @@ class LanguageKeywords(TypedDict, total=False):
     backend: str | None
     adapter: str | os.PathLike[str] | None
     device: str
-    batch: int | None
-
-
-def either(dictionary: DictionarySource, prior: DictionarySource) -> DictionarySource:
-    """The dictionary by its keyword or by the older one. Raises DictionaryError where both are given."""
-    if dictionary is not None and prior is not None:
-        raise DictionaryError("`prior` is the older name of `dictionary`: give one of the two")
-    return prior if dictionary is None else dictionary
 
 
 def built_in_name(source: DictionarySource) -> str | None:
@@ -97,14 +89,22 @@ def as_dictionary(source: DictionarySource, limits: Limits | None = None) -> "Di
         ) from error
 
 
-def needed_dictionary(identity: str, resources: Resources) -> "Dictionary":
-    """The dictionary of a file whose header names one that begins with these digits. Raises DictionaryError or
-    LimitError."""
+def needed_dictionary(
+    identity: str, resources: Resources, written: Callable[[str], str] = lambda identity: identity
+) -> "Dictionary":
+    """Return the dictionary of a file whose header names one that begins with these digits.
+
+    Args:
+        identity: hexadecimal digits.
+        resources: has the dictionary, if there is one.
+        written: what the file's header makes of a dictionary's whole identity.
+
+    Raises DictionaryError or LimitError.
+    """
     dictionary, digits = as_dictionary(resources.dictionary, resources.limits), printable(identity[:8])
     if dictionary is None:
         raise DictionaryError(f"the file needs the dictionary {digits}: name it with -D")
-    if not dictionary.identity.startswith(identity):
-        raise DictionaryError(
-            f"the file needs the dictionary {digits}, and this is {dictionary.identity[: len(digits)]}"
-        )
+    if not written(dictionary.identity).startswith(identity):
+        found = written(dictionary.identity)[: len(digits)]
+        raise DictionaryError(f"the file needs the dictionary {digits}, and this is {found}")
     return dictionary

@@ -72,7 +72,7 @@ def begun(settings: Settings, name: str) -> Settings:
     if name == AUTO or settings.level is None:
         return settings
     if name == NONE:
-        return replace(settings, level=levels.without_built_in(settings.level))
+        return replace(settings, level=levels.bare(settings.level))
     if not levels.has_built_in(settings.level, name):
         raise LevelError(f"the built-in dictionary {name} belongs to levels 1 to 6")
     return replace(settings, content=Content(name))
@@ -91,14 +91,11 @@ def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", o
     if level.text is None:
         if options not in (LanguageOptions(), LanguageOptions(device="cpu")):
             raise LevelError(
-                "a language model, adapter, backend, lanes, window, batch and device belong to levels "
+                "a language model, adapter, backend, lanes, window and device belong to levels "
                 f"{those_with_language_model()}"
             )
         return Settings(dictionary.row if dictionary else level, threads, dictionary=dictionary)
     # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
     from squeeze.codecs.stream.language import choose_language
 
-    if options.batch is not None:
-        level = levels.in_batches(level)
-    assert level.text
     return Settings(level, threads, choose_language(level.text, threads, options), dictionary)

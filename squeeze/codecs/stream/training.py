@@ -112,7 +112,7 @@ def make(
     preset = levels.LEVELS[level].models(content.kind)
     assert isinstance(preset, DeepPreset)
     memory = learned.read(_joined(lessons.text), preset, content.record) if lessons.text else None
-    start = Start(memory, built_in(preset), changes.network(change, preset.network))
+    start = Start(memory, built_in(preset), changes.network(change))
     known = learn(lessons.others, learn_size, preset, content.record, start, progress)
     return to_bytes(level, content, _joined(lessons.kept), known, change)
 

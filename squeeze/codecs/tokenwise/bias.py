@@ -7,7 +7,6 @@ the rounds before the last one only: groups of lanes run half a step apart and r
 """
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,12 +77,12 @@ class Bias:
 class Seen:
     """What one group of lanes has seen of a round."""
 
-    def __init__(self, bias: Bias, add: Callable[[Any, np.ndarray, np.ndarray, np.ndarray], None]):
-        self._bias, self._add, self._gradient = bias, add, np.zeros(bias.leaves, np.int32)
+    def __init__(self, bias: Bias):
+        self._bias, self._gradient = bias, np.zeros(bias.leaves, np.int32)
 
     def add(self, cdf: Any, rows: np.ndarray, entries: np.ndarray) -> None:
         """Take entries int64 [R], -1 where there is none, and the frequencies of each, the `rows` of `cdf`."""
-        self._add(cdf, rows, entries, self._gradient)
+        add(cdf, rows, entries, self._gradient)
 
     def reach(self, step: int) -> None:
         """All steps before this one are seen."""
@@ -118,7 +117,8 @@ def gradient_of(sums, leaf, entry):
 
 @kernel
 def add(cdf, rows, entries, gradient):
-    """As that of counting.py."""
+    """Add the gradients of entries int64 [R], -1 where there is none, whose frequencies are cdf[rows], to int32
+    [leaves]."""
     for r in range(entries.size):
         if entries[r] >= 0:
             _add(cdf.sums[rows[r]], cdf.parts, rows[r], entries[r], gradient)

@@ -8,7 +8,7 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import contexts, histories, mixer
 from squeeze.codecs.bytewise import model as bytewise
-from squeeze.codecs.tokenwise import log as logs, token_match
+from squeeze.codecs.tokenwise import token_match
 from squeeze.codecs.tokenwise.arrays import (
     APM,
     CONFIDENCES,
@@ -140,18 +140,9 @@ def predict(m, x, t, node, logit):
 
 
 @inline
-def correct(m, x, bit, log):
-    """Update weight sets and refinements by what the decision was, or note that in a log."""
+def correct(m, x, bit):
+    """Update weight sets and refinements by what the decision was."""
     rate = _RATE + _RATE_AT_START * _HALF // (_HALF + x.state.decisions + 1)
-    if log is not None:
-        logs.note_mix(m, x, log, bit, rate, _FINAL_RATE)
-        token_match.follow_bit(x, bit)
-    else:
-        _correct(m, x, bit, rate)
-
-
-@inline
-def _correct(m, x, bit, rate):
     target, logit = (bit << 32) - bit, x.state.logit
     for k in range(APM.model):
         mixer.learn_apm(x.apms, x.apm_rows[k], logit, bit, APM_RATE)
@@ -166,22 +157,15 @@ def _correct(m, x, bit, rate):
 
 
 @inline
-def learn_byte(m, x, bit, log):
-    """Update the bytewise models, which never saw the inputs from outside, or note that in a log."""
-    if log is not None:
-        logs.note_byte(m, log, bit)
-        logs.advance(m, bit, log)
-    else:
-        clear_extra(m)
-        bytewise.learn(m, bit)
-        bytewise.advance(m, bit)
+def learn_byte(m, bit):
+    """Update the bytewise models, which never saw the inputs from outside."""
+    clear_extra(m)
+    bytewise.learn(m, bit)
+    bytewise.advance(m, bit)
 
 
 @inline
-def learn_stop(m, x, bit, log):
-    """Update the contexts of whole tokens by whether the token stopped, or note that in a log."""
-    if log is not None:
-        logs.note_stop(m, x, log, bit)
-    else:
-        for k in range(STOP_ORDERS):
-            histories.learn(x.stop_maps[k], x.stop_entries[k], bit, STOP_LIMIT)
+def learn_stop(x, bit):
+    """Update the contexts of whole tokens by whether the token stopped."""
+    for k in range(STOP_ORDERS):
+        histories.learn(x.stop_maps[k], x.stop_entries[k], bit, STOP_LIMIT)

@@ -13,12 +13,11 @@ import numpy as np
 
 from squeeze.codecs.tokenwise.arrays import TokenMix
 from squeeze.codecs.tokenwise.bias import Bias
-from squeeze.codecs.tokenwise.counting import Counting
 from squeeze.codecs.tokenwise.feed import Feed
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.repeats import TAIL, Repeats
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
-from squeeze.numerics.frequencies import GROUP
+from squeeze.numerics.frequencies import GROUP, room
 from squeeze.numerics.team import Team
 
 __all__ = [
@@ -160,25 +159,22 @@ def frequencies(
     guess: Guess,
     bias: Bias,
     team: Team,
-    counting: Counting,
     past: Past,
 ) -> Frequencies:
     """Of a model's lanes from `begin` to `end`: guessed ahead, unless they go in lockstep."""
     if model.lockstep:
-        return _InStep(model, layout, end - begin, bias, team, counting)
-    return _Ahead(model, layout, begin, end, guess, bias, team, counting, past)
+        return _InStep(model, layout, end - begin, bias, team)
+    return _Ahead(model, layout, begin, end, guess, bias, team, past)
 
 
 class _InStep:
     """One step of all lanes after the other."""
 
-    def __init__(
-        self, model: LanguageModel, layout: LaneLayout, lanes: int, bias: Bias, team: Team, counting: Counting
-    ):
+    def __init__(self, model: LanguageModel, layout: LaneLayout, lanes: int, bias: Bias, team: Team):
         self._model, self._bias = model, bias
         self._session = model.session(lanes, layout.seen, lanes, team)
         self._entries = np.full((lanes, 1), -1, np.int64)
-        self.counts = counting.room(lanes, model.leaves.size)
+        self.counts = room(lanes, model.leaves.size)
         self.rows = np.arange(lanes)
 
     def look(self, step: int, active: int) -> None:
@@ -202,7 +198,6 @@ class _Ahead:
         guess: Guess,
         bias: Bias,
         team: Team,
-        counting: Counting,
         past: Past,
     ):
         lanes = end - begin
@@ -214,7 +209,7 @@ class _Ahead:
         self._entries = np.full((lanes, width), -1, np.int64)  # what each lane was fed last, guesses among it
         self._steps = np.full((lanes, width), -1, np.int64)  # which step is predicted after each; -1: none
         self._made, self._used = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # places in these rows
-        self.counts = counting.room(lanes * self._depth, model.leaves.size)
+        self.counts = room(lanes * self._depth, model.leaves.size)
         self.rows = np.arange(lanes) * self._depth
 
     def look(self, step: int, active: int) -> None:

@@ -18,12 +18,10 @@ import numpy as np
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.tokenwise import mixing, prefill, repeats
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
-from squeeze.codecs.tokenwise.counting import HOST
 from squeeze.codecs.tokenwise.drafts import Guess, Past, PastWithRepeats, follow, follow_matches, frequencies
 from squeeze.codecs.tokenwise.feed import Feed
 from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_LANES_WITH_REPEATS, LaneLayout
-from squeeze.codecs.tokenwise.mixing import Batches, Mixing, Turns
-from squeeze.codecs.tokenwise.on_gpu import by_gpu
+from squeeze.codecs.tokenwise.mixing import Mixing
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DamagedError
@@ -34,29 +32,11 @@ _MOST_FED = 0.85  # of a block's entries, where some go without the model: short
 _APART = 8  # lanes from which two groups decode faster than one: fewer mostly wait for the weights
 
 
-def memory(model: LanguageModel, preset: TokenPreset, size: int, threads: int) -> int:
+def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:
     """About how many bytes coding a text of `size` bytes takes."""
     cache = preset.lanes * (preset.window + prefill.ROWS // preset.lanes + 32) * model.size_of_position
-    frequencies = 2 * HOST.rows * model.leaves.size * 12
-    return model.size + cache + frequencies + mixing.memory(model, preset, size, threads) + 8 * size
-
-
-def mixing_of(
-    model: LanguageModel,
-    layout: LaneLayout,
-    preset: TokenPreset,
-    threads: int,
-    stack: ExitStack,
-    payload: bytes | None = None,
-    measured: bool = False,
-    entries: np.ndarray | None = None,
-) -> Mixing:
-    """For encoding entries, or for decoding a payload, which may be measured."""
-    if not layout.batch:
-        return Turns(model, layout, preset, payload, entries)
-    if not measured and (there := by_gpu(model, layout, preset, payload)):
-        return there
-    return Batches(model, layout, preset, team_of(threads, 1, stack), payload)
+    frequencies = 2 * prefill.FREQUENCY_ROWS * model.leaves.size * 12
+    return model.size + cache + frequencies + mixing.memory(model, preset, size) + 8 * size
 
 
 def encode(
@@ -66,12 +46,12 @@ def encode(
     entries = model.encode(data)
     lanes = min(preset.lanes, entries.size, model.lockstep or MAX_LANES)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
-    layout = LaneLayout.of(spelled, lanes, preset.window, preset.batch, False if preset.repeats else None)
+    layout = LaneLayout.of(spelled, lanes, preset.window)
     layout, feed = _fed(entries, layout, model)
     done = 0
     with ExitStack() as stack:
-        state = mixing_of(model, layout, preset, threads, stack, entries=entries)
-        for first, paths in predictions(model, layout, feed, threads, stack, state.counting):
+        state = Mixing(model, layout, preset, entries=entries)
+        for first, paths in predictions(model, layout, feed, threads, stack):
             columns = feed.table[:, first : first + paths.surprises.shape[1]]
             active = np.array([feed.active(first + step) for step in range(columns.shape[1])])
             if not state.encode(np.ascontiguousarray(columns), active, paths):
@@ -84,7 +64,7 @@ def encode(
 def _fed(entries: np.ndarray, layout: LaneLayout, model: LanguageModel) -> tuple[LaneLayout, Feed]:
     """What the model is fed of a block's entries, by a layout that says whether some of them go without it: where that
     spares enough."""
-    if layout.repeats is not None and not model.lockstep and layout.lanes <= MAX_LANES_WITH_REPEATS:
+    if not model.lockstep and layout.lanes <= MAX_LANES_WITH_REPEATS:
         repeated, ruled_out = repeats.plan(model.trie, layout, entries)
         feed = Feed.without(repeated, ruled_out, entries, layout)
         if feed.size <= _MOST_FED * entries.size:
@@ -108,8 +88,7 @@ def decode(
     token cost.
     """
     with ExitStack() as stack:
-        mixers = 1 if recorder else threads  # a meter is told of one decision after the other
-        state = mixing_of(model, layout, preset, mixers, stack, payload, recorder is not None)
+        state = Mixing(model, layout, preset, payload)
         guess = follow_matches(state.mix, state.repeats) if guessed is None else _known(guessed, model, layout)
         meter = state.measured(preset, recorder) if recorder else None
         done = _Decoding(model, layout, state, guess, threads, stack, progress, meter).run()
@@ -135,11 +114,6 @@ def _report(progress: Progress, state: Mixing, done: int) -> int:
     return state.done
 
 
-def _groups(model: LanguageModel, layout: LaneLayout, threads: int) -> list[tuple[int, int]]:
-    """All lanes of a batch go through the model before the first is coded."""
-    return [(0, layout.lanes)] if layout.batch else groups_of(model, layout.lanes, threads, _APART)
-
-
 class _Decoding:
     """Groups of lanes that take turns: each runs its model, then decodes a token of each of its lanes."""
 
@@ -156,12 +130,12 @@ class _Decoding:
     ):
         self._meter = () if meter is None else (meter,)
         self._layout, self._state, self._progress = layout, state, progress
-        self._groups = _groups(model, layout, threads)
+        self._groups = groups_of(model, layout.lanes, threads, _APART)
         count = len(self._groups)
         past = Past(layout) if state.repeats is None else PastWithRepeats(state.mix, state.repeats)
         self._bias = Bias(model.leaves.size, layout.lanes, count)
         self._ahead = [
-            frequencies(model, layout, a, b, guess, self._bias, team_of(threads, count, stack), state.counting, past)
+            frequencies(model, layout, a, b, guess, self._bias, team_of(threads, count, stack), past)
             for a, b in self._groups
         ]
         self._turns = [threading.Semaphore(0) for _ in self._groups]
@@ -203,7 +177,7 @@ class _Decoding:
         ahead, state = self._ahead[group], self._state
         entries = np.full((end - begin, 1), -1, np.int64)
         following = self._turns[(group + 1) % len(self._groups)]
-        seen = Seen(self._bias, state.counting.add)
+        seen = Seen(self._bias)
         for step in range(self._layout.steps):
             active = self._active(step, begin, end)
             if active is None:

@@ -9,10 +9,9 @@ belongs to a place in the text is kept for every lane.
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories
-from squeeze.codecs.bytewise import measure as bytewise_measure, model as bytewise
-from squeeze.codecs.tokenwise import log as logs, measure, repeats, token_match
+from squeeze.codecs.bytewise import model as bytewise
+from squeeze.codecs.tokenwise import measure, repeats, token_match
 from squeeze.codecs.tokenwise.decision import (
-    clear_extra,
     correct,
     gather_byte,
     gather_stop,
@@ -40,26 +39,10 @@ def top_nll(cdf, r):
 
 
 @inline
-def _end_byte(m, position, byte, log):
+def _end_byte(m, position, byte):
     m.state.partial = 256 | np.int64(byte)
-    bytewise.end_byte(m, position, log)
+    bytewise.end_byte(m, position)
     contexts.update_token_byte(m.registers, np.uint64(byte))
-
-
-@inline
-def _begin_byte(m, log):
-    if log is not None:
-        logs.begin_byte(m, log)
-    else:
-        bytewise.begin_byte(m)
-
-
-@inline
-def _advance(m, bit, log):
-    if log is not None:
-        logs.advance(m, bit, log)
-    else:
-        bytewise.advance(m, bit)
 
 
 @inline
@@ -80,21 +63,17 @@ def _put_aside(m, x, lane):
 
 
 @inline
-def _leave_lane(m, x, lane, entry, log, r):
+def _leave_lane(m, x, lane, entry, r):
     contexts.update_token(m.registers, np.uint64(entry + 256))
     _put_aside(m, x, lane)
-    if log is not None:
-        logs.end_entry(log, x.places[lane], entry)
-        for position in range(log.begins[log.cursor.place], x.places[lane]):
-            m.data[position] = 0  # no lane of a batch sees what another one adds
-    elif r is not None:
+    if r is not None:
         repeats.follow(r, x, lane, entry)
     else:
         token_match.update_token(x, lane, entry)
 
 
 @inline
-def _code_escape(x, coder, coded, escaped, decoding, meter, log):
+def _code_escape(x, coder, coded, escaped, decoding, meter):
     """Whether the next entry is a byte that no token spells."""
     probability = max((np.int64(x.escape[0]) >> 10) << 10, 1 << 8)
     if decoding:
@@ -103,21 +82,17 @@ def _code_escape(x, coder, coded, escaped, decoding, meter, log):
         arithmetic.encode(escaped, probability, coder, coded)
     if meter is not None:
         measure.note_escape(meter, escaped, probability)
-    if log is None:
-        histories.learn(x.escape, 0, escaped, ESCAPE_LIMIT)
+    histories.learn(x.escape, 0, escaped, ESCAPE_LIMIT)
     return escaped
 
 
 @inline
-def _code_byte(m, x, lane, entry, coder, coded, decoding, meter, log):
+def _code_byte(m, x, lane, entry, coder, coded, decoding, meter):
     """Code a byte by the bytewise models alone; returns its entry."""
     position = x.places[lane]
     if not decoding:
         m.data[position] = np.uint8(-1 - entry)
-    if log is not None:
-        _code_bits(m, x, coder, coded, position, decoding, meter, log)
-    else:
-        bytewise.code_byte(m, coder, coded, position, decoding, meter)
+    bytewise.code_byte(m, coder, coded, position, decoding, meter)
     byte = m.data[position]
     contexts.update_token_byte(m.registers, np.uint64(byte))
     x.places[lane] = position + 1
@@ -125,37 +100,14 @@ def _code_byte(m, x, lane, entry, coder, coded, decoding, meter, log):
 
 
 @inline
-def _code_bits(m, x, coder, coded, position, decoding, meter, log):
-    """As `code_byte` of the bytewise models, which learn later."""
-    clear_extra(m)
-    logs.begin_byte(m, log)
-    byte = np.int64(m.data[position])
-    for shift in range(7, -1, -1):
-        bytewise.gather(m)
-        bytewise.select(m)
-        probability = bytewise.mix(m)
-        if decoding:
-            bit = arithmetic.decode(probability, coder, coded)
-        else:
-            bit = (byte >> shift) & 1
-            arithmetic.encode(bit, probability, coder, coded)
-        if meter is not None:
-            bytewise_measure.note_bit(meter, m, bit, probability)
-        logs.note_no_mix(m, x, log)
-        logs.note_byte(m, log, bit)
-        logs.advance(m, bit, log)
-    bytewise.end_byte(m, position, log)
-
-
-@inline
-def _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter, log):
+def _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter):
     """Walk from the root to a leaf; returns it."""
     position, depth, begun, decisions = x.places[lane], 0, False, 0
     node = 0 if t.low.size > 0 else -1
     while node >= 0:
         spelling = t.offsets[t.low[node]]
         while depth < t.depth[node]:
-            _end_byte(m, position + depth, t.spelling[spelling + depth], log)
+            _end_byte(m, position + depth, t.spelling[spelling + depth])
             depth += 1
             begun = False
         logit = trie.logit_of(t, counts, row, node) if decoding else np.int64(logits[decisions])
@@ -164,11 +116,11 @@ def _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decodin
             gather_stop(m, x, node)
         else:
             if not begun:
-                _begin_byte(m, log)
+                bytewise.begin_byte(m)
                 begun = True
             byte = np.int64(t.spelling[spelling + depth])
             while m.state.shift > t.shift[node]:
-                _advance(m, (byte >> m.state.shift) & 1, log)
+                bytewise.advance(m, (byte >> m.state.shift) & 1)
             gather_byte(m, x)
         probability = predict(m, x, t, node, logit)
         if decoding:
@@ -178,43 +130,42 @@ def _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decodin
             arithmetic.encode(bit, probability, coder, coded)
         if meter is not None:
             measure.note_decision(meter, m, x, bit, probability, stop)
-        correct(m, x, bit, log)
+        correct(m, x, bit)
         if stop:
-            learn_stop(m, x, bit, log)
+            learn_stop(x, bit)
         else:
-            learn_byte(m, x, bit, log)
+            learn_byte(m, bit)
         node = t.children[node, bit]
         decisions += 1
     leaf = np.int64(~node)
     begin, length = t.offsets[leaf], t.offsets[leaf + 1] - t.offsets[leaf]
     while depth < length:
-        _end_byte(m, position + depth, t.spelling[begin + depth], log)
+        _end_byte(m, position + depth, t.spelling[begin + depth])
         depth += 1
     x.places[lane] = position + length
     return leaf
 
 
 @inline
-def code_entry(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter, log=None, r=None):
+def code_entry(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter, r=None):
     """Code one entry of a lane in either direction; returns it. An entry is a leaf, or -1 - byte.
 
     The model's logits come from a row of frequencies when decoding, and else from `logits`, int32,
-    those along the path of `entry`. A meter, for decoding, is told of every decision. With a log
-    nothing that lanes share is changed: what is to be learned is noted there. Repeats may rule out what the match
-    expects.
+    those along the path of `entry`. A meter, for decoding, is told of every decision. Repeats may rule out what the
+    match expects.
     """
     _enter_lane(m, x, lane)
     if r is not None and r.ruled_out[lane] >= 0:
         x.state.expected = -1
     if meter is not None:
         measure.begin_entry(meter, m, x, lane, counts, row)
-    if _code_escape(x, coder, coded, np.int64(entry < 0), decoding, meter, log):
-        entry = _code_byte(m, x, lane, entry, coder, coded, decoding, meter, log)
+    if _code_escape(x, coder, coded, np.int64(entry < 0), decoding, meter):
+        entry = _code_byte(m, x, lane, entry, coder, coded, decoding, meter)
     else:
-        entry = _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter, log)
+        entry = _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter)
     if meter is not None:
         measure.end_entry(meter, x, lane, entry, counts, row)
-    _leave_lane(m, x, lane, entry, log, r)
+    _leave_lane(m, x, lane, entry, r)
     return entry
 
 
@@ -265,7 +216,7 @@ def code_steps(
                 path = logits[starts[i, step] :]
                 x.state.top_nll = top_nlls[i, step]
             known[i, step] = code_entry(
-                m, x, t, lane, known[i, step], counts, row, path, coder, coded, decoding, meter, None, r
+                m, x, t, lane, known[i, step], counts, row, path, coder, coded, decoding, meter, r
             )
             if x.places[lane] > ends[lane]:
                 return False

@@ -11,14 +11,16 @@ from typing import cast
 import numpy as np
 
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
-from squeeze.codecs.tokenwise.counting import HOST, Counting
 from squeeze.codecs.tokenwise.drafts import rule_out, token_ids
 from squeeze.codecs.tokenwise.feed import Feed
 from squeeze.codecs.tokenwise.layout import LaneLayout
+from squeeze.codecs.tokenwise.model import follow
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
+from squeeze.numerics import frequencies
 from squeeze.numerics.team import Team
 
 ROWS = 256  # tokens in one prefill
+FREQUENCY_ROWS = 32  # at a time: 49,152 leaves make 200 kB a row
 
 
 def groups_of(model: LanguageModel, lanes: int, threads: int, least: int = 2) -> list[tuple[int, int]]:
@@ -50,7 +52,6 @@ def predictions(
     feed: Feed,
     threads: int,
     stack: ExitStack,
-    counting: Counting = HOST,
 ) -> Iterator[tuple[int, Paths]]:
     """(first step, paths of all lanes for some steps), in order, computed ahead in threads."""
     groups = groups_of(model, layout.lanes, threads)
@@ -59,8 +60,7 @@ def predictions(
     most = max(most, feed.most_at_once)
     bias = Bias(model.leaves.size, layout.lanes, len(groups))
     runs = [
-        _Prefill(model, layout.seen, feed.of(a, b), most, bias, team_of(threads, len(groups), stack), counting)
-        for a, b in groups
+        _Prefill(model, layout.seen, feed.of(a, b), most, bias, team_of(threads, len(groups), stack)) for a, b in groups
     ]
     if threads < 2:
         for first, end in pairwise(bounds):
@@ -110,13 +110,12 @@ class _Prefill:
         most: int,
         bias: Bias,
         team: Team,
-        counting: Counting,
     ):
         self._model, self._feed = model, feed
-        self._bias, self._seen, self._counting = bias, Seen(bias, counting.add), counting
+        self._bias, self._seen = bias, Seen(bias)
         lanes = feed.counts.size
         self._session = model.session(lanes, window, lanes * most, team)
-        self._cdf = counting.room(counting.rows, model.leaves.size)
+        self._cdf = frequencies.room(FREQUENCY_ROWS, model.leaves.size)
 
     def __call__(self, first: int, end: int) -> Paths:
         """The paths of the steps from `first` to `end`; to be called in order."""
@@ -146,11 +145,11 @@ class _Prefill:
             until = min(begin - begin % every + every, end)
             there = feed.counts[:, None] > np.arange(begin, until)
             picked = (np.arange(lanes)[:, None] * steps + np.arange(begin - first, until - first))[there]
-            for asked in np.split(picked, range(self._counting.rows, picked.size, self._counting.rows)):
+            for asked in np.split(picked, range(FREQUENCY_ROWS, picked.size, FREQUENCY_ROWS)):
                 places, surprise = np.arange(asked.size), np.zeros(asked.size, np.int64)
                 self._session.cdf(rows.ravel()[asked], self._bias.values(begin), self._cdf, places)
                 rule_out(self._cdf, places, ruled_out.ravel()[asked])
-                self._counting.follow(model.trie, self._cdf, flat[asked], starts[asked], logits, surprise)
+                follow(model.trie, self._cdf, flat[asked], starts[asked], logits, surprise)
                 surprises[asked] = surprise
                 self._seen.add(self._cdf, places, flat[asked])
             self._seen.reach(until)

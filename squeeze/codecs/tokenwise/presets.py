@@ -27,8 +27,6 @@ class TokenPreset:
     bytewise: Preset
     lanes: int
     window: int  # positions, a multiple of 16
-    batch: int = 0  # lanes that are coded by one state of the models; 0: in turns
-    repeats: bool = False  # whether what a match of tokens foretells goes without the model
     without: frozenset[str] = frozenset()  # of arrays.PARTS, those left out to measure what they are worth
 
 

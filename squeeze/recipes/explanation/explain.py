@@ -20,7 +20,7 @@ __all__ = ["explain", "is_compressed", "passes"]
 
 Progress = Callable[[int], None] | None
 Model = str | os.PathLike[str] | None
-_WRITTEN = ("lanes", "window", "batch", "backend")  # what a file says of itself
+_WRITTEN = ("lanes", "window", "backend")  # what a file says of itself
 
 
 def explain(
@@ -66,7 +66,7 @@ def explain(
         name, data = path.name, path.read_bytes()
     compressed = is_compressed(data)
     if compressed and (level is not None or any(language.get(name) for name in _WRITTEN)):
-        raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window, batch and backend")
+        raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window and backend")
     compares = against is not None or against_model is not None
     beside = against if against is not None or compressed else level or levels.DEFAULT  # None: that of the file
     if compares and beside is not None:
@@ -117,7 +117,7 @@ def _name_of(model: Model, blocks: Sequence[MeasuredBlock]) -> str:
 
 def is_compressed(data: bytes) -> bool:
     """Whether it begins as a .sqz file does."""
-    return data.startswith((container.MAGIC, container.RECORD_MAGIC))
+    return data.startswith(container.MAGIC)
 
 
 def passes(compressed: bool, compares: bool) -> int:

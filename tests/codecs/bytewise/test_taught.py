@@ -28,20 +28,20 @@ def test_there_is_a_file_for_each_level_and_kind():
 
 @pytest.mark.parametrize("level", presets.BY_LEVEL)
 @pytest.mark.parametrize("kind", SAMPLES)
-@pytest.mark.parametrize("numerics", [1, 7])
-def test_blocks_decode_as_they_are_specified(kind, level, numerics):
-    preset = presets.preset(level, kind) if numerics == 7 else presets.BY_LEVEL[level][kind]
+@pytest.mark.parametrize("bare", [False, True])
+def test_blocks_decode_as_they_are_specified(kind, level, bare):
+    preset = presets.preset(level, kind, bare)
     raw, record = SAMPLES[kind], 24 if kind == "table" else 0
     coded = coder.encode(np.frombuffer(raw, np.uint8), preset, record)
     assert coded is not None
-    assert Decoder(level, numerics, kind, record, len(raw)).decode(coded) == raw
+    assert Decoder(level, kind, record, len(raw), bare).decode(coded) == raw
 
 
 @pytest.mark.parametrize("level", presets.BY_LEVEL)
 @pytest.mark.parametrize(("kind", "share"), [("text", 0.9), ("executable", 0.98)])
 def test_small_files_are_smaller(level, kind, share):
     data = np.frombuffer(inputs.python_text(6_000) if kind == "text" else inputs.program(1 << 14), np.uint8)
-    plain = coder.encode(data, presets.BY_LEVEL[level][kind])
+    plain = coder.encode(data, presets.preset(level, kind, bare=True))
     known = coder.encode(data, presets.preset(level, kind))
     assert len(known) < share * len(plain)
     assert np.array_equal(coder.decode(known, data.size, presets.preset(level, kind)), data)

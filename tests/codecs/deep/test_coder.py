@@ -31,11 +31,11 @@ def test_command(tmp_path, level):
     assert note.read_bytes() == text
 
 
-@pytest.mark.parametrize("preset_of", [deeplevels.preset, deeplevels.first_preset])
+@pytest.mark.parametrize("bare", [False, True])
 @pytest.mark.parametrize("kind", deeplevels.CONTEXTS)
-def test_each_preset_restores_what_it_codes(kind, preset_of):
+def test_each_preset_restores_what_it_codes(kind, bare):
     data = np.frombuffer(inputs.records(60) + inputs.machine_code(50), np.uint8)
-    preset = preset_of(5, kind)
+    preset = deeplevels.preset(5, kind, bare)
     coded = deep.encode(data, preset, 24)
     assert coded is not None
     assert np.array_equal(deep.decode(coded, data.size, preset, 24), data)

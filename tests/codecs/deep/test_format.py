@@ -36,16 +36,17 @@ def is_written_as_specified(raw, level, kind):
     content, begin = container.read_content(io.BytesIO(payload))
     assert (block.kind, block.raw_length) == (container.BYTEWISE, len(raw))
     assert content.kind == kind
-    decoder = Decoder(stream.header["level"], stream.header["numerics"], content.kind, content.record, len(raw))
+    decoder = Decoder(stream.header["level"], content.kind, content.record, len(raw))
     return decoder.decode(payload[begin:]) == raw
 
 
-def is_read_as_specified(raw, level, numerics, kind, record):
+def is_read_as_specified(raw, level, kind, record=0, bare=False):
     """Whether what the models of a level write decodes as they are specified."""
-    preset = levels.of_file(level, numerics).models(kind)
+    row = levels.bare(levels.level(level)) if bare else levels.level(level)
+    preset = row.models(kind)
     start = built_in.start(preset) if preset.taught else None
     coded = deep.encode(np.frombuffer(raw, np.uint8), preset, record, start=start)
-    return Decoder(level, numerics, kind, record, len(raw)).decode(coded) == raw
+    return Decoder(level, kind, record, len(raw), bare=bare).decode(coded) == raw
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
@@ -56,7 +57,7 @@ def test_files_decode_as_they_are_specified(raw, kind, level):
 
 @pytest.mark.parametrize("level", [4, 5, 6])
 def test_tables_decode_as_they_are_specified(level):
-    assert is_read_as_specified(inputs.records(6), level, levels.LEVELS[level].numerics, "table", 24)
+    assert is_read_as_specified(inputs.records(6), level, "table", 24)
 
 
 @pytest.mark.parametrize(
@@ -71,47 +72,31 @@ def test_files_of_a_dictionary_that_changes_the_network_decode_as_they_are_speci
     file = samples.tuned_dictionary()
     coded = squeeze.compress(raw := samples.PAGE % 77, dictionary=squeeze.Dictionary.from_bytes(file))
     block = read_index(io.BytesIO(coded))[0].blocks[0]
-    fresh = Decoder(5, 7, "text", 0, len(raw))
+    fresh = Decoder(5, "text", 0, len(raw))
     logits = -(-(fresh.sets + 1) // 16) * 16
     maps = [256 * fresh.n, 512 * fresh.n, 512 * len(fresh.matches), 32 * 192]
     known, added = naive_dictionary.read(file, fresh.weights[0, 0].size, logits, maps, matrix)
-    decoder = Decoder(5, 7, "text", 0, len(raw), (known, naive_recurrent.changed(added)))
+    decoder = Decoder(5, "text", 0, len(raw), (known, naive_recurrent.changed(added)))
     assert decoder.decode(coded[-block.payload_length :]) == raw
 
 
-@pytest.mark.parametrize("level", [5, 6])
-@pytest.mark.parametrize(
-    ("raw", "kind", "record"),
-    [(TEXT[:170], "text", 0), (BINARY, "other", 0), (inputs.records(4), "table", 24)],
-    ids=["text", "binary", "table"],
-)
-def test_numerics_version_1_decodes_as_it_is_specified(raw, kind, record, level):
-    assert is_read_as_specified(raw, level, 1, kind, record)
+@pytest.mark.parametrize("level", [4, 5, 6])
+@pytest.mark.parametrize(("raw", "kind"), [(TEXT[:170], "text"), (BINARY, "other")], ids=["text", "binary"])
+def test_bare_blocks_decode_as_they_are_specified(raw, kind, level):
+    assert is_read_as_specified(raw, level, kind, bare=True)
 
 
 @pytest.mark.parametrize(("raw", "kind"), [(TEXT, "text"), (BINARY, "other")], ids=["text", "binary"])
-@pytest.mark.parametrize("numerics", [2, 4, 7])
-def test_blocks_that_are_not_tokenwise_decode_as_they_are_specified(raw, kind, numerics):
+def test_blocks_that_are_not_tokenwise_decode_as_they_are_specified(raw, kind):
     """By the models of level 6."""
-    assert is_read_as_specified(raw[:90], 8, numerics, kind, 0)
+    assert is_read_as_specified(raw[:90], 8, kind)
 
 
-@pytest.mark.parametrize(("level", "numerics"), [(4, 1), (5, 2), (6, 2), (5, 3), (6, 3)])
-def test_earlier_numerics_versions_decode_as_they_are_specified(level, numerics):
-    assert is_read_as_specified(TEXT[:170], level, numerics, "text", 0)
+@pytest.mark.parametrize("level", [4, 5, 6])
+def test_executables_decode_as_they_are_specified(level):
+    """At level 5 without a network."""
+    assert is_read_as_specified(BINARY, level, "executable")
 
 
-@pytest.mark.parametrize(("level", "numerics"), [(4, 7), (5, 7), (6, 7), (5, 3)])
-def test_executables_decode_as_they_are_specified(level, numerics):
-    """At level 5 without a network, and beside one in version 3."""
-    assert is_read_as_specified(BINARY, level, numerics, "executable", 0)
-
-
-@pytest.mark.parametrize("level", [5, 6, 7])
-def test_what_is_written_today_has_the_latest_network(level):
-    assert levels.level(level).models("text").network == levels.level(level).models("other").network == weights.LATEST
-
-
-@pytest.mark.parametrize("number", weights.CHECKSUMS)
-def test_the_networks_are_those_that_are_specified(number):
-    assert f"`{weights.file_of(number).name}` | `0x{weights.CHECKSUMS[number]:016x}` |" in FORMAT.read_text()
+def test_the_network_is_the_specified_one():
+    assert f"`{weights.FILE.name}`" in FORMAT.read_text() and f"`0x{weights.CHECKSUM:016x}`" in FORMAT.read_text()

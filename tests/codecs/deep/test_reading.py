@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.deep import reading
-from squeeze.codecs.recurrent.weights import LATEST
 from tests.makers import inputs
 
 
 def reads(data):
-    return reading.reads(LATEST, np.frombuffer(data, np.uint8))
+    return reading.reads(np.frombuffer(data, np.uint8))
 
 
 @pytest.mark.parametrize("size", [300, 1500, 40_000])

@@ -117,7 +117,7 @@ def test_tensors_that_are_not_a_networks(wrong):
 
 
 def test_the_pretrained_network_knows_english():
-    network, costs = weights.network(weights.LATEST), []
+    network, costs = weights.network(), []
     for before, byte in itertools.pairwise(b"\0" + TEXT.tobytes()[1:42]):
         predict(network, before)
         costs.append(-np.log2(network.counts[256 + byte] / network.counts[1]))

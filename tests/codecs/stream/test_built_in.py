@@ -76,12 +76,11 @@ def test_text_is_larger_without_what_is_built_in(level):
     assert squeeze.decompress(plain) == squeeze.decompress(alone) == data
 
 
-def test_without_what_is_built_in():
-    """By the first numerics version of the level, which has no network."""
+def test_bare_models_begin_with_nothing_built_in():
     data = inputs.PROSE[:700]
     plain, alone = squeeze.compress(data, 5, dictionary=AUTO), squeeze.compress(data, 5, dictionary=NONE)
     assert plain == squeeze.compress(data, 5)
-    assert read_index(io.BytesIO(alone))[0].header == {"level": 5, "numerics": 1}
+    assert read_index(io.BytesIO(alone))[0].header == {"level": 5, "numerics": 1, "bare": True}
     assert len(plain) < len(alone) < len(data)
     assert squeeze.decompress(alone) == squeeze.decompress(alone, dictionary=NONE) == data
 
@@ -101,10 +100,10 @@ def test_what_is_no_text_begins_as_text():
 def test_a_language_model_is_not_left_out():
     with pytest.raises(LevelError, match="the built-in dictionary text belongs to levels 1 to 6"):
         squeeze.compress(b"abc", 7, dictionary="text")
-    with pytest.raises(LevelError, match="levels 7 to 9 do not go without what is built in: use one from 1 to 6"):
+    with pytest.raises(LevelError, match="levels 7 to 9 always use what is built in: use a level from 1 to 6"):
         squeeze.compress(b"abc", 7, dictionary=NONE)
     for number in (4, 5, 6):
-        assert levels.without_built_in(levels.level(number)).models("text").network == 0
+        assert not levels.bare(levels.level(number)).models("text").network
 
 
 def test_a_name_that_nothing_has(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ def coded():
 
 
 def header_with(**fields):
-    return container.header_bytes({"level": 1, "numerics": 7, **fields})
+    return container.header_bytes({"level": 1, "numerics": 1, **fields})
 
 
 def block_of(kind, raw, payload):
@@ -35,7 +35,7 @@ def block_of(kind, raw, payload):
 
 def test_the_index_tells_everything_without_decoding(coded):
     (stream,) = read_index(io.BytesIO(coded))
-    assert stream.header == {"level": 1, "numerics": 7}
+    assert stream.header == {"level": 1, "numerics": 1}
     assert (stream.raw_size, stream.coded_size) == (len(DATA), len(coded))
     assert stream.checksum == xxhash.xxh3_64_intdigest(DATA)
     for block in stream.blocks:
@@ -72,7 +72,7 @@ def test_no_flipped_bit_gives_wrong_data(coded):
     assert noticed > 0.99 * len(coded)
 
 
-@pytest.mark.parametrize("extra", [b"\x00", b"hello", b"\xf5SQ"])
+@pytest.mark.parametrize("extra", [b"\x00", b"hello", b"\xf5\xac"])
 def test_bytes_after_the_end_are_noticed(coded, extra):
     with pytest.raises(FormatError):
         squeeze.decompress(coded + extra)
@@ -83,11 +83,11 @@ def test_bytes_after_the_end_are_noticed(coded, extra):
     [
         (b"", FormatError, "not a .sqz file: it is empty"),
         (b"PK\x03\x04", container.ForeignError, "not a .sqz file: it does not begin with the .sqz mark"),
-        (b"\xf5S", TruncatedError, "the file ends too early: it was cut off, and its end is missing"),
-        (b"\xf5SQ\x05", FormatError, "format version 5 is unknown: decompress with a newer squeeze"),
-        (b"\xf5SQ\x01\xff\xff\xff\x7f", DamagedError, "the header's length is impossible: the file is damaged"),
-        (b"\xf5SQ\x01" + b"\xff" * 12, DamagedError, "a length in the file is impossible: the file is damaged"),
-        (b"\xf5SQ\x01\x02{}\x00\x00", DamagedError, "the header is damaged: its checksum differs"),
+        (b"\xf5\xac", TruncatedError, "the file ends too early: it was cut off, and its end is missing"),
+        (b"\xf5\xac\x05", FormatError, "form 5 of a stream is unknown: decompress with a newer squeeze"),
+        (b"\xf5\xac\x01\xff\xff\xff\x7f", DamagedError, "the header's length is impossible: the file is damaged"),
+        (b"\xf5\xac\x01" + b"\xff" * 12, DamagedError, "a length in the file is impossible: the file is damaged"),
+        (b"\xf5\xac\x01\x02{}\x00\x00", DamagedError, "the header is damaged: its checksum differs"),
         (
             header_with(numerics=9) + b"\x00",
             FormatError,
@@ -159,7 +159,7 @@ def test_malformed_files_have_a_sentence_each(data, error, message):
 
 def test_json_that_is_no_object_is_refused():
     for text in (b"[1]", b"{", b"\xff\xff", b"[" * 60_000):
-        body = container.MAGIC + bytes([container.FORMAT_VERSION]) + varint(len(text)) + text
+        body = container.MAGIC + bytes([container.LONG]) + varint(len(text)) + text
         with pytest.raises(DamagedError, match="the header is damaged: it is not"):
             squeeze.decompress(body + container.check16(body))
 

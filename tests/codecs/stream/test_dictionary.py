@@ -88,7 +88,7 @@ def test_a_file_is_what_was_learned(path, known):
 
 
 @pytest.mark.parametrize("name", inputs.EDGE_CASES)
-def test_any_content_comes_back_under_a_prior(name, known):
+def test_any_content_comes_back_under_a_dictionary(name, known):
     data = inputs.EDGE_CASES[name][:20_000]
     coded = squeeze.compress(data, dictionary=known)
     assert squeeze.decompress(coded, dictionary=known) == data
@@ -114,7 +114,7 @@ def test_a_short_record_of_a_table_is_not_tried_without_its_dictionary(tmp_path,
 def test_what_goes_without_the_dictionary_needs_none(known):
     data = inputs.machine_code(1_500)
     coded = squeeze.compress(data, dictionary=known)
-    assert "prior" not in read_index(io.BytesIO(coded))[0].header
+    assert "dictionary" not in read_index(io.BytesIO(coded))[0].header
     assert squeeze.decompress(coded) == data
 
 
@@ -123,7 +123,7 @@ def test_long_files_have_blocks_and_an_index(known):
     assert len(data) > container.MAX_SHORT
     coded = squeeze.compress(data, dictionary=known)
     (stream,) = read_index(io.BytesIO(coded))
-    assert (stream.short, stream.header["prior"]) == (False, known.identity[:32])
+    assert (stream.short, stream.header["dictionary"]) == (False, known.identity[:32])
     assert squeeze.decompress(coded, dictionary=known) == data
     with pytest.raises(DictionaryError, match=f"the file needs the dictionary {known.identity[:8]}: name it with -D"):
         squeeze.decompress(coded)
@@ -141,7 +141,7 @@ def test_blocks_and_threads_change_nothing(known, block_size):
     assert written[0] == written[1] == written[2]
 
 
-def test_executables_and_tables_have_priors_too():
+def test_executables_and_tables_have_dictionaries_too():
     for data in (inputs.machine_code(2_000), inputs.records(900)):
         half = len(data) // 48 * 24
         known = squeeze.train([data[:half]], level=4)
@@ -153,7 +153,6 @@ def test_executables_and_tables_have_priors_too():
 @pytest.mark.parametrize("level", [5, pytest.param(6, marks=pytest.mark.slow)])
 def test_levels_with_a_network(level):
     known = squeeze.train(SAMPLES[:20], level=level)
-    assert (known.numerics, known.learned.ssm) == (7, None)
     coded = squeeze.compress(RECORDS[0], dictionary=known)
     assert len(coded) < len(squeeze.compress(RECORDS[0], level))
     assert squeeze.decompress(coded, dictionary=known) == RECORDS[0]
@@ -178,7 +177,7 @@ def test_streams_of_all_forms_may_follow_each_other(known, short):
             assert squeeze.decompress(data, dictionary=known) == raw
             streams = read_index(io.BytesIO(data))
             assert [stream.short for stream in streams] == [part is not with_index for part in parts]
-            contents = {short: "prior", by_level: "text", with_index: "text"}
+            contents = {short: "dictionary", by_level: "text", with_index: "text"}
             assert [stream.blocks[0].content for stream in streams] == [contents[part] for part in parts]
             with squeeze.open(io.BytesIO(data), dictionary=known) as file:
                 file.seek(100)
@@ -188,7 +187,7 @@ def test_streams_of_all_forms_may_follow_each_other(known, short):
 def test_stored_records_are_read_in_part(known):
     data = inputs.random_bytes(500)
     coded = squeeze.compress(data, dictionary=known)
-    assert len(coded) == len(data) + SHORT_BYTES  # a payload length of 0 has one byte too
+    assert len(coded) == len(data) + 10  # a form, lengths of 2 and 1 bytes, and a checksum: without the dictionary
     with squeeze.open(io.BytesIO(coded), dictionary=known) as file:
         file.seek(300)
         assert file.read(10) == data[300:310]
@@ -213,10 +212,8 @@ def test_every_truncation_of_a_short_stream_is_named(known, short):
 
 
 def test_lengths_that_are_impossible_take_no_memory(known):
-    named = bytes.fromhex(known.identity)
-    for start, lengths in itertools.product(
-        (container.RECORD_MAGIC + named[:2], container.MAGIC + b"\x02" + named[:4]), (b"\xff\xff\x7f\x05", b"\x05\x06")
-    ):
+    start = container.short_header_bytes(4, False, known.identity, None)
+    for lengths in (b"\xff\xff\x7f\x05", b"\x05\x06"):
         with pytest.raises(DamagedError, match="a block's lengths are impossible"):
             squeeze.decompress(start + lengths + bytes(10), dictionary=known)
 
@@ -246,17 +243,16 @@ def test_salvage_of_short_streams(known, short):
     assert totals.damage == (f"bytes 0 to {size} are lost: their block is damaged",)
 
 
-def test_a_missing_or_wrong_prior_is_named(known, short):
+def test_a_missing_or_wrong_dictionary_is_named(known, short):
     other = squeeze.train(records(40, 9), level=4)
     with pytest.raises(DictionaryError) as caught:
         squeeze.decompress(short)
-    assert str(caught.value) == f"the file needs the dictionary {known.identity[:4]}: name it with -D"
+    needed, found = (container.record_identity(one.identity) for one in (known, other))
+    assert str(caught.value) == f"the file needs the dictionary {needed}: name it with -D"
     for read in (squeeze.decompress, lambda coded, **given: squeeze.open(io.BytesIO(coded), **given)):
         with pytest.raises(DictionaryError) as caught:
             read(short, dictionary=other)
-        assert (
-            str(caught.value) == f"the file needs the dictionary {known.identity[:4]}, and this is {other.identity[:4]}"
-        )
+        assert str(caught.value) == f"the file needs the dictionary {needed}, and this is {found}"
     with pytest.raises(DictionaryError):
         decompress_stream(io.BytesIO(short), None, salvage=True)
 
@@ -264,25 +260,14 @@ def test_a_missing_or_wrong_prior_is_named(known, short):
 def test_every_byte_around_a_record(known, short):
     named, checksum = bytes.fromhex(known.identity), xxhash.xxh3_64_intdigest(RECORDS[0]).to_bytes(8, "little")
     lengths = varint(len(RECORDS[0])) + varint(len(short) - SHORT_BYTES)
-    assert short[:SHORT_BYTES] == b"\xf5\xac" + named[:2] + lengths + checksum[:4]
-
-
-def test_the_first_form_of_short_streams_still_decodes(known, short):
-    """Format version 2, which named a dictionary by four bytes."""
-    first = b"\xf5SQ\x02" + bytes.fromhex(known.identity)[:4] + short[4:]
-    assert squeeze.decompress(first + short, dictionary=known) == RECORDS[0] * 2
-    assert [stream.header["prior"] for stream in read_index(io.BytesIO(first + short))] == [
-        known.identity[:8],
-        known.identity[:4],
-    ]
-    with pytest.raises(DictionaryError, match=f"the file needs the dictionary {known.identity[:8]}: name it with -D"):
-        squeeze.decompress(first)
+    marked = bytes([named[0] | 128, named[1]])
+    assert short[:SHORT_BYTES] == b"\xf5\xac" + marked + lengths + checksum[:4]
 
 
 def test_a_wrong_dictionary_with_the_right_beginning_gives_no_wrong_bytes(short):
-    """Two bytes of an identity name a dictionary among few. What another makes of a record has another checksum."""
+    """Fifteen bits of an identity name a dictionary among few. What another makes of a record has another checksum."""
     other = squeeze.train(records(40, 9), level=4)
-    named = short[:2] + bytes.fromhex(other.identity)[:2] + short[4:]
+    named = container.short_header_bytes(4, False, other.identity, None) + short[4:]
     for read in (squeeze.decompress, lambda coded, **given: squeeze.open(io.BytesIO(coded), **given).read()):
         with pytest.raises(DamagedError, match="a block's checksum differs: the file is damaged"):
             read(named, dictionary=other)
@@ -298,15 +283,6 @@ def test_a_pipe_that_gives_single_bytes(known, short):
     assert sink.getvalue() == RECORDS[0] * 2
 
 
-def test_the_older_names_still_work(known, short):
-    assert squeeze.Prior is squeeze.Dictionary and squeeze.PriorError is squeeze.DictionaryError
-    assert squeeze.compress(RECORDS[0], prior=known) == short
-    assert squeeze.decompress(short, prior=known) == RECORDS[0]
-    assert squeeze.open(io.BytesIO(short), prior=known).read() == RECORDS[0]
-    with pytest.raises(DictionaryError, match="`prior` is the older name of `dictionary`: give one of the two"):
-        squeeze.decompress(short, prior=known, dictionary=known)
-
-
 def test_a_dictionary_of_another_level(known):
     with pytest.raises(
         LevelError, match="the dictionary was trained for level 4: leave the level out, or train another"
@@ -315,13 +291,13 @@ def test_a_dictionary_of_another_level(known):
 
 
 @pytest.mark.parametrize("wanted", [7, "7f", None, ["a"]])
-def test_headers_that_name_no_possible_prior(wanted):
-    header = container.header_bytes({"level": 4, "numerics": 1, "prior": wanted})
+def test_headers_that_name_no_possible_dictionary(wanted):
+    header = container.header_bytes({"level": 4, "numerics": 1, "dictionary": wanted})
     with pytest.raises(FormatError, match="the file uses a level or parameter that this version lacks"):
         squeeze.decompress(header + b"\x00")
 
 
-def test_damaged_priors_are_refused(path):
+def test_damaged_dictionaries_are_refused(path):
     data = path.read_bytes()
     generator = np.random.default_rng(1)
     for position in [*range(60), *generator.integers(0, len(data), 60)]:
@@ -344,7 +320,7 @@ def forged(header, body=b""):
 
 HEADER = {
     **{"level": 4, "numerics": 1, "content": "text", "record": 0, "text": 0, "rows": 1, "apm_rows": 0},
-    **{"ssm_steps": 0, "ssm_second": 0, "parts": []},
+    **{"changes_network": 0, "parts": []},
 }
 
 
@@ -353,12 +329,18 @@ HEADER = {
     [
         *(b"[1]", b"{", b"\xff"),
         *({}, {**HEADER, "more": 1}, {**HEADER, "level": 3}, {**HEADER, "numerics": 2}, {**HEADER, "text": 1 << 30}),
-        *({**HEADER, "content": "table"}, {**HEADER, "content": ["text"]}, {**HEADER, "record": 9}, HEADER),
+        *(
+            {**HEADER, "changes_network": 1},
+            {**HEADER, "content": "table"},
+            {**HEADER, "content": ["text"]},
+            {**HEADER, "record": 9},
+            HEADER,
+        ),
         *({**HEADER, "parts": [5]}, {**HEADER, "parts": ["a"]}, {**HEADER, "parts": 3}, {**HEADER, "rows": 1 << 39}),
         {**HEADER, "parts": [0] * 14, "rows": 1 << 30},
     ],
 )
-def test_priors_that_make_no_sense_are_refused(header):
+def test_dictionaries_that_make_no_sense_are_refused(header):
     with pytest.raises(DictionaryError, match="not a dictionary that this version can use: train it anew"):
         squeeze.Dictionary.from_bytes(forged(header))
 
@@ -367,13 +349,13 @@ def test_priors_that_make_no_sense_are_refused(header):
     ("data", "message"),
     [
         (b"", "not a dictionary: it does not begin with the mark of .sqzp files"),
-        (b"\xf5SQ\x01" + bytes(30), "not a dictionary: it does not begin with the mark of .sqzp files"),
+        (b"\xf5\xac\x01" + bytes(30), "not a dictionary: it does not begin with the mark of .sqzp files"),
         (b"\xf5SP\x01", "the dictionary is damaged: its length is impossible"),
         (b"\xf5SP\x09" + bytes(30), "the dictionary's version 9 is unknown: use a newer squeeze, or train it anew"),
         (b"\xf5SP\x01" + bytes(30), "the dictionary is damaged: its checksum differs"),
     ],
 )
-def test_files_that_are_no_priors(data, message, tmp_path):
+def test_files_that_are_no_dictionaries(data, message, tmp_path):
     (tmp_path / "a.sqzp").write_bytes(data)
     with pytest.raises(DictionaryError) as caught:
         squeeze.compress(b"abc", dictionary=tmp_path / "a.sqzp")
@@ -397,4 +379,4 @@ def test_every_deep_level_takes_dictionaries():
     deep = {n for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset) and not row.text}
     assert {n for n, row in levels.LEVELS.items() if row.takes_dictionary} == deep
     for level in deep:
-        assert dictionary_file.preset_of(level, levels.LEVELS[level].numerics, container.Content("text"))
+        assert dictionary_file.preset_of(level, container.Content("text"))

@@ -7,7 +7,7 @@ import pytest
 import xxhash
 
 import squeeze
-from squeeze.codecs.stream import container, levels
+from squeeze.codecs.stream import container
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, DictionaryError, FormatError, TruncatedError
@@ -16,7 +16,7 @@ from tests.makers.streams import long
 
 FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
 TEXT = inputs.words(700)
-MOST_AROUND = 13  # bytes, where the raw ones are stored
+MOST_AROUND = 11  # bytes, where the raw ones are stored
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +33,17 @@ def test_every_byte_of_the_example_of_the_format():
 def test_every_byte_of_a_stored_one():
     raw = inputs.random_bytes(16)
     checksum = xxhash.xxh3_64_intdigest(raw).to_bytes(8, "little")[:4]
-    expected = b"\xf5SQ\x03" + bytes([7 << 4 | 3, len(raw), 0]) + checksum + raw
+    expected = b"\xf5\xac\x13" + bytes([len(raw), 0]) + checksum + raw
     assert squeeze.compress(raw) == expected
     assert squeeze.decompress(expected) == raw
 
 
 @pytest.mark.parametrize("level", range(1, 7))
-def test_the_level_and_its_numerics_version_are_one_byte(level):
+def test_the_level_is_part_of_the_form(level):
     coded = squeeze.compress(b"", level)
     (stream,) = read_index(io.BytesIO(coded))
-    assert coded[:4] == b"\xf5SQ\x03" and len(coded) == 11
-    assert stream.header == {"level": level, "numerics": levels.LEVELS[level].numerics}
+    assert coded[:3] == bytes([0xF5, 0xAC, 0x10 | level]) and len(coded) == 9
+    assert stream.header == {"level": level, "numerics": 1}
     assert squeeze.decompress(coded) == b""
 
 
@@ -85,7 +85,7 @@ def test_what_it_holds_is_told_without_decoding(data, content):
     (stream,) = read_index(io.BytesIO(coded))
     (block,) = stream.blocks
     assert (stream.short, stream.raw_size, stream.coded_size) == (True, len(data), len(coded))
-    assert (block.content, block.raw_length, block.coded_length) == (content, len(data), len(coded) - 5)
+    assert (block.content, block.raw_length, block.coded_length) == (content, len(data), len(coded) - 3)
     assert stream.checksum == block.checksum == xxhash.xxh3_64_intdigest(data) & 0xFFFFFFFF
     with squeeze.open(io.BytesIO(coded)) as file:
         assert (file.seek(100), file.read(50)) == (100, data[100:150])
@@ -95,19 +95,19 @@ def test_what_it_holds_is_told_without_decoding(data, content):
 def test_what_does_not_shrink_is_stored(size):
     data = inputs.random_bytes(size)
     lengths = 1 + (size > 127) + (size > 16_383)
-    assert len(squeeze.compress(data, 1)) == size + 10 + lengths <= size + MOST_AROUND
+    assert len(squeeze.compress(data, 1)) == size + 8 + lengths <= size + MOST_AROUND
 
 
 def test_what_hardly_shrinks_is_no_larger_than_stored():
     for count in range(60):
         data = inputs.words(count) + inputs.random_bytes(200, count)
-        assert len(squeeze.compress(data, 1)) <= len(data) + 12
+        assert len(squeeze.compress(data, 1)) <= len(data) + 10
 
 
-def test_it_saves_55_bytes(coded):
+def test_it_saves_56_bytes(coded):
     payload = read_index(io.BytesIO(coded))[0].blocks[0].payload_length
-    assert len(coded) == payload + 12
-    assert len(long(TEXT, 2)) == payload + 67
+    assert len(coded) == payload + 10
+    assert len(long(TEXT, 2)) == payload + 66
 
 
 def test_no_flipped_bit_gives_wrong_data(coded):
@@ -128,30 +128,36 @@ def test_every_truncation_is_named(coded):
             read_index(io.BytesIO(coded[:length]))
 
 
-@pytest.mark.parametrize("extra", [b"\x00", b"hello", b"\xf5SQ"])
+@pytest.mark.parametrize("extra", [b"\x00", b"hello", b"\xf5\xac"])
 def test_bytes_after_the_end_are_noticed(coded, extra):
     for read in (squeeze.decompress, lambda data: read_index(io.BytesIO(data))):
         with pytest.raises(FormatError):
             read(coded + extra)
 
 
-@pytest.mark.parametrize("named", [0x00, 0x10, 0x01, 0x18, 0x28, 0x1A, 0x21, 0x81, 0xFF])
+@pytest.mark.parametrize("named", [0x10, 0x17, 0x1A, 0x1F, 0x57])
 def test_a_level_that_it_cannot_have_is_refused(coded, named):
     """Levels 7 to 9 name a language model, for which there is no place."""
-    data = coded[:4] + bytes([named]) + coded[5:]
+    data = coded[:2] + bytes([named]) + coded[3:]
     for read in (squeeze.decompress, lambda data: squeeze.open(io.BytesIO(data))):
         with pytest.raises(FormatError, match=r"^the file uses a level or parameter that this version lacks"):
             read(data)
 
 
+@pytest.mark.parametrize("named", [0x31, 0x36, 0x78])
+def test_a_language_model_for_a_level_without_one_is_refused(coded, named):
+    with pytest.raises(FormatError, match=r"^the file uses a level or parameter that this version lacks"):
+        squeeze.decompress(coded[:2] + bytes([named]) + bytes(4) + coded[3:])
+
+
 @pytest.mark.parametrize("lengths", [b"\xff\xff\x7f\x05", b"\x05\x06", b"\x80\x80\x04\x00"])
 def test_lengths_that_are_impossible_take_no_memory(lengths):
     with pytest.raises(DamagedError, match="a block's lengths are impossible"):
-        squeeze.decompress(b"\xf5SQ\x03\x11" + lengths + bytes(10))
+        squeeze.decompress(b"\xf5\xac\x11" + lengths + bytes(10))
 
 
 def test_a_kind_of_content_that_is_unknown_is_refused(coded):
-    data = coded.replace(b"\x01" + coded[13:], b"\x77" + coded[13:])
+    data = coded.replace(b"\x01" + coded[11:], b"\x77" + coded[11:])
     assert data != coded
     for read in (squeeze.decompress, lambda data: read_index(io.BytesIO(data))):
         with pytest.raises(DamagedError, match="a block's kind of content is unknown"):

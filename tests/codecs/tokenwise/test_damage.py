@@ -57,6 +57,12 @@ def test_damaged_layouts(coded):
             assert outcome(damaged, 1 + at % 2) in (None, DATA)
 
 
+def _of(layout: tuple[int, ...]) -> bytes:
+    """A payload's layout without repeats, by entries, lanes, window and lengths."""
+    entries, count, *rest = layout
+    return b"".join(map(varint, (entries, 2 * count, *rest)))
+
+
 @pytest.mark.parametrize(
     "layout",
     [
@@ -65,7 +71,7 @@ def test_damaged_layouts(coded):
     ],
 )
 def test_impossible_layouts(folder, layout):
-    payload = b"\x01" + b"".join(map(varint, layout)) + bytes(50)
+    payload = b"\x01" + _of(layout) + bytes(50)
     with pytest.raises(squeeze.DamagedError):
         coding.decode_block(coding.Coded(container.TOKENWISE, payload), 1000, settings_of(folder, 1))
 
@@ -73,7 +79,7 @@ def test_impossible_layouts(folder, layout):
 @pytest.mark.parametrize("rest", [b"", b"\x00" * 30, b"\xff" * 30, inputs.random_bytes(400)])
 @pytest.mark.parametrize("layout", [(1, 1, 1), (9, 3, 1, 1, 2), (900, 1, 4), (900, 9, 1 << 13, *[100] * 8)])
 def test_payloads_of_nonsense_end(folder, layout, rest):
-    payload = b"\x01" + b"".join(map(varint, layout)) + rest
+    payload = b"\x01" + _of(layout) + rest
     for threads in (1, 2):
         block = coding.Coded(container.TOKENWISE, payload)
         try:

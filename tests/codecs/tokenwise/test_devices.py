@@ -155,7 +155,7 @@ def test_no_gpu_is_one_line(coded, folder, words, tmp_path, monkeypatch):
 
 
 def test_what_runs_on_no_gpu(folder, torch_here):
-    with pytest.raises(LevelError, match=r"lanes, window, batch and device belong to levels 7 to 9$"):
+    with pytest.raises(LevelError, match=r"lanes, window and device belong to levels 7 to 9$"):
         squeeze.compress(TEXT, 3, device="cuda")
     assert squeeze.compress(TEXT, 3, device="cpu") == squeeze.compress(TEXT, 3)
     with pytest.raises(

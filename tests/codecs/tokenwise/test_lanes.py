@@ -17,7 +17,6 @@ from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.tokenwise import lanes, prefill
-from squeeze.codecs.tokenwise.counting import HOST
 from squeeze.lm import models
 from tests.makers import inputs, tiny_models
 from tests.makers.tokenwise import DATA, TEXT, calm, codecs_of, preset
@@ -108,7 +107,7 @@ def test_groups_of_lanes_and_their_teams(folder, monkeypatch, count, threads, en
     monkeypatch.setattr(lanes, "team_of", noted)
     layout, payload = coded
     assert prefill.groups_of(model, count, threads) == encoding
-    assert lanes._groups(model, layout, threads) == decoding
+    assert prefill.groups_of(model, layout.lanes, threads, 8) == decoding
     assert lanes.encode(TEXT, model, chosen, threads) == coded
     assert lanes.decode(payload, layout, model, chosen, threads).tobytes() == TEXT
     assert sizes == [max(1, threads // len(groups)) for groups in (encoding, decoding) for _ in groups]
@@ -121,7 +120,7 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
         expected = lanes.encode(TEXT, model, preset(len(TEXT), count, 32))
         with monkeypatch.context() as patch:
             patch.setattr(prefill, "ROWS", rows)
-            patch.setattr(HOST, "rows", max(rows // 3, 1))
+            patch.setattr(prefill, "FREQUENCY_ROWS", max(rows // 3, 1))
             for threads in (1, 2):
                 assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
 
@@ -145,7 +144,7 @@ def test_text_goes_through_the_model(folder, only_tokenwise, level):
         assert codecs_of(coded) == ["tokenwise"]
         assert squeeze.compress(TEXT, level, model=folder, threads=2, block_size=size, verify=False) == coded
         header = read_index(io.BytesIO(coded))[0].header
-        assert header == {"level": level, "numerics": 7} | named
+        assert header == {"level": level, "numerics": 1} | named
     assert squeeze.decompress(coded, threads=2, model=folder) == squeeze.decompress(coded) == TEXT
 
 

@@ -56,7 +56,7 @@ def test_any_repeats_in_any_lanes_by_any_threads(folder, name):
         one, two = (lanes.encode(data, model, chosen, threads) for threads in (1, 2))
         assert one == two
         layout, payload = one
-        assert LaneLayout.read(io.BytesIO(layout.to_bytes()), len(data), with_repeats=True) == layout
+        assert LaneLayout.read(io.BytesIO(layout.to_bytes()), len(data)) == layout
         for threads in (1, 2):
             assert lanes.decode(payload, layout, model, chosen, threads).tobytes() == data
         for guessed in (data, data[: len(data) // 2] + data[len(data) // 3 :], b"", inputs.random_bytes(99)):
@@ -87,20 +87,17 @@ def test_repeats_cost_the_model_nothing(folder, monkeypatch):
     assert len(fed) <= feed.steps
 
 
-def test_what_does_not_repeat_is_coded_as_before(folder):
-    """Apart from one bit that says so."""
+def test_what_does_not_repeat_goes_through_the_model(folder):
     model, data = models.find(folder).network, TEXT[:1500]
-    chosen = preset(len(data), 3, 32)
-    before = lanes.encode(data, model, replace(chosen, repeats=False))
-    layout, payload = lanes.encode(data, model, chosen)
-    assert layout.repeats is False and payload == before[1] and replace(layout, repeats=None) == before[0]
+    layout, _ = lanes.encode(data, model, preset(len(data), 3, 32))
+    assert layout.repeats is False
 
 
 def test_a_feed_has_each_entry_once(folder):
     model, data = models.find(folder).network, CASES["odd places"]
     entries = model.encode(data)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
-    layout = LaneLayout.of(spelled, 5, 32, repeats=True)
+    layout = replace(LaneLayout.of(spelled, 5, 32), repeats=True)
     feed, _, ruled_out = _feed(model, data, layout)
     assert (ruled_out >= 0).any() and (ruled_out != entries)[ruled_out >= 0].all()
     for most in (1, 20, 300):
@@ -147,4 +144,4 @@ def test_too_many_lanes_have_no_repeats(folder):
     assert layout.lanes == MAX_LANES_WITH_REPEATS + 1 and layout.repeats is False
     forged = replace(layout, repeats=True).to_bytes()
     with pytest.raises(DamagedError, match="lanes are impossible"):
-        LaneLayout.read(io.BytesIO(forged), len(data), with_repeats=True)
+        LaneLayout.read(io.BytesIO(forged), len(data))

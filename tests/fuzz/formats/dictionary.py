@@ -11,7 +11,7 @@ import xxhash
 
 import squeeze
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.dictionary_file import MAGIC, VERSION, WITH_NETWORK
+from squeeze.codecs.stream.dictionary_file import MAGIC, VERSION
 from squeeze.codecs.varint import varint
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
@@ -19,7 +19,7 @@ from tests.fuzz.limited import limited
 from tests.fuzz.streams import compile_levels
 from tests.makers import inputs
 
-_WITH_NETWORK = Path(__file__).parents[2] / "golden" / "dictionary.5.numerics2.sqzp"
+_WITH_NETWORK = Path(__file__).parents[2] / "golden" / "dictionary.5.network.sqzp"
 _RAW = inputs.words(150, seed=5)
 
 
@@ -70,12 +70,12 @@ class Dictionary:
     def _rebuilt(self, data: bytes, random: Random) -> bytes:
         """Another header or other parts, the checksum of which is right again."""
         header, parts = _parsed(data)
-        at, version = random.randrange(len(parts)), data[len(MAGIC)]
+        at = random.randrange(len(parts))
         if random.random() < 0.05:
-            version = VERSION + WITH_NETWORK - version
+            header["changes_network"] = 1 - header["changes_network"]
         match random.randrange(5):
             case 0 | 1:
-                return _built(mutations.mutated(header, random), parts, version)
+                return _built(mutations.mutated(header, random), parts)
             case 2:
                 parts[at] = mutations.damaged(parts[at], random)
             case 3:
@@ -85,7 +85,7 @@ class Dictionary:
                 other = random.choice(_parsed(random.choice(self.samples)[0])[1])
                 parts[at : at + random.randrange(2)] = random.choice(([], [other], [other, other]))
         header["parts"] = [len(part) for part in parts]
-        return _built(header, parts, version)
+        return _built(header, parts)
 
     def read(self, case: Case, folder: Path) -> str:
         if case.whole:
@@ -100,7 +100,7 @@ class Dictionary:
             return TRUE
         stream = case.stream
         if case.way == "stream":  # as if it named the changed dictionary
-            stream = container.short_header_bytes(0, 0, known.identity, None) + stream[_header(stream).size :]
+            stream = container.short_header_bytes(0, False, known.identity, None) + stream[_header(stream).size :]
         return _proved(limited(squeeze.decompress, stream, dictionary=known), case)
 
 
@@ -138,9 +138,9 @@ def _parsed(data: bytes) -> tuple[Any, list[bytes]]:
     return header, parts
 
 
-def _built(header: Any, parts: list[bytes], version: int) -> bytes:
+def _built(header: Any, parts: list[bytes]) -> bytes:
     text = mutations.to_json(header, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    body = MAGIC + bytes([version]) + varint(len(text)) + text + b"".join(parts)
+    body = MAGIC + bytes([VERSION]) + varint(len(text)) + text + b"".join(parts)
     return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 

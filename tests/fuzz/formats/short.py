@@ -22,16 +22,12 @@ from tests.fuzz.streams import compile_levels
 from tests.makers import inputs
 from tests.makers.streams import long
 
-_GOLDEN = Path(__file__).parents[2] / "golden"
-_BY_LEVEL = container.MAGIC + bytes([container.SHORT_BY_LEVEL])
-_BY_DICTIONARY = container.MAGIC + bytes([container.SHORT_BY_DICTIONARY])
-
 
 @dataclass
 class _Short:
     """A short stream taken apart."""
 
-    header: bytes  # what stands before the lengths: level and numerics version, or a dictionary's digits
+    header: bytes  # what stands before the lengths: the form, or a dictionary's digits
     raw_length: int
     payload_length: int  # 0: stored
     checksum: int
@@ -39,7 +35,7 @@ class _Short:
 
     @property
     def names_dictionary(self) -> bool:
-        return not self.header.startswith(_BY_LEVEL)
+        return bool(self.header[len(container.MAGIC)] & container.RECORD)
 
     def to_bytes(self) -> bytes:
         lengths = varint(self.raw_length) + varint(self.payload_length)
@@ -52,8 +48,6 @@ class Short(Sqz):
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.model = name, None
         compile_levels()
-        for earlier in _GOLDEN.glob("[wr]*.[56].numerics1.sqz"):
-            squeeze.decompress(earlier.read_bytes(), threads=1)  # compiles what they need
         samples = [inputs.words(400, seed=seed) for seed in range(6)]
         self.dictionary = squeeze.train(samples, level=4, text_size=600, learn_size=1_000)
         text, noise, table = inputs.words(700), inputs.random_bytes(90), inputs.records(30)
@@ -80,14 +74,14 @@ class Short(Sqz):
         return mutations.damaged(data, random) if random.random() < 0.1 else data
 
     def _header(self, short: _Short, random: Random) -> None:
-        """Another level, or other digits of the dictionary, in a record's form or in the older one of four."""
+        """Another form, or other digits of the dictionary."""
         if not short.names_dictionary or random.random() < 0.2:
-            named = random.choice((random.randrange(256), random.choice((1, 2)) << 4 | random.randrange(1, 10)))
-            short.header = _BY_LEVEL + bytes([named])
+            bare = random.choice((0, container.BARE))
+            form = random.choice((random.randrange(256), container.SHORT | bare | random.randrange(1, 10)))
+            short.header = container.MAGIC + bytes([form])
             return
         assert self.dictionary
-        if random.random() < 0.5:
-            short.header = _BY_DICTIONARY + bytes.fromhex(self.dictionary.identity)[:4]
+        short.header = container.short_header_bytes(4, False, self.dictionary.identity, None)
         if random.random() < 0.3:
             short.header = short.header[:-2] + mutations.damaged(short.header[-2:], random)
 
