@@ -113,11 +113,9 @@ def run(case: Case, saved: Path, tokens: int, device: str, threads: int) -> dict
     torch.set_num_threads(threads or torch.get_num_threads())
     warm_up(device)
     watch = Watch(device)
-    config = transformers.AutoConfig.from_pretrained(case.path)
-    if hasattr(config, "quantization_config"):
-        config.quantization_config |= {"resident": case.resident, "product": case.product}
     load = transformers.AutoModelForCausalLM.from_pretrained
-    model = load(case.path, config=config, dtype=case.dtype, device_map=device).eval()
+    with integration.load_options(resident=case.resident, product=case.product):
+        model = load(case.path, dtype=case.dtype, device_map=device).eval()
     loaded = watch.now() - watch.start
     ids = torch.arange(1, 1 + _PROMPT, device=device)[None]
     model.generate(ids, max_new_tokens=2, pad_token_id=0)  # compiled code comes from the disk

@@ -11,8 +11,9 @@ from typing import Any
 from squeeze.checkpoint.guard import unguarded
 from squeeze.errors import FormatError, printable
 from squeeze.system.json_object import read_object
+from squeeze.system.names import component
 
-__all__ = ["CONFIG", "check_config", "check_layers", "read_config"]
+__all__ = ["CONFIG", "check_config", "check_description", "check_layers", "read_config"]
 
 CONFIG = "config.json"
 _MANY = 1 << 31
@@ -46,6 +47,7 @@ _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _MOST_EXPERTS = 1 << 17  # in all layers
 _TYPES = re.compile(r"(torch\.)?(auto|float(8_\w+|16|32|64)?|bfloat16|half|double|u?int(8|16|32|64)|bool)", re.ASCII)
+_OF_CALLERS = ("base_folder", "resident", "product", "check", "large_share")  # integrations/load_options.py
 _FETCHED = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 
 
@@ -60,8 +62,23 @@ def read_config(folder: Path) -> dict[str, Any]:
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
     if described := config.get("quantization_config"):
-        config["quantization_config"] = unguarded(described)
+        config["quantization_config"] = described = unguarded(described)
+        try:
+            if str(described.get("quant_method")).startswith("squeeze"):
+                check_description(described)
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
     return config
+
+
+def check_description(described: Mapping[str, Any]) -> None:
+    """Raises FormatError for a `quantization_config` that says what only the caller may say."""
+    for key in _OF_CALLERS:
+        if key in described:
+            raise FormatError(
+                f"quantization_config: {key} is for the caller to say, and never read from a file: delete it there, "
+                "and use load_options"
+            )
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -79,6 +96,8 @@ def check_config(config: Mapping[str, Any]) -> None:
             _check_type(key, value)
         elif key in _FETCHED and not _is_named(value):
             raise _wrong(key, value, "is code from elsewhere, which is never run")
+        elif key == "transformers_weights" and value is not None:  # the file that transformers opens
+            component(value)
         if key.endswith("_config") and isinstance(value, dict):
             check_config(value)
     if "configuration_files" in config:

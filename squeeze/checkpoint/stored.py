@@ -6,6 +6,7 @@ Which forms there are is integrations/forms.py's.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -57,8 +58,9 @@ class StoredForm(ABC):
         """Raises FormatError for a `quantization_config` that this version cannot read."""
 
     @abstractmethod
-    def open(self, checkpoint: Checkpoint) -> Stored | None:
-        """The weights of a folder that are in this form; None where none is. Raises FormatError for a newer version."""
+    def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
+        """Return the weights of a folder that are in this form; None if there are none. base: where the caller says
+        that the base of a difference is. Raises FormatError for a newer version."""
 
     @abstractmethod
     def weight(self, module: str, leaves: Leaves) -> Expandable:

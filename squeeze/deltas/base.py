@@ -15,6 +15,7 @@ from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError, 
 from squeeze.packing.base import Base
 from squeeze.packing.beside import Hashes
 from squeeze.packing.load import torch_dtype
+from squeeze.system import names
 from squeeze.system.limits import Limits
 
 __all__ = ["BaseWeights", "is_transposed"]
@@ -37,14 +38,14 @@ class BaseWeights:
         return cls(base)
 
     @classmethod
-    def of(cls, folder: Path, described: Mapping[str, Any]) -> "BaseWeights":
-        """The base of a folder, by its `quantization_config`: the one at `base_folder`, which a caller adds to it; else
-        beside the folder, the checkpoint of the same name, or a packed one with the same hash.
+    def of(cls, folder: Path, described: Mapping[str, Any], given: Path | str | None = None) -> "BaseWeights":
+        """Open the base that the `quantization_config` of a folder tells of.
 
-        Raises SqueezeError where there is none, or it is another.
+        given: where the caller says that it is. By default it is looked for beside the folder: the checkpoint of the
+        same name, or a packed one with the same hash. Raises SqueezeError if there is none, or it is another one.
         """
         name, hashes = _named(folder, described)
-        given, beside = described.get("base_folder"), folder.resolve().parent / name
+        beside = folder.resolve().parent / name
         if given is None and not beside.exists():
             packed = Base.beside(folder, {hashes}, Limits())
             if packed is None:
@@ -128,7 +129,9 @@ def _named(folder: Path, described: Mapping[str, Any]) -> tuple[str, Hashes]:
     """The name and the hashes of the base. Raises DamagedError where they cannot be."""
     base = described.get("base")
     name, hashes = (base.get("name"), base.get("sha256")) if isinstance(base, dict) else (None, None)
-    is_name = isinstance(name, str) and name.isprintable() and Path(name).name == name
-    if not is_name or not isinstance(hashes, list) or not hashes or not all(isinstance(one, str) for one in hashes):
+    if not isinstance(hashes, list) or not hashes or not all(isinstance(one, str) for one in hashes):
         raise DamagedError(f"{folder / CONFIG}: does not say what base it is the difference from")
-    return str(name), tuple(hashes)
+    try:
+        return names.component(name), tuple(hashes)
+    except FormatError as error:
+        raise DamagedError(f"{folder / CONFIG}: the base of the difference: {error}") from None

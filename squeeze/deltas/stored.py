@@ -4,6 +4,7 @@ A module has the tensors that prune/sparse24.py makes of its difference. docs/fo
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,15 +38,15 @@ class DeltaForm(StoredForm):
             version = printable(repr(described.get("version")))
             raise FormatError(f"version {version} of differences from a base is unknown: use a newer squeeze")
 
-    def open(self, checkpoint: Checkpoint) -> Stored | None:
+    def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
         described = checkpoint.config.get("quantization_config")
         if not isinstance(described, dict) or described.get("quant_method") != METHOD:
             return None
         self.check(described)
-        base, dtype = BaseWeights.of(checkpoint.folder, described), dtype_named(described.get("dtype"))
+        weights, dtype = BaseWeights.of(checkpoint.folder, described, base), dtype_named(described.get("dtype"))
 
         def weight(module: str, tensors: dict[str, torch.Tensor]) -> DeltaTensor:
-            delta, matrix = _FORMAT.weight(module, tensors), base.matrix(module, described)
+            delta, matrix = _FORMAT.weight(module, tensors), weights.matrix(module, described)
             if delta.shape != tuple(matrix.shape):
                 raise FormatError(
                     f"{module}: a difference of shape {list(delta.shape)} is not one from {list(matrix.shape)}"

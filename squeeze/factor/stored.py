@@ -1,6 +1,7 @@
 """Factorised weights as a stored form: layers that multiply by the factors, and dense weights."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class FactorizedForm(StoredForm):
             words = f"version {printable(repr(version))} of squeeze's factorised folders"
             raise FormatError(f"{words} is unknown: use a newer squeeze")
 
-    def open(self, checkpoint: Checkpoint) -> Stored | None:
+    def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
         config = checkpoint.config.get("quantization_config")
         if not isinstance(config, dict) or config.get("quant_method") != METHOD:
             return None

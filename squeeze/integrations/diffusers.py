@@ -21,12 +21,13 @@ from diffusers.quantizers.quantization_config import QuantizationConfigMixin
 from torch import nn
 
 import squeeze.integrations.transformers  # noqa: F401  for the text encoders
+from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.stored import dtype_named
-from squeeze.integrations.packed import LARGE_SHARE, PRODUCTS, Payloads, memory_of
-from squeeze.options.option import size_of
+from squeeze.integrations.load_options import current, load_options
+from squeeze.integrations.packed import Payloads, memory_of
 from squeeze.packing.folder import METHOD
 
-__all__ = ["SqueezeConfig", "SqueezeQuantizer", "memory_of"]
+__all__ = ["SqueezeConfig", "SqueezeQuantizer", "load_options", "memory_of"]
 
 
 class _Method(StrEnum):
@@ -38,32 +39,16 @@ class _Method(StrEnum):
 class SqueezeConfig(QuantizationConfigMixin):
     """The `quantization_config` of a packed model of diffusers.
 
-    dtype: that of most weights, for whoever names none. large_share: a linear weight of more than 1 / large_share of
-    the model's bytes is decoded some rows at a time; 0 decodes every one whole. resident: bytes, or a text such as
-    "2G", of large weights that are decoded once and kept. product: "exact", or "fused", which multiplies weights while
-    it decodes them, in float32. base_folder: of differences (`squeeze pack --base`), the base, packed or not, which is
-    looked for beside the folder where none is named. check: every weight that stays coded is decoded once when the
-    model is loaded, and compared with its checksum; False leaves that out, for a folder that `squeeze verify` has just
-    been through.
+    How the caller wants it loaded is not in it: see `load_options`.
+
+    Args:
+        dtype: the type of most weights, for a caller who names none.
     """
 
-    def __init__(
-        self,
-        dtype: str | None = None,
-        large_share: int = LARGE_SHARE,
-        resident: int | str = 0,
-        product: str = PRODUCTS[0],
-        base_folder: str | None = None,
-        check: bool = True,
-        **ignored: Any,
-    ):
+    def __init__(self, dtype: str | None = None, **ignored: Any):
+        check_description(ignored)
         self.quant_method = _Method.SQUEEZE  # type: ignore[assignment]
         self.dtype = dtype
-        self.large_share = large_share
-        self.resident = size_of(resident) if isinstance(resident, str) else resident
-        self.product = product
-        self.base_folder = base_folder
-        self.check = check
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Diffusers prints a config by this, which its own base class lacks."""
@@ -85,9 +70,7 @@ class SqueezeQuantizer(DiffusersQuantizer):
 
     def maybe_update_loaded_keys(self, loaded_keys: list[str], checkpoint_files: list[str]) -> list[str]:
         """Diffusers tells here, and nowhere else, which files it reads."""
-        config, files = self.config, [str(file) for file in checkpoint_files]
-        options = config.large_share, config.resident, config.product, config.base_folder
-        self.payloads = Payloads(files, *options, check=config.check)
+        self.payloads = Payloads([str(file) for file in checkpoint_files], current())
         return loaded_keys
 
     def _process_model_before_weight_loading(

@@ -1,5 +1,7 @@
 """Every form of stored weights, by the `quant_method` of its folders."""
 
+from pathlib import Path
+
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.stored import Stored, StoredForm
 from squeeze.deltas.stored import DeltaForm
@@ -16,13 +18,16 @@ FORMS: dict[str, StoredForm] = {
 }
 
 
-def open_stored(checkpoint: Checkpoint) -> Stored:
-    """The weights of a folder that are not dense: in the form that its config.json names, or, of other tools' folders,
-    in the first form that knows them. Raises FormatError where none does."""
+def open_stored(checkpoint: Checkpoint, base: Path | str | None = None) -> Stored:
+    """Return the weights of a folder that are not dense: in the form that its config.json names, or, for folders of
+    other tools, in the first form that knows them.
+
+    base: where the caller says that the base of a difference is. Raises FormatError if no form knows them.
+    """
     described = checkpoint.config.get("quantization_config")
     named = FORMS.get(str(described.get("quant_method"))) if isinstance(described, dict) else None
     for form in (named,) if named else FORMS.values():
-        stored = form.open(checkpoint)
+        stored = form.open(checkpoint, base)
         if stored is not None and stored.modules:
             return stored
     raise FormatError(f"{checkpoint.folder}: its weights are dense, or stored in a form that squeeze does not know")

@@ -24,6 +24,7 @@ from squeeze.engine.experts import is_expert
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.integrations import gguf
 from squeeze.integrations.forms import FORMS
+from squeeze.integrations.load_options import PRODUCTS, load_options
 from squeeze.packing.beside import packed_files
 from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
@@ -44,7 +45,7 @@ def load_model(
     dequantised. dtype: None for float32 on a CPU, else, and for what transformers dequantises, the folder's own.
     resident: of a packed folder, bytes of weights that are decoded once and kept. base: of a folder of `squeeze delta`
     or `pack --base`; without, it is looked for beside it. product: of a packed folder, "exact" or "fused", as
-    SqueezeConfig has it.
+    load_options has it.
 
     Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where there are experts or the package is missing,
     are read by our own code. Packed ones of others' forms are restored to a scratch folder first. Raises ModelError
@@ -78,12 +79,11 @@ def load_model(
         turned.register()
     dequantised = method is not None and method.removeprefix(f"{METHODS[0]}+") in CONVERTED
     kind = dtype or (torch.float32 if device == "cpu" and not dequantised else None)
-    with explained(folder):
+    options = load_options(base=base, resident=resident or 0, product=product or PRODUCTS[0])
+    with explained(folder), options:
         if method in ("gptq", "awq", "bitsandbytes") or (method == "compressed-tensors" and _read_here(checkpoint)):
             return quantised.load(folder, kind).to(device)
-        told = {"resident": resident, "product": product, "base_folder": None if base is None else str(base)}
-        said = {name: value for name, value in told.items() if value is not None}
-        return _loaded(checkpoint, kind, said).to(device).eval()
+        return _loaded(checkpoint, kind).to(device).eval()
 
 
 def _from_scratch(folder: Path, base: Path | str | None, dtype: torch.dtype | None, device: str) -> nn.Module:
@@ -106,14 +106,11 @@ def _read_here(checkpoint: Checkpoint) -> bool:
     return any(is_expert(name) and name.endswith(".weight_scale") for name in checkpoint.files)
 
 
-def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, said: dict[str, Any]) -> nn.Module:
-    """said: what the configuration of the folder is to say besides."""
+def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     folder, config = checkpoint.folder, load_config(checkpoint.folder)
     check_size(empty_model(config), checkpoint, _differences(folder))
-    if said:
-        config.quantization_config |= said
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
     )

@@ -25,6 +25,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.guard import guarded, unguarded
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named, expanded
@@ -34,7 +35,8 @@ from squeeze.deltas.stored import DeltaForm
 from squeeze.errors import FormatError
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.fused_experts import converters
-from squeeze.integrations.packed import PRODUCTS, Payloads, is_packed
+from squeeze.integrations.load_options import current
+from squeeze.integrations.packed import Payloads, is_packed
 from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
 
@@ -50,9 +52,7 @@ class Description(QuantizationConfigMixin):
 
     def __init__(self, **described: Any):
         self.quant_method = self.method  # type: ignore[assignment]
-        self.resident = described.pop("resident", 0)  # of a packed folder, as the next two
-        self.product = described.pop("product", PRODUCTS[0])
-        self.check = described.pop("check", True)
+        check_description(described)
         self.described = {key: value for key, value in described.items() if key != "quant_method"}
         self.dtype = described.get("dtype")
 
@@ -109,11 +109,8 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     ) -> None:
         self.form.check(self.quantization_config.to_dict())
         files = checkpoint_files or []
-        config: Any = self.quantization_config
         if is_packed(files):
-            base = self.base.base if self.base else config.described.get("base_folder")
-            options = {"resident": config.resident, "product": config.product, "check": config.check}
-            self.payloads = Payloads(files, base=base, **options)
+            self.payloads = Payloads(files, current(), self.base.base if self.base else None)
         infos = self._infos(files)
         self.names = list(infos)
         stored = leaves_of(self.form, infos)
@@ -191,7 +188,7 @@ class DeltaLoader(Loader):
     ) -> None:
         described = self.quantization_config.to_dict()
         self.form.check(described)
-        self.base = BaseWeights.of(Path((checkpoint_files or [""])[0]).parent, described)
+        self.base = BaseWeights.of(Path((checkpoint_files or [""])[0]).parent, described, current().base)
         super()._process_model_before_weight_loading(model, checkpoint_files, **kwargs)
 
     def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:

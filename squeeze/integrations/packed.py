@@ -18,11 +18,12 @@ from transformers.core_model_loading import WeightConverter, WeightTransform
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
-from squeeze.errors import FormatError, OptionError, SqueezeError, escaped, printable
+from squeeze.errors import FormatError, SqueezeError, escaped
 from squeeze.integrations.checking import compare_coded
 from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, CodedLinear, ResidentLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
+from squeeze.integrations.load_options import LoadOptions
 from squeeze.integrations.places import Place, Stored, decoded, merged
 from squeeze.packing import container
 from squeeze.packing.base import Base
@@ -32,10 +33,8 @@ from squeeze.system.limits import Limits
 from squeeze.system.mapped import MappedFiles
 from squeeze.system.memory import trim
 
-__all__ = ["LARGE_SHARE", "PRODUCTS", "Payloads", "is_packed", "memory_of"]
+__all__ = ["Payloads", "is_packed", "memory_of"]
 
-PRODUCTS = ("exact", "fused")  # torch's, of the decoded weight, or our own while it is decoded
-LARGE_SHARE = 16  # a linear weight of more than this part of the model is decoded some rows at a time
 _BLOCK_SHARE = 8  # a block of more than this part of the model is decoded layer by layer
 _LEAST_PIECE = 1 << 20  # bytes
 _LINEAR, _EXPERTS, _EMBEDDING, _NEVER = range(4)  # as what a tensor stays coded, that first which is used most
@@ -52,25 +51,16 @@ def is_packed(files: list[str]) -> bool:
 class Payloads:
     """The payloads of packed files on their way into a model."""
 
-    def __init__(
-        self,
-        files: list[str],
-        share: int = LARGE_SHARE,
-        resident: int = 0,
-        product: str = PRODUCTS[0],
-        base: Base | Path | str | None = None,
-        check: bool = True,
-    ) -> None:
-        """share: a linear weight of more than 1 / share of the model's bytes is decoded some rows at a time; 0 decodes
-        every one whole. resident: bytes of weights that are decoded once and kept, of those that could stay coded.
-        product: one of PRODUCTS. base: that of differences, which are decoded once, as tensors of level archive are; it
-        is found beside the packed folder where none is named. check: what stays coded, and what is decoded on another
-        device, is compared with its checksum, as all else is. Raises FormatError where the files are not packed,
-        OptionError for another product, SqueezeError where the base is missing, another, or named and not needed."""
-        if product not in PRODUCTS:
-            raise OptionError(f"no product {printable(repr(product))}: choose from {', '.join(PRODUCTS)}")
-        self.stored, self.share, self.resident, self.product = _stored(files, base), share, resident, product
-        self.check = check
+    def __init__(self, files: list[str], options: LoadOptions, base: Base | None = None) -> None:
+        """Read the headers of packed files.
+
+        base: of differences, if it is open already; by default the one that the options name, or one beside the packed
+        folder. Differences are decoded once, as tensors of level archive are. Raises FormatError if the files are not
+        packed, and SqueezeError if the base is missing, another one, or named and not needed.
+        """
+        self.stored = _stored(files, base or options.base)
+        self.share, self.resident, self.product = options.large_share, options.resident, options.product
+        self.check = options.check
         self.places: dict[str, Place] = {}
         self._converted: dict[str, tuple[Destination, torch.dtype]] = {}
         self._error: SqueezeError | None = None

@@ -32,18 +32,21 @@ from transformers.quantizers.auto import (
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.stored import dtype_named
+from squeeze.errors import FormatError, printable
 from squeeze.integrations import loading, restoring, turned
 from squeeze.integrations.coded import CodedEmbedding, CodedLinear
-from squeeze.integrations.packed import LARGE_SHARE, PRODUCTS, Payloads, memory_of
-from squeeze.options.option import size_of
-from squeeze.packing.folder import METHOD, METHODS
+from squeeze.integrations.load_options import current, load_options
+from squeeze.integrations.packed import Payloads, memory_of
+from squeeze.packing.folder import CONVERTED, METHOD, METHODS
 
 __all__ = [
     "CodedEmbedding",
     "CodedLinear",
     "SqueezeConfig",
     "SqueezeQuantizer",
+    "load_options",
     "memory_of",
 ]
 
@@ -56,36 +59,25 @@ if find_spec("compressed_tensors"):
 class SqueezeConfig(QuantizationConfigMixin):
     """The `quantization_config` of a packed folder.
 
-    dtype: that of most weights, for models whose config names none. large_share: a linear weight of more
-    than 1 / large_share of the model's bytes is decoded some rows at a time; 0 decodes every one whole. resident:
-    bytes, or a text such as "2G", of large weights that are decoded once and kept. product: "exact", or "fused", which
-    multiplies weights while it decodes them, in float32. base_folder: of differences (`squeeze pack --base`), the base,
-    packed or not, which is looked for beside the folder where none is named. check: every weight that stays coded is
-    decoded once when the model is loaded, and compared with its checksum; False leaves that out, for a folder that
-    `squeeze verify` has just been through. quantization: the `quantization_config` of what was packed, where that was
-    quantised in a form that transformers itself reads.
+    How the caller wants it loaded is not in it: see `load_options`.
+
+    Args:
+        dtype: the type of most weights, for models whose config names none.
+        quantization: the `quantization_config` of the original, if that was quantised in a form that transformers
+            itself reads.
     """
 
     def __init__(
         self,
         dtype: str | None = None,
-        large_share: int = LARGE_SHARE,
-        resident: int | str = 0,
-        product: str = PRODUCTS[0],
-        base_folder: str | None = None,
         quant_method: str = METHOD,
         quantization: dict[str, Any] | None = None,
-        check: bool = True,
         **ignored: Any,
     ):
+        check_description(ignored)
         self.quant_method = quant_method  # type: ignore[assignment]
         self.dtype = dtype
-        self.large_share = large_share
-        self.resident = size_of(resident) if isinstance(resident, str) else resident
-        self.product = product
-        self.base_folder = base_folder
         self.quantization = quantization
-        self.check = check
 
 
 class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
@@ -103,8 +95,12 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
         self.config = quantization_config
         self.theirs: Any = None
         if stored := quantization_config.quantization:
-            config: Any = AUTO_QUANTIZATION_CONFIG_MAPPING[stored["quant_method"]]
-            self.theirs = AUTO_QUANTIZER_MAPPING[stored["quant_method"]](config.from_dict(stored), pre_quantized=True)
+            method = stored.get("quant_method") if isinstance(stored, dict) else None
+            if method not in CONVERTED:
+                expected = " or ".join(CONVERTED)
+                raise FormatError(f"expected {expected} in a packed folder, got {printable(repr(method))}")
+            config: Any = AUTO_QUANTIZATION_CONFIG_MAPPING[method]
+            self.theirs = AUTO_QUANTIZER_MAPPING[method](config.from_dict(stored), pre_quantized=True)
 
     def validate_environment(self, *args: Any, **kwargs: Any) -> None:
         if self.theirs:
@@ -121,9 +117,7 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     def _process_model_before_weight_loading(
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
-        config = self.config
-        options = config.large_share, config.resident, config.product, config.base_folder
-        self.payloads = Payloads(checkpoint_files or [], *options, check=config.check)
+        self.payloads = Payloads(checkpoint_files or [], current())
         if self.theirs:
             self.theirs._process_model_before_weight_loading(model, checkpoint_files=checkpoint_files, **kwargs)
 

@@ -4,6 +4,7 @@ The latter are sparse-24-bitmask and marlin-24, which compressed-tensors wrote a
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class SparseForm(StoredForm):
     def check(self, described: Mapping[str, Any]) -> None:
         _FORMAT.check(described)
 
-    def open(self, checkpoint: Checkpoint) -> Stored | None:
+    def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
         modules = _modules(checkpoint.files)
         if not modules:
             return None

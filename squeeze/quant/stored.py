@@ -1,6 +1,7 @@
 """Quantised weights as a stored form: layers for our own format, dense weights for every format."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class QuantizedForm(StoredForm):
     def check(self, described: Mapping[str, Any]) -> None:
         _FORMAT.spec(described)
 
-    def open(self, checkpoint: Checkpoint) -> Stored | None:
+    def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
         if not isinstance(checkpoint.config.get("quantization_config"), dict):
             return None
         check_still(checkpoint.config["quantization_config"], checkpoint.folder)

@@ -54,14 +54,16 @@ def densify(
     checkpoint = Checkpoint.open(source)
     folder.check_target(source, target, overwrite)
     limits = limits or Limits()
-    with _prepared(checkpoint, target, base, limits) as prepared:
-        return _densified(source, prepared, target, overwrite, limits)
+    with _prepared(checkpoint, target, base, limits) as (prepared, found):
+        return _densified(source, prepared, target, overwrite, limits, found)
 
 
 @contextmanager
-def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None, limits: Limits) -> Iterator[Checkpoint]:
-    """A checkpoint, unpacked beside `target` meanwhile if it is packed, whose configuration says where the base is that
-    it is the difference from."""
+def _prepared(
+    checkpoint: Checkpoint, target: Path, base: Path | str | None, limits: Limits
+) -> Iterator[tuple[Checkpoint, Path | str | None]]:
+    """A checkpoint, unpacked beside `target` meanwhile if it is packed, and the base of `squeeze delta` that it is the
+    difference from."""
     source, described = checkpoint.folder, checkpoint.config.get("quantization_config") or {}
     is_delta = described.get("quant_method") == DeltaForm.method
     differs = any(packed.description.base for packed in packed_files(source, limits))
@@ -74,15 +76,15 @@ def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None, lim
             unpacked = stack.enter_context(scratch_folder(target)) / "unpacked"
             unpack(source, unpacked, base=base if differs else None, limits=limits)
             checkpoint = Checkpoint.open(unpacked)
-        if is_delta:
-            checkpoint.config["quantization_config"]["base_folder"] = str(base)
-        yield checkpoint
+        yield checkpoint, base if is_delta else None
 
 
-def _densified(source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool, limits: Limits) -> int:
-    """The bytes of the tensors written. source: the folder that is spoken of."""
+def _densified(
+    source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool, limits: Limits, base: Path | str | None
+) -> int:
+    """Write the dense folder; the bytes of its tensors. source: the folder that messages name."""
     model = dense_model(checkpoint.folder)
-    tensors = _tensors(checkpoint, source, model, limits)
+    tensors = _tensors(checkpoint, source, model, limits, base)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
     with work_folder(target, "densifying", {"source": stamps(source)}, False) as work:
         parts, content = Parts(work), work / folder.CONTENT
@@ -102,14 +104,16 @@ def _densified(source: Path, checkpoint: Checkpoint, target: Path, overwrite: bo
     return size
 
 
-def _tensors(checkpoint: Checkpoint, source: Path, model: nn.Module, limits: Limits) -> dict[str, Load]:
+def _tensors(
+    checkpoint: Checkpoint, source: Path, model: nn.Module, limits: Limits, base: Path | str | None
+) -> dict[str, Load]:
     """What loads each dense tensor. Raises FormatError where all are dense, or in a form that is not known."""
     described = checkpoint.config.get("quantization_config")
     if isinstance(described, dict) and str(described.get("quant_method")) in READERS:
         checkpoint = floats(checkpoint)
         return {name: partial(_loaded, checkpoint, name) for name in checkpoint.files}
     with explained(source):
-        stored = open_stored(checkpoint)
+        stored = open_stored(checkpoint, base)
     turned, shapes = transposed(model), _shapes(model)
     replaced = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}
     tensors: dict[str, Load] = {

@@ -5,14 +5,13 @@ or not at all: upload.py.
 """
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 from squeeze.errors import SqueezeError
 from squeeze.system.remote_path import URL, RemotePath
 
-__all__ = ["is_url", "local_path", "path_below", "path_of", "remote"]
+__all__ = ["is_url", "local_path", "path_of", "remote"]
 
 _LOCAL = ("file://", "local://")
 
@@ -23,8 +22,11 @@ def is_url(name: object) -> bool:
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:
-    """The path that a user named. A URL of a local file is that file's path; any other is a RemotePath, which has the
-    methods of Path that reading needs. Raises SqueezeError for a URL without a path."""
+    """Return the path that the caller named; the text of a file goes through names.py.
+
+    A URL of a local file becomes that file's path, any other URL a RemotePath, which has the methods of Path that
+    reading needs. Raises SqueezeError for a URL without a path.
+    """
     if not isinstance(name, str) or not is_url(name):
         return cast(Path, name) if isinstance(name, RemotePath) else Path(name)
     for scheme in _LOCAL:
@@ -34,14 +36,6 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     if not path.name and not path.is_chained:
         raise SqueezeError(f"{name}: names no object")
     return cast(Path, path)
-
-
-def path_below(name: str, roots: Iterable[str]) -> Path:
-    """The path of a name that a listing of one of these gave: where it lies below a URL, no more of it is parsed."""
-    for root in filter(is_url, roots):
-        if name.startswith(f"{root}/"):
-            return path_of(root) / name.removeprefix(f"{root}/")
-    return path_of(name)
 
 
 def local_path(name: str | os.PathLike[str]) -> Path:

@@ -10,7 +10,7 @@ import squeeze
 from squeeze.errors import SqueezeError
 
 diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
-from squeeze.integrations.diffusers import memory_of  # noqa: E402
+from squeeze.integrations.diffusers import load_options, memory_of  # noqa: E402
 from tests.makers.checkpoints import content  # noqa: E402
 
 pytestmark = [
@@ -125,9 +125,6 @@ def test_what_is_for_storage_is_decoded_once():
     Path("archive").rename("away/base")
     with pytest.raises(SqueezeError, match=r"difference is stored as a difference, and no packed checkpoint beside it"):
         diffusers.FluxTransformer2DModel.from_pretrained("difference", subfolder="transformer")
-    path = Path("difference/transformer/config.json")
-    config = json.loads(path.read_text())
-    config["quantization_config"]["base_folder"] = "away/base"
-    path.write_text(json.dumps(config))
-    found = diffusers.FluxTransformer2DModel.from_pretrained("difference", subfolder="transformer").state_dict()
+    with load_options(base="away/base"):
+        found = diffusers.FluxTransformer2DModel.from_pretrained("difference", subfolder="transformer").state_dict()
     assert all(torch.equal(found[key], value) for key, value in expected.items())

@@ -144,10 +144,9 @@ def test_what_fits_is_resident(mixtures, share):
     model, folder = mixtures("mixtral")
     original = load(model)
     coded = integration.memory_of(load(folder))
-    config = transformers.AutoConfig.from_pretrained(folder)
     limit = int(share * coded["decoded"])
-    config.quantization_config["resident"] = f"{limit // 1024}K"
-    packed = load(folder, config=config)
+    with integration.load_options(resident=f"{limit // 1024}K"):
+        packed = load(folder)
     memory = integration.memory_of(packed)
     assert memory["decoded"] == coded["decoded"]
     if share == 1:

@@ -50,7 +50,7 @@ class ToyForm(StoredForm):
         if described.get("version") != 1:
             raise FormatError("another version of halves")
 
-    def open(self, checkpoint):
+    def open(self, checkpoint, base=None):
         described = checkpoint.config.get("quantization_config") or {}
         if described.get("quant_method") != self.method:
             return None

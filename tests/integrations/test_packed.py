@@ -27,10 +27,9 @@ MAKERS = {
 FLIPS = 8
 
 
-def load(folder, **described):
-    config = transformers.AutoConfig.from_pretrained(folder)
-    config.quantization_config |= described
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, config=config).eval()
+def load(folder, **options):
+    with integration.load_options(**options):
+        return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
 def staying(model):

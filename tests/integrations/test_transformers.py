@@ -62,9 +62,8 @@ def test_weights_stay_coded(tmp_path, level):
 @pytest.mark.parametrize("count", [0, 2, 3, 9, 100])
 def test_linear_layers_are_resident_first(tmp_path, count):
     squeeze.pack(tiny_model(tmp_path / "model", tied=False), tmp_path / "packed")
-    config = transformers.AutoConfig.from_pretrained(tmp_path / "packed")
-    config.quantization_config["resident"] = count * 352 * 128 * 2
-    packed = load(tmp_path / "packed", config=config)
+    with integration.load_options(resident=count * 352 * 128 * 2):
+        packed = load(tmp_path / "packed")
     assert torch.equal(logits(packed, IDS), logits(load(tmp_path / "model"), IDS))
     layers = [
         one for layer in packed.model.layers for one in (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)
@@ -82,9 +81,8 @@ def test_fused_products(tmp_path, monkeypatch, level, dtype):
     squeeze.pack(folder, tmp_path / "packed", level=level)
     models = [load(folder, dtype=torch.float32), load(folder, dtype=dtype)]
     for product in ("exact", "fused"):
-        config = transformers.AutoConfig.from_pretrained(tmp_path / "packed")
-        config.quantization_config["product"] = product
-        models.append(load(tmp_path / "packed", config=config, dtype=dtype))
+        with integration.load_options(product=product):
+            models.append(load(tmp_path / "packed", dtype=dtype))
     calls, multiply = [], Tiles.multiply
     monkeypatch.setattr(Tiles, "multiply", lambda *given: calls.append(given) or multiply(*given))
     exact, dense, decoded = (logits(model, IDS[:, :3]) for model in models[:3])
@@ -100,21 +98,17 @@ def test_fused_products(tmp_path, monkeypatch, level, dtype):
 
 def test_an_unknown_product(tmp_path):
     squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
-    config = transformers.AutoConfig.from_pretrained(tmp_path / "packed")
-    config.quantization_config["product"] = "sparse"
-    with pytest.raises(OptionError, match=r"^no product 'sparse': choose from exact, fused$"):
-        load(tmp_path / "packed", config=config)
+    choices = r"^no product 'sparse': choose from exact, fused$"
+    with pytest.raises(OptionError, match=choices), integration.load_options(product="sparse"):
+        load(tmp_path / "packed")
 
 
 @pytest.mark.parametrize("share", [0, 1, 64])
 def test_large_heads_are_applied_in_pieces(tmp_path, monkeypatch, share):
     monkeypatch.setattr("squeeze.integrations.packed._LEAST_PIECE", 1 << 12)
     squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
-    path = tmp_path / "packed" / "config.json"
-    config = json.loads(path.read_text())
-    config["quantization_config"]["large_share"] = share
-    path.write_text(json.dumps(config))
-    original, packed = load(tmp_path / "model"), load(tmp_path / "packed")
+    with integration.load_options(large_share=share):
+        original, packed = load(tmp_path / "model"), load(tmp_path / "packed")
     assert torch.equal(logits(original, IDS), logits(packed, IDS))
     pieces = {0: 997 * 128 * 2, 1: 997 * 128 * 2}
     if share in pieces:
@@ -131,9 +125,8 @@ def test_a_block_is_decoded_at_once(tmp_path, monkeypatch, share):
     decode = Together.decode
     monkeypatch.setattr(Together, "decode", lambda *given: decoded.append(given[0]) or decode(*given))
     squeeze.pack(tiny_model(tmp_path / "model", tied=False), tmp_path / "packed")
-    config = transformers.AutoConfig.from_pretrained(tmp_path / "packed")
-    config.quantization_config["large_share"] = share
-    original, packed = load(tmp_path / "model"), load(tmp_path / "packed", config=config)
+    with integration.load_options(large_share=share):
+        original, packed = load(tmp_path / "model"), load(tmp_path / "packed")
     for _ in range(2):
         assert torch.equal(logits(original, IDS), logits(packed, IDS))
     blocks = len(packed.model.layers)
@@ -219,9 +212,8 @@ def test_the_base_of_a_difference_can_be_named(chain, tmp_path):
     with pytest.raises(squeeze.SqueezeError, match=r"c2 is stored as a difference, and no packed checkpoint beside it"):
         load(difference)
     for base in (chain[0], tmp_path / "run" / "c1"):
-        config = transformers.AutoConfig.from_pretrained(difference)
-        config.quantization_config["base_folder"] = str(base)
-        assert torch.equal(logits(load(difference, config=config), IDS), logits(load(chain[1]), IDS))
+        with integration.load_options(base=base):
+            assert torch.equal(logits(load(difference), IDS), logits(load(chain[1]), IDS))
         found = load_model(difference, torch.bfloat16, base=base)
         assert torch.equal(logits(found, IDS), logits(load(chain[1]), IDS))
     with pytest.raises(squeeze.SqueezeError, match="is not the base that this checkpoint is the difference from"):

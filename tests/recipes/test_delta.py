@@ -199,14 +199,13 @@ def test_a_packed_base_is_found_by_its_hash(tmp_path, made):
 
 
 def test_auto_model_takes_a_base_elsewhere(tmp_path, made):
-    from squeeze.integrations import transformers as _  # noqa: F401
+    from squeeze.integrations.transformers import load_options
 
     base = made[0]
     wanted = logits(tmp_path / "out")
     moved = base.rename(tmp_path.parent / f"{tmp_path.name}-moved")
-    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
-    config.quantization_config["base_folder"] = str(moved)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", config=config, dtype=torch.float32)
+    with load_options(base=moved):
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     with torch.inference_mode():
         assert torch.equal(model(TOKENS).logits, wanted)
     assert torch.equal(logits(tmp_path / "out", base=moved), wanted)

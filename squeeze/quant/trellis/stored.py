@@ -1,6 +1,7 @@
 """Trellis codes as a stored form: how a folder says that it has them, and layers that multiply by them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class TrellisForm(StoredForm):
             version = printable(repr(described.get("version")))
             raise FormatError(f"version {version} of trellis codes is unknown: use a newer squeeze")
 
-    def open(self, checkpoint: Checkpoint) -> Stored | None:
+    def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
         described = checkpoint.config.get("quantization_config")
         if not isinstance(described, dict) or described.get("quant_method") != METHOD:
             return None

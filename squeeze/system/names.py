@@ -1,0 +1,74 @@
+"""Names that a file tells of: text from a manifest, a journal, an index or a configuration becomes a path here alone.
+
+`storage.path_of` takes what the caller said: any path, any URL. The text of a file is somebody else's. It may name what
+lies below a folder that the caller named, and nothing more: no URL, no absolute path, no way up.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from squeeze.errors import FormatError, printable
+from squeeze.system.storage import is_url
+
+__all__ = ["below", "component", "relative", "within"]
+
+_LONGEST = 255  # bytes of a component, as file systems have it
+_LONGEST_PATH = 4096  # bytes
+_NO_PART = {"", ".", ".."}
+_ELSEWHERE = re.compile(r"[A-Za-z]:|.*::|.*[\\\0]", re.DOTALL)  # a drive; chained URLs; the other separator
+
+
+def component(text: Any) -> str:
+    """Return the text if it is the name of one file or folder. Raises FormatError for any other value."""
+    name = relative(text)
+    if "/" in name:
+        raise _wrong(text, "the name of one file or folder")
+    return name
+
+
+def relative(text: Any) -> str:
+    """Return the text if it is a path that stays below its folder, with "/" between its parts. Raises FormatError."""
+    parts = text.split("/") if isinstance(text, str) else [""]
+    sizes = [len(os.fsencode(part)) if _is_encodable(part) else 0 for part in parts]
+    fits = all(0 < size <= _LONGEST for size in sizes) and sum(sizes) + len(sizes) <= _LONGEST_PATH
+    if not fits or not _NO_PART.isdisjoint(parts) or _ELSEWHERE.match(text):
+        raise _wrong(text, "the path of a file below the folder")
+    return str(text)
+
+
+def below(folder: Path, text: Any) -> Path:
+    """Return the path in a folder that the caller named. Raises FormatError for text that leads elsewhere."""
+    return folder / relative(text)
+
+
+def within(text: Any, roots: list[Path]) -> Path:
+    """Return the path that a whole name stands for, if it lies in one of the folders or URLs that the caller named.
+
+    Local names may be relative to the current folder, as the command that wrote them was called, and links are
+    followed before the comparison. Raises FormatError for any other name.
+    """
+    for root in roots if isinstance(text, str) else ():
+        if is_url(str(root)):
+            key = text.removeprefix(f"{root}/")
+            if key != text and _NO_PART.isdisjoint(key.split("/")):  # a key is never parsed as a URL
+                return root / key
+        elif not is_url(text) and "\0" not in text:
+            path = Path(text)
+            if path.resolve().is_relative_to(root.resolve()):
+                return path
+    folders = ", ".join(printable(root) for root in roots)
+    raise _wrong(text, f"a file in {folders or 'a folder that is named'}")
+
+
+def _is_encodable(part: str) -> bool:
+    try:
+        os.fsencode(part)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _wrong(text: Any, expected: str) -> FormatError:
+    return FormatError(f"expected {expected}, got {printable(repr(text))}")
