@@ -119,6 +119,13 @@ class Follow:
             yield Event(LEFT, error.name, why=str(error))
             return
         for old in names:
+            try:
+                why = retention.foreign(self.target / old)
+            except (SqueezeError, OSError) as error:
+                why = str(error)
+            if why:
+                yield Event(LEFT, old, why=why)
+                continue
             _delete(self.target / old)
             yield Event(DROPPED, old)
 
@@ -163,7 +170,7 @@ class Follow:
         """Delete what came before a checkpoint that was just packed. The last one stays: a run may go on from it."""
         for old in journal.earlier(name):
             source, target = self.source / old, self.target / old
-            if not source.exists():
+            if source.is_symlink() or not whole.may_be(source):
                 continue
             try:
                 verify(target, threads=self.threads)

@@ -5,14 +5,16 @@ import json
 import re
 from pathlib import Path
 
-from squeeze.errors import FormatError, SqueezeError
+from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system import files
 from squeeze.system.json_object import read_object
+from squeeze.system.names import component
 
 __all__ = ["NAME", "Journal", "group", "order"]
 
 NAME = ".squeeze-follow.json"
 _FORMAT = 1
+_SCHEMA = {"format": int, "packed": [str]}
 _PARTS = re.compile(r"(\D*)(\d*)")
 
 
@@ -36,13 +38,17 @@ class Journal:
         if not self._path.is_file():
             return
         try:
-            described = read_object(self._path)
-            names = described["packed"]
-            if described["format"] != _FORMAT or not all(isinstance(name, str) and name for name in names):
-                raise ValueError
-        except (FormatError, KeyError, TypeError, ValueError):
-            raise SqueezeError(f"{self._path}: is damaged: delete it, and what is packed is compared instead") from None
-        self.packed = names
+            described = read_object(self._path, schema=_SCHEMA)
+            if described["format"] != _FORMAT:
+                raise FormatError(f"format {described['format']} is unknown")
+            if hidden := [name for name in described["packed"] if component(name).startswith(".")]:
+                raise FormatError(f"{printable(repr(hidden[0]))} is hidden, and never packed")
+        except FormatError as error:
+            why = str(error).removeprefix(f"{self._path}: ")
+            raise SqueezeError(
+                f"{self._path}: is damaged: {why}: delete it, and what is packed is compared instead"
+            ) from None
+        self.packed = described["packed"]
 
     def note(self, name: str) -> None:
         self.packed.append(name)

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from squeeze.errors import FormatError, SqueezeError
+from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.packing import container, folder
 from squeeze.packing.beside import Hashes, hashes_of
 from squeeze.packing.container import PackedFile
 from squeeze.packing.journal import Journal, group
 from squeeze.packing.sources import may_be_coded
 
-__all__ = ["UnreadableError", "superfluous"]
+__all__ = ["UnreadableError", "foreign", "superfluous"]
 
 
 class UnreadableError(SqueezeError):
@@ -37,12 +37,30 @@ def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
     for name in needed:
         found = {home for base in _bases(known.get(name, [])) for home in homes.get(base, ())}
         needed += sorted(found - set(needed))
-    return [name for name in ours if name not in set(needed)]
+    return [name for name in ours if known.get(name) and name not in set(needed)]
+
+
+def foreign(path: Path) -> str:
+    """Return what shows that a packed checkpoint is not only what squeeze wrote, so that it may not be deleted.
+
+    The text is empty if nothing shows that. Raises SqueezeError and OSError if the checkpoint cannot be read.
+    """
+    if path.is_symlink():
+        return "it is a link"
+    if not path.is_dir():
+        container.read(path)
+        return ""
+    known = {*folder.read_manifest(path).hashes, folder.MANIFEST}
+    below = (one for one in sorted(path.rglob("*")) if one.is_symlink() or not one.is_dir())
+    strangers = (name for one in below if (name := one.relative_to(path).as_posix()) not in known)
+    return next((f"it holds {printable(name)}, which squeeze did not write" for name in strangers), "")
 
 
 def _files(path: Path, is_ours: bool) -> list[PackedFile]:
     """The packed files of a checkpoint; none where it is not packed, as ours are."""
     try:
+        if is_ours and path.is_symlink():
+            raise FormatError(f"{path}: is a link")
         if not path.is_dir():
             return [container.read(path)]
         if not is_ours and not (path / folder.MANIFEST).is_file():

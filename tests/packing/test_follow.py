@@ -399,8 +399,69 @@ def test_a_damaged_journal(text):
     checkpoint(1)
     Path("packed").mkdir()
     Path("packed", NAME).write_text(text)
-    with pytest.raises(SqueezeError, match=r"^packed/\.squeeze-follow\.json: is damaged: delete it"):
+    with pytest.raises(SqueezeError, match=r"^packed/\.squeeze-follow\.json: is damaged: .*: delete it"):
         run()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["checkpoint-100/../../victim", "checkpoint-200/../../victim"],
+        ["{here}/victim", "{here}/victim"],
+        ["..", "../victim"],
+        ["memory://victim", "victim\\\\x"],
+        [".hidden-1", ".hidden-2"],
+    ],
+)
+def test_a_journal_that_names_what_lies_elsewhere_deletes_nothing(names):
+    (Path("victim") / "below").mkdir(parents=True)
+    Path("packed", ".hidden-1").mkdir(parents=True)
+    before = content("victim")
+    checkpoint(1)
+    written = json.dumps({"format": 1, "packed": [name.format(here=Path.cwd()) for name in names]})
+    Path("packed", NAME).write_text(written)
+    with pytest.raises(SqueezeError, match=r"^packed/\.squeeze-follow\.json: is damaged"):
+        run(keep=1)
+    assert content("victim") == before and Path("packed/.hidden-1").is_dir()
+    assert Path("packed", NAME).read_text() == written
+
+
+@pytest.mark.parametrize("kind", ["another folder", "a file", "more than was packed", "a link"])
+def test_retention_deletes_only_what_squeeze_wrote(kind):
+    for step in (1, 2, 3):
+        checkpoint(step)
+    run(max_chain=0)
+    old = Path("packed/checkpoint-1")
+    if kind == "more than was packed":
+        (old / "notes.txt").write_text("mine")
+    else:
+        old.rename("elsewhere")
+        if kind == "a link":
+            old.symlink_to(Path("elsewhere").absolute())
+        elif kind == "another folder":
+            shutil.copytree("run/checkpoint-1", old)
+        else:
+            names = ["notes-1", "notes-2"]
+            Path("packed", names[0]).write_text("mine")
+            Path("packed", names[1]).write_text("mine")
+            Path("packed", NAME).write_text(json.dumps({"format": 1, "packed": names}))
+            old = Path("packed", names[0])
+    before = content(old) if old.is_dir() else old.read_bytes()
+    checkpoint(4)
+    found = run(max_chain=0, keep=1)
+    assert (DROPPED, old.name) not in found
+    assert (content(old) if old.is_dir() else old.read_bytes()) == before
+
+
+def test_a_source_that_became_a_link_stays():
+    for step in (1, 2):
+        checkpoint(step)
+    run()
+    Path("run/checkpoint-1").rename("elsewhere")
+    Path("run/checkpoint-1").symlink_to(Path("elsewhere").absolute())
+    checkpoint(3)
+    assert (REMOVED, "checkpoint-1") not in run(remove_source=True)
+    assert Path("run/checkpoint-1").is_symlink() and content("elsewhere")
 
 
 def test_folders_that_cannot_be_followed():
