@@ -3,10 +3,11 @@
 PyTorch's own files can hold programs, so they are never read: it is said how to convert them.
 """
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from squeeze.errors import FormatError, printable
 from squeeze.system.json_object import read_object
+from squeeze.system.names import below
 
 __all__ = [
     "INDEX",
@@ -61,17 +62,14 @@ def how_to_convert(path: Path) -> str:
 
 def shard_at(folder: Path, name: str) -> Path:
     """A shard. Raises FormatError where it is missing, or lies elsewhere."""
-    parts = PurePosixPath(name).parts
-    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
-        raise FormatError(f"{folder}: the shard {printable(repr(name))} is not in the folder")
     try:
-        missing = not (folder / name).is_file()
-    except OSError:  # no name that a file can have
-        missing = True
-    if missing:
+        path = below(folder, name)
+    except FormatError:
+        raise FormatError(f"{folder}: the shard {printable(repr(name))} is not in the folder") from None
+    if not path.is_file():
         raise FormatError(f"{folder}: the shard {printable(name)} is missing")
     check_inside(folder, name)
-    return folder / name
+    return path
 
 
 def check_inside(folder: Path, name: str) -> None:

@@ -24,8 +24,9 @@ from squeeze.packing import container, sources
 from squeeze.packing.description import unfolded
 from squeeze.packing.sources import CODED
 from squeeze.system import files, moving
-from squeeze.system.json_object import read_object
+from squeeze.system.json_object import check, read_object
 from squeeze.system.limits import Limits
+from squeeze.system.names import below, relative
 from squeeze.system.storage import remote
 
 SUFFIX = sources.SUFFIX
@@ -38,7 +39,7 @@ _INDEX = ".safetensors.index.json"
 _PLAIN, _STATES = 1, 2  # versions: without, and with packed files of torch
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 _MAX_KEPT = 1 << 26
-_MAX_NAME = 4096  # bytes, of a file below the folder
+_SCHEMA = {"format": int, "files": {...: str}, "kept": {...: str}}
 
 move_into_place = moving.move_into_place
 
@@ -61,13 +62,21 @@ def files_to_take(source: Path) -> list[str]:
             )
         return [""]
     paths = [path for path in _below(source) if path.is_file()]
-    names = [path.relative_to(source).as_posix() for path in paths]
+    names = [_name(source, path) for path in paths]
     if not any(name.endswith(CODED) for name in names):
         raise FormatError(f"{source}: no {SUFFIX} file is in this folder, and none of torch")
     for name in names:
         if name.endswith(_INDEX):
             _check_index(source, name)
     return names
+
+
+def _name(source: Path, path: Path) -> str:
+    """Raises FormatError for a name that a manifest could not hold."""
+    try:
+        return relative(path.relative_to(source).as_posix())
+    except FormatError as error:
+        raise FormatError(f"{source}: {error}: rename it") from None
 
 
 def _below(source: Path) -> list[Path]:
@@ -206,7 +215,7 @@ def _adapted_index(path: Path, packed: Path) -> bytes:
     """An index whose total size is that of the payloads."""
     index = read_object(path)
     shards = {str(shard) for shard in dict(index.get("weight_map") or {}).values()}
-    total = sum(tensor.size for shard in shards for tensor in tensorfile.read(packed / shard).tensors)
+    total = sum(tensor.size for shard in shards for tensor in tensorfile.read(below(packed, shard)).tensors)
     metadata = index.get("metadata")
     index["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), "total_size": total}
     return json.dumps(index, indent=2).encode() + b"\n"
@@ -255,28 +264,27 @@ def read_manifest(packed: Path, limits: Limits | None = None) -> Manifest:
     if not path.is_file():
         raise FormatError(f"{packed}: not a packed folder: it has no {MANIFEST}")
     limits = limits or Limits()
-    described = read_object(path, limits=limits)
+    described = read_object(path, limits)
     version = described.get("format")
     if type(version) is not int or version not in (_PLAIN, _STATES):
         raise FormatError(f"{path}: format {printable(version)} is unknown: use a newer squeeze")
     try:
         return _manifest(described, limits)
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error):
+    except FormatError as error:
+        raise DamagedError(f"{path}: is damaged: {error}") from None
+    except (ValueError, KeyError, zlib.error):
         raise DamagedError(f"{path}: is damaged") from None
     except LimitError as error:
         raise LimitError(f"{path}: {error}") from None
 
 
 def _manifest(described: dict[str, Any], limits: Limits) -> Manifest:
-    """Raises KeyError and its like where anything is not as it must be."""
-    files, texts = described["files"], described["kept"]
-    states = described["packed"] if described["format"] == _STATES else []
-    keys = {"format", "files", "kept"} | ({"packed"} if described["format"] == _STATES else set())
-    if described.keys() != keys or not texts.keys() <= files.keys():
+    """Raises FormatError, ValueError, KeyError or zlib.error if anything is not as it must be."""
+    check(described, _SCHEMA | ({"packed": [str]} if described["format"] == _STATES else {}))
+    files, texts, states = described["files"], described["kept"], described.get("packed", [])
+    if not texts.keys() <= files.keys() or not set(states) <= files.keys() - texts.keys():
         raise ValueError
-    if not isinstance(states, list) or not set(states) <= files.keys() - texts.keys():
-        raise ValueError
-    hashes = {_safe_name(name): digest for name, digest in files.items() if re.fullmatch("[0-9a-f]{64}", digest)}
+    hashes = {relative(name): digest for name, digest in files.items() if re.fullmatch("[0-9a-f]{64}", digest)}
     if len(hashes) < len(files):
         raise ValueError
     kept, memory = {}, 0
@@ -285,20 +293,6 @@ def _manifest(described: dict[str, Any], limits: Limits) -> Manifest:
         memory += 8 * len(kept[name])
         limits.need_memory(memory, "the manifest")
     return Manifest(hashes, kept, frozenset(states))
-
-
-def _safe_name(name: str) -> str:
-    """A relative name that stays in its folder. Raises ValueError for any other, and for what no file is called."""
-    components = name.split("/") if isinstance(name, str) else []
-    if (
-        os.sep != "/"
-        or not components
-        or any(component in ("", ".", "..") or len(os.fsencode(component)) > 255 for component in components)
-    ):
-        raise ValueError
-    if "\0" in name or len(os.fsencode(name)) > _MAX_NAME:
-        raise ValueError
-    return name
 
 
 def sha256_of(path: Path) -> str:

@@ -161,7 +161,7 @@ def test_names_that_no_file_of_the_folder_has(packed, name):
     manifest["files"][name] = "0" * 64
     packed.write_text(json.dumps(manifest))
     for read in (squeeze.verify, lambda source: squeeze.unpack(source, "back")):
-        with pytest.raises(DamagedError, match=r"^packed/squeeze.json: is damaged$"):
+        with pytest.raises(DamagedError, match=r"^packed/squeeze.json: is damaged"):
             read("packed")
     assert sorted(path.name for path in Path().iterdir()) == ["model", "packed"]
 
@@ -184,7 +184,7 @@ def test_manifests_that_no_writer_wrote(packed, name):
     manifest = json.loads(packed.read_text())
     CHANGES[name](manifest)
     packed.write_text(json.dumps(manifest))
-    with pytest.raises(DamagedError, match=r"^packed/squeeze.json: is damaged$"):
+    with pytest.raises(DamagedError, match=r"^packed/squeeze.json: is damaged"):
         squeeze.verify("packed")
 
 
