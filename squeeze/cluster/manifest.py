@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,7 +18,9 @@ from typing import Any, TextIO
 import numpy as np
 from xxhash import xxh3_128_digest
 
-from squeeze.errors import SqueezeError, escaped
+from squeeze.errors import FormatError, SqueezeError, escaped
+from squeeze.system.json_object import MAX_LINE, check, parse
+from squeeze.system.limits import Limits
 from squeeze.system.moving import about
 from squeeze.system.storage import local_path
 
@@ -27,6 +28,12 @@ __all__ = ["Manifest", "Record", "Told", "is_over", "options_of", "read_manifest
 
 _FORMAT = 1
 _SESSION = 4  # bytes of its name
+_HEAD = {"manifest": int, "session": str, "operation": str, "options": {...: object}, "sources?": [str]}
+_RECORD = {
+    **{"source": str, "size": int, "stamp": str, "output?": str, "output_size?": int, "checksum?": str},
+    **{"attempts?": int, "error?": str, "version?": str},
+}
+_END = {"complete": bool, "files": int}
 
 
 @dataclass(frozen=True)
@@ -91,9 +98,9 @@ class Manifest:
             self.was_complete = "complete" in line
             if "manifest" in line:
                 self._check(line)
-                self.earlier.add(str(line.get("session")))
+                self.earlier.add(line["session"])
             elif "source" in line and not line.get("error"):
-                self._done[_key(_record(self.path, line))] = None
+                self._done[_key(Record(**line))] = None
             end = after
         if end < self.path.stat().st_size:
             os.truncate(self.path, end)
@@ -167,23 +174,26 @@ class Told:
     files: int | None
 
 
-def read_manifest(path: Path) -> Told:
-    """Raises SqueezeError where the file is no manifest. What is held of each record is the digest of its source."""
+def read_manifest(path: Path, limits: Limits | None = None) -> Told:
+    """Read what a manifest tells. Of each record the digest of its source is held.
+
+    Raises SqueezeError if the file is not a manifest, and LimitError if a line takes more memory than is allowed.
+    """
     digests, done = bytearray(), bytearray()
     head: dict[str, Any] = {}
     files = None
-    for line, _ in _lines(path):
-        files = int(line.get("files", 0)) if "complete" in line else None
+    for line, _ in _lines(path, limits):
+        files = line["files"] if "complete" in line else None
         if "manifest" in line:
             head = line
         elif "source" in line:
             digests += xxh3_128_digest(line["source"].encode(errors="surrogatepass"))
             done.append(not line.get("error") and line.get("output") != line["source"])
     latest = _latest(np.frombuffer(digests, np.uint64).reshape(-1, 2))
-    lines = (line for line, _ in _lines(path) if "source" in line)
-    records = (_record(path, line) for line, kept in zip(lines, latest, strict=False) if kept)
+    lines = (line for line, _ in _lines(path, limits) if "source" in line)
+    records = (Record(**line) for line, kept in zip(lines, latest, strict=False) if kept)
     count = int((latest & np.frombuffer(done, bool)).sum())
-    return Told(str(head.get("operation", "")), list(head.get("sources", [])), records, count, files)
+    return Told(head["operation"], head.get("sources", []), records, count, files)
 
 
 def is_over(path: Path, sources: Iterable[str]) -> bool:
@@ -195,7 +205,7 @@ def is_over(path: Path, sources: Iterable[str]) -> bool:
 
 def records(path: Path) -> Iterator[Record]:
     """All records, in the order in which they were noted."""
-    return (_record(path, line) for line, _ in _lines(path) if "source" in line)
+    return (Record(**line) for line, _ in _lines(path) if "source" in line)
 
 
 def options_of(path: Path) -> dict[str, Any]:
@@ -212,34 +222,44 @@ def _latest(sources: np.ndarray) -> np.ndarray:
     return latest
 
 
-def _record(path: Path, line: dict[str, Any]) -> Record:
-    try:
-        return Record(**line)
-    except TypeError:
-        raise _none(path) from None
-
-
-def _none(path: Path) -> SqueezeError:
-    return SqueezeError(f"{escaped(str(path))}: is no manifest of a run, or is damaged: delete it")
+def _none(path: Path, why: object) -> SqueezeError:
+    return SqueezeError(f"{escaped(str(path))}: is no manifest of a run, or is damaged ({why}): delete it")
 
 
 def _key(record: Record) -> int:
     return hash((record.source, record.stamp, record.output, record.output_size))
 
 
-def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Each line, and where it ends; what a crash cut off is left out."""
+def _lines(path: Path, limits: Limits | None = None) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield each line, and where it ends; what a crash cut off is left out."""
     with path.open("rb") as file:
-        end, first = 0, True
-        for text in file:
-            line = None
-            with suppress(ValueError):
-                line = json.loads(text)
-            if not isinstance(line, dict) or not text.endswith(b"\n"):
-                if first or file.read(1):
-                    raise _none(path)
-                return
-            if first and line.get("manifest") != _FORMAT:
+        end, number = 0, 0
+        while text := file.readline(MAX_LINE + 1):
+            number += 1
+            try:
+                line = parse(text, limits or Limits(), most=MAX_LINE)
+            except FormatError as error:
+                if number > 1 and not file.read(1):
+                    return
+                raise _none(path, f"line {number}: {error}") from None
+            if not text.endswith(b"\n"):
+                if number > 1:
+                    return
+                raise _none(path, f"line {number} is cut off")
+            if number == 1 and isinstance(line, dict) and line.get("manifest", _FORMAT) != _FORMAT:
                 raise SqueezeError(f"{escaped(str(path))}: is no manifest of a run that this version knows")
-            end, first = end + len(text), False
+            try:
+                _check(line, number == 1)
+            except FormatError as error:
+                raise _none(path, f"line {number}: {error}") from None
+            end += len(text)
             yield line, end
+
+
+def _check(line: Any, first: bool) -> None:
+    """Raises FormatError for a line that no run writes."""
+    is_table = isinstance(line, dict)
+    if first or (is_table and "manifest" in line):
+        check(line, _HEAD)
+    else:
+        check(line, _END if is_table and "complete" in line else _RECORD)

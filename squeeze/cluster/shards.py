@@ -24,8 +24,9 @@ from squeeze.codecs.stream.reader import open as open_stream
 from squeeze.errors import SqueezeError, escaped
 from squeeze.shards.plan import Planned
 from squeeze.shards.reading import Source
+from squeeze.shards.template import Template
 from squeeze.shards.write import make_shard
-from squeeze.system import storage
+from squeeze.system import names, storage
 from squeeze.system.remote_path import look_together
 
 __all__ = ["SHARDS", "Noted", "Result", "Task", "by_workers", "files_of", "here", "note", "proved"]
@@ -139,7 +140,7 @@ class Noted:
     """What a manifest tells of shards that are still there, as shards.plan asks it (Earlier). Of each file there is one
     number in memory."""
 
-    def __init__(self, manifest: Path):
+    def __init__(self, manifest: Path, targets: Template):
         self._of: dict[int, int] = {}  # by the hash of a source, that of its stamp and the number of its shard
         self._failed: set[int] = set()
         count, open_, whole = 0, dict[str, int](), dict[str, tuple[int, int]]()
@@ -154,7 +155,7 @@ class Noted:
             else:
                 self._of[source] = open_[output] << 32 | hash(record.stamp) & _STAMP
                 self._failed.discard(source)
-        there = _there({output: size for output, (_, size) in whole.items()})
+        there = _there({output: size for output, (_, size) in whole.items() if targets.made(output)})
         self._shards = {number: output for output, (number, _) in whole.items() if output in there}
         self._outputs = set(self._shards.values())
 
@@ -190,11 +191,21 @@ def _there(sizes: dict[str, int]) -> set[str]:
 
 
 def proved(
-    manifest: Path, found: Iterable[Record], attempt: Callable[[str], AbstractContextManager[None]], **options: Any
+    manifest: Path,
+    found: Iterable[Record],
+    attempt: Callable[[str], AbstractContextManager[None]],
+    roots: list[Path],
+    **options: Any,
 ) -> Iterator[Record]:
-    """The records of shards, and of what failed, among those of a manifest. Those of files are held against the indexes
-    of their shards, and attempt(source) is around what this raises. options: those of `squeeze.open`."""
-    root = storage.path_of(str(options_of(manifest).get("root", "")))
+    """Yield the records of shards, and of what failed, among those of a manifest.
+
+    Records of files are held against the indexes of their shards, and attempt(source) is around what this raises.
+
+    Args:
+        roots: folders and URLs in which shards lie; no other file is opened.
+        options: keywords of `squeeze.open`.
+    """
+    root = str(options_of(manifest).get("root", ""))
     for output, those in groupby(found, key=lambda record: record.output):
         members = None
         for record in those:
@@ -206,13 +217,12 @@ def proved(
                 with (
                     attempt(output),
                     suppress(FileNotFoundError),  # which the shard's own record tells
-                    open_stream(storage.path_of(output), **options) as shard,
+                    open_stream(names.within(output, roots), **options) as shard,
                 ):
                     members = shard.members()
             if members:
                 with attempt(record.source):
-                    name = storage.path_below(record.source, [str(root)]).relative_to(root).as_posix()
-                    _prove(record, members.get(name))
+                    _prove(record, members.get(record.source.removeprefix(root).removeprefix("/")))
 
 
 def _prove(record: Record, member: Member | None) -> None:

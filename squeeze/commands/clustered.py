@@ -18,7 +18,7 @@ from squeeze.commands.job import Job, explain, is_compressed
 from squeeze.commands.progress import Tick
 from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
-from squeeze.system import files, storage
+from squeeze.system import files, names, storage
 from squeeze.system.moving import harmless_to
 from squeeze.system.remote_path import look_together
 
@@ -247,15 +247,16 @@ def _usual(folder: Path, operation: str, sources: list[str]) -> Path:
 
 
 def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator["File"]:
-    """What a manifest tells of; what is missing is an error. Of shards the files in them are held against it, too."""
+    """Yield the outputs that a manifest names; one that is missing is an error. Of shards the files in them are held
+    against it, too. Outputs lie in the manifest's folder, or below what the command names: no other file is opened."""
     from squeeze.cluster.files import COMPRESS, File, stamp_of
     from squeeze.cluster.manifest import read_manifest
     from squeeze.cluster.shards import SHARDS, proved
 
-    told = read_manifest(manifest)
-    records = told.records
+    told = read_manifest(manifest, settings.get("limits"))
+    records, roots = told.records, [manifest.parent, *(storage.path_of(name) for name in job.files if name != "-")]
     if told.operation == SHARDS:
-        records = proved(manifest, records, job.attempt, **settings)
+        records = proved(manifest, records, job.attempt, roots, **settings)
     elif told.operation != COMPRESS:
         raise SqueezeError(f"{manifest}: is of a run that did not compress")
     with job.attempt(str(manifest)):
@@ -267,7 +268,7 @@ def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator["Fi
         with job.attempt(record.source):
             if record.error:
                 raise SqueezeError(record.error)
-            output = storage.path_below(record.output, told.sources)
+            output = names.within(record.output, roots)
             if not output.exists():
                 raise SqueezeError(f"its output {output} is missing")
             status = output.stat()
@@ -371,7 +372,7 @@ def _tidy(job: Job, mark: str) -> None:
     """Delete what workers left that were killed."""
     for name in (name for name in job.files if not storage.is_url(name)):  # nothing is seen of half an object
         root = Path(name)
-        for folder, _, names in os.walk(root if root.is_dir() else root.parent):
-            for left in names:
+        for folder, _, found in os.walk(root if root.is_dir() else root.parent):
+            for left in found:
                 if left.startswith(".") and left.endswith(f"{mark}.tmp"):
                     Path(folder, left).unlink(missing_ok=True)

@@ -140,7 +140,7 @@ class _Run:
         from squeeze.cluster.summary import Summary
 
         self._job, self._root, self._targets, self._size = job, root, targets, size
-        self._notes, self._noted = notes, Noted(notes.path)
+        self._notes, self._noted = notes, Noted(notes.path, targets)
         self._task = Task({}, _MARK.format(notes.session), overwrite)
         self._planned = set[Path]()
         self.summary = Summary("compress --shards")

@@ -33,7 +33,9 @@ def test(
     page: Path | None,
     **common: Any,
 ) -> None:
-    """Decode each FILE.sqz, compare its checksums, and write nothing. With --manifest, each that it tells of.
+    """Decode each FILE.sqz, compare its checksums, and write nothing.
+
+    With --manifest, test every output that the manifest names, in its own folder and in the folders or URLs named.
 
     Example: squeeze test *.sqz
     """

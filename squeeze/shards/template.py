@@ -29,6 +29,11 @@ class Template:
         name = _NUMBER.sub(lambda found: f"{number:0{found[1] or 1}d}", self.place.name)
         return self.place.with_name(name)
 
+    def made(self, name: str) -> bool:
+        """Whether a whole name, as a manifest has it, is that of a shard."""
+        whole = str(self.place.with_name(_NUMBER.sub("\0", self.place.name)))
+        return re.fullmatch("[0-9]+".join(map(re.escape, whole.split("\0"))), name) is not None
+
     @property
     def dictionary(self) -> Path:
         """Of the shards, beside them: part-dictionary.sqzp for part-{}.tar.sqz."""

@@ -20,6 +20,7 @@ from squeeze.shards.tar import Entry, Tar
 from squeeze.shards.template import Template
 from squeeze.system import files
 from squeeze.system.idempotent import replacing_or_equal
+from squeeze.system.names import relative
 from squeeze.system.storage import remote
 
 __all__ = ["Made", "Shard", "check_targets", "listed", "make_shard", "write_shard", "write_shards"]
@@ -50,11 +51,11 @@ class Made:
 
 
 def listed(paths: Iterable[Path], root: Path, failed: Callable[[Path, Exception], None]) -> Iterator[Source]:
-    """Files below a folder as they are called in shards; `failed` is told of those that are gone, and of objects whose
-    keys are no paths: two could have one name."""
+    """Files below a folder as they are called in shards; `failed` is told of those that are gone, of names that other
+    systems would read as paths to somewhere else, and of objects whose keys are no paths: two could have one name."""
     for path in paths:
         try:
-            name = path.relative_to(root).as_posix()
+            name = relative(path.relative_to(root).as_posix())
             status = path.lstat() if remote(path) else path.stat()
         except (OSError, SqueezeError) as error:
             failed(path, error)

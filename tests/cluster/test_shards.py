@@ -35,7 +35,7 @@ def listing(folder):
 
 
 def noted(folder):
-    return Noted(folder / "manifest")
+    return Noted(folder / "manifest", Template(folder / "part-{}.tar.sqz"))
 
 
 def noting(folder, *made):

@@ -54,7 +54,7 @@ def test_there_and_back():
     }
     assert names() == [MANIFEST]
     run("test", "-r", "-q", *CLUSTER, "fake://corpus")
-    run("test", "-q", *CLUSTER, "--manifest", MANIFEST)
+    run("test", "-q", *CLUSTER, "--manifest", MANIFEST, "fake://corpus")
     run("decompress", "-r", "-q", "--rm", *CLUSTER, "fake://corpus")
     assert Store.objects == SOURCES and not Store.uploads
 
@@ -91,7 +91,7 @@ def test_manifests_without_versions_are_read(engine):
     text = Path(MANIFEST).read_text()
     Path(MANIFEST).write_text(text.replace(',"version":"1"', ""))
     assert Path(MANIFEST).read_text() != text
-    run("test", "-q", "--manifest", MANIFEST)
+    run("test", "-q", "--manifest", MANIFEST, "fake://corpus")
     assert "2 files were done before" in call("compress", "-1", "-r", *CLUSTER, "fake://corpus").stderr
     Path(MANIFEST).write_text(text.replace('"version":', '"unknown":'))
     assert "is no manifest of a run, or is damaged" in fails("test", "-q", "--manifest", MANIFEST)
@@ -104,8 +104,10 @@ def test_two_buckets_in_one_working_folder_have_a_manifest_each():
     first, second = sorted(names(), key=len)
     assert first == MANIFEST and second.startswith(".squeeze-compress-")
     del Store.objects["corpus/a.txt.sqz"]
-    run("test", "-q", "--manifest", second)
-    assert "fake://corpus/a.txt: its output" in fails("test", "-q", "--manifest", first)
+    run("test", "-q", "--manifest", second, "fake://other")
+    assert "fake://corpus/a.txt: its output" in fails("test", "-q", "--manifest", first, "fake://corpus")
+    said = fails("test", "-q", "--manifest", first, "fake://other")  # what the command does not name is not opened
+    assert "expected a file in ., fake://other, got 'fake://corpus/a.txt.sqz'" in said
 
 
 def test_large_objects_go_in_parts_to_the_same_bytes(engine, in_parts):

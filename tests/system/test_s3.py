@@ -46,7 +46,7 @@ def test_objects_by_the_workers_of_a_cluster(s3, monkeypatch):
     run("compress", "-1", "-q", "-r", "--cluster", "local", "--rm", "s3://bucket/tree")
     assert keys(s3) == ["tree/more/note.txt.sqz", "tree/note.txt.sqz"]
     assert squeeze.decompress(body(s3, "tree/more/note.txt.sqz")) == TEXT[::-1]
-    run("test", "-q", "--cluster", "local", "--manifest", ".squeeze-compress.jsonl")
+    run("test", "-q", "--cluster", "local", "--manifest", ".squeeze-compress.jsonl", "s3://bucket/tree")
     told = [json.loads(line) for line in Path(".squeeze-compress.jsonl").read_text().splitlines()]
     assert {one["version"] for one in told if "source" in one} == etags
     run("compress", "-1", "-q", "-r", "--cluster", "local", "s3://bucket/tree")  # and all is done
