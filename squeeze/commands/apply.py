@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     help="Apply every recipe to each of these; -o holds a folder for each pair, and a table compares them.",
 )
 @click.option("-o", "--output", metavar="DIR", type=options.PATH, help="With --models: where the folders go.")
+@click.option(
+    "--calibration", metavar="FILE", type=options.PATH, help="Text to calibrate on, instead of the recipe's own."
+)
 @clustered.cluster
 @options.measuring
 @options.resume
@@ -99,6 +102,7 @@ def _sweep(
     quiet: bool,
     as_json: bool,
     *,
+    calibration: Path | None,
     force: bool,
     device: str,
 ) -> None:
@@ -109,7 +113,7 @@ def _sweep(
     use(per_call, "cpu" if cluster else device)  # a worker's device is its own
     wanted = sweep.pairs(recipes, models, folder)
     folder.mkdir(exist_ok=True)
-    settings = sweep.Settings(verdict.text, verdict.windows, verdict.tasks, force, device, per_call)
+    settings = sweep.Settings(calibration, verdict.text, verdict.windows, verdict.tasks, force, device, per_call)
     done: list[tuple[sweep.Pair, Report]] = []
     with (
         closing(clustered.connected(cluster)) if cluster else nullcontext() as engine,

@@ -21,16 +21,16 @@ from typing import Any, Self
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
-from squeeze.errors import SqueezeError, printable
+from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.options.operation import fill
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
 from squeeze.recipes.evaluate import measure
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
 from squeeze.recipes.tasks import Tasks, measure_tasks
-from squeeze.system import files
+from squeeze.system import files, names
 from squeeze.system.extras import explained
-from squeeze.system.json_object import read_object
+from squeeze.system.json_object import parse, read_object
 from squeeze.system.stamps import stamps
 from squeeze.system.storage import local_path
 from squeeze.system.work import work_folder
@@ -39,6 +39,7 @@ from squeeze.system.yaml_object import read_yaml
 __all__ = ["Recipe", "apply"]
 
 KEY = "squeeze_recipe"  # in config.json
+_FILES = {"calibration": "--calibration", "base": "squeeze pack --base"}  # what names files; the caller's options
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,17 @@ class Recipe:
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
-        """Raises SqueezeError where a file is not a recipe, in one line that names the step."""
+        """Read a recipe from a file, which names files in the current folder alone.
+
+        Raises SqueezeError for anything else, in one line that names the step.
+        """
         try:
             with explained():
                 document = read_yaml(local_path(path))
         except OSError as error:
             raise SqueezeError(f"{path}: {error.strerror}") from None
         try:
+            _check_names(document)
             return cls.parse(document)
         except SqueezeError as error:
             raise SqueezeError(f"{path}: {error}") from None
@@ -84,6 +89,20 @@ class Recipe:
         return cls(tuple(done), common, tuple({step.name: step.given()} for step in steps))
 
 
+def _check_names(document: Any) -> None:
+    """Raises FormatError for a path or URL that only the caller may name: see names.py."""
+    steps = document.get("steps") if isinstance(document, dict) else None
+    entries = [one for one in steps if isinstance(one, dict)] if isinstance(steps, list) else []
+    tables = [document, *(table for entry in entries for table in entry.values())]
+    for key, option in _FILES.items():
+        for table in tables:
+            if isinstance(table, dict) and isinstance(text := table.get(key), str):
+                try:
+                    names.relative(text)
+                except FormatError as error:
+                    raise FormatError(f"{key}: {error}: name it with {option}") from None
+
+
 def _step(number: int, entry: Any) -> Step:
     entry = {entry: None} if isinstance(entry, str) else entry
     if not isinstance(entry, dict) or len(entry) != 1:
@@ -108,6 +127,7 @@ def apply(
     source: Path | str,
     out: Path | str,
     *,
+    calibration: Path | str | None = None,
     text: Path | str | None = None,
     windows: int | None = None,
     tasks: Tasks | None = None,
@@ -118,12 +138,14 @@ def apply(
 ) -> list[Report]:
     """Do what a recipe says to a model's folder, and write the folder `out`; a report of each pass over the blocks.
 
-    text, windows, tasks: measure the quality on this text and these tasks, before and after, before anything is packed.
-    resume: go on with a run that was stopped, where it was. Raises SqueezeError for all that a user can mend; then
+    calibration: the text to calibrate on, instead of the recipe's own. text, windows, tasks: measure the quality on
+    this text and these tasks, before and after, before anything is packed. resume: go on with a run that was stopped, where it was. Raises SqueezeError for all that a user can mend; then
     nothing is written.
     """
     source, out = local_path(source), local_path(out)
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
+    if calibration is not None:
+        recipe = replace(recipe, common=replace(recipe.common, calibration=calibration))
     Checkpoint.open(source)
     folder.check_target(source, out, overwrite)
     task = {"source": stamps(source), "steps": recipe.given, "common": asdict(recipe.common)}
@@ -145,7 +167,7 @@ def apply(
                         _measure(outcome, written, device, progress, text, windows, tasks)
                     reports.append(outcome)
                 files.write_text(record, json.dumps([report.as_json() for report in reports]))
-            reports = [Report.from_json(entry) for entry in json.loads(record.read_text())]
+            reports = [Report.from_json(entry) for entry in parse(record.read_bytes(), schema=[{...: object}])]
             if last != source:
                 rmtree(last, ignore_errors=True)
             last = written

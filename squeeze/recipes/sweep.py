@@ -37,6 +37,7 @@ class Pair:
 class Settings:
     """What `apply` takes beside a pair. threads: of a worker."""
 
+    calibration: Path | None = None
     text: Path | None = None
     windows: int | None = None
     tasks: Tasks | None = None

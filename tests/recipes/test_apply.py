@@ -188,10 +188,21 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, model, text, monkeypatch):
     assert report.packed is not None and report.layers[0].pattern == "2:4"
 
 
+@pytest.mark.parametrize("line", ["calibration: {}", "steps: [{{pack: {{base: {}}}}}]"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "../a.txt", "http://host/a.txt", "simplecache::s3://b/k"])
+def test_a_recipe_names_no_file_elsewhere(tmp_path, line, name):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(line.format(name) + ("" if "steps" in line else "\nsteps: [pack]"))
+    key = "base" if "steps" in line else "calibration"
+    with pytest.raises(SqueezeError, match=rf"recipe\.yaml: {key}: expected the path of .*: name it with "):
+        Recipe.read(path)
+
+
 def test_command(tmp_path, model, text):
     path = tmp_path / "recipe.yaml"
-    path.write_text(f"calibration: {text}\nsamples: 4\nsequence_length: 48\nsteps:\n  - prune: {{method: wanda}}\n")
-    done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "out"), "-T", "1"])
+    path.write_text("samples: 4\nsequence_length: 48\nsteps:\n  - prune: {method: wanda}\n")
+    given = ["--calibration", str(text), "-T", "1"]
+    done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "out"), *given])
     assert done.exit_code == 0 and "every group checked to hold to 2:4" in done.output, done.output
     done = CliRunner().invoke(main, ["apply", str(path), str(tmp_path / "nowhere"), str(tmp_path / "x")])
     assert done.exit_code == 1 and "not a folder of a model" in done.output
