@@ -1,6 +1,5 @@
 """Texts as tokens: files, data sets of this machine, and the tokenizer of a model's folder."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,9 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.pretrained import explained, load_tokenizer
-from squeeze.errors import SqueezeError, printable
+from squeeze.errors import FormatError, SqueezeError, printable
+from squeeze.system.json_object import parse
+from squeeze.system.limits import Limits
 from squeeze.system.storage import local_path
 
 __all__ = ["read_text", "read_tokens", "tokenize"]
@@ -42,10 +43,10 @@ def read_text(source: str | Path) -> str:
     try:
         text = path.read_text("utf-8")
         if path.suffix == ".jsonl":
-            return "\n\n".join(str(json.loads(line)["text"]) for line in text.split("\n") if line.strip())
+            return "\n\n".join(str(parse(line, Limits())["text"]) for line in text.split("\n") if line.strip())
     except UnicodeDecodeError:
         raise SqueezeError(f"{source}: is not text in UTF-8") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (FormatError, KeyError, TypeError):
         raise SqueezeError(f'{source}: a line is not a JSON object with a "text"') from None
     return text
 

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 import xxhash
 
 from squeeze.codecs.varint import PIECE, copy_pieces, read_exactly
-from squeeze.errors import DamagedError
+from squeeze.errors import DamagedError, FormatError
+from squeeze.system.json_object import parse
 from squeeze.system.pipes import write_all
 from squeeze.system.upload import copier
 
@@ -58,7 +59,7 @@ class PartFile:
         text = read_exactly(file, length - _END - self.size)
         if xxhash.xxh3_64_digest(text + end[:-_DIGEST]) != end[-_DIGEST:]:
             raise damaged()
-        self.description, self._digest = json.loads(text), end[8:-_DIGEST]
+        self.description, self._digest = _described(text), end[8:-_DIGEST]
         file.seek(0)
 
     def read(self, count: int) -> bytes:
@@ -94,6 +95,13 @@ def is_whole(file: BinaryIO, wanted: Callable[[Any], bool] = lambda description:
             part.check()
             return True
     return False
+
+
+def _described(text: bytes) -> Any:
+    try:
+        return parse(text)
+    except FormatError:
+        raise damaged() from None
 
 
 def passed_on(file: BinaryIO, sink: BinaryIO) -> Iterator[bytes]:

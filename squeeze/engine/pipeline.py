@@ -30,6 +30,7 @@ from squeeze.engine.sharding import Shard, shards_of
 from squeeze.engine.workers import Here, Workers
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import folder
+from squeeze.system.json_object import parse
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
 from squeeze.version import __version__
@@ -269,7 +270,7 @@ def _unnamed(network: Network, name: str) -> list[str]:
 
 
 def _read_layers(work: Path, name: str) -> list[Layer]:
-    return [Layer.from_json(one) for one in json.loads((work / f"{name}.json").read_text())]
+    return [Layer.from_json(one) for one in parse((work / f"{name}.json").read_bytes(), schema=[{...: object}])]
 
 
 def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -> None:

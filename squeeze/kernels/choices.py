@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 
+from squeeze.errors import FormatError, LimitError
 from squeeze.numerics.jit import cache_root
+from squeeze.system.json_object import read_object
 
 __all__ = ["Choices", "close_to", "fastest", "folder", "of_device", "power_of_two", "remembered"]
 
@@ -106,11 +108,11 @@ class Choices:
 def _read(path: Path, device: str, triton: str) -> dict[str, str]:
     """The names of ways by shape; empty where the file is missing, damaged, or of something else."""
     try:
-        found: Any = json.loads(path.read_text())
+        found: Any = read_object(path)
         if (found["format"], found["device"], found["triton"]) != (_FORMAT, device, triton):
             return {}
         return {str(shape): str(way) for shape, way in found["chosen"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FormatError, LimitError, OSError, KeyError, AttributeError):
         return {}
 
 

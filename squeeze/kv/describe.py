@@ -22,7 +22,7 @@ from squeeze.kv.base import Policy
 from squeeze.kv.evict import innermost
 from squeeze.kv.policies import EVICTIONS, POLICIES, WITH_TENSORS
 from squeeze.system import files
-from squeeze.system.json_object import MAX_FILE, parsed_size
+from squeeze.system.json_object import MAX_FILE, parse
 from squeeze.system.limits import Limits
 from squeeze.system.storage import local_path
 
@@ -168,15 +168,13 @@ def load_policy(path: Path | str) -> Policy:
 
 def _json_of(path: Path) -> Any:
     with path.open("rb") as file:
-        text = file.read(MAX_FILE)
-    Limits().need_memory(parsed_size(text), "its JSON")
-    return json.loads(text.decode())
+        return parse(file.read(MAX_FILE + 1), Limits())
 
 
 def _of_tensors(path: Path) -> Policy:
     try:
         metadata = tensorfile.read(path).metadata or {}
-        header, tensors = json.loads(metadata[_HEADER]), tensorfile.load(path)
+        header, tensors = parse(metadata[_HEADER], Limits()), tensorfile.load(path)
         name = next(name for name in WITH_TENSORS if name in header)
         inner = WITH_TENSORS[name].from_tensors(header[name], tensors)
     except FormatError as error:

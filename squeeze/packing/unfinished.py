@@ -10,11 +10,13 @@ import xxhash
 
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.codecs.tensors.content import Content, InFile, whole
-from squeeze.errors import DamagedError, VerifyError
+from squeeze.errors import DamagedError, FormatError, VerifyError
 from squeeze.packing import decoding
 from squeeze.packing.base import Base
 from squeeze.packing.container import ARCHIVE, Record
+from squeeze.packing.description import CODINGS
 from squeeze.packing.running_hash import RunningHash, checksum_of
+from squeeze.system.json_object import MAX_LINE, check, parse
 from squeeze.system.positional import Positional
 
 __all__ = ["Journal", "Run"]
@@ -84,11 +86,11 @@ class Journal:
     def resume(self, run: Run, start: int, threads: int) -> list[tuple[Record, int]]:
         """Record and payload size of the first tensors that are whole in what is written from `start` on."""
         done: list[tuple[Record, int]] = []
-        lines = self._path.read_text().split("\n") if self._path.is_file() else []
+        lines = self._path.read_text(errors="replace").split("\n") if self._path.is_file() else []
         for line, tensor in zip(lines, run.file.tensors, strict=False):
             try:
-                name, coding, checksum, size, hashed = json.loads(line)
-            except ValueError:
+                name, coding, checksum, size, hashed = _noted(line)
+            except (FormatError, ValueError):
                 break
             record = Record(tensor.dtype, tensor.shape, coding, checksum)
             if name != tensor.name or not run.is_whole(start, size, tensor, record, hashed, threads):
@@ -102,3 +104,14 @@ class Journal:
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)
+
+
+def _noted(line: str) -> tuple[str, str, int, int, int | None]:
+    """Return the name, coding, checksum, size and hash of a line. Raises FormatError or ValueError for any other."""
+    row = parse(line, most=MAX_LINE)
+    check(row, [(str, int, None)])
+    name, coding, checksum, size, hashed = row
+    kinds = isinstance(name, str), coding in CODINGS, *(isinstance(one, int) for one in (checksum, size, hashed or 0))
+    if not all(kinds) or min(checksum, size, hashed or 0) < 0:
+        raise FormatError("is no line of a journal")
+    return name, coding, checksum, size, hashed

@@ -4,7 +4,6 @@ Both write greedily. The distance is measured along the original's text, which b
 context, while texts that parted have nothing in common any more.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,9 +14,11 @@ import torch
 from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.text import tokenize
 from squeeze.engine.quality import divergences
-from squeeze.errors import SqueezeError
+from squeeze.errors import FormatError, SqueezeError
 from squeeze.numerics.intervals import interval
 from squeeze.recipes.generate import opened, prompt_ids
+from squeeze.system.json_object import parse
+from squeeze.system.limits import Limits
 
 __all__ = ["Comparison", "Pair", "Place", "compare", "read_prompts"]
 
@@ -94,9 +95,9 @@ def read_prompts(path: Path) -> list[str]:
 
 def _prompt_of(path: Path, line: str) -> str:
     try:
-        record = json.loads(line)
+        record = parse(line, Limits())
         prompt = record["prompt"] if "prompt" in record else record["text"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (FormatError, KeyError, TypeError):
         prompt = None
     if not isinstance(prompt, str):
         raise SqueezeError(f'{path}: a line is not a JSON object with a "prompt" or a "text"')

@@ -20,15 +20,26 @@ from squeeze.codecs.bitmodels.layout import LINE
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.learned import Memory
 from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.errors import FormatError
 from squeeze.numerics.jit import cache_folder
 from squeeze.system import cache
+from squeeze.system.json_object import parse_object
 
 __all__ = ["folder", "get", "put"]
 
 LEAST = 1 << 15  # bytes of text: less is read as soon
 MOST = 2 << 30  # bytes of all files: two of the largest, or a dozen of what `squeeze train` makes
 _BEFORE = 16  # bytes before the header
-_TROUBLE = (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError)  # of a file that is not ours
+_MOST_HEADER = 1 << 20  # bytes
+_TROUBLE = (
+    FormatError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+)  # of a file that is not ours
 
 
 def folder() -> Path:
@@ -45,7 +56,7 @@ def get(identity: str, preset: DeepPreset, record: int, size: int) -> Memory | N
         data = np.memmap(path, np.uint8, "c").view(np.ndarray)  # private: what is written to it stays in memory
         checksum, length = (int(number) for number in data[:_BEFORE].view(np.uint64))
         begin = _BEFORE + length
-        header = json.loads(data[_BEFORE:begin].tobytes())
+        header = parse_object(data[_BEFORE : min(begin, _BEFORE + _MOST_HEADER)].tobytes())
         if header["key"] != key or xxhash.xxh3_64_intdigest(data[8:].data) != checksum:
             return None
         kept = {name: data[begin:][slice(*place)] for name, place in header["arrays"].items()}

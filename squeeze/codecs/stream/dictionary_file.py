@@ -26,6 +26,7 @@ from squeeze.codecs.stream import container, integers, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DictionaryError, SqueezeError
+from squeeze.system.json_object import parse_object
 
 MAGIC = b"\xf5SP"
 VERSION = 1
@@ -79,12 +80,12 @@ def parse(data: bytes) -> Parsed:
     file.seek(len(MAGIC) + 1)
     try:
         length, _ = read_varint(file)
-        header = json.loads(read_exactly(file, min(length, container.MAX_HEADER)))
+        header = parse_object(read_exactly(file, min(length, container.MAX_HEADER)))
         _check(header)
         parts = [read_exactly(file, size) for size in header["parts"]]
         if file.read(1):
             raise ValueError("more than the parts")
-    except (SqueezeError, ValueError, TypeError, RecursionError) as error:
+    except (SqueezeError, ValueError, TypeError) as error:
         raise DictionaryError("not a dictionary that this version can use: train it anew") from error
     return Parsed(header, parts)
 

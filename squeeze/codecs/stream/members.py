@@ -15,7 +15,9 @@ from squeeze.codecs.stream.compressor import compress
 from squeeze.codecs.stream.decompressor import decompress
 from squeeze.errors import DamagedError, FormatError, LimitError, printable
 from squeeze.system.files import SUFFIX, status
+from squeeze.system.json_object import check, parse
 from squeeze.system.limits import Limits
+from squeeze.system.names import relative
 from squeeze.system.sized_file import SizedFile
 
 __all__ = ["MAX_TEXT", "Member", "MemberFile", "Members", "index_bytes", "index_name", "line_of", "read_members"]
@@ -25,6 +27,8 @@ _MORE = 1 << 12  # of its first line, and of the stream's header
 _LEVEL = 1
 _FORMAT, _VERSION = "squeeze.members", 1
 _OF_LINE = 512  # bytes that Python takes for a line, and what it tells
+_LONGEST = 1 << 16  # bytes of a line: the longest name with every letter escaped, and numbers
+_FIRST = {"format": str, "version": int, "size": int, "checksum": str}
 
 
 class Member(NamedTuple):
@@ -87,10 +91,10 @@ def read_members(shard: Path, limits: Limits | None = None) -> Members | None:
 def _parsed(text: bytes, limits: Limits) -> Members:
     lines = text.split(b"\n")
     limits.need_memory(_OF_LINE * len(lines), f"an index of {len(lines):,} members")
-    size, checksum = _first(_value(lines[0]))
+    size, checksum = _first(_value(lines[0], limits))
     found = {}
     for line in lines[1:-1]:
-        member = _member(_value(line))
+        member = _member(_value(line, limits))
         found[member.name] = member
         if member.offset + member.size > size:
             raise _damaged()
@@ -99,10 +103,10 @@ def _parsed(text: bytes, limits: Limits) -> Members:
     return Members(found, size, checksum)
 
 
-def _value(line: bytes) -> Any:
+def _value(line: bytes, limits: Limits) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return parse(line, limits, most=_LONGEST)
+    except FormatError:
         raise _damaged() from None
 
 
@@ -111,13 +115,21 @@ def _first(value: Any) -> tuple[int, int]:
         raise FormatError("is not one")
     if value.get("version") != _VERSION:
         raise FormatError(f"its version {printable(value.get('version'))} is unknown: use a newer squeeze")
-    return _count(value.get("size")), _number(value.get("checksum"))
+    try:
+        check(value, _FIRST)
+    except FormatError:
+        raise _damaged() from None
+    return _count(value["size"]), _number(value["checksum"])
 
 
 def _member(value: Any) -> Member:
-    if not isinstance(value, list) or len(value) != 4 or not isinstance(value[0], str):
+    if not isinstance(value, list) or len(value) != 4:
         raise _damaged()
-    return Member(value[0], _count(value[1]), _count(value[2]), _number(value[3]))
+    try:
+        name = relative(value[0])
+    except FormatError as error:
+        raise DamagedError(f"a line of it names no file of a shard: {error}") from None
+    return Member(name, _count(value[1]), _count(value[2]), _number(value[3]))
 
 
 def _count(value: Any) -> int:

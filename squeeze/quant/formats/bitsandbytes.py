@@ -19,10 +19,12 @@ from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import expect, only_fitting, take, understood
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 from squeeze.quant.nested import BLOCK, LEVELS, Nested
+from squeeze.system.json_object import parse
 
 __all__ = ["BitsAndBytesFormat", "shape_of"]
 
 _GRID = "nf4-nested"
+_LONGEST_STATE = 1 << 16  # bytes
 _STATE = "weight.quant_state.bitsandbytes__nf4"
 _GROUP = 64
 
@@ -127,7 +129,7 @@ def shape_of(name: str, state: torch.Tensor) -> tuple[int, int]:
 
 def _state(name: str, stored: torch.Tensor) -> dict[str, Any]:
     with understood(f"{name}.{_STATE}"):
-        state: Any = json.loads(bytes(stored.flatten().tolist()))
+        state: Any = parse(bytes(stored.flatten().tolist()), most=_LONGEST_STATE)
         return dict(state)
 
 

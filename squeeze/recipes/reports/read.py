@@ -1,6 +1,5 @@
 """Reports that are read again: files of what commands printed with --json, and the folders that they wrote."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,8 @@ from squeeze.engine.report import NAME
 from squeeze.errors import FormatError
 from squeeze.recipes.reports.kinds import KINDS, Record, kind_of
 from squeeze.recipes.reports.shown import Shown
+from squeeze.system.json_object import MAX_FILE, parse
+from squeeze.system.limits import Limits
 
 __all__ = ["read", "shown"]
 
@@ -18,8 +19,12 @@ def read(path: Path) -> list[Shown]:
     Raises FormatError for what is no report.
     """
     path = path / NAME if path.is_dir() else path
+    with path.open("rb") as file:
+        text = file.read(MAX_FILE + 1)
     try:
-        return shown(_records(path.read_text("utf-8")))
+        return shown(_records(text))
+    except FormatError as error:
+        raise FormatError(f"{path}: is no report of squeeze, or damaged: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise FormatError(f"{path}: is no report of squeeze, or damaged") from None
 
@@ -32,9 +37,10 @@ def shown(records: Sequence[Record]) -> list[Shown]:
     return KINDS[kinds.pop()](records)
 
 
-def _records(text: str) -> list[Record]:
+def _records(text: bytes) -> list[Record]:
+    limits = Limits()
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError:
-        document = [json.loads(line) for line in text.splitlines() if line.strip()]
+        document = parse(text, limits)
+    except FormatError:
+        document = [parse(line, limits) for line in text.splitlines() if line.strip()]
     return document if isinstance(document, list) else [document]
