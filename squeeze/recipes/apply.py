@@ -139,8 +139,8 @@ def apply(
     """Do what a recipe says to a model's folder, and write the folder `out`; a report of each pass over the blocks.
 
     calibration: the text to calibrate on, instead of the recipe's own. text, windows, tasks: measure the quality on
-    this text and these tasks, before and after, before anything is packed. resume: go on with a run that was stopped, where it was. Raises SqueezeError for all that a user can mend; then
-    nothing is written.
+    this text and these tasks, before and after, before anything is packed. resume: go on with a run that was stopped,
+    where it was. Raises SqueezeError for all that a user can mend; then nothing is written.
     """
     source, out = local_path(source), local_path(out)
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
