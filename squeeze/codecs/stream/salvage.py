@@ -9,12 +9,12 @@ stands between blocks is proved by the checksum of a stream alone: where that ca
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, Progress, decode_block, need_memory
+from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_block, need_memory
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Index, index_bytes, read_checksum, read_index_before
 from squeeze.codecs.stream.memory import Entries
@@ -31,7 +31,17 @@ from squeeze.errors import (
 from squeeze.system.limits import Limits
 from squeeze.system.pipes import read_some
 
-_Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
+
+class _Place(NamedTuple):
+    """Where a block lies, by the index, or by its own header if there is no index."""
+
+    offset: int  # of its header
+    raw: int  # bytes
+    coded: int  # bytes, with the header
+
+
+class _Contradicted(DamagedError):
+    """A block's header and the index give different lengths."""
 
 
 @dataclass
@@ -39,6 +49,7 @@ class _Found:
     """A stream, as far as it can be told."""
 
     start: int
+    header_size: int
     kind: int | None = None  # of the coded block of a short stream
     places: list[_Place] = field(default_factory=list)
     checksum: int | None = None  # XXH3-64 of all raw bytes, where the index is whole
@@ -70,7 +81,12 @@ def salvage_stream(
     streams, reason = _by_index(file, end, resources.limits), None
     if streams is None:
         streams, reason = _by_walk(file, end, resources.limits)
-    restored.expect(sum(length for stream in streams for _, length in stream.places))
+    total = sum(place.raw for stream in streams for place in stream.places)
+    restored.expect(total)
+    if restored.may_miss_too_much(total):  # so that nothing is written before that is known
+        rehearsed = Salvaged(None, resources.limits, missing, end)
+        for stream in streams:
+            _restore_stream(file, stream, resources, rehearsed, None)
     damage = [line for stream in streams for line in _restore_stream(file, stream, resources, restored, progress)]
     if reason:
         damage.append(f"what follows byte {restored.place} is lost: {reason}")
@@ -96,9 +112,9 @@ def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
             return None
         places, offset = [], start + index.header_size
         for raw, coded in index.entries:
-            places.append((offset, raw))
+            places.append(_Place(offset, raw, coded))
             offset += coded
-        streams.append(_Found(start, None, places, index.checksum))
+        streams.append(_Found(start, index.header_size, None, places, index.checksum))
         entries.add()
         end = start
     return streams[::-1]
@@ -114,7 +130,7 @@ def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], st
             header = container.read_header(file)
             if header is None:
                 break
-            streams.append(_Found(start, header.kind if header.short else None))
+            streams.append(_Found(start, header.size, header.kind if header.short else None))
             entries.add()
             if not _walk(file, streams[-1], header.size, end, entries):
                 return streams, "the file was cut off"
@@ -134,8 +150,9 @@ def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: E
         offset = file.tell() - block.size
         if file.tell() + block.payload_length > end:
             return False
-        stream.places.append((offset, block.raw_length))
-        written.entries.append((block.raw_length, block.size + block.payload_length))
+        place = _Place(offset, block.raw_length, block.size + block.payload_length)
+        stream.places.append(place)
+        written.entries.append((place.raw, place.coded))
         entries.add()
         file.seek(block.payload_length, io.SEEK_CUR)
         if stream.short:
@@ -153,71 +170,71 @@ def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: E
 def _restore_stream(
     file: BinaryIO, stream: _Found, resources: Resources, restored: Salvaged, progress: Progress
 ) -> list[str]:
-    """Restore a stream; what is lost of it, and unproved."""
-    settings = _settings(file, stream, resources)
-    first, digest, lost = restored.place, xxhash.xxh3_64(), []
-    for offset, length in stream.places:
-        pieces = _restore(file, stream, offset, length, settings, restored, progress)
-        if pieces is None:
-            lost.append(f"bytes {restored.place} to {restored.place + length} are lost: their block is damaged")
-            restored.miss(length)
+    """Restore a stream; what is lost of it, contradicts or is unproved."""
+    settings, damage = _settings(file, stream, resources)
+    first, digest, lost = restored.place, xxhash.xxh3_64(), 0
+    for place in stream.places:
+        try:
+            pieces = _restore(file, stream, place, settings, restored, progress)
+        except FormatError as error:
+            reason = str(error) if isinstance(error, _Contradicted) else "their block is damaged"
+            damage.append(f"bytes {restored.place} to {restored.place + place.raw} are lost: {reason}")
+            restored.miss(place.raw)
+            lost += 1
             continue
         for piece in pieces:
             digest.update(piece)
             restored.write(piece)
-    if stream.short or len(lost) == len(stream.places) > 0:
-        return lost  # what a block's own checksum proves, or nothing at all
+    if stream.short or lost == len(stream.places) > 0:
+        return damage  # what a block's own checksum proves, or nothing at all
     blocks = f"the order of the{' other' * bool(lost)} blocks in bytes {first} to {restored.place} is unproved"
     if lost:
-        return [*lost, f"{blocks}: the checksum of all of them cannot be compared"]
+        return [*damage, f"{blocks}: the checksum of all of them cannot be compared"]
     if stream.checksum is None:
-        return [f"{blocks}, and whether they are all: the index with the checksum of all of them is lost"]
+        return [*damage, f"{blocks}, and whether they are all: the index with the checksum of all of them is lost"]
     if stream.checksum != digest.intdigest():
-        return [f"{blocks}: the checksum of all of them differs, so some are missing, doubled or in another's place"]
-    return []
+        why = "the checksum of all of them differs, so some are missing, doubled or in another's place"
+        return [*damage, f"{blocks}: {why}"]
+    return damage
 
 
-def _settings(file: BinaryIO, stream: _Found, resources: Resources) -> Settings:
-    """What the header of the stream names; no level where it is damaged."""
+def _settings(file: BinaryIO, stream: _Found, resources: Resources) -> tuple[Settings, list[str]]:
+    """What the header of the stream names, and what is wrong with the header; then there is no level."""
     try:
         file.seek(stream.start)
         header = container.read_header(file)
-        return from_header(header, resources) if header else Settings()
-    except FormatError:
-        return Settings(short=stream.short)
+        if header is None or (header.size, header.short) != (stream.header_size, stream.short):
+            raise DamagedError("the index does not agree with the header")
+        return from_header(header, resources), []
+    except FormatError as error:
+        return Settings(short=stream.short), [f"the stream at byte {stream.start} of the file: {error}"]
 
 
 def _restore(
-    file: BinaryIO,
-    stream: _Found,
-    offset: int,
-    length: int,
-    settings: Settings,
-    restored: Salvaged,
-    progress: Progress,
-) -> Iterable[bytes | memoryview] | None:
-    """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
-    try:
-        file.seek(offset)
-        header = stream.read_block_header(file)
-        if header is None or header.raw_length != length:
-            return None
-        restored.need(length)
-        need_memory(settings, header.kind, length, header.payload_length)
-        if header.kind == container.STORED:
-            return _stored(file, offset, header, settings)
-        coded = Coded(header.kind, read_exactly(file, header.payload_length))
-        data = decode_block(coded, length, settings, progress)
-    except FormatError:
-        return None
-    right = container.is_checksum(xxhash.xxh3_64_intdigest(data.data), header.checksum, settings.short)
-    return [data.data] if right else None
+    file: BinaryIO, stream: _Found, place: _Place, settings: Settings, restored: Salvaged, progress: Progress
+) -> Iterable[bytes | memoryview]:
+    """Return the raw bytes of a block in pieces. Raises FormatError if it is damaged."""
+    file.seek(place.offset)
+    header = stream.read_block_header(file)
+    if header is None:
+        raise DamagedError("a block's header is damaged")
+    if (header.raw_length, header.size + header.payload_length) != (place.raw, place.coded):
+        raise _Contradicted("the index gives other lengths than their block")
+    restored.need(place.raw)
+    need_memory(settings, header.kind, place.raw, header.payload_length)
+    if header.kind == container.STORED:
+        return _stored(file, place, header, settings)
+    coded = Coded(header.kind, read_exactly(file, header.payload_length))
+    data = decode_block(coded, place.raw, settings, progress)
+    check_raw(data, header.checksum, settings.short)
+    return [data.data]
 
 
-def _stored(file: BinaryIO, offset: int, header: container.BlockHeader, settings: Settings) -> Iterable[bytes] | None:
+def _stored(file: BinaryIO, place: _Place, header: container.BlockHeader, settings: Settings) -> Iterable[bytes]:
     state = xxhash.xxh3_64()
     for piece in copy_pieces(file, header.raw_length):
         state.update(piece)
-    file.seek(offset + header.size)
-    right = container.is_checksum(state.intdigest(), header.checksum, settings.short)
-    return copy_pieces(file, header.raw_length) if right else None
+    if not container.is_checksum(state.intdigest(), header.checksum, settings.short):
+        raise DamagedError("a stored block's checksum differs")
+    file.seek(place.offset + header.size)
+    return copy_pieces(file, header.raw_length)

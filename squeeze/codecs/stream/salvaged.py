@@ -33,6 +33,13 @@ class Salvaged:
         if not self._skips:
             self.need(length)
 
+    def may_miss_too_much(self, total: int) -> bool:
+        """Return whether `miss` could raise LimitError in a file whose blocks hold `total` bytes."""
+        return not self._skips and self._is_too_much(total)
+
+    def _is_too_much(self, missing: int) -> bool:
+        return self._limits.output is None and missing > max(MAX_BLOCK, _MOST_A_BYTE * self._coded)
+
     def need(self, length: int) -> None:
         """Raises LimitError where so many bytes more are not to be written."""
         self._limits.need_output(self._written + length)
@@ -51,7 +58,7 @@ class Salvaged:
         if self._skips:
             return
         self._lost += length
-        if self._limits.output is None and self._lost > max(MAX_BLOCK, _MOST_A_BYTE * self._coded):
+        if self._is_too_much(self._lost):
             raise LimitError(
                 f"zeros for {self._lost:,} missing bytes or more are too many for a file of {self._coded:,}: "
                 "leave them out with --missing skip, or allow them with --max-output"

@@ -99,7 +99,9 @@ def test_a_short_stream_of_a_damaged_level_is_lost_unless_it_is_stored(short_str
         restored, damage = salvage(bytes(damaged))
         end = hurt.raw_offset + hurt.raw_length
         assert restored[hurt.raw_offset : end] == (raw if hurt.codec == "stored" else bytes(len(raw)))
-        assert len(damage) == (hurt.codec != "stored")
+        said = "the file uses a level or parameter that this version lacks: use a newer squeeze"
+        assert damage[0] == f"the stream at byte {start} of the file: {said}"
+        assert len(damage) == 1 + (hurt.codec != "stored")
 
 
 def test_what_follows_damaged_lengths_of_a_short_stream_is_lost(short_streams):
@@ -195,6 +197,28 @@ def test_what_is_missing_is_zeros_or_left_out(blocks):
         salvage(damaged(blocks), missing="ones")
 
 
+def test_a_block_whose_length_contradicts_the_index_is_lost(blocks):
+    """Its header is whole and names one byte more, or fewer, than the index has room for."""
+    for change in (1, -1):
+        header = container.read_block_header(io.BytesIO(blocks[1]))
+        lengths = header.raw_length, header.payload_length + change
+        lying = container.block_header_bytes(header.kind, *lengths, header.checksum) + blocks[1][header.size :]
+        restored, damage = salvage(rebuilt([blocks[0], lying, *blocks[2:]], 0))
+        assert restored == TEXT[:1_000] + bytes(1_000) + TEXT[2_000:]
+        assert damage[0] == "bytes 1000 to 2000 are lost: the index gives other lengths than their block"
+
+
+def test_a_damaged_header_is_named_though_every_byte_comes_back():
+    raw = inputs.random_bytes(100_000)
+    coded = bytearray(squeeze.compress(raw, 1))
+    assert salvage(bytes(coded)) == (raw, ())
+    coded[8] ^= 1
+    assert salvage(bytes(coded)) == (
+        raw,
+        ("the stream at byte 0 of the file: the header is damaged: its checksum differs",),
+    )
+
+
 def lost_blocks(count: int) -> bytes:
     """A file of few bytes whose blocks, all of them damaged, claim as much as a block can hold."""
     block = b"\xff" * container.MAX_BLOCK.bit_length()
@@ -227,6 +251,10 @@ def test_a_small_file_does_not_become_gigabytes_of_zeros(tmp_path):
     with (tmp_path / "restored").open("wb") as sink, pytest.raises(LimitError, match=said):
         decompress_stream(io.BytesIO(data), sink, salvage=True)
     assert decompress_stream(io.BytesIO(data), None, salvage=True, missing="skip").raw == 0
+    pipe = io.BytesIO()
+    with pytest.raises(LimitError, match=said):
+        decompress_stream(io.BytesIO(data), pipe, salvage=True)
+    assert pipe.getvalue() == b""
     allowed = Limits(output=container.MAX_BLOCK * 100)
     assert decompress_stream(io.BytesIO(data), None, salvage=True, limits=allowed).raw == container.MAX_BLOCK * 100
     with pytest.raises(LimitError, match="raise it with --max-output"):
