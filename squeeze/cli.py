@@ -94,10 +94,12 @@ class Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         from squeeze.commands import standard  # what `--help` does not need
+        from squeeze.commands.echo import mention
         from squeeze.commands.job import MISHAPS, explain
-        from squeeze.system import extras, files
+        from squeeze.system import extras, files, notices
 
         standard.guard()
+        notices.listen(mention)  # until a command has -q
         if "OMP_WAIT_POLICY" not in os.environ:
             for name, value in _WAITING.items():
                 os.environ.setdefault(name, value)

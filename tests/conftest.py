@@ -15,6 +15,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one of several beside each other: eac
 import pytest
 from hypothesis import settings
 
+from squeeze.system import notices
 from tests.makers import command
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +55,12 @@ def cuda_is_at_hand() -> bool:
 def find_squeeze(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `python -m squeeze` run from any folder, installed or not."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture(autouse=True)
+def compile_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a command compiles depends on what ran before; test_jit.py tests what is said then."""
+    monkeypatch.setattr(notices, "_said", {notices.COMPILING})
 
 
 @pytest.fixture(autouse=True)

@@ -115,7 +115,6 @@ def compress(
     sizes = [_size_of(path) for path in sources if path]
     for word in (
         forecast.slowness(row, sum(sizes), job.threads, verify),
-        forecast.compiling(row) if sys.stderr.isatty() else None,
         forecast.memory(row, max(sizes, default=None), job.threads, language) if job.verbose else None,
     ):
         if word:

@@ -76,9 +76,8 @@ def explain(
     chosen = levels[-1] if levels else None
     if not compressed and not quiet and sys.stderr.isatty():
         row = known.level(chosen or known.DEFAULT)
-        for word in (forecast.slowness(row, size, threads, True), forecast.compiling(row)):
-            if word:
-                echo(word, err=True)
+        if word := forecast.slowness(row, size, threads, True):
+            echo(word, err=True)
     settings = {name: value for name, value in settings.items() if value is not None}
     count = passes(compressed, against is not None or against_model is not None)
     with bar(str(source), None if compressed else size, passes=count, quiet=quiet, as_json=as_json) as tick:

@@ -11,7 +11,7 @@ import click
 from squeeze.codecs.stream.resources import BUILT_IN
 from squeeze.errors import OptionError, SqueezeError
 from squeeze.options.option import MOST_MINUTES, size_of
-from squeeze.system import storage
+from squeeze.system import notices, storage
 from squeeze.system.limits import Limits
 
 Command = Callable[..., None]
@@ -126,7 +126,13 @@ def _note_level(ctx: click.Context, param: click.Parameter, value: int | None) -
         ctx.params.setdefault("levels", []).append(int(value))
 
 
-quiet = click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+def _silence(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value:
+        notices.listen(None)
+    return value
+
+
+quiet = click.option("-q", "--quiet", is_flag=True, callback=_silence, help="Say nothing but errors.")
 verbose = click.option("-v", "--verbose", is_flag=True, help="Say what became of each file.")
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object for each result, and progress on standard error."

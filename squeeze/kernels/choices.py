@@ -22,6 +22,7 @@ import torch
 
 from squeeze.errors import FormatError, LimitError
 from squeeze.numerics.jit import cache_root
+from squeeze.system.cache import make_folder
 from squeeze.system.json_object import read_object
 
 __all__ = ["Choices", "close_to", "fastest", "folder", "of_device", "power_of_two", "remembered"]
@@ -98,7 +99,7 @@ class Choices:
         whole = _read(self.path, self.device, self.triton) | self._chosen
         text = json.dumps({"format": _FORMAT, "device": self.device, "triton": self.triton, "chosen": whole}, indent=1)
         with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             handle, name = tempfile.mkstemp(dir=self.path.parent)
             with os.fdopen(handle, "w") as file:
                 file.write(text)

@@ -14,7 +14,6 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,11 +58,12 @@ def cache_root() -> Path:
 @cache
 def _temporary() -> Path:
     """A folder for temporary files that nobody else can write to: the same for each process, where it can be."""
+    from squeeze.system.cache import open_to_others  # in the function, since no machine code comes from it
+
     folder = Path(tempfile.gettempdir(), f"squeeze-numba-{os.geteuid()}")
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+        if not folder.is_symlink() and folder.stat().st_uid == os.geteuid() and not open_to_others(folder):
             return folder
     own = tempfile.mkdtemp(prefix="squeeze-numba-")
     atexit.register(shutil.rmtree, own, ignore_errors=True)
@@ -72,19 +72,40 @@ def _temporary() -> Path:
 
 @cache
 def cache_folder(file: Path) -> Path:
-    """The folder of code compiled from a file's entry points, as its sources are now; created when missing."""
+    """The folder of code compiled from a file's entry points, as its sources are now; created when missing. It is one
+    that no other user can write to."""
+    from squeeze.system.cache import make_folder  # as above
+
     digest = hashlib.sha256(numba.__version__.encode())
     for path, text in sorted(compiled_sources(file, _PACKAGE).items()):
         digest.update(f"{path.name}\0{text}".encode())
     name = digest.hexdigest()[:16]
-    folder = cache_root() / name
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
+    try:
+        folder = cache_root() / name
+        make_folder(folder)
+        trouble = _trouble_with(folder)
+    except OSError as error:
+        trouble = f"{error.filename or folder}: {error.strerror}"
+    if trouble is None:
+        return folder
+    _troubles.add(f"Warning: compiled code is kept in {_temporary()}, not in the cache: {trouble}")
     folder = _temporary() / name
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(0o700, exist_ok=True)
     return folder
+
+
+_troubles: set[str] = set()  # for the user, who is told when something is compiled or loaded
+
+
+def _trouble_with(folder: Path) -> str | None:
+    """Why a folder cannot serve as a cache of machine code, if it cannot."""
+    from squeeze.system.cache import open_to_others  # as above
+
+    if place := open_to_others(folder):
+        return (
+            f"other users may write to {place}; delete {folder.parent}, or set XDG_CACHE_HOME to a folder of your own"
+        )
+    return None if os.access(folder, os.W_OK) else f"{folder} cannot be written"
 
 
 def compiled_sources(file: Path, package: Path) -> dict[Path, str]:
@@ -115,12 +136,6 @@ def _file(package: Path, module: str) -> Path | None:
     path = package.joinpath(*module.split(".")[1:])
     files = (path.with_name(f"{path.name}.py"), path / "__init__.py") if path != package else ()
     return next(filter(Path.is_file, files), None)
-
-
-def is_compiled(module: str, function: str) -> bool:
-    """Whether an entry point of a module was compiled on this machine before."""
-    file = _file(_PACKAGE, module)
-    return file is not None and any(cache_folder(file).glob(f"*/*.{function}-*.nbi"))
 
 
 def kernel(function: Callable) -> Any:
@@ -163,8 +178,11 @@ def _cached(function: Callable, options: dict[str, Any], compiler: Callable[...,
     save = cache.save_overload
 
     def saved(*arguments: Any) -> None:
-        with suppress(OSError):  # of a disk without space: the next process compiles again
+        try:
             save(*arguments)
+        except OSError as error:  # of a disk without space: the next process compiles again
+            where = f"{cache.cache_path}: {error.strerror}"
+            _mention(f"Warning: compiled code was not kept, so the next run compiles again: {where}")
 
     cache.save_overload = saved
     return compiled
@@ -174,15 +192,27 @@ def _loading(cache: Any, load: Callable[..., Any]) -> Callable[..., Any]:
     """Loads compiled code; what a crash has cut off counts for none, and goes."""
 
     def loaded(*arguments: Any) -> Any:
+        for trouble in _troubles:
+            _mention(trouble)
         try:
             with cache._guard_against_spurious_io_errors():
-                return load(*arguments)
+                found = load(*arguments)
         except Exception:
             with suppress(OSError):
                 Path(cache._cache_file._index_path).unlink()
-            return None
+            found = None
+        if found is None:
+            _mention()
+        return found
 
     return loaded
+
+
+def _mention(sentence: str | None = None) -> None:
+    """Say a sentence to the user; None says that something is compiled."""
+    from squeeze.system.notices import COMPILING, mention  # in the function, since no machine code comes from it
+
+    mention(sentence or COMPILING)
 
 
 def part(function: Callable) -> Any:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import squeeze
 from squeeze.codecs.bytewise import coder
 from squeeze.kernels.lowrank import cpu
 from squeeze.numerics import jit
+from squeeze.system.notices import COMPILING
 
 PACKAGE = Path(squeeze.__file__).parent
 FILES = {
@@ -204,6 +206,9 @@ def test_compiled_code_loads_without_what_compiles(tmp_path):
 SOURCE = """
 import numpy as np
 from squeeze.numerics.jit import callback, kernel
+from squeeze.system import notices
+
+notices.listen(print)
 
 
 @kernel
@@ -223,21 +228,51 @@ print(values.tolist(), nothing.address > 0)
 """
 
 
+def runs(folder: Path, **options: Any) -> str:
+    """What a process prints that compiles or loads SOURCE with its cache in `folder`."""
+    path = folder / "own.py"
+    path.write_text(SOURCE)
+    (folder / "temporary").mkdir(exist_ok=True)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder / "temporary")}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    command = [sys.executable, path]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, **options).stdout
+
+
 @pytest.mark.parametrize(("ending", "kept"), [("nbi", 0), ("nbc", 40)])
 def test_compiled_code_that_a_crash_cut_off_is_made_again(tmp_path, ending, kept):
-    (tmp_path / "own.py").write_text(SOURCE)
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    environment.pop("NUMBA_CACHE_DIR", None)
-
-    def runs() -> str:
-        command = [sys.executable, tmp_path / "own.py"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-    assert runs() == "[0, 2, 4] True\n"
+    assert runs(tmp_path) == f"{COMPILING}\n[0, 2, 4] True\n"
     for path in tmp_path.rglob(f"*.{ending}"):
         path.write_bytes(path.read_bytes()[:kept])
-    assert runs() == "[0, 2, 4] True\n"
-    assert runs() == "[0, 2, 4] True\n"
+    assert runs(tmp_path) == f"{COMPILING}\n[0, 2, 4] True\n"
+    assert runs(tmp_path) == "[0, 2, 4] True\n"
+
+
+def test_no_other_user_can_write_to_the_cache(tmp_path):
+    runs(tmp_path, umask=0)
+    made = [tmp_path / "cache", *(tmp_path / "cache").glob("squeeze"), *(tmp_path / "cache").glob("squeeze/numba/*")]
+    assert len(made) == 3 and all(folder.stat().st_mode & 0o777 == 0o700 for folder in made)
+
+
+def test_code_is_not_loaded_from_where_others_can_write(tmp_path):
+    runs(tmp_path)
+    (folder,) = (tmp_path / "cache" / "squeeze" / "numba").iterdir()
+    kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    folder.chmod(0o777)
+    said = (
+        f"Warning: compiled code is kept in {tmp_path}/temporary/squeeze-numba-{os.geteuid()}, not in the cache: other "
+        f"users may write to {folder}; delete {folder.parent}, or set XDG_CACHE_HOME to a folder of your own\n"
+    )
+    assert runs(tmp_path) == f"{said}{COMPILING}\n[0, 2, 4] True\n"
+    assert runs(tmp_path) == f"{said}[0, 2, 4] True\n"
+    assert kept == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_cache_that_cannot_be_written_is_mentioned(tmp_path):
+    (tmp_path / "cache").write_text("in the way")
+    said = f"Warning: compiled code is kept in {tmp_path}/temporary/squeeze-numba-{os.geteuid()}, not in the cache: "
+    assert runs(tmp_path).startswith(said)
+    assert runs(tmp_path).splitlines()[1:] == ["[0, 2, 4] True"]
 
 
 def test_an_account_without_a_home_shares_one_folder(tmp_path, monkeypatch):

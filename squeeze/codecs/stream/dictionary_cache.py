@@ -2,8 +2,8 @@
 
 A file has 8 bytes of XXH3-64 of all that follows, 8 of the header's length, the header (JSON: the key, and where each
 array begins and ends), and the arrays, each at a cache line. It is mapped, and arrays are views of it. The key covers
-the dictionary, the models, and every source that the compiled code comes from: another squeeze reads anew. Files lie
-where compiled code does, and whoever can write there needs no such file to do harm: the checksum is against damage.
+the dictionary, the models, and every source that the compiled code comes from: another squeeze reads anew. The checksum
+is against damage. Compiled code trusts these arrays, so none is read where another user may put a file.
 """
 
 import hashlib
@@ -53,6 +53,8 @@ def get(identity: str, preset: DeepPreset, record: int, size: int) -> Memory | N
     with suppress(*_TROUBLE):
         key = _key(identity, preset, record)
         path = folder() / key
+        if cache.open_to_others(path.parent):
+            return None
         data = np.memmap(path, np.uint8, "c").view(np.ndarray)  # private: what is written to it stays in memory
         checksum, length = (int(number) for number in data[:_BEFORE].view(np.uint64))
         begin = _BEFORE + length
@@ -85,7 +87,7 @@ def put(identity: str, preset: DeepPreset, record: int, memory: Memory) -> None:
     chunks[0][:8].view(np.uint64)[0] = digest.intdigest()
     with suppress(OSError, RuntimeError):
         place = folder()
-        place.mkdir(parents=True, exist_ok=True)
+        cache.make_folder(place)
         if cache.make_room(place, chunks[0].size + end, MOST):
             cache.replace(place / key, chunks)
 

@@ -7,9 +7,8 @@ from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.levels import Level
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
 from squeeze.codecs.stream.settings import Settings, choose
-from squeeze.numerics.jit import is_compiled
 
-__all__ = ["compiling", "memory", "needed", "slowness", "to_restore"]
+__all__ = ["memory", "needed", "slowness", "to_restore"]
 
 _SLOW = 60  # seconds of estimated work from which a word is due
 
@@ -23,13 +22,6 @@ def slowness(level: Level, size: int, threads: int | None, verify: bool) -> str 
     fastest = levels.estimate_seconds(first, size, threads, verify)
     other = f"; -{first} would take about {fastest:.0f} s" if level.number != first else ""
     return f"Level {level.number} will take about {seconds:.0f} s{other}."
-
-
-def compiling(level: Level) -> str | None:
-    """Where the level's kernels were not compiled on this machine before, and that takes long."""
-    if not level.needs_language_model or is_compiled("squeeze.codecs.tokenwise.model", "code_steps"):
-        return None
-    return "The first run at this level compiles it for this processor, which takes about a minute."
 
 
 def memory(level: Level, size: int | None, threads: int | None, asked: LanguageOptions) -> str | None:
