@@ -158,7 +158,11 @@ base = click.option(
     type=PATH,
     help="Of what `squeeze delta` or `pack --base` wrote, its base; without, it is looked for beside it.",
 )
-resume = click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
+resume = click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with a stopped run even if OUT is written already; until then the same command goes on by itself.",
+)
 model = click.option("--model", type=PATH, help="Language model of -7 to -9: a .gguf file, a folder, or smollm2.")
 adapter = click.option(
     "--adapter", type=PATH, metavar="FILE", help="Of the language model: what `squeeze train --adapter` wrote, or none."

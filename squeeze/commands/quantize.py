@@ -57,6 +57,8 @@ def quantize(
         clustered.workers(cluster, threads) as workers,
         steps(target.name, quiet=quiet, as_json=as_json) as progress,
     ):
+        if packed:  # OUT is made of a folder that is always written over
+            params["resume"] = params["resume"] or not force
         shared: dict[str, Any] = {"overwrite": force or packed, "progress": progress, "workers": workers}
         report = api.quantize(source, out=out, **shared, **asked_for, **params)
     verdict.measure(report, params["device"], quiet, as_json)

@@ -32,7 +32,7 @@ from squeeze.errors import SqueezeError, printable
 from squeeze.packing import folder
 from squeeze.system.json_object import parse
 from squeeze.system.stamps import digest, stamps
-from squeeze.system.work import work_folder
+from squeeze.system.work import discards, work_folder
 from squeeze.version import __version__
 
 __all__ = ["WORK", "Compression", "Writer", "check_ignored", "plan"]
@@ -144,7 +144,7 @@ class Compression:
         network = Network(self.checkpoint or Checkpoint.open(self.source), self.device)
         if self.tokens is not None:
             network.check(self.tokens)
-        with work_folder(self.target, WORK, self._task(), self.resume) as work:
+        with work_folder(self.target, WORK, self._task(), discards(self.resume, self.overwrite)) as work:
             job = self._job(network, work.absolute())  # as other processes know it
             report = Report(str(self.source), str(self.target), self.method.name, self.writer.name, dict(self.settings))
             report.notes += self.notes

@@ -33,7 +33,7 @@ from squeeze.system.extras import explained
 from squeeze.system.json_object import parse, read_object
 from squeeze.system.stamps import stamps
 from squeeze.system.storage import local_path
-from squeeze.system.work import work_folder
+from squeeze.system.work import discards, work_folder
 from squeeze.system.yaml_object import read_yaml
 
 __all__ = ["Recipe", "apply"]
@@ -149,14 +149,15 @@ def apply(
     Checkpoint.open(source)
     folder.check_target(source, out, overwrite)
     task = {"source": stamps(source), "steps": recipe.given, "common": asdict(recipe.common)}
-    with work_folder(out, "applying", task, resume) as work:
+    kept = resume or not overwrite
+    with work_folder(out, "applying", task, discards(resume, overwrite)) as work:
         reports: list[Report] = []
         last = source
         for number, step in enumerate(recipe.steps):
             written, record = work / str(number), work / f"{number}.json"
             following = next(iter(recipe.steps[number + 1 :]), None)
             if not record.is_file():
-                this_pass = Pass(common=recipe.common, original=source, then=following, resume=resume, device=device)
+                this_pass = Pass(common=recipe.common, original=source, then=following, resume=kept, device=device)
                 outcome = step.run(last, written, replace(this_pass, progress=progress))
                 if isinstance(outcome, Totals):
                     for report in reports[-1:]:

@@ -63,7 +63,12 @@ def delta(
     weights = BaseWeights.open(base)
     weights.check_alike(checkpoint)
     unpacked = out.with_name(f".{out.name[:60]}.unpacked")
-    shared: dict[str, Any] = {"resume": resume, "overwrite": True, "device": device, "progress": progress}
+    shared: dict[str, Any] = {
+        "resume": resume or not overwrite,
+        "overwrite": True,
+        "device": device,
+        "progress": progress,
+    }
     run = Run(source=tuned, out=unpacked, common=settings, correction=settings.correction, **shared)
     bits = settings.bits if settings.embedding_bits is None else settings.embedding_bits
     described: dict[str, Any] = {"base": str(base), "sha256": list(weights.base.weights), "bits": settings.bits}

@@ -73,6 +73,7 @@ def quantize(
     check_format(asked.settings)
     shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress, "workers": workers or Here()}
     if asked.settings.format == GGUF:
+        shared["resume"] = resume or not overwrite  # of the folder of blocks, which is always written over
         return _gguf(local_path(str(source)), local_path(out), asked, common, dict(methods or {}), overwrite, shared)
     settings = asked.settings
     chosen = scaled_as(method_of_scheme(asked), settings.format)

@@ -132,12 +132,17 @@ class Run:
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
         """With `resume`, the report of an `out` that is written and was to be trained, packed or measured when the run
         was stopped, as these settings have it; None where there is no such folder. Raises SqueezeError where its
-        settings are others."""
-        if not self.resume or not (self.out / REPORT).is_file() or is_trained(self.out):
+        settings are others, and where they are the same but neither `resume` nor `overwrite` says what is to be."""
+        if (self.overwrite and not self.resume) or not (self.out / REPORT).is_file() or is_trained(self.out):
             return None
         report = Report.read(self.out)
         same = report.method == method and report.settings == _as_json(settings)
-        if not same or Path(report.source).resolve() != self.source.resolve():
+        same = same and Path(report.source).resolve() == self.source.resolve()
+        if not self.resume:
+            if same:
+                raise SqueezeError(f"{self.out} is written already: go on with --resume, or start anew with -f")
+            return None  # what is in the way is said by `open`
+        if not same:
             raise SqueezeError(other_settings(self.out))
         forget(self.out, WORK)
         report.target = str(self.out)

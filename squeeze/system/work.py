@@ -15,36 +15,51 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from squeeze.errors import SqueezeError, StorageError
+from squeeze.errors import SqueezeError, StorageError, printable
 from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
 
-__all__ = ["forget", "other_settings", "scratch_folder", "work_folder"]
+__all__ = ["Discards", "discards", "forget", "other_settings", "scratch_folder", "work_folder"]
 
 _LOCK, _TASK = "lock", "task.json"
 _MARKER = 32  # letters of its name
+_NAMED = 4  # settings that differ, in a message
 _MARKED = re.compile(f"[0-9a-f]{{{_MARKER}}}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
+class Discards(Enum):
+    """Which stopped runs a new run deletes what they left of; it goes on with those of its own task that stay."""
+
+    NONE = "none"  # a run of another task is refused
+    OTHERS = "others"  # those of another task
+    ALL = "all"
+
+
+def discards(resume: bool, overwrite: bool) -> Discards:
+    """Return what a run discards that takes both as arguments: finished work goes only if the user overwrites."""
+    return Discards.OTHERS if overwrite and not resume else Discards.NONE
+
+
 @contextmanager
-def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | None = None) -> Iterator[Path]:
+def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discards = Discards.OTHERS) -> Iterator[Path]:
     """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, or a storage breaks off, and goes
     when the input proves wrong or all is done.
 
-    task: what the run is, as JSON; what another task left is deleted. resume: whether what the same task left is
-    used; None for whenever there is some. Raises SqueezeError where something else has the folder's name, another
-    process works in it, or `resume` asks to go on and the task is another.
+    task: what the run is, as JSON. discarded: which stopped runs are not gone on with. Raises SqueezeError where
+    something else has the folder's name, another process works in it, or a run of another task is to be kept.
     """
     folder = _place(target, work)
     with _opened(folder, target) as inside, _locked(folder, inside, target) as marker:
         described, text = folder / _TASK, json.dumps(task, default=str)
-        same = described.is_file() and described.read_bytes() == text.encode()
-        if resume and described.is_file() and not same:
-            raise SqueezeError(other_settings(target))
-        if resume is False or not same:
+        before = described.read_bytes() if described.is_file() else None
+        same = before == text.encode()
+        if before is not None and not same and discarded is Discards.NONE:
+            raise SqueezeError(other_settings(target, folder, _differing(before, json.loads(text))))
+        if discarded is Discards.ALL or not same:
             _empty(inside, _LOCK, marker)
             unfinished = folder / f"{_TASK}.unfinished"
             unfinished.write_text(text)
@@ -52,7 +67,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
         try:
             yield folder
         except StorageError as error:
-            if resume is None:
+            if discarded is not Discards.ALL:
                 error.what_next = f"the same command goes on from here (with {folder})"
             raise
         except SqueezeError:
@@ -67,7 +82,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
 def forget(target: Path, work: str) -> None:
     """Delete the folder `.TARGET.WORK` of a run that ended well, if it is still there. Raises as `work_folder`."""
     if _place(target, work).is_dir():
-        with work_folder(target, work, {}, resume=False):
+        with work_folder(target, work, {}, Discards.ALL):
             pass
 
 
@@ -179,10 +194,33 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def other_settings(target: Path) -> str:
-    """What is said where a run cannot be gone on with."""
-    anew = "with -f and without --resume" if target.exists() else "without --resume"
-    return f"{target}: the run that was stopped had other settings; start anew {anew}"
+def other_settings(target: Path, folder: Path | None = None, differing: str = "") -> str:
+    """What is said of a stopped run with other settings, which left finished work in `folder` (None: in `target`)."""
+    left = f" and left finished work in {folder}" if folder else ""
+    return (
+        f"{target}: the run that was stopped had other settings{differing}{left}: repeat its settings to go on, or "
+        "start anew with -f and without --resume"
+    )
+
+
+def _differing(before: bytes, task: dict[str, Any]) -> str:
+    """Name the settings that differ from those of a stopped run, the first few."""
+    try:
+        known = json.loads(before)
+    except ValueError:
+        return ""
+    if not isinstance(known, dict):
+        return ""
+    was, now = _flat(known), _flat(task)
+    names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+    return f" ({printable(', '.join(names[:_NAMED]))}{', ...' * (len(names) > _NAMED)})"
+
+
+def _flat(task: dict[str, Any]) -> dict[str, Any]:
+    """With the entries of `settings` beside all others."""
+    settings = task.get("settings")
+    inner = settings if isinstance(settings, dict) else {}
+    return {**inner, **{name: value for name, value in task.items() if value is not settings}}
 
 
 def _place(target: Path, work: str) -> Path:

@@ -276,9 +276,9 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
     made = (tmp_path / "out" / "model.safetensors").read_bytes()
-    with pytest.raises(SqueezeError, match="already exists; use -f"):
+    with pytest.raises(SqueezeError, match="is written already: go on with --resume, or start anew with -f"):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
-    with pytest.raises(SqueezeError, match="had other settings; start anew with -f"):
+    with pytest.raises(SqueezeError, match="had other settings: repeat its settings to go on, or start anew with -f"):
         squeeze.factorize(folders("llama"), "svd", keep=0.6, resume=True, **options)
     seen = []
     report = squeeze.factorize(

@@ -220,7 +220,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, folders, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run("again")
     monkeypatch.setattr(pipeline, "calibrated_block", compress)
-    found = run("again", resume=True)
+    found = run("again")
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 

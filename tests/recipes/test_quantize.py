@@ -184,7 +184,14 @@ def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatc
         monkeypatch.setattr(pipeline, "calibrated_block", compress)
         assert (tmp_path / f".stopped{stop}.compressing").is_dir()
         assert not (tmp_path / f"stopped{stop}").exists()
-        assert run(f"stopped{stop}", resume=True) == wanted
+        with pytest.raises(SqueezeError, match=r"had other settings \(.*bits.*\) and left finished work in .*-f"):
+            squeeze.quantize(folders("llama"), GPTQ(bits=3), calibration=TOKENS, out=tmp_path / f"stopped{stop}")
+        counts = []
+        counting = lambda *args, do=compress, done=counts: (done.append(1), do(*args))[1]  # noqa: E731
+        monkeypatch.setattr(pipeline, "calibrated_block", counting)
+        assert run(f"stopped{stop}", resume=bool(stop)) == wanted  # with --resume, and by itself
+        assert len(counts) == len(calls) + 1 - 2 * stop
+        monkeypatch.setattr(pipeline, "calibrated_block", compress)
     with pytest.raises(KeyboardInterrupt), work_folder(tmp_path / "other", "compressing", {}):
         raise KeyboardInterrupt
     with pytest.raises(SqueezeError, match="had other settings"):
@@ -313,13 +320,15 @@ def test_stopped_while_it_is_packed_it_goes_on(tmp_path, with_tokenizer, monkeyp
 
     out = tmp_path / "out"
     command = ["quantize", str(with_tokenizer), str(out), "--method", "rtn", "--pack", "-q"]
-    for _ in range(2):  # without --resume all is done anew
+    for again in range(2):  # the second goes on by itself
         with monkeypatch.context() as patch:
             patch.setattr(recipe, "pack", stop)
+            if again:
+                patch.setattr(run.Run, "compress", None)
             assert CliRunner().invoke(main, command).exit_code != 0
         assert [path.name for path in tmp_path.iterdir()] == [".out.quantised"]
-    for other in (["--bits", "2"], ["--ignore", "mlp"], ["--format", "gptq"]):
-        done = CliRunner().invoke(main, [*command, "--resume", *other])
+    for other in (["--bits", "2"], ["--ignore", "mlp"], ["--format", "gptq", "--resume"]):
+        done = CliRunner().invoke(main, [*command, *other])
         assert done.exit_code == 1 and "the run that was stopped had other settings" in done.output
     with monkeypatch.context() as patch:
         patch.setattr(run.Run, "compress", stop)  # nothing is quantised again

@@ -71,7 +71,9 @@ def test_a_run_that_was_stopped_before_its_training_goes_on(tmp_path, folders, m
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"calibration": TOKENS[:5]}, {"method": Wanda()}], ids=str)
 def test_another_run_does_not_go_on_with_it(tmp_path, stopped, other):
-    with pytest.raises(SqueezeError, match="had other settings; start anew with -f and without --resume") as caught:
+    with pytest.raises(
+        SqueezeError, match=r"had other settings.*: repeat its settings .*start anew with -f and without --resume"
+    ) as caught:
         stopped(resume=True, **other)
     assert "\n" not in str(caught.value)
     assert (tmp_path / ".out.recovering" / "state.pt").is_file()
@@ -95,8 +97,13 @@ def test_the_command_goes_on_too(tmp_path, monkeypatch):
     assert CliRunner().invoke(main, command).exit_code != 0
     monkeypatch.setattr(distil.Distillation, "go", go)
     done = CliRunner().invoke(main, [*command, "--resume", "--samples", "3"])
-    wanted = f"Error: {tmp_path / 'out'}: the run that was stopped had other settings; "
+    wanted = (
+        f"Error: {tmp_path / 'out'}: the run that was stopped had other settings: repeat its settings to go on, or "
+    )
     assert (done.exit_code, done.output) == (1, f"{wanted}start anew with -f and without --resume\n")
+    done = CliRunner().invoke(main, command)
+    wanted = f"Error: {tmp_path / 'out'} is written already: go on with --resume, or start anew with -f\n"
+    assert (done.exit_code, done.output) == (1, wanted)
     done = CliRunner().invoke(main, [*command, "--resume", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["settings"]["recovery"].endswith(" steps")

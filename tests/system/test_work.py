@@ -8,7 +8,7 @@ import pytest
 
 from squeeze.errors import SqueezeError
 from squeeze.system import work as module
-from squeeze.system.work import forget, scratch_folder, work_folder
+from squeeze.system.work import Discards, discards, forget, scratch_folder, work_folder
 
 TARGET, PLACE = Path("q"), Path(".q.packing")
 
@@ -24,8 +24,8 @@ def names(folder="."):
     return sorted(path.name for path in Path(folder).iterdir())
 
 
-def open_work(task=None, resume=None):
-    return work_folder(TARGET, "packing", task or {"level": 1}, resume)
+def open_work(task=None, discarded=Discards.OTHERS):
+    return work_folder(TARGET, "packing", task or {"level": 1}, discarded)
 
 
 def stop(task=None, **files):
@@ -62,27 +62,42 @@ def test_it_goes_when_all_is_done_or_proves_wrong(error):
     assert names() == ["victim"]
 
 
-@pytest.mark.parametrize("resume", [None, True])
-def test_a_stopped_run_is_gone_on_with(resume):
+@pytest.mark.parametrize("discarded", [Discards.NONE, Discards.OTHERS])
+def test_a_stopped_run_is_gone_on_with(discarded):
     stop(part="half")
-    with open_work(resume=resume) as folder:
+    with open_work(discarded=discarded) as folder:
         assert (folder / "part").read_text() == "half"
+
+
+def test_what_another_task_finished_is_kept_and_its_settings_are_named():
+    stop({"settings": {"bits": 4, "seed": 1}, "tokens": "a", "version": 1}, part="half")
+    task = {"settings": {"bits": 3, "seed": 1}, "tokens": "b", "version": 1}
+    assert refused(task=task, discarded=Discards.NONE) == (
+        f"q: the run that was stopped had other settings (bits, tokens) and left finished work in {PLACE.absolute()}: "
+        "repeat its settings to go on, or start anew with -f and without --resume"
+    )
+    assert (PLACE / "part").read_text() == "half"
+
+
+def test_finished_work_goes_only_if_the_user_overwrites():
+    assert discards(resume=False, overwrite=True) is Discards.OTHERS
+    assert {discards(resume=True, overwrite=over) for over in (False, True)} == {Discards.NONE}
+    assert discards(resume=False, overwrite=False) is Discards.NONE
 
 
 def test_another_task_starts_anew():
     stop(part="half")
-    assert "had other settings" in refused(task={"level": 2}, resume=True)
     with open_work({"level": 2}) as folder:
         assert not (folder / "part").exists()
     stop(part="half")
-    with open_work(resume=False) as folder:
+    with open_work(discarded=Discards.ALL) as folder:
         assert not (folder / "part").exists()
 
 
-@pytest.mark.parametrize("resume", [None, False, True])
-def test_a_planted_link_is_not_followed(resume):
+@pytest.mark.parametrize("discarded", Discards)
+def test_a_planted_link_is_not_followed(discarded):
     PLACE.symlink_to("victim")
-    assert refused(resume=resume).endswith(IN_THE_WAY)
+    assert refused(discarded=discarded).endswith(IN_THE_WAY)
     assert precious() and names("victim") == ["precious"]
 
 
@@ -99,7 +114,7 @@ def test_a_folder_that_is_not_marked_is_left_alone(planted):
     PLACE.mkdir()
     for name in planted:
         (PLACE / name).write_text("mine")
-    assert refused(resume=False).endswith(IN_THE_WAY)
+    assert refused(discarded=Discards.ALL).endswith(IN_THE_WAY)
     assert names(PLACE) == sorted(planted)
     assert all((PLACE / name).read_text() == "mine" for name in planted)
 

@@ -28,7 +28,7 @@ from squeeze.errors import ModelError, SqueezeError
 from squeeze.packing import folder
 from squeeze.quant.sources import floats
 from squeeze.system.stamps import digest, stamps
-from squeeze.system.work import work_folder
+from squeeze.system.work import discards, work_folder
 
 __all__ = ["Stream", "observed", "slicegpt"]
 
@@ -138,7 +138,7 @@ def slicegpt(
     width = _width(checkpoint.config, keep)
     asked = dict(settings or {})
     task = {"source": stamps(source), "settings": asked, "width": width, "tokens": digest(tokens)}
-    with work_folder(target, "slicing", task, resume) as work:
+    with work_folder(target, "slicing", task, discards(resume, overwrite)) as work:
         stream = observed(Network(network.checkpoint, device), tokens, work)
         report = Report(str(source), str(target), "slicegpt", "dense", asked)
         parts = Parts(work)

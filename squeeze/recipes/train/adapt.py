@@ -3,7 +3,7 @@ text like it. What it is, and how it is added to a model, is lm/adapter.py's."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.trainer import Loss, Trainer, cast, halve_fixed
 from squeeze.system import files
 from squeeze.system.stamps import digest
-from squeeze.system.work import scratch_folder, work_folder
+from squeeze.system.work import discards, scratch_folder, work_folder
 
 __all__ = ["Adaptation", "Passages", "adapt", "adapt_to", "fill", "read_passages"]
 
@@ -110,7 +110,7 @@ def adapt(
     if start is not None:
         _set(model, start)
     before = {name: bits_a_byte(model, held) for name, held in held_out.items()}
-    with work_folder(out, "adapter", task, training.resume or None) as work:
+    with work_folder(out, "adapter", task, discards(training.resume, overwrite=True)) as work:
         rate = training.rate or _RATE
         run = _Adapting(model, trained, passages.tokens, rate, training.batch, training.seed, work / "state.pt")
         total = training.steps or 0
@@ -257,6 +257,7 @@ def adapt_to(
     the way or there is too little text.
     """
     files.check_target(out, texts, overwrite)
+    training = replace(training, resume=training.resume or not overwrite)
     found = find(model, NO_ADAPTER)
     learned, held = read_passages(found, texts)
     if model is not None and model.is_dir():

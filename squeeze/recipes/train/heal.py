@@ -26,7 +26,7 @@ from squeeze.recipes.train.distil import (
 from squeeze.recipes.train.student import Opening, norms
 from squeeze.recipes.train.trainer import Steps
 from squeeze.system.stamps import digest, stamps
-from squeeze.system.work import work_folder
+from squeeze.system.work import discards, work_folder
 
 __all__ = ["Healing", "heal"]
 
@@ -46,7 +46,7 @@ def heal(
     original, target = Path(original), Path(target)
     started = time.perf_counter()
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "blocks": blocks}
-    with work_folder(target, "healing", task | training.described(), training.resume or None) as work:
+    with work_folder(target, "healing", task | training.described(), discards(training.resume, overwrite=True)) as work:
         blocked = by_block(original, target, _OPENING, tokens, training, _RATE, _BYTES, work, blocks)
         run, stored = blocked or _in_memory(original, target, tokens, training, blocks, work)
         total, progress = training.steps or 0, training.progress

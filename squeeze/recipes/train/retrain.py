@@ -33,7 +33,7 @@ from squeeze.recipes.train.distil import (
 from squeeze.recipes.train.student import Opening, norms
 from squeeze.recipes.train.trainer import Steps
 from squeeze.system.stamps import digest, stamps
-from squeeze.system.work import work_folder
+from squeeze.system.work import discards, work_folder
 
 __all__ = ["MaskLoRA", "MaskedLinear", "recover"]
 
@@ -122,7 +122,9 @@ def recover(
     factor = _RATE if rank is None else _LOW_RANK_RATE
     opening = Opening(SparseForm(), lambda block: _parameters(block, rank, generator, training.device), _closed, _LACKS)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rank": rank}
-    with work_folder(target, "recovering", task | training.described(), training.resume or None) as work:
+    with work_folder(
+        target, "recovering", task | training.described(), discards(training.resume, overwrite=True)
+    ) as work:
         needed = _BYTES if rank is None else _LOW_RANK_BYTES
         blocked = by_block(original, target, opening, tokens, training, factor, needed, work)
         run, stored = blocked or _in_memory(original, target, opening, tokens, training, factor, work)

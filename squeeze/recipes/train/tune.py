@@ -29,7 +29,7 @@ from squeeze.recipes.train.trainer import Loss, Trainer, cast
 from squeeze.recipes.train.tuned_network import TunedNetwork
 from squeeze.system import files
 from squeeze.system.storage import path_of
-from squeeze.system.work import work_folder
+from squeeze.system.work import discards, work_folder
 
 __all__ = ["Sizes", "Tuning", "tune"]
 
@@ -110,7 +110,7 @@ def tune(
     held = _sequences(divided.held, first, 4 * _LENGTH)
     before = _bits_a_byte(net, held)
     task = {"samples": divided.digest(), "level": level, "text": text_size, **training.described()}
-    with work_folder(out, "network", task, training.resume or None) as work:
+    with work_folder(out, "network", task, discards(training.resume, overwrite)) as work:
         steps = _train(net, _sequences(divided.learned, first, _LENGTH), training, work / "state.pt")
         after = _bits_a_byte(net, held)
         lessons = Lessons(text, divided.teaching, text)
