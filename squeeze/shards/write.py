@@ -22,6 +22,7 @@ from squeeze.system import files
 from squeeze.system.idempotent import replacing_or_equal
 from squeeze.system.names import relative
 from squeeze.system.storage import remote
+from squeeze.system.temporary import MARK
 
 __all__ = ["Made", "Shard", "check_targets", "listed", "make_shard", "write_shard", "write_shards"]
 
@@ -94,7 +95,7 @@ def check_targets(target: Path, overwrite: bool) -> None:
 
 
 def make_shard(
-    target: Path, sources: Iterable[Source], overwrite: bool = False, mark: str = "", **options: Any
+    target: Path, sources: Iterable[Source], overwrite: bool = False, mark: str = MARK, **options: Any
 ) -> Made:
     """Write sources to one shard, and its index, as `write_shard`. sources: are taken again from their start where a
     large one turns out to be unreadable after a part of it was written: then the shard is begun anew without it."""
@@ -115,7 +116,7 @@ def make_shard(
                 bad[error.source.name] = error.reason
 
 
-def write_shard(target: Path, entries: Iterable[Entry], overwrite: bool, mark: str = "", **options: Any) -> Shard:
+def write_shard(target: Path, entries: Iterable[Entry], overwrite: bool, mark: str = MARK, **options: Any) -> Shard:
     """Write one shard, and its index, which appears before it: each whole and verified, or not at all.
 
     `options` are those of `compress_stream`; mark: what temporary names end in. Raises SqueezeError where another shard

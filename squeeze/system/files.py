@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import stat
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from squeeze.errors import SqueezeError
-from squeeze.system.moving import NAME_LIMIT, about, in_the_way, move_into_place
+from squeeze.system import temporary
+from squeeze.system.moving import about, in_the_way, move_into_place
 from squeeze.system.remote_file import RemoteFile
 from squeeze.system.storage import remote
 from squeeze.system.upload import check_free, uploading
@@ -86,6 +86,8 @@ def reason_to_skip(path: Path) -> str | None:
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return "is a symbolic link"
+    if temporary.is_temporary(path.name):
+        return "is a temporary file of squeeze"
     return None if stat.S_ISREG(mode) else "is not a regular file"
 
 
@@ -154,14 +156,18 @@ def open_file(target: Path) -> int | None:
 
 @contextmanager
 def replacing(
-    target: Path, like: os.stat_result | None = None, overwrite: bool = True, mark: str = "", composed: int = 0
+    target: Path,
+    like: os.stat_result | None = None,
+    overwrite: bool = True,
+    mark: str = temporary.MARK,
+    composed: int = 0,
 ) -> Iterator[BinaryIO]:
     """A file to write that becomes `target` when the block ends well, and vanishes when it does not.
 
     The result has the permissions, group and times of the status `like`, and its owner if root asks. What is special is
-    written directly. mark: what the temporary name ends in, so that it is known again if the process is killed;
-    composed: about how many bytes it has, where it is put together of files beside it. Raises SqueezeError where
-    `target` has come and may not be overwritten.
+    written directly. What earlier processes left of the target when they were killed goes. mark: what the temporary
+    name ends in, `.squeeze` or that of a run, so that it is known again; composed: about how many bytes it has, where
+    it is put together of files beside it. Raises SqueezeError where `target` has come and may not be overwritten.
     """
     if place := remote(target):
         with uploading(place, overwrite, composed) as file:
@@ -173,8 +179,8 @@ def replacing(
             yield file
         return
     with about(target):
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:NAME_LIMIT]}.", suffix=f"{mark}.tmp", dir=target.parent)
-    temporary = Path(name)
+        handle, made = temporary.file_beside(target, mark)
+    lock = os.dup(handle)  # until the file has its name
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
@@ -182,10 +188,13 @@ def replacing(
                 file.flush()
                 _make_like(handle, like)
                 os.fsync(handle)
-        move_into_place(temporary, target, overwrite)
+        move_into_place(made, target, overwrite)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
+    temporary.sweep(target)
 
 
 def write_text(path: Path, text: str, errors: str = "strict") -> None:

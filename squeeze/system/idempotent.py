@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from squeeze.system import files
+from squeeze.system import files, temporary
 from squeeze.system.moving import in_the_way
 
 __all__ = ["replacing_or_equal"]
@@ -14,7 +14,11 @@ __all__ = ["replacing_or_equal"]
 
 @contextmanager
 def replacing_or_equal(
-    target: Path, like: os.stat_result | None = None, overwrite: bool = True, mark: str = "", composed: int = 0
+    target: Path,
+    like: os.stat_result | None = None,
+    overwrite: bool = True,
+    mark: str = temporary.MARK,
+    composed: int = 0,
 ) -> Iterator[BinaryIO]:
     """As `files.replacing`; where the target is there already and may not be overwritten, what is written has to be
     what it holds. Raises SqueezeError where it is not."""
@@ -23,6 +27,7 @@ def replacing_or_equal(
             sink = _Compared(target, there)
             yield cast(BinaryIO, sink)
             sink.end()
+        temporary.sweep(target)
         return
     with files.replacing(target, like, overwrite, mark, composed) as made:
         yield made

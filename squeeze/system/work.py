@@ -12,7 +12,6 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.errors import SqueezeError, StorageError, printable
+from squeeze.system import temporary
 from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
 
 __all__ = ["Discards", "discards", "forget", "other_settings", "scratch_folder", "work_folder"]
@@ -183,15 +183,17 @@ def _not_ours(folder: Path) -> SqueezeError:
 def scratch_folder(target: Path) -> Iterator[Path]:
     """A new folder beside `target` to write in, which goes when the block ends, well or not."""
     with about(target):
-        prefix = f".{target.name[:NAME_LIMIT]}."
-        folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=target.absolute().parent))
+        lock, folder = temporary.folder_beside(target)
     try:
         yield folder
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    finally:
+        os.close(lock)
     with harmless_to(target, folder):
         shutil.rmtree(folder)
+    temporary.sweep(target)
 
 
 def other_settings(target: Path, folder: Path | None = None, differing: str = "") -> str:

@@ -298,3 +298,13 @@ def test_a_manifest_in_the_folder_is_none_of_its_files(engine):
     assert members() == FILES
     assert call(*command(), "--manifest", "tree/sub/008.jsonl").stderr == "40 files were done before.\n"
     assert "--cluster" in usage_error(*command("out", "--backend", "llamacpp", *CLUSTER))
+
+
+def test_what_a_run_left_that_noted_nothing_goes_with_the_next():
+    """It was killed in its first shard, so that no manifest names it."""
+    for name in ("part-0.tar.sqz", "part-0.tar.members.sqz"):
+        Path(f"out/.{name}.abcdefgh.squeeze-0123abcd.tmp").write_bytes(b"half")
+    mine = Path("out/.part-0.tar.sqz.abcdefgh.tmp")
+    mine.write_bytes(b"mine")
+    run(*command())
+    assert list(Path("out").glob(".*")) == [mine]

@@ -10,7 +10,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import compressor, decompressor
-from squeeze.system import files
+from squeeze.system import files, temporary
 from squeeze.system.moving import in_the_way
 from tests.makers.command import TEXT, call, names
 
@@ -141,7 +141,7 @@ def test_errors_of_the_output_name_it(monkeypatch):
     def read_only(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), ".note.txt.sqz.abc.tmp")
 
-    monkeypatch.setattr(files.tempfile, "mkstemp", read_only)
+    monkeypatch.setattr(temporary.tempfile, "mkstemp", read_only)
     assert said("compress", "-1", "note.txt") == (1, "Error: note.txt.sqz: Read-only file system\n")
 
 

@@ -1,0 +1,106 @@
+"""Temporary files and folders beside a target, and those that killed processes left there.
+
+A name is `.TARGET.RANDOM.squeeze.tmp`, where a run's mark may stand after `squeeze`. The process that writes it holds a
+lock on it, which the system gives up when the process ends, however it ends. So what has such a name, belongs to this
+user and is not locked was left by a process that is gone: `sweep` deletes what is left of one target.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from squeeze.system.moving import NAME_LIMIT
+from squeeze.system.storage import remote
+
+__all__ = ["MARK", "file_beside", "folder_beside", "is_temporary", "sweep"]
+
+MARK = ".squeeze"
+_NAME = re.compile(r"\.(?P<target>.+)\.[a-z0-9_]{8}\.squeeze(-[0-9a-f]+)?\.tmp", re.DOTALL)
+_DIGITS = 8  # of the digest of a long name
+_SHARE = 50  # a folder is looked through for at most one part in this many of the time
+_looked: dict[Path, tuple[float, dict[str, list[str]]]] = {}  # until when it holds, and names found by target
+
+
+def file_beside(target: Path, mark: str = MARK) -> tuple[int, Path]:
+    """Make an empty file beside a target: its descriptor, with the lock on it, and its path."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{_known_as(target)}.", suffix=f"{mark}.tmp", dir=target.parent)
+        with suppress(OSError):  # of a file system without locks, on which nothing is swept
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # swept by another process before it was locked
+
+
+def folder_beside(target: Path) -> tuple[int, Path]:
+    """Make an empty folder beside a target: a descriptor with the lock on it, to close at the end, and its path."""
+    while True:
+        name = tempfile.mkdtemp(prefix=f".{_known_as(target)}.", suffix=f"{MARK}.tmp", dir=target.absolute().parent)
+        with suppress(FileNotFoundError):  # swept, as above
+            handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if Path(name).is_dir():
+                return handle, Path(name)
+            os.close(handle)
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file's name is one of those given here."""
+    return _NAME.fullmatch(name) is not None
+
+
+def sweep(target: Path) -> None:
+    """Delete what processes that are gone left of a target. What cannot be deleted stays."""
+    if remote(target):
+        return
+    folder, known = target.absolute().parent, _known_as(target)
+    now = time.monotonic()
+    until, found = _looked.get(folder, (now, {}))
+    if now >= until:
+        with suppress(OSError):
+            found = _left_in(folder)
+        _looked[folder] = time.monotonic() + _SHARE * (time.monotonic() - now), found
+    for name in found.pop(known, ()):
+        with suppress(OSError):
+            _delete(folder / name)
+
+
+def _known_as(target: Path) -> str:
+    """What a temporary name keeps of a target's: all of it, or if it is long its start and a digest."""
+    if len(target.name) <= NAME_LIMIT:
+        return target.name
+    digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS]
+    return f"{target.name[: NAME_LIMIT - _DIGITS - 1]}~{digest}"
+
+
+def _left_in(folder: Path) -> dict[str, list[str]]:
+    """Temporary names in a folder, by what they keep of their target's."""
+    found: dict[str, list[str]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if match := _NAME.fullmatch(entry.name):
+                found.setdefault(match["target"], []).append(entry.name)
+    return found
+
+
+def _delete(path: Path) -> None:
+    """Delete a temporary file or folder of this user's that nobody has locked. Raises OSError."""
+    before = path.lstat()
+    is_folder = stat.S_ISDIR(before.st_mode)
+    if before.st_uid != os.geteuid() or not (is_folder or (stat.S_ISREG(before.st_mode) and before.st_nlink == 1)):
+        return
+    handle = os.open(path, os.O_NOFOLLOW | (os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR))
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), path.lstat()):
+            shutil.rmtree(path) if is_folder else path.unlink()
+    finally:
+        os.close(handle)
