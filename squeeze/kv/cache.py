@@ -26,9 +26,9 @@ class QuantizedKVCache(Cache):
 
     model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))
 
-    Works with every attention implementation; after `squeeze.kernels.kv_attention.install(model)` no full-precision
-    copy of a layer is kept. Layers of attention, full or sliding, are coded; states of other kinds (Mamba,
-    convolutions) are kept by transformers' own layers.
+    Works with every attention implementation. After `squeeze.kernels.kv_attention.install(model)`, attention that reads
+    what the cache returns needs no full-precision copy of a layer. Layers of attention, full or sliding, are coded;
+    states of other kinds (Mamba, convolutions) are kept by transformers' own layers.
     Raises PolicyError where the policy does not fit the model.
     """
 
@@ -36,11 +36,11 @@ class QuantizedKVCache(Cache):
         self.config, self.policy = config, policy
         decoder = config.get_text_config(decoder=True)
         kinds, options = get_layer_types_and_kwargs(decoder)
-        native = partial(_is_native, decoder)
+        native, latent = partial(_is_native, decoder), _latent(decoder)
         layers: list[Any] = []
         for index, (kind, options_of_layer) in enumerate(zip(kinds, options, strict=True)):
             if kind in _PACKED:
-                layers.append(PackedLayer(policy, index, options_of_layer.get("sliding_window"), native))
+                layers.append(PackedLayer(policy, index, options_of_layer.get("sliding_window"), native, latent))
             elif kind in DYNAMIC_LAYER_TYPE_MAPPING:
                 layers.append(DYNAMIC_LAYER_TYPE_MAPPING[kind](**options_of_layer))
             else:
@@ -94,3 +94,9 @@ class QuantizedKVCache(Cache):
 
 def _is_native(config: Any) -> bool:
     return getattr(config, "_attn_implementation", None) == ATTENTION
+
+
+def _latent(config: Any) -> tuple[int, int] | None:
+    """Channels of the latent and of the rotary key that models with multi-head latent attention cache."""
+    sizes = getattr(config, "kv_lora_rank", None), getattr(config, "qk_rope_head_dim", None)
+    return sizes if all(isinstance(size, int) for size in sizes) else None

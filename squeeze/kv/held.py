@@ -28,6 +28,7 @@ class HeldStates(CacheLayerMixin):
         self.dropped = 0  # tokens before those held, out of a sliding window's sight
         self.evicted = 0  # tokens between the sinks and the latest ones, given up by the policy
         self.coded_tokens = 0  # ever coded: the work done
+        self.is_unseen = False  # whether the policy still waits for the queries of a prompt
 
     @property
     def blocks(self) -> int:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import Policy
+from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.evict import AdaKV, SoftPrune, of_layer
 from squeeze.kv.held import HeldStates
-from squeeze.kv.selected import Selected
+from squeeze.kv.offer import offer
+from squeeze.kv.selected import KeptCoder, Selected
 from squeeze.kv.store import BlockStore
 from squeeze.kv.view import LayerView
 
@@ -25,7 +26,9 @@ class PackedLayer(HeldStates):
     """Keys and values [B, H, tokens, D] of a layer.
 
     sliding_window: tokens that attention sees, itself included; what is older is dropped block by block.
-    native: whether the model's attention reads the layer itself (a LayerView); if not, `update` returns tensors.
+    native: whether squeeze's attention is installed. If it has shown that it reads what `update` returns (offer.py),
+    that is a LayerView, otherwise tensors. latent: channels of keys and values if these are the compressed latent and
+    the rotary key of multi-head latent attention: the rotary key is then kept exact.
     """
 
     is_croppable = True
@@ -36,8 +39,10 @@ class PackedLayer(HeldStates):
         index: int,
         sliding_window: int | None = None,
         native: Callable[[], bool] = lambda: False,
+        latent: tuple[int, int] | None = None,
     ) -> None:
-        self.policy, self.index, self.native = policy, index, native
+        self.policy, self.index, self.native, self.latent = policy, index, native, latent
+        self.is_read = False  # whether attention reads the layer as it is
         self.sliding_window = sliding_window
         self.is_sliding = sliding_window is not None
         self.sink_count = 0 if self.is_sliding else policy.sinks
@@ -53,11 +58,17 @@ class PackedLayer(HeldStates):
         # made anew: a slice of the states would keep all of them in memory
         empty = [x.new_empty((*x.shape[:2], 0, x.shape[3])) for x in (key_states, value_states)]
         self.sinks, self.residual = (empty[0], empty[1]), (empty[0], empty[1])
-        self.head_groups = self.policy.head_groups(self.index, key_states.shape[1]) if self.policy.block else []
+        self.head_groups = self._groups(key_states, value_states) if self.policy.block else []
         self.stores = [BlockStore() for _ in self.head_groups]
         heads = key_states.shape[1] if isinstance(self.policy, AdaKV) else 0
         self.selected = Selected(self.head_groups, heads, self.policy.block)
         self.is_initialized = True
+
+    def _groups(self, keys: torch.Tensor, values: torch.Tensor) -> list[HeadGroup]:
+        groups = self.policy.head_groups(self.index, keys.shape[1])
+        if self.latent == (keys.shape[3], values.shape[3]) and keys.shape[1] == 1:
+            return [HeadGroup(group.keys, KeptCoder(), group.heads) for group in groups]
+        return groups
 
     def get_seq_length(self) -> int:
         return self.dropped + self.evicted + self.stored
@@ -84,15 +95,29 @@ class PackedLayer(HeldStates):
         elif self.residual[0].device != key_states.device:  # from a file, and the model may lie on several devices
             self.device = key_states.device
             self.prefetch()
+        if self.is_unseen:
+            raise PolicyError("this policy looks at queries, which the attention of this model does not show")
         offset, is_first = self.get_mask_sizes(key_states.shape[2])[1], not self.get_seq_length()
         self._append(key_states, value_states)
-        view = self._view(offset, self._observed if is_first and self._selects() else None)
-        returned = (view, view) if self.native() else view.dense()
+        self.is_unseen = is_first and self._selects()
+        view = self._view(offset, self._observed if self.is_unseen else None)
+        returned = self._returned(view)
         if view.observer is None:
             self._code()
         if not self.record_past:
             self._forget()
         return returned
+
+    def _returned(self, view: LayerView) -> tuple[Any, Any]:
+        if not self.native():
+            return view.dense()
+        if self.is_read:
+            return view, view
+        keys, values = view.dense()
+        return offer(keys, view, self._taken), values
+
+    def _taken(self) -> None:
+        self.is_read = True
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         missing = self.sink_count - self.sinks[0].shape[2]
@@ -124,6 +149,7 @@ class PackedLayer(HeldStates):
     def _observed(self, query: torch.Tensor) -> None:
         """Choose the tokens of a prompt that its last queries [B, Hq, Q, D] look at, then code what left the window."""
         policy: Any = self.policy
+        self.is_unseen = False
         old = self.residual[0].shape[2] - policy.window  # tokens to choose from
         if isinstance(policy, AdaKV):
             self._observed_by_heads(query, policy, old)

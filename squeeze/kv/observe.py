@@ -13,8 +13,8 @@ import torch
 
 from squeeze.errors import SqueezeError
 from squeeze.kv.attention_hook import attending
-from squeeze.kv.mask import additive_mask
 from squeeze.kv.rotary import apply_rotary, frequencies_of
+from squeeze.kv.scores import Request
 from squeeze.kv.statistics import KVStatistics
 
 __all__ = ["observe"]
@@ -31,6 +31,7 @@ class _Observer:
 
     def attend(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
         """Attention in which what far tokens see is an input of its own; in float32, derivatives too."""
+        request = Request.known(module, query, options)
         layer, length, groups = module.layer_idx, key.shape[2], query.shape[1] // key.shape[1]
         self._update(layer, key.detach(), value.detach())
         dtype = query.dtype
@@ -41,9 +42,9 @@ class _Observer:
         k, kf, v, vf = (x.repeat_interleave(groups, 1) for x in (key, key + key_change, value, value + change[1]))
         position = torch.arange(length, device=query.device)
         near = position[:, None] - position < self.window
-        scores = torch.where(near, query @ k.transpose(-1, -2), query @ kf.transpose(-1, -2)) * options["scaling"]
-        bias = additive_mask(mask, length, length, True, query)
-        weights = (scores if bias is None else scores + bias).softmax(-1)
+        scores = torch.where(near, query @ k.transpose(-1, -2), query @ kf.transpose(-1, -2)) * request.scaling
+        scores, bias = request.scores.capped(scores), request.bias(mask, query, length)
+        weights = request.scores.weights(scores if bias is None else scores + bias)
         states = (weights * near) @ v + (weights * ~near) @ vf
         return states.transpose(1, 2).contiguous().to(dtype), None
 

@@ -16,6 +16,7 @@ import torch
 from squeeze.kv.attention_hook import attending
 from squeeze.kv.base import Policy
 from squeeze.kv.mask import additive_mask
+from squeeze.kv.scores import Request
 
 __all__ = ["teacher_forced"]
 
@@ -28,8 +29,9 @@ def teacher_forced(model: Any, policy: Policy) -> Iterator[None]:
     """Let model(ids, use_cache=False) attend to tokens outside the window as `policy` codes them."""
 
     def forward(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> tuple[torch.Tensor, None]:
+        request = Request.known(module, query, options)
         coded = coded_states(policy, module.layer_idx, key, value)
-        return _attend(policy, query, (key, value), coded, mask, options["scaling"]), None
+        return _attend(policy, query, (key, value), coded, mask, request), None
 
     with attending(model, _NAME, forward):
         yield
@@ -59,7 +61,7 @@ def _attend(
     exact: tuple[torch.Tensor, torch.Tensor],
     coded: tuple[torch.Tensor, torch.Tensor],
     mask: torch.Tensor | None,
-    scaling: float,
+    request: Request,
 ) -> torch.Tensor:
     """[B, Hq, T, D] to [B, T, Hq, D], in float32 but for what comes and goes."""
     batch, heads, length, size = query.shape
@@ -71,12 +73,17 @@ def _attend(
         rows = query[:, :, first:last].float().reshape(batch, kv_heads, heads // kv_heads, last - first, size)
         near = position[first:last, None] - position[:last] < policy.window  # [queries, tokens]
         k, kc, v, vc = (x[:, :, None, :last].float() for x in (exact[0], coded[0], exact[1], coded[1]))
-        scores = torch.where(near, rows @ k.transpose(-1, -2), rows @ kc.transpose(-1, -2)) * scaling
+        scores = torch.where(near, rows @ k.transpose(-1, -2), rows @ kc.transpose(-1, -2)) * request.scaling
+        scores = request.scores.capped(scores)
         tile = None if mask is None else mask[:, :, first:last, :last]
         bias = additive_mask(tile, last - first, last, True, query)
         if bias is not None:
             scores = scores + bias[:, :, None]
-        weights = scores.softmax(-1)
+        if request.position_bias is not None:
+            scores = scores + request.position_bias[:, :, first:last, :last].expand(-1, heads, -1, -1).unflatten(
+                1, (kv_heads, -1)
+            )
+        weights = request.scores.weights(scores)
         states = (weights * near) @ v + (weights * ~near) @ vc
         output[:, first:last] = states.flatten(1, 2).transpose(1, 2)
     return output

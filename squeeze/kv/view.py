@@ -23,8 +23,8 @@ class LayerView:
 
     sinks, residual: (keys, values), each [B, H, tokens, D]. stores: fields of `blocks` blocks of `block` tokens for
     each group of heads, where there are any. dropped: tokens before those held. observer: is shown the queries once
-    they have attended. selected: fields of the tokens that a head chose, in blocks of `selected_block`, of each head
-    that chose any.
+    they have attended, times what makes 1 / sqrt(D) the scale of their scores. selected: fields of the tokens that a
+    head chose, in blocks of `selected_block`, of each head that chose any.
     """
 
     sinks: tuple[torch.Tensor, ...]

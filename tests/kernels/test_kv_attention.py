@@ -5,15 +5,18 @@ from functools import partial
 import pytest
 import torch
 
+from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
 from squeeze.kernels.kv_attention import cpu, reference, tiles
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
+from squeeze.kv.evict import SnapKV
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.mask import additive_mask
+from squeeze.kv.scores import Scores
 from squeeze.kv.selected import Selected
 from squeeze.kv.view import LayerView
 from tests.makers.kv_layers import CLOSE, CODERS, Coded, layer_of, query_of
-from tests.makers.kv_models import MODELS, tokens
+from tests.makers.kv_models import ASKING, MODELS, tokens
 
 
 @pytest.mark.parametrize("coder", list(CODERS))
@@ -284,3 +287,69 @@ def test_several_queries_and_a_mask_on_a_gpu(dtype):
     assert list(ways) == ["tiles", "torch"]
     for way in (*ways.values(), partial(kv_attention.attend, query, view, bias, 0.1)):
         torch.testing.assert_close(way().float(), expected, rtol=close, atol=close)
+
+
+HOW = {
+    "softcap": Scores(softcap=1.5),
+    "sinks": Scores(sinks=torch.tensor([2.0, -1.0, 0.5, 3.0, 0.0, 1.0])),
+    "both": Scores(softcap=1.5, sinks=torch.tensor([2.0, -1.0, 0.5, 3.0, 0.0, 1.0])),
+}
+
+
+@pytest.mark.parametrize("how", list(HOW))
+@pytest.mark.parametrize("queries", [1, 5])
+def test_softcap_and_sinks_as_they_are_defined(how, queries, monkeypatch):
+    """The definition written out with a column for the sink; every path against it."""
+    monkeypatch.setattr(tiles, "_TILE", 32)
+    view, query = (
+        layer_of(Coded(CODERS["4 bits, tokens, even"], GroupedCoder(2, "channels")))._view(),
+        query_of(queries),
+    )
+    bias = additive_mask(None, queries, view.length, True, query)
+    keys, values = (x.repeat_interleave(2, 1) for x in view.dense())
+    scores = query @ keys.transpose(-1, -2) * 0.3
+    if HOW[how].softcap:
+        scores = 1.5 * (scores / 1.5).tanh()
+    scores = (scores if bias is None else scores + bias).exp()
+    sinks = HOW[how].sinks
+    mass = scores.sum(-1, keepdim=True) + (0 if sinks is None else sinks.exp().view(1, -1, 1, 1))
+    expected = scores / mass @ values
+    for path in (reference, tiles, kv_attention, *([cpu] if queries == 1 else [])):
+        torch.testing.assert_close(path.attend(query, view, bias, 0.3, HOW[how]), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", list(ASKING))
+def test_models_that_ask_for_more_give_the_same_with_either_attention(name):
+    """gpt-oss has sinks, Gemma 2 a softcap, DeepSeek V3 caches a latent, Falcon knows no registry."""
+    ids, found = tokens(2, 60), []
+    for native in (False, True):
+        model = ASKING[name]()
+        plain = model(ids).logits
+        if native:
+            kv_attention.install(model)
+            torch.testing.assert_close(model(ids).logits, plain)
+        cache = QuantizedKVCache(model.config, KIVI(bits=4, group=8, sinks=2, window=8))
+        with torch.no_grad():
+            steps = [model(x, past_key_values=cache).logits for x in ids.split([50, 4, 1, 1, 1, 1, 1, 1], 1)]
+        assert all(layer.coded_tokens for layer in cache.packed_layers)
+        assert {layer.is_read for layer in cache.packed_layers} == {native and name in ("gpt_oss", "gemma2")}
+        found.append(torch.cat(steps, 1))
+        assert not torch.allclose(found[-1], plain, atol=1e-3)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_what_is_not_honoured_goes_to_the_models_own_attention():
+    model, ids = MODELS["llama"](), tokens(2, 40)
+    expected = model(ids).logits
+    kv_attention.install(model)
+    cache = QuantizedKVCache(model.config, FullPrecision())
+    with pytest.warns(UserWarning, match=r"LlamaAttention asks of attention what squeeze does not honour \(indices\)"):
+        found = [model(x, past_key_values=cache, indices=torch.zeros(1)).logits for x in ids.split(20, 1)]
+    torch.testing.assert_close(torch.cat(found, 1), expected)
+    assert not any(layer.is_read for layer in cache.packed_layers)
+    policy = SnapKV(KIVI(4, group=8, sinks=2, window=8), select=16)
+    cache = QuantizedKVCache(model.config, policy)
+    model(ids, past_key_values=cache, indices=torch.zeros(1))  # says it only once
+    with pytest.raises(PolicyError, match="looks at queries, which the attention of this model does not show"):
+        model(ids[:, :1], past_key_values=cache, indices=torch.zeros(1))

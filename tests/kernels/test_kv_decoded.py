@@ -17,6 +17,7 @@ from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.mask import additive_mask
 from squeeze.kv.memory import PeakMemory
+from squeeze.kv.offer import taken
 from tests.makers.kv_layers import CLOSE, CODERS, Coded, layer_of, query_of
 from tests.makers.kv_models import MODELS, tokens
 
@@ -120,7 +121,7 @@ def test_heads_with_tokens_of_their_own(inner):
     random = torch.Generator().manual_seed(5)
     keys, values = torch.randn(2, 2, 2, 100, 16, generator=random)
     keys[:, 0, 10:74:2] += 5
-    view, _ = layer.update(keys, values)
+    view = taken(layer.update(keys, values)[0])
     view.observer(torch.ones(2, 4, 100, 16))
     for count in (1, 40, 1, 3):
         view = layer.update(*torch.randn(2, 2, 2, count, 16, generator=random))[0]
@@ -160,7 +161,7 @@ def test_models_give_the_same(name, monkeypatch):
     ids, mask = tokens(2, 60), torch.ones(2, 60, dtype=torch.long)
     mask[1, :7] = 0
     found = []
-    for attend in (tiles.attend, lambda *given: decoded.attend(*given, 1 << 16)):
+    for attend in (tiles.attend, lambda *given: decoded.attend(*given[:4], 1 << 16)):
         monkeypatch.setattr(kv_attention, "attend", attend)
         model = MODELS[name]()
         kv_attention.install(model)

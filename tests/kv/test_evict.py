@@ -10,6 +10,7 @@ from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, evict
 from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.mask import additive_mask
+from squeeze.kv.offer import taken
 from tests.makers.kv_models import llama, mistral, tokens
 
 INNER = KIVI(8, group=8, sinks=2, window=8)
@@ -36,7 +37,7 @@ def test_snapkv_keeps_what_the_last_queries_look_at():
     wanted = torch.arange(10, 42, 2)
     query = torch.ones(1, 4, 100, 8)
     keys[:, :, wanted] += 5
-    view, _ = layer.update(keys, values)
+    view = taken(layer.update(keys, values)[0])
     assert layer.blocks == 0
     view.observer(query)
     assert layer.get_seq_length() == 100 and layer.stored == 2 + 16 + 8 and layer.evicted == 74
@@ -64,7 +65,7 @@ def test_softprune_keeps_all_and_some_exactly():
     keys, values = torch.randn(2, 1, 2, 100, 8)
     wanted = torch.arange(10, 42, 2)
     keys[:, :, wanted] += 5
-    view, _ = layer.update(keys, values)
+    view = taken(layer.update(keys, values)[0])
     view.observer(torch.ones(1, 4, 100, 8))
     assert layer.stored == layer.get_seq_length() == 100 and layer.evicted == 0 and layer.blocks == 9
     assert torch.equal(layer.values[:, :, 2:18], values[:, :, wanted])
@@ -155,7 +156,7 @@ def prompt_of_two_heads(batch=1):
 def test_adakv_gives_a_head_what_it_needs():
     layer = PackedLayer(ADAPTIVE, 0, native=lambda: True)
     keys, values, wanted, query = prompt_of_two_heads()
-    view, _ = layer.update(keys, values)
+    view = taken(layer.update(keys, values)[0])
     view.observer(query)
     assert [store.blocks for store in layer.selected.stores] == [3, 1] and layer.blocks == 0
     assert layer.get_seq_length() == 100 and layer.stored == 2 + 24 + 8 and layer.evicted == 66
@@ -178,7 +179,7 @@ def test_attention_reads_heads_of_different_numbers_of_tokens(inner, batch, monk
     monkeypatch.setattr(tiles, "_TILE", 16)
     layer = PackedLayer(AdaKV(inner, select=16, observed=4, pool=1, floor=0), 0, native=lambda: True)
     keys, values, _, query = prompt_of_two_heads(batch)
-    view, _ = layer.update(keys, values)
+    view = taken(layer.update(keys, values)[0])
     view.observer(query)
     counts = {store.blocks for store in layer.selected.stores}
     assert len(counts) == 2 and layer.selected.total >= 32

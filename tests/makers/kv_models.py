@@ -2,8 +2,16 @@
 
 import torch
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -53,6 +61,38 @@ def gpt2():
     return _made(GPT2LMHeadModel, GPT2Config(**shape, **ids))
 
 
+def gpt_oss():
+    """Attention sinks; the first layer sees 24 tokens."""
+    shape = _SHAPE | {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 24}
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    model = _made(GptOssForCausalLM, GptOssConfig(**shape, rope_parameters=rope))
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data.copy_(torch.tensor([2.0, -1.0, 0.0, 3.0]))
+    return model
+
+
+def gemma2():
+    """Scores with a softcap, and a scale of their own; the first layer sees 24 tokens."""
+    options = {"sliding_window": 24, "attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 4}
+    return _made(Gemma2ForCausalLM, Gemma2Config(**_SHAPE, **options))
+
+
+def deepseek_v3():
+    """Caches a latent and a rotary key, which it expands to keys and values."""
+    shape = _SHAPE | {"num_key_value_heads": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+    latent = {"kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
+    return _made(DeepseekV3ForCausalLM, DeepseekV3Config(**shape | latent | experts))
+
+
+def falcon():
+    """Attends without transformers' registry of attention functions."""
+    others = "intermediate_size", "num_key_value_heads", "head_dim"
+    shape = {key: value for key, value in _SHAPE.items() if key not in others}
+    return _made(FalconForCausalLM, FalconConfig(**shape))
+
+
+ASKING = {"gpt_oss": gpt_oss, "gemma2": gemma2, "deepseek_v3": deepseek_v3, "falcon": falcon}
 MODELS = {"llama": llama, "mistral": mistral, "qwen2": qwen2, "gpt2": gpt2}
 
 

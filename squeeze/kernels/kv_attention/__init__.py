@@ -2,13 +2,16 @@
 
 `install(model)` registers it with transformers and makes the model use it; `attend` is the dispatch. reference.py
 defines the result. On a GPU the cache may be decoded for torch's attention, where that is faster: see choices.py.
+Softcaps and attention sinks are honoured by the loops for the CPU and by tiles; Triton's kernels have neither.
 Triton is imported only when a kernel is run.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from functools import partial
+from contextlib import AbstractContextManager
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,23 +20,27 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from squeeze.kernels import choices
 from squeeze.kernels.kv_attention import cpu, decoded, tiles
-from squeeze.kv.attention_hook import register
+from squeeze.kv.attention_hook import attending, register
 from squeeze.kv.base import Coder
 from squeeze.kv.cache import ATTENTION
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.mask import additive_mask
+from squeeze.kv.offer import taken
+from squeeze.kv.scores import PLAIN, Request, Scores, own_attention
 from squeeze.kv.view import LayerView
 
-__all__ = ["attend", "install"]
+__all__ = ["attend", "install", "installed"]
 
 
-def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
+def attend(
+    query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float, how: Scores = PLAIN
+) -> torch.Tensor:
     """query [B, Hq, Q, D] over a layer's tokens, [B, Hq, Q, Dv]; see reference.attend."""
     if query.device.type == "cpu" and cpu.fits(query, view):
-        return cpu.attend(query, view, bias, scaling)
-    if query.device.type == "cuda" and not query.requires_grad:
+        return cpu.attend(query, view, bias, scaling, how)
+    if query.device.type == "cuda" and not query.requires_grad and how.is_plain:
         return _fastest(query, view, bias, scaling)
-    return tiles.attend(query, view, bias, scaling)
+    return tiles.attend(query, view, bias, scaling, how)
 
 
 def _fastest(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
@@ -92,9 +99,17 @@ def _words_of(coder: Coder) -> str:
 
 
 def install(model: Any) -> None:
-    """Let `model` read a QuantizedKVCache without decoding it; with any other cache it attends as with SDPA."""
+    """Let `model` read a QuantizedKVCache without decoding it; with any other cache it attends as with SDPA.
+
+    A layer that asks of attention what squeeze does not honour goes on by the model's own attention, with one warning.
+    """
     register(ATTENTION, _forward)
     model.set_attn_implementation(ATTENTION)
+
+
+def installed(model: Any) -> AbstractContextManager[None]:
+    """`install` for a while."""
+    return attending(model, ATTENTION, _forward)
 
 
 def _forward(
@@ -103,27 +118,55 @@ def _forward(
     key: Any,
     value: Any,
     attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """What transformers calls; `key` is a LayerView where a QuantizedKVCache gave it."""
-    if isinstance(key, LayerView) and attention_mask is not None and attention_mask.shape[-1] != key.length:
-        attention_mask = _visible(query, key)
-    if not isinstance(key, LayerView) or not key.is_coded:
+    **options: Any,
+) -> tuple[torch.Tensor, Any]:
+    """What transformers calls; `key` is a LayerView, or a tensor that carries one, if a QuantizedKVCache gave it."""
+    request = Request.of(module, query, options)
+    if request.unknown:
+        _warn(type(module).__name__, request.unknown)
         keys, values = key.dense() if isinstance(key, LayerView) else (key, value)
-        options = {"scaling": scaling, "dropout": dropout, **kwargs}
-        attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
-            module, query, keys, values, attention_mask, **options
-        )
-        if isinstance(key, LayerView) and key.observer is not None:
-            key.observer(query)
-        return attended
-    causal = kwargs.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
-    bias = additive_mask(attention_mask, query.shape[2], key.length, causal, query)
-    output = attend(query, key, bias, query.shape[-1] ** -0.5 if scaling is None else scaling)
-    return output.transpose(1, 2).contiguous(), None
+        return _by_model(module, request, query, keys, values, attention_mask, options)
+    view = taken(key)
+    if view is not None and attention_mask is not None and attention_mask.shape[-1] != view.length:
+        attention_mask = _visible(query, view)
+    if view is not None and view.is_coded:
+        bias = request.bias(attention_mask, query, view.length)
+        attended = attend(query, view, bias, request.scaling, request.scores).transpose(1, 2).contiguous(), None
+    else:
+        keys, values = key.dense() if isinstance(key, LayerView) else (key, value)
+        if request.scores.is_plain:
+            attended = sdpa_attention_forward(module, query, keys, values, attention_mask, **options)
+        else:
+            attended = _by_model(module, request, query, keys, values, attention_mask, options)
+    if view is not None and view.observer is not None:
+        view.observer(query * (request.scaling * query.shape[-1] ** 0.5))
+    return attended
+
+
+def _by_model(
+    module: torch.nn.Module,
+    request: Request,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    options: dict[str, Any],
+) -> tuple[torch.Tensor, Any]:
+    """The attention of the model's own file, whose masks are added to scores."""
+    bias = additive_mask(mask, query.shape[2], keys.shape[2], request.causal, query)
+    if bias is not None:
+        bias = bias.clamp(min=torch.finfo(query.dtype).min).to(query.dtype)
+    result: tuple[torch.Tensor, Any] = own_attention(module)(module, query, keys, values, bias, **options)
+    return result
+
+
+@cache
+def _warn(name: str, unknown: tuple[str, ...]) -> None:
+    warnings.warn(
+        f"{name} asks of attention what squeeze does not honour ({', '.join(unknown)}): the model's own attention "
+        "runs, on decoded keys and values",
+        stacklevel=2,
+    )
 
 
 def _visible(query: torch.Tensor, view: LayerView) -> torch.Tensor:

@@ -16,6 +16,7 @@ from squeeze.kernels.kv_attention import loops, transformed
 from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.lloyd_max import CURVED, curve, lloyd_max
+from squeeze.kv.scores import PLAIN, Scores
 from squeeze.kv.store import Fields
 from squeeze.kv.transform import TransformCoder
 from squeeze.kv.view import LayerView
@@ -35,7 +36,9 @@ def fits(query: torch.Tensor, view: LayerView) -> bool:
     return query.shape[2] == 1 and not query.requires_grad and all_known and uncut
 
 
-def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
+def attend(
+    query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float, how: Scores = PLAIN
+) -> torch.Tensor:
     """As reference.attend, for one query a row."""
     batch, heads, _, size = query.shape
     kv_heads = view.residual[0].shape[1]
@@ -49,9 +52,12 @@ def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scal
     scores[..., selected] = -torch.inf
     _coded_scores(rows, view.selected, view.first, view.selected_block, scores[..., selected])
     _coded_scores(rows, view.stores, view.begin, view.block, scores[..., coded])
+    scores = how.capped(scores)
+    if view.absent is not None and how.softcap is not None:
+        scores.masked_fill_(view.absent[:, None], -torch.inf)
     if bias is not None:
         scores += bias.expand(batch, heads, 1, view.length).reshape(scores.shape)
-    weights = scores.softmax(-1)
+    weights = how.weights(scores)
     output = weights[..., :sinks] @ view.sinks[1].to(torch.float32)
     output += weights[..., coded.stop :] @ view.residual[1].to(torch.float32)
     _coded_outputs(weights[..., selected], view.selected, output)
