@@ -25,6 +25,7 @@ from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.kv.measure import prefill
 from squeeze.kv.memory import nbytes_of
 from squeeze.recipes.kv_eval import FULL, KVEvalOptions, policies_of
+from squeeze.recipes.kv_usage import usage_of
 
 POLICIES = ("transform:4", "transform:3", "transform:2", "rotated:4", "rotated:3", "rotated:2", "kivi:4", "kivi:2")
 _PIECE = 512  # tokens
@@ -36,7 +37,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     corpus = Path(os.environ.get("SQUEEZE_CORPUS", ".")) / "text"
     model, tokenizer = load_model(options.model, getattr(torch, options.dtype)), load_tokenizer(options.model)
     chosen = KVEvalOptions(calibrate=options.calibrate or corpus / "wiki.calibration.raw", window=options.window)
-    policies = policies_of(model, tokenizer, tuple(options.policy or POLICIES), chosen)
+    policies = policies_of(model, tokenizer, tuple(options.policy or POLICIES), chosen, usage_of(model))
     install(model)
     kinds: dict[str, Callable[[], Any]] = {FULL: partial(QuantizedKVCache, model.config, FullPrecision())}
     kinds["transformers' DynamicCache"] = partial(DynamicCache, config=model.config)

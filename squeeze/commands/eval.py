@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from squeeze.commands import clustered, options
+from squeeze.commands.echo import echo
 from squeeze.commands.job import explain
 from squeeze.commands.models import judged, tasks_of, use
 from squeeze.commands.progress import bar, steps
@@ -28,7 +29,7 @@ _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "t
 @click.argument("checkpoints", metavar="CKPT...", nargs=-1, required=True, type=options.PATH)
 @click.option("--text", metavar="FILE", type=options.PATH, help="The text to predict.")
 @click.option("--original", metavar="CKPT", type=options.PATH, help="Also measure the distance from this model.")
-@click.option("--window", default=1024, metavar="N", type=click.IntRange(2), help="Tokens seen at once (1024).")
+@click.option("--window", metavar="N", type=click.IntRange(2), help="Tokens seen at once, default: 1024.")
 @click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between windows (default: the window).")
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Stop after so many.")
 @options.scoring
@@ -138,7 +139,7 @@ def _on_text(
     original: Path | None,
     *,
     text: Path,
-    window: int,
+    window: int | None,
     stride: int | None,
     windows: int | None,
     quiet: bool,
@@ -148,6 +149,9 @@ def _on_text(
     from squeeze.recipes import evaluate as evaluating
 
     tokens, model, reference = evaluating.opened(checkpoint, text, original, **opening)
+    asked, window = window, evaluating.window_for(model, reference, asked=window)
+    if asked is None and window < evaluating.WINDOW and not quiet:
+        echo(f"{checkpoint}: windows of {window} tokens: the model has positions for no more", err=True)
     total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
     with bar(checkpoint.name, total, unit="", quiet=quiet, as_json=as_json) as tick:
         quality = evaluating.evaluate(

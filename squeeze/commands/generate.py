@@ -56,6 +56,7 @@ def generate(
 
     Example: squeeze generate my-model "Once upon a time" --kv 4
     """
+    from squeeze.kv.memory import nbytes_of
     from squeeze.recipes import generate as generating
     from squeeze.recipes.kv_eval import cache_for, memory_line
     from squeeze.recipes.kv_prompt import prompt_cache
@@ -66,7 +67,7 @@ def generate(
     network, tokenizer = generating.opened(model, **opening)
     helper = generating.opened(draft, opening["device"])[0] if draft else None
     asked, taken = bool(kv or kv_budget), 0
-    cache = cache_for(network, tokenizer, kv, kv_budget, calibrate) if asked or kv_file or not draft else None
+    cache = cache_for(network, tokenizer, kv, kv_budget, calibrate) if asked or kv_file else None
     if kv_file is not None and cache is not None:
         cache, taken = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, asked)
 
@@ -88,14 +89,16 @@ def generate(
         details: dict[str, Any] = {}
         if draft:
             details |= {"proposed": generated.proposed, "accepted": generated.accepted}
+        if generated.cache is not None:
+            details |= {"kv_bytes": nbytes_of(generated.cache)}
         if cache is not None:
-            details |= {"kv_bytes": cache.nbytes, "policy": repr(cache.policy)}
+            details |= {"policy": repr(cache.policy)}
         details |= {"tokens_from_file": taken} if kv_file else {}
         click.echo(json.dumps({"text": generated.text, **sizes, **details}))
         return
     click.echo()
     if not quiet:
-        lines = [memory_line(cache, generated)] if cache is not None else []
+        lines = [memory_line(generated)] if cache is not None or not draft else []
         lines += [_draft_line(generated)] if draft else []
         lines += [_file_line(kv_file, taken)] if kv_file else []
         echo("\n".join(lines), err=True)

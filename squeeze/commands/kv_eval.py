@@ -68,7 +68,7 @@ def kv_eval(
     with bar(model.name, passes, unit=" windows", quiet=quiet, as_json=as_json) as tick:
         options = KVEvalOptions(sinks=sinks, window=window, **params)
         found = []
-        for row in rows(model, text, policies, contexts or (1024,), options, tick):
+        for row in rows(model, text, policies, contexts, options, tick):
             click.echo(json.dumps(row.as_json()) if as_json else _ROW.format(*row.cells()))
             found.append(row.as_json())
     write_page(page, found)

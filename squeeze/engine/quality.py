@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from squeeze.checkpoint.causal import check_finite
 from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import SqueezeError
 from squeeze.numerics.intervals import interval
@@ -178,4 +179,5 @@ def _logits(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """[L, V]."""
     with torch.inference_mode(), explained(getattr(model, "name_or_path", "") or type(model).__name__):
         logits: torch.Tensor = model(ids[None], use_cache=False).logits[0]
+    check_finite(model, logits, ids[None])
     return logits

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from squeeze.checkpoint.causal import check_finite
 from squeeze.errors import SqueezeError
 from squeeze.kv.base import Policy
+from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.memory import PeakMemory, nbytes_of, tensors_of
 from squeeze.kv.teacher import teacher_forced
 from squeeze.numerics.intervals import interval
@@ -48,18 +50,12 @@ class Cost:
     seconds: float
 
 
+@torch.inference_mode()
 def nominal_bits(policy: Policy, model: Any) -> float:
     """Bits a coded value, scales included, in the mean over the model; 16.0 where nothing is coded."""
-    config = model.config.get_text_config(decoder=True)
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    total = count = 0.0
-    for layer in range(config.num_hidden_layers):
-        for group in policy.head_groups(layer, heads):
-            share = len(group.heads) if group.heads is not None else heads
-            total += share * (group.keys.bits(policy.block, size) + group.values.bits(policy.block, size))
-            count += 2 * share
-    return total / count if count else 16.0
+    cache = QuantizedKVCache(model.config, policy)
+    model(torch.zeros((1, 1), dtype=torch.int64, device=model.device), past_key_values=cache)
+    return cache.nominal_bits or 16.0
 
 
 @torch.inference_mode()
@@ -81,6 +77,7 @@ def quality(
     for window in range(windows):
         ids = tokens[window * context : (window + 1) * context].to(model.device)
         full = model(ids[None], use_cache=False).logits[0]
+        check_finite(model, full, ids[None])
         blocks["full precision"] += _against(full, full, ids)
         for name, policy in policies.items():
             with teacher_forced(model, policy):
@@ -151,6 +148,7 @@ def stepped(
             ids = ids[prompt:]
         pieces = [model(some[None], past_key_values=cache).logits[0] for some in ids.split(piece)]
         logits = torch.cat(pieces)
+        check_finite(model, logits, ids[None])
         if fills:
             full.append(logits.to(torch.bfloat16) if context > 1024 else logits)
         blocks += _against(logits, full[window].to(logits.dtype), ids)

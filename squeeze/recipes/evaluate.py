@@ -6,15 +6,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from squeeze.checkpoint.causal import check_causal, check_positions, position_limit
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Report
 from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.recipes.tokens import check_vocabulary
 
-__all__ = ["evaluate", "measure", "opened"]
+__all__ = ["WINDOW", "evaluate", "measure", "opened", "window_for"]
 
-_WINDOW = 1024  # tokens
+WINDOW = 1024  # tokens
 
 
 def opened(
@@ -32,8 +33,18 @@ def opened(
     model = load_model(checkpoint, device=device, resident=resident, base=base)
     for network in (model, reference):
         if network is not None:
+            check_causal(network)
             check_vocabulary(network, tokens)
     return tokens, model, reference
+
+
+def window_for(*models: nn.Module | None, asked: int | None = None) -> int:
+    """Tokens of a window: those asked for, else WINDOW, or as many as all models have positions for if these are fewer.
+    Raises SqueezeError if one has fewer than were asked for."""
+    networks = [model for model in models if model is not None]
+    for model in networks if asked else ():
+        check_positions(model, asked or 0, "use --window {}")
+    return asked or min([WINDOW, *(position_limit(model) or WINDOW for model in networks)])
 
 
 def measure(
@@ -47,7 +58,10 @@ def measure(
     """Measure perplexity before and after and the distance from the original on a text, into the report. progress:
     told of what is measured, the tokens read, and all; base: of the compressed model, as load_model has it."""
     tokens = read_tokens(text, Path(report.source))
-    total = 2 * (len(tokens) if windows is None else min(len(tokens), windows * _WINDOW))
+    original = load_model(Path(report.source), device=device)
+    check_causal(original)
+    window = window_for(original)
+    total = 2 * (len(tokens) if windows is None else min(len(tokens), windows * window))
     read, said = 0, ""
 
     def tick(count: int) -> None:
@@ -60,10 +74,10 @@ def measure(
         nonlocal said
         said = f"{'after' if report.before else 'before'}, perplexity {perplexity:.4g}"
 
-    report.before, shared = None, {"windows": windows, "window": _WINDOW, "progress": tick, "told": told}
-    original = load_model(Path(report.source), device=device)
+    report.before, shared = None, {"windows": windows, "window": window, "progress": tick, "told": told}
     report.before = evaluate(original, tokens, **shared)  # type: ignore[arg-type]
     model = load_model(Path(report.target), device=device, base=base)
+    check_causal(model)
     report.after = evaluate(model, tokens, original=original, **shared)  # type: ignore[arg-type]
     if Path(report.target).is_dir():
         report.write(Path(report.target))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from squeeze.checkpoint.causal import check_causal, check_finite
 from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
@@ -39,6 +40,7 @@ def opened(
     from transformers import GenerationConfig
 
     model: Any = load_model(folder, device=device, resident=resident, base=base, product=product)
+    check_causal(model)
     with explained(folder):
         settings = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
         model.generation_config = GenerationConfig(**settings)
@@ -47,13 +49,15 @@ def opened(
 
 @dataclass(frozen=True)
 class Generation:
-    """text: what was generated. prompt, tokens: tokens read and made. seconds: of all of it. With a draft, proposed and
-    accepted: tokens that it suggested, and those of them that were taken."""
+    """text: what was generated. prompt, tokens: tokens read and made. seconds: of all of it. cache: the cache at the
+    end, None if the model has none. With a draft, proposed and accepted: tokens that it suggested, and those of them
+    that were taken."""
 
     text: str
     prompt: int
     tokens: int
     seconds: float
+    cache: Any = None
     proposed: int = 0
     accepted: int = 0
 
@@ -118,10 +122,30 @@ def generate(
         options["assistant_model"] = draft
     started = time.perf_counter()
     with counts.watching(model, draft), explained(getattr(model, "name_or_path", "") or type(model).__name__):
-        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, streamer=streamer, **options)
+        result = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=tokens,
+            streamer=streamer,
+            return_dict_in_generate=True,
+            logits_processor=[_Finite(model)],
+            **options,
+        )
     seconds, generated = time.perf_counter() - started, len(streamer.tokens)
     accepted = min(max(generated - counts.checks, 0), counts.proposed)
-    return Generation(streamer.text, ids.shape[1], generated, seconds, counts.proposed, accepted)
+    left = getattr(result, "past_key_values", None)
+    return Generation(streamer.text, ids.shape[1], generated, seconds, left, counts.proposed, accepted)
+
+
+class _Finite:
+    """Ends generation by an error as soon as logits are not numbers; transformers calls it with each token's."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        check_finite(self.model, scores, input_ids)
+        return scores
 
 
 def prompt_ids(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:

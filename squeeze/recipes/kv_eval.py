@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import QuantizedCache
 
+from squeeze.checkpoint.causal import check_causal, check_positions, position_limit
 from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.text import read_tokens, tokenize
 from squeeze.errors import PolicyError
@@ -21,15 +22,18 @@ from squeeze.kv.describe import save_policy
 from squeeze.kv.evict import Eviction
 from squeeze.kv.full import FullPrecision
 from squeeze.kv.measure import Cost, Distance, decoding, nominal_bits, passkeys, quality, stepped
+from squeeze.kv.memory import nbytes_of
 from squeeze.kv.observe import observe
 from squeeze.kv.specs import check, make, needs_calibration
 from squeeze.kv.statistics import KVStatistics
 from squeeze.recipes.generate import Generation
+from squeeze.recipes.kv_usage import Usage, check_read, usage_of
 from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["KVEvalOptions", "Row", "cache_for", "memory_line", "policies_of", "rows"]
 
 FULL = "full precision"
+_CONTEXT = 1024  # tokens
 _WINDOWS = 6  # of 1,024 tokens to calibrate on
 
 
@@ -101,7 +105,8 @@ def rows(
     options: KVEvalOptions,
     progress: Callable[[int], None] = lambda n: None,
 ) -> Iterator[Row]:
-    """Every policy, full precision first, at every context. Raises PolicyError, FormatError and SqueezeError."""
+    """Every policy, full precision first, at every context; none stands for 1,024 tokens, or as many as the model has
+    positions for. Raises PolicyError, FormatError and SqueezeError."""
     for spec in specs:
         check(spec)  # before anything takes time
     if options.save_policy and len(specs) + bool(options.kv_budget) != 1:
@@ -110,11 +115,15 @@ def rows(
     model, tokenizer = load_model(folder, kind, options.device), tokenizer_of(folder)
     tokens = read_tokens(text, folder, tokenizer_of)
     check_vocabulary(model, tokens)
+    check_causal(model)
+    contexts = contexts or (min(_CONTEXT, position_limit(model) or _CONTEXT),)
+    check_positions(model, max(contexts), "use --context {}")
     with explained(folder):
-        policies = policies_of(model, tokenizer, specs, options)
+        usage = usage_of(model)
+        policies = policies_of(model, tokenizer, specs, options, usage)
     if options.save_policy:
         save_policy(next(iter(policies.values())), options.save_policy)
-    measured = _Measured(model, tokenizer, tokens, options.windows, options.passkeys, options.no_cost)
+    measured = _Measured(model, tokenizer, tokens, options.windows, options.passkeys, options.no_cost, usage)
     for context in contexts:
         with explained(folder):
             yield from measured.at_context(policies, context, options, progress)
@@ -128,21 +137,23 @@ class _Measured:
     windows: int
     keys: int  # passkeys looked for
     no_cost: bool
+    usage: Usage
 
     def at_context(
         self, policies: dict[str, Policy], context: int, options: KVEvalOptions, progress: Callable[[int], None]
     ) -> Iterator[Row]:
-        """Policies that keep all tokens in one pass; those that evict, and other caches, through the caches."""
+        """Policies that keep all tokens in one pass, if attention reads the cache; all others through the caches."""
         evicting: dict[str, Policy] = {
             spec: policy for spec, policy in policies.items() if isinstance(policy, Eviction)
         }
         plain = {spec: policy for spec, policy in policies.items() if spec not in evicting}
-        distances = quality(self.model, self.tokens, plain, context, self.windows, progress)
-        for name, distance in distances.items():
-            yield self.row(name, policies.get(name, FullPrecision()), context, distance, distances[FULL])
+        if self.usage.all_read:
+            distances = quality(self.model, self.tokens, plain, context, self.windows, progress)
+            for name, distance in distances.items():
+                yield self.row(name, policies.get(name, FullPrecision()), context, distance, distances[FULL])
         if evicting:
             yield from self.through_caches(evicting, context, "continued")
-        if options.against:
+        if options.against or not self.usage.all_read:
             rivals = _rivals(self.model, options.against, options.window)
             yield from self.through_caches(plain, context, "stepped", rivals)
 
@@ -151,7 +162,7 @@ class _Measured:
     ) -> Row:
         make_cache = _ours(self.model, policy)
         depths = tuple((number + 0.5) / self.keys for number in range(self.keys))
-        looks = self.keys and way != "stepped"  # for those a row in one pass has looked
+        looks = self.keys and not (way == "stepped" and self.usage.all_read)  # those have a row in one pass, too
         hits = passkeys(self.model, self.tokenizer, make_cache, context, depths) if looks else None
         bits = None if name == FULL else nominal_bits(policy, self.model)
         retrieved = (sum(hits), self.keys) if hits else None
@@ -171,18 +182,31 @@ class _Measured:
             return stepped(self.model, self.tokens, make_cache, context, self.windows, logits, prompt=prompt)
 
         baseline = distance(_ours(self.model, FullPrecision()))
-        yield Row(FULL, context, None, baseline, baseline, way)
+        if self.usage.all_read:  # and full precision has a row in one pass
+            yield Row(FULL, context, None, baseline, baseline, way)
+        else:
+            yield self.row(FULL, FullPrecision(), context, baseline, baseline, way)
         for name, policy in policies.items():
             yield self.row(name, policy, context, distance(_ours(self.model, policy)), baseline, way)
         for name, (bits, make_cache) in (rivals or {}).items():
             yield Row(name, context, bits, distance(make_cache), baseline, way, self.cost(make_cache, context))
 
 
-def policies_of(model: Any, tokenizer: Any, words: tuple[str, ...], options: KVEvalOptions) -> dict[str, Policy]:
-    """Policies by their words; of options, sinks, window, calibrate and kv_budget. Raises PolicyError."""
+def policies_of(
+    model: Any, tokenizer: Any, words: tuple[str, ...], options: KVEvalOptions, usage: Usage
+) -> dict[str, Policy]:
+    """Policies by their words; of options, sinks, window, calibrate and kv_budget. usage: of the model's cache. Raises
+    PolicyError."""
     specs = [*words, *([f"transform:{16 * options.kv_budget}"] if options.kv_budget else [])]
-    statistics = _statistics(model, tokenizer, options) if any(map(needs_calibration, specs)) else None
-    return {spec: make(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs}
+    statistics = None
+    if any(map(needs_calibration, specs)):
+        if options.calibrate is not None:
+            check_read(model, usage, "calibration looks at keys, values and queries")
+        statistics = _statistics(model, tokenizer, options)
+    policies = {spec: make(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs}
+    if any(getattr(policy, "select", 0) for policy in policies.values()):
+        check_read(model, usage, "snapkv, adakv and softprune look at queries")
+    return policies
 
 
 def _statistics(model: Any, tokenizer: Any, options: KVEvalOptions) -> dict[int, KVStatistics]:
@@ -230,20 +254,25 @@ def cache_for(
     if kv and budget:
         raise PolicyError("--kv and --kv-budget say two things: give one of them")
     spec = f"kivi:{kv}" if kv and kv.isdigit() else kv
+    with explained(getattr(model, "name_or_path", "") or type(model).__name__):
+        usage = usage_of(model)
     install(model)
     if not spec and not budget:
         return QuantizedKVCache(model.config, FullPrecision())
     options = KVEvalOptions(calibrate=calibration, kv_budget=budget)
-    (policy,) = policies_of(model, tokenizer, (spec,) if spec else (), options).values()
+    (policy,) = policies_of(model, tokenizer, (spec,) if spec else (), options, usage).values()
     return QuantizedKVCache(model.config, policy)
 
 
-def memory_line(cache: QuantizedKVCache, generated: Generation) -> str:
-    """How much the cache took, and how much it would have taken."""
-    full = cache.full_precision_nbytes
-    share = f", {100 * cache.nbytes / full:.1f} % of {full}" if full else ""
+def memory_line(generated: Generation) -> str:
+    """How long it took, how much memory the cache took, and how much a coded one would have taken uncoded."""
     rate = generated.tokens / generated.seconds if generated.seconds else 0.0
-    return (
-        f"{generated.tokens} tokens after {generated.prompt}, {rate:.1f} a second; "
-        f"KV cache {cache.nbytes} bytes{share} in {str(cache.dtype).removeprefix('torch.')}"
-    )
+    said = f"{generated.tokens} tokens after {generated.prompt}, {rate:.1f} a second"
+    cache = generated.cache
+    if cache is None:
+        return said
+    said = f"{said}; KV cache {nbytes_of(cache)} bytes"
+    if not isinstance(cache, QuantizedKVCache) or not cache.full_precision_nbytes:
+        return said
+    full = cache.full_precision_nbytes
+    return f"{said}, {100 * cache.nbytes / full:.1f} % of {full} in {str(cache.dtype).removeprefix('torch.')}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from squeeze.checkpoint.causal import check_causal
 from squeeze.checkpoint.pretrained import explained
 from squeeze.engine.report import Report
 from squeeze.engine.tasks import TaskScore
@@ -119,9 +120,11 @@ def scores(
     theirs = {}
     if original is not None:
         model = load_model(original, device=device)
+        check_causal(model)
         theirs = tasks.run(model, tokenizer_of(original), progress, "before")
         del model
     model = load_model(folder, device=device, resident=resident, base=base)
+    check_causal(model)
     ours = tasks.run(model, tokenizer_of(folder), progress, "after" if original else "")
     return [_beside(found, theirs.get(key)) for key, found in ours.items()]
 

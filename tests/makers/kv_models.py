@@ -16,12 +16,14 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
 
 from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.kv.observe import observe
+from tests.makers import tiny_models
 
 VOCABULARY = 61
 _SHAPE = {
@@ -39,8 +41,8 @@ _SHAPE = {
 }
 
 
-def llama():
-    return _made(LlamaForCausalLM, LlamaConfig(**_SHAPE))
+def llama(**options):
+    return _made(LlamaForCausalLM, LlamaConfig(**_SHAPE | options))
 
 
 def mistral():
@@ -61,35 +63,35 @@ def gpt2():
     return _made(GPT2LMHeadModel, GPT2Config(**shape, **ids))
 
 
-def gpt_oss():
+def gpt_oss(**options):
     """Attention sinks; the first layer sees 24 tokens."""
     shape = _SHAPE | {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 24}
     rope = {"rope_type": "default", "rope_theta": 10000.0}
-    model = _made(GptOssForCausalLM, GptOssConfig(**shape, rope_parameters=rope))
+    model = _made(GptOssForCausalLM, GptOssConfig(**shape | options, rope_parameters=rope))
     for layer in model.model.layers:
         layer.self_attn.sinks.data.copy_(torch.tensor([2.0, -1.0, 0.0, 3.0]))
     return model
 
 
-def gemma2():
+def gemma2(**options):
     """Scores with a softcap, and a scale of their own; the first layer sees 24 tokens."""
-    options = {"sliding_window": 24, "attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 4}
-    return _made(Gemma2ForCausalLM, Gemma2Config(**_SHAPE, **options))
+    scores = {"sliding_window": 24, "attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 4}
+    return _made(Gemma2ForCausalLM, Gemma2Config(**_SHAPE | scores | options))
 
 
-def deepseek_v3():
+def deepseek_v3(**options):
     """Caches a latent and a rotary key, which it expands to keys and values."""
     shape = _SHAPE | {"num_key_value_heads": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
     latent = {"kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
     experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
-    return _made(DeepseekV3ForCausalLM, DeepseekV3Config(**shape | latent | experts))
+    return _made(DeepseekV3ForCausalLM, DeepseekV3Config(**shape | latent | experts | options))
 
 
-def falcon():
+def falcon(**options):
     """Attends without transformers' registry of attention functions."""
     others = "intermediate_size", "num_key_value_heads", "head_dim"
     shape = {key: value for key, value in _SHAPE.items() if key not in others}
-    return _made(FalconForCausalLM, FalconConfig(**shape))
+    return _made(FalconForCausalLM, FalconConfig(**shape | options))
 
 
 ASKING = {"gpt_oss": gpt_oss, "gemma2": gemma2, "deepseek_v3": deepseek_v3, "falcon": falcon}
@@ -103,6 +105,13 @@ def _made(kind, config):
         parameter.data.mul_(4)  # attention that looks at some tokens more than at others
     model.generation_config.eos_token_id = None
     return model
+
+
+def write(model, folder):
+    """A model's folder, with a tokenizer of 400 tokens at most."""
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tiny_models.byte_level()).save_pretrained(folder)
+    return folder
 
 
 def tokens(batch=1, length=40, seed=0):

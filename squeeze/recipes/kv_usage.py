@@ -1,0 +1,52 @@
+"""What a model asks of its KV cache, found by one pass over two tokens: whether a policy can do anything for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from squeeze.errors import PolicyError
+from squeeze.kernels.kv_attention import installed
+from squeeze.kv.cache import QuantizedKVCache
+from squeeze.kv.full import FullPrecision
+
+__all__ = ["Usage", "check_read", "usage_of"]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Layers by their numbers. cached: those that put keys and values into the cache. read: those of them whose
+    attention reads what the cache returned, unchanged."""
+
+    cached: frozenset[int]
+    read: frozenset[int]
+
+    @property
+    def all_read(self) -> bool:
+        return self.cached == self.read
+
+
+@torch.inference_mode()
+def usage_of(model: Any) -> Usage:
+    """Raises PolicyError if the model keeps no keys and values that a policy could code."""
+    with installed(model):
+        cache = QuantizedKVCache(model.config, FullPrecision())
+        ids = torch.tensor([[0, 1]], device=model.device)
+        model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    filled = [layer for layer in cache.packed_layers if layer.is_initialized]
+    if not filled:
+        raise PolicyError(f"{type(model).__name__} keeps no keys and values in a cache, so that no policy can code any")
+    return Usage(
+        frozenset(layer.index for layer in filled), frozenset(layer.index for layer in filled if layer.is_read)
+    )
+
+
+def check_read(model: Any, usage: Usage, reason: str) -> None:
+    """Raises PolicyError if attention does not read what the cache returns in all layers."""
+    if not usage.all_read:
+        raise PolicyError(
+            f"{reason}, and {type(model).__name__} shows only what it makes of its cache: choose another policy, "
+            "such as kivi:4"
+        )
