@@ -18,7 +18,7 @@ from tests.makers.inputs import PROSE
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-def test_train_and_use_a_prior(note: Path):
+def test_train_and_use_a_dictionary(note: Path):
     Path("sample.txt").write_bytes(TEXT[:3000])
     run("train", "-4", "sample.txt", "-o", "notes.sqzp")
     run("compress", "--dictionary", "notes.sqzp", note)

@@ -172,7 +172,7 @@ def _of_packed(here: Path) -> dict[str, Sample]:
 def _of_streams(here: Path) -> dict[str, Sample]:
     raw = b"a text of some words, again and again. " * 20
     (stream,) = streams.parsed(long(raw, 1, 1 << 20), raw)
-    fields = stream.fields | {"prior": "x" * 16, "model": "x", "weights": "0" * 16, "codec": "x", "name": "x"}
+    fields = stream.fields | {"dictionary": "x" * 16, "model": "x", "weights": "0" * 16, "codec": "x", "name": "x"}
     commands: tuple[Command, ...] = (
         *(("test", "a.sqz"), ("list", "-v", "a.sqz"), ("decompress", "a.sqz"), ("explain", "a.sqz")),
         *(("test", "--model", "model", "a.sqz"), ("decompress", "--salvage", "-c", "a.sqz")),
@@ -182,7 +182,7 @@ def _of_streams(here: Path) -> dict[str, Sample]:
         stream.header = streams.header_of(value)
         return stream.to_bytes()
 
-    header, parts = dictionary._parsed((_GOLDEN / "dictionary.5.numerics3.sqzp").read_bytes())
+    header, parts = dictionary._parsed((_GOLDEN / "dictionary.5.network.sqzp").read_bytes())
     of_dictionary: tuple[Command, ...] = (
         ("compress", "-k", "-D", "a.sqzp", "t.txt"),
         ("list", "a.sqzp"),
@@ -206,7 +206,7 @@ def _of_streams(here: Path) -> dict[str, Sample]:
 
     return {
         "header": Sample("a.sqz", fields, of_fields, commands),
-        "dictionary": Sample("a.sqzp", header, lambda value: dictionary._built(value, parts, 1), of_dictionary),
+        "dictionary": Sample("a.sqzp", header, lambda value: dictionary._built(value, parts), of_dictionary),
         "members": Sample(
             "part-0.tar.members.sqz",
             [json.loads(line) for line in lines],
