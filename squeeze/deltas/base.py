@@ -134,4 +134,4 @@ def _named(folder: Path, described: Mapping[str, Any]) -> tuple[str, Hashes]:
     try:
         return names.component(name), tuple(hashes)
     except FormatError as error:
-        raise DamagedError(f"{folder / CONFIG}: the base of the difference: {error}") from None
+        raise DamagedError(f"{folder / CONFIG}: does not say what base it is the difference from: {error}") from None

@@ -7,14 +7,13 @@ those that end in "?", and `...` stands for all others.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from squeeze.errors import FormatError, printable
 from squeeze.system.limits import Limits
 
-__all__ = ["MAX_FILE", "MAX_LINE", "check", "parse", "parse_object", "parsed_size", "read_lines", "read_object"]
+__all__ = ["MAX_FILE", "MAX_LINE", "check", "parse", "parse_object", "parsed_size", "read_object"]
 
 MAX_FILE = 100_000_000  # bytes, as safetensors bounds its headers
 MAX_LINE = 1 << 24  # bytes of one line of JSON
@@ -60,12 +59,6 @@ def parse(text: str | bytes, limits: Limits | None = None, schema: Any = None, m
     if schema is not None:
         check(value, schema)
     return value
-
-
-def read_lines(file: BinaryIO, limits: Limits | None = None, most: int = MAX_LINE) -> Iterator[tuple[bytes, Any]]:
-    """Yield each line of a file with its value. Raises as `parse`."""
-    while line := file.readline(most + 1):
-        yield line, parse(line, limits, most=most)
 
 
 def check(value: Any, schema: Any, where: str = "") -> None:

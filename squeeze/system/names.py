@@ -22,20 +22,23 @@ _ELSEWHERE = re.compile(r"[A-Za-z]:|.*::|.*[\\\0]", re.DOTALL)  # a drive; chain
 
 def component(text: Any) -> str:
     """Return the text if it is the name of one file or folder. Raises FormatError for any other value."""
-    name = relative(text)
-    if "/" in name:
+    if not _stays_below(text) or "/" in text:
         raise _wrong(text, "the name of one file or folder")
-    return name
+    return str(text)
 
 
 def relative(text: Any) -> str:
     """Return the text if it is a path that stays below its folder, with "/" between its parts. Raises FormatError."""
+    if not _stays_below(text):
+        raise _wrong(text, "the path of a file below the folder")
+    return str(text)
+
+
+def _stays_below(text: Any) -> bool:
     parts = text.split("/") if isinstance(text, str) else [""]
     sizes = [len(os.fsencode(part)) if _is_encodable(part) else 0 for part in parts]
     fits = all(0 < size <= _LONGEST for size in sizes) and sum(sizes) + len(sizes) <= _LONGEST_PATH
-    if not fits or not _NO_PART.isdisjoint(parts) or _ELSEWHERE.match(text):
-        raise _wrong(text, "the path of a file below the folder")
-    return str(text)
+    return fits and _NO_PART.isdisjoint(parts) and not _ELSEWHERE.match(text)
 
 
 def below(folder: Path, text: Any) -> Path:

@@ -1,9 +1,15 @@
 """JSON from anywhere: an object without doubles and of a bounded depth, or one line."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
-from squeeze.errors import FormatError
-from squeeze.system.json_object import parse_object
+import squeeze
+from squeeze.errors import FormatError, LimitError
+from squeeze.system.json_object import check, parse, parse_object, read_object
+from squeeze.system.limits import Limits
 
 HOSTILE = {
     "is not JSON": "[" * 100_000,
@@ -26,3 +32,69 @@ def test_hostile_texts_end_in_one_line(message):
 def test_objects():
     assert parse_object('{"a": [1, {"b": null}], "c": 1e3}') == {"a": [1, {"b": None}], "c": 1000.0}
     assert parse_object('{"a":' * 63 + "{}" + "}" * 63)
+
+
+SCHEMA = {"name": str, "size": int, "share?": float, "parts": [int], "more?": {...: (str, None)}}
+GOOD = {"name": "a", "size": 1, "parts": []}
+
+
+@pytest.mark.parametrize("more", [{}, {"share": 1}, {"share": 0.5}, {"parts": [1, 2]}, {"more": {"a": None, "b": "c"}}])
+def test_what_a_schema_names(more):
+    check(GOOD | more, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "expected an object, got []"),
+        ({"name": "a", "size": 1}, "'parts' is missing"),
+        (GOOD | {"size": True}, "size: expected a whole number, got True"),
+        (GOOD | {"size": 1.0}, "size: expected a whole number, got 1.0"),
+        (GOOD | {"share": "1"}, "share: expected a number, got '1'"),
+        (GOOD | {"parts": [1, None]}, "parts: expected a whole number, got None"),
+        (GOOD | {"parts": {}}, "parts: expected a list, got {}"),
+        (GOOD | {"more": {"a": 7}}, "more.a: expected a text or null, got 7"),
+        (GOOD | {"o\nther": 7}, "the key 'o\\nther' is unknown"),
+    ],
+)
+def test_what_a_schema_does_not_name(value, message):
+    with pytest.raises(FormatError) as raised:
+        check(value, SCHEMA)
+    assert str(raised.value) == message
+
+
+def test_bytes_and_memory_are_bounded(tmp_path):
+    with pytest.raises(FormatError, match=r"^expected at most 5 bytes of JSON, got 6 or more$"):
+        parse(b"[1, 2]", most=5)
+    bomb = b"[" + b"[]," * 1_000_000 + b"[]]"
+    with pytest.raises(LimitError, match=r"needs .* bytes of memory"):
+        parse(bomb, Limits(memory=64 << 20))
+    (tmp_path / "a.json").write_bytes(bomb)
+    with pytest.raises(LimitError, match=r"needs .* bytes of memory"):
+        read_object(tmp_path / "a.json", Limits(memory=64 << 20))
+
+
+def test_the_index_of_a_shard_takes_little(tmp_path):
+    """A line of lists, which is a few bytes as a .sqz file, and gigabytes as objects."""
+    raw = b"x" * 2_000
+    (tmp_path / "a.tar.sqz").write_bytes(squeeze.compress(raw, 1))
+    first = {"format": "squeeze.members", "version": 1, "size": len(raw), "checksum": "0" * 16}
+    line = b"[" + b"[]," * 1_000_000 + b"[]]\n"
+    (tmp_path / "a.tar.members.sqz").write_bytes(squeeze.compress(json.dumps(first).encode() + b"\n" + line, 1))
+    limits, said = Limits(memory=256 << 20), "a line of it says what cannot be"
+    with squeeze.open(tmp_path / "a.tar.sqz", limits=limits) as file, pytest.raises(FormatError, match=said):
+        file.members()
+
+
+ROUND_TRIPS = {  # own text, or text whose size and checksum are known: it needs no reader
+    *("squeeze/recipes/run.py", "squeeze/cluster/held.py", "squeeze/shards/plan.py", "squeeze/cluster/manifest.py"),
+    *("squeeze/codecs/shipped.py", "squeeze/lm/loading.py", "squeeze/lm/tokenizer.py", "squeeze/lm/convert.py"),
+    *("squeeze/lm/llamacpp_engine.py", "squeeze/integrations/gguf/tokenizer.py", "squeeze/integrations/ray.py"),
+    *("squeeze/codecs/stream/container.py", "squeeze/system/json_object.py"),
+}
+
+
+def test_json_of_files_has_one_reader():
+    root = Path(squeeze.__file__).parent
+    users = {path for path in root.rglob("*.py") if re.search(r"json\.loads?\(", path.read_text())}
+    assert {path.relative_to(root.parent).as_posix() for path in users} == ROUND_TRIPS

@@ -261,7 +261,8 @@ def _of_runs(here: Path, model: Path) -> dict[str, Sample]:
         _copied(here / "run", "run")(folder)
         _copied(here / "followed", "out")(folder)
 
-    recipe = {"calibration": "x", "steps": [{"quantize": {"method": "rtn", "bits": 4}}, {"pack": {"base": "x"}}]}
+    recipe: dict[str, Any] = {"calibration": "x", "samples": 1, "sequence_length": 8}
+    recipe["steps"] = [{"quantize": {"method": "gptq", "bits": 4, "group_size": 16}}, {"pack": {"base": "x"}}]
     recipes: tuple[Command, ...] = (
         ("apply", "a.yaml", "model", "out"),
         ("apply", "a.yaml", "--models", "model", "-o", "out"),

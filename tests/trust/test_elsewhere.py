@@ -146,6 +146,17 @@ def test_what_was_believed_once(name, made, box):
     assert box.faults == []
 
 
+@pytest.mark.parametrize("start", ["checkpoint-{}/../..", "/proc/{}/../.."])
+def test_retention_goes_by_two_names_of_one_kind(start, made, box):
+    """Of which the first goes."""
+    sample, outside = made["journal"], Path(box.seen.outside)
+    end = "/../outside/model" if start.startswith("c") else str(outside / "model")
+    journal = {"format": 1, "packed": [start.format(number) + end for number in (1, 2)]}
+    for command in sample.commands:
+        box.run("journal", sample, sample.to_bytes(journal), command, f"two names below {start}")
+    assert box.faults == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_all_commands_on_all_strings(name, made, box):
