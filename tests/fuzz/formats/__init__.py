@@ -10,6 +10,7 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-1": ("sqz", {"level": 1}),
     "sqz-3": ("sqz", {"level": 3}),
     "sqz-5": ("sqz", {"level": 5}),
+    "sqz-6": ("sqz", {"level": 6}),
     "sqz-8": ("sqz", {"level": 8}),
     "sqz-short": ("short", {}),
     "dictionary": ("dictionary", {}),
@@ -20,6 +21,11 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "config": ("config", {}),
     "index": ("index", {}),
     "recipe": ("recipe", {}),
+    "torch": ("torchfile", {}),
+    "members": ("members", {}),
+    "manifest": ("manifest", {}),
+    "journal": ("journal", {}),
+    "report": ("report", {}),
 }
 NAMES = tuple(_FORMATS)
 

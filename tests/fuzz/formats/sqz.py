@@ -67,7 +67,7 @@ class Sqz:
 
     def _inputs(self) -> list[tuple[bytes, int]]:
         text, noise, table = inputs.words(900), inputs.random_bytes(300), inputs.records(30)
-        if self.level == 5:
+        if self.level in (5, 6):
             return [(text[:600] + noise[:50], 300), (table + inputs.machine_code(60), 1 << 20), (noise[:9], 4)]
         if self.level == 8:
             odd = b"<|endoftext|> \xff\xfe caf\xc3\xa9 \0\r\n" * 3
