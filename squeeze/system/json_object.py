@@ -18,7 +18,7 @@ __all__ = ["MAX_FILE", "MAX_LINE", "check", "parse", "parse_object", "parsed_siz
 MAX_FILE = 100_000_000  # bytes, as safetensors bounds its headers
 MAX_LINE = 1 << 24  # bytes of one line of JSON
 _MAX_DEPTH = 64  # objects and lists in each other, which every reader of the value can follow
-_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", None: "null"}
+_NAMES: dict[Any, str] = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", None: "null"}
 
 
 def read_object(path: Path, limits: Limits | None = None, schema: Any = None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _other(value: Any, schema: Any, where: str) -> FormatError:
 
 
 def _named(schema: Any) -> str:
-    return {list: "a list", dict: "an object"}.get(type(schema)) or _NAMES[schema]
+    return "a list" if isinstance(schema, list) else "an object" if isinstance(schema, dict) else _NAMES[schema]
 
 
 def _object(value: Any) -> dict[str, Any]:
