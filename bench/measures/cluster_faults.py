@@ -142,7 +142,7 @@ def survives_storage(source: Path, expected: dict[str, bytes], number: int, soun
     command, manifest = _command(f"s3://bucket/{number}", f"s3://bucket/{prefix}", shards)
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
         status = _run(command, Path(folder))
-        proved = _run([*_COMMAND, "test", "-q", "--manifest", manifest], Path(folder))
+        proved = _run([*_COMMAND, "test", "-q", "--manifest", manifest, f"s3://bucket/{prefix}"], Path(folder))
     listed = sound.get_paginator("list_objects_v2").paginate(Bucket="bucket", Prefix=f"{prefix}/")
     keys = {one["Key"].partition("/")[2] for page in listed for one in page.get("Contents", [])}
     found = {

@@ -35,11 +35,11 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             os.environ.update(environment, **SETTINGS)  # which workers inherit
             with two_nodes() as nodes:
                 killed = compress_and_kill(nodes, "--manifest", manifest)
-                squeeze("test", "--cluster", "auto", "--manifest", manifest)
+                squeeze("test", "--cluster", "auto", "--manifest", manifest, f"{_BUCKET}/corpus")
                 shards = f"{_BUCKET}/shards/part-{{}}.tar.sqz"
                 by = ("--cluster", "auto", "--manifest", Path(name, "shards.jsonl"))
                 squeeze("compress", "-1", "-r", "--shards", "2M", "-o", shards, *by, f"{_BUCKET}/again")
-                squeeze("test", *by)
+                squeeze("test", *by, f"{_BUCKET}/shards")
             member = min((source / "corpus").iterdir())
             restored = Path(name, "member")
             squeeze("decompress", "--member", member.name, "-o", restored, shards.replace("{}", "0"))
