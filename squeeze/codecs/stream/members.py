@@ -128,7 +128,7 @@ def _member(value: Any) -> Member:
     try:
         name = relative(value[0])
     except FormatError as error:
-        raise DamagedError(f"a line of it names no file of a shard: {error}") from None
+        raise DamagedError(f"a line of it says what cannot be: {error}") from None
     return Member(name, _count(value[1]), _count(value[2]), _number(value[3]))
 
 
