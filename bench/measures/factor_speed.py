@@ -23,6 +23,7 @@ from squeeze.factor.matrices import PIFA, LowRank, RowColumnPruned
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix
 from squeeze.factor.tensor_network import factors_of
 from squeeze.integrations.load_model import load_model
+from squeeze.kv.contract import CACHE
 
 BYTES = 1 << 28  # of dense layers in a turn, as no cache should hold them; but 4 to 64 layers
 
@@ -91,8 +92,8 @@ def models(options: argparse.Namespace, dtype: torch.dtype) -> Iterator[Row]:
     for name, part in (("prompt", slice(0, options.prompt)), ("step", slice(0, 1))):
         runs = {}
         for number, model in enumerate(loaded):
-            cache = None if name == "prompt" else model(prompt, use_cache=True).past_key_values
-            runs[str(number)] = partial(model, prompt[:, part], past_key_values=cache, use_cache=True)
+            cache = None if name == "prompt" else model(prompt, use_cache=True)[CACHE]
+            runs[str(number)] = partial(model, prompt[:, part], use_cache=True, **{CACHE: cache})
         (median, least), (median_2, least_2) = measured(runs, options.rounds, options.device).values()
         about = {"what": name, "form": options.models[1].name, "dtype": options.dtype, "rows": options.prompt}
         ratios = {"ratio": round(median_2 / median, 3), "shortest": round(least_2 / least, 3)}

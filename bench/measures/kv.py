@@ -18,6 +18,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
 from squeeze.integrations.load_model import load_model
 from squeeze.kv import FullPrecision, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.measure import Distance, stepped
 from squeeze.quant.kv_scales import round_cache, scaled_cache
 from squeeze.recipes import kv_eval
@@ -111,5 +112,5 @@ def check(folder: Path, text: Path) -> None:
     model, ids = load_model(folder), read_tokens(text, folder)[None, :48]
     caches = DynamicCache(config=model.config), QuantizedKVCache(model.config, FullPrecision())
     for part in (ids[:, :40], *ids[:, 40:].split(1, 1)):
-        expected, found = (model(part, past_key_values=cache).logits for cache in caches)
+        expected, found = (model(part, **{CACHE: cache}).logits for cache in caches)
         assert torch.equal(expected, found), "a cache without coding differs from DynamicCache"

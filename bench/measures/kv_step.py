@@ -22,6 +22,7 @@ from squeeze.checkpoint.text import read_tokens
 from squeeze.integrations.load_model import load_model
 from squeeze.kernels.kv_attention import install
 from squeeze.kv import FullPrecision, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.measure import prefill
 from squeeze.kv.memory import nbytes_of
 from squeeze.recipes.kv_eval import FULL, KVEvalOptions, policies_of
@@ -60,7 +61,7 @@ def in_turns(model: Any, tokens: torch.Tensor, context: int, kinds: Mapping[str,
     spent: dict[str, list[float]] = {name: [] for name in caches}
     for token in tokens[context:].split(1):
         for name, cache in caches.items():
-            spent[name].append(_took(partial(model, token[None], past_key_values=cache)))
+            spent[name].append(_took(partial(model, token[None], **{CACHE: cache})))
     seconds = {name: statistics.median(times[_WARM:]) for name, times in spent.items()}
     base, *_ = seconds.values()
     for name, cache in caches.items():

@@ -25,6 +25,7 @@ import transformers
 import squeeze
 import squeeze.integrations.transformers as integration
 from bench.entry import Row
+from squeeze.kv.contract import CACHE
 from squeeze.packing import container
 from squeeze.packing.description import Description
 
@@ -138,10 +139,10 @@ def run(case: Case, saved: Path, tokens: int, device: str, threads: int) -> dict
 
 def _stepped(model: transformers.PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
     """The logits of the last tokens, which go through the model one by one."""
-    cache, found = model(ids[:, :-_STEPS], use_cache=True).past_key_values, []
+    cache, found = model(ids[:, :-_STEPS], use_cache=True)[CACHE], []
     for k in range(_STEPS, 0, -1):
-        step = model(ids[:, -k : 1 - k or None], past_key_values=cache, use_cache=True)
-        cache = step.past_key_values
+        step = model(ids[:, -k : 1 - k or None], use_cache=True, **{CACHE: cache})
+        cache = step[CACHE]
         found.append(step.logits)
     return torch.cat(found)
 

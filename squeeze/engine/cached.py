@@ -13,6 +13,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.inputs import running
 from squeeze.engine.network import Network
 from squeeze.errors import ModelError
+from squeeze.kv.contract import CACHE
 
 __all__ = ["attentions", "kv_ranges", "on_cache"]
 
@@ -43,7 +44,7 @@ def on_cache(attention: nn.Module, change: Change) -> Any:
     attends to; what is returned has `remove`."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return args, {**kwargs, "past_key_values": _Cache(kwargs.get("past_key_values"), change)}
+        return args, {**kwargs, CACHE: _Cache(kwargs.get(CACHE), change)}
 
     return attention.register_forward_pre_hook(hook, with_kwargs=True)
 

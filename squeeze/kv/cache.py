@@ -24,7 +24,7 @@ _PACKED = ("full_attention", "sliding_attention", "chunked_attention")
 class QuantizedKVCache(Cache):
     """A KV cache that codes each block of tokens once, when it leaves the residual window.
 
-    model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))
+    model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))  # cache= from transformers 5.24
 
     Works with every attention implementation. After `squeeze.kernels.kv_attention.install(model)`, attention that reads
     what the cache returns needs no full-precision copy of a layer. Layers of attention, full or sliding, are coded;

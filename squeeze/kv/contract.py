@@ -1,6 +1,9 @@
 """What is taken from transformers' cache contract, and one clear error where its version has another."""
 
+from inspect import signature
+
 import transformers
+from transformers.masking_utils import create_causal_mask
 
 from squeeze.errors import PolicyError
 
@@ -16,4 +19,7 @@ except ImportError:
         f"KV caches need a newer transformers than {transformers.__version__}: pip install --upgrade transformers"
     ) from None
 
-__all__ = ["DYNAMIC_LAYER_TYPE_MAPPING", "Cache", "CacheLayerMixin", "get_layer_types_and_kwargs"]
+# The argument by which models take a cache, and by which they give it back: renamed in transformers 5.24.
+CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
+
+__all__ = ["CACHE", "DYNAMIC_LAYER_TYPE_MAPPING", "Cache", "CacheLayerMixin", "get_layer_types_and_kwargs"]

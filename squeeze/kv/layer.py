@@ -12,7 +12,7 @@ from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.evict import AdaKV, SoftPrune, of_layer
 from squeeze.kv.held import HeldStates
-from squeeze.kv.offer import offer
+from squeeze.kv.offer import lazy, offer
 from squeeze.kv.selected import KeptCoder, Selected
 from squeeze.kv.store import BlockStore
 from squeeze.kv.view import LayerView
@@ -26,9 +26,9 @@ class PackedLayer(HeldStates):
     """Keys and values [B, H, tokens, D] of a layer.
 
     sliding_window: tokens that attention sees, itself included; what is older is dropped block by block.
-    native: whether squeeze's attention is installed. If it has shown that it reads what `update` returns (offer.py),
-    that is a LayerView, otherwise tensors. latent: channels of keys and values if these are the compressed latent and
-    the rotary key of multi-head latent attention: the rotary key is then kept exact.
+    native: whether squeeze's attention is installed. Once it has read what `update` returns (offer.py), that is
+    decoded only if anything else looks at it. latent: channels of keys and values if these are the latent and the
+    rotary key of multi-head latent attention: the rotary key is then kept exact.
     """
 
     is_croppable = True
@@ -85,7 +85,7 @@ class PackedLayer(HeldStates):
         return past - offset + query_length, offset
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Add tokens; return all that attention sees, as tensors or as two LayerViews of this layer.
+        """Add tokens; return all that attention sees, as tensors, or as what is decoded if need be.
 
         What is returned holds the new tokens, and those that were recent before, as they are: they are coded for the
         queries after these.
@@ -111,10 +111,7 @@ class PackedLayer(HeldStates):
     def _returned(self, view: LayerView) -> tuple[Any, Any]:
         if not self.native():
             return view.dense()
-        if self.is_read:
-            return view, view
-        keys, values = view.dense()
-        return offer(keys, view, self._taken), values
+        return lazy(view) if self.is_read else offer(view, self._taken)
 
     def _taken(self) -> None:
         self.is_read = True

@@ -17,6 +17,7 @@ from squeeze.checkpoint.causal import check_finite
 from squeeze.errors import SqueezeError
 from squeeze.kv.base import Policy
 from squeeze.kv.cache import QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.memory import PeakMemory, nbytes_of, tensors_of
 from squeeze.kv.teacher import teacher_forced
 from squeeze.numerics.intervals import interval
@@ -54,7 +55,7 @@ class Cost:
 def nominal_bits(policy: Policy, model: Any) -> float:
     """Bits a coded value, scales included, in the mean over the model; 16.0 where nothing is coded."""
     cache = QuantizedKVCache(model.config, policy)
-    model(torch.zeros((1, 1), dtype=torch.int64, device=model.device), past_key_values=cache)
+    model(torch.zeros((1, 1), dtype=torch.int64, device=model.device), **{CACHE: cache})
     return cache.nominal_bits or 16.0
 
 
@@ -144,9 +145,9 @@ def stepped(
     for window in range(windows):
         ids, cache = tokens[window * context : (window + 1) * context].to(model.device), make_cache()
         if prompt:
-            model(ids[None, :prompt], past_key_values=cache, logits_to_keep=1)
+            model(ids[None, :prompt], **{CACHE: cache}, logits_to_keep=1)
             ids = ids[prompt:]
-        pieces = [model(some[None], past_key_values=cache).logits[0] for some in ids.split(piece)]
+        pieces = [model(some[None], **{CACHE: cache}).logits[0] for some in ids.split(piece)]
         logits = torch.cat(pieces)
         check_finite(model, logits, ids[None])
         if fills:
@@ -159,7 +160,7 @@ def prefill(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
     """Read ids [L] into a cache, a piece at a time unless its policy wants all; logits [V] after the last."""
     at_once = getattr(getattr(cache, "policy", None), "select", 0)
     for chunk in ids.split(len(ids) if at_once else _CHUNK):
-        output = model(chunk[None], past_key_values=cache, logits_to_keep=1)
+        output = model(chunk[None], **{CACHE: cache}, logits_to_keep=1)
     logits: torch.Tensor = output.logits[0, -1]
     return logits
 
@@ -173,11 +174,11 @@ def decoding(model: Any, tokens: torch.Tensor, cache: Any, steps: int = 8) -> Co
     on_gpu = ids.device.type == "cuda"
     for step in range(len(ids) - steps, len(ids) - 1):
         started = time.perf_counter()
-        model(ids[None, step : step + 1], past_key_values=cache)
+        model(ids[None, step : step + 1], **{CACHE: cache})
         if on_gpu:
             torch.cuda.synchronize(ids.device)
         times.append(time.perf_counter() - started)
-    last = partial(model, ids[None, -1:], past_key_values=cache)  # by which what is fastest has been measured
+    last = partial(model, ids[None, -1:], **{CACHE: cache})  # by which what is fastest has been measured
     peak = _peak_on_gpu(last, cache, ids.device) if on_gpu else _peak_on_cpu(last, cache)
     return Cost(len(ids), nbytes_of(cache), peak, statistics.median(times))
 
@@ -223,6 +224,6 @@ def passkeys(
         answer: list[int] = []
         for _ in range(8):
             answer.append(int(logits.argmax()))
-            logits = model(torch.tensor([answer[-1:]], device=model.device), past_key_values=cache).logits[0, -1]
+            logits = model(torch.tensor([answer[-1:]], device=model.device), **{CACHE: cache}).logits[0, -1]
         answered.append(key in tokenizer.decode(answer).replace(" ", ""))
     return answered

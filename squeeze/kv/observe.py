@@ -29,7 +29,7 @@ class _Observer:
         self.changes: dict[int, list[torch.Tensor]] = {}
         self.windows = 0
 
-    def attend(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+    def attend(self, module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any) -> Any:
         """Attention in which what far tokens see is an input of its own; in float32, derivatives too."""
         request = Request.known(module, query, options)
         layer, length, groups = module.layer_idx, key.shape[2], query.shape[1] // key.shape[1]
@@ -43,7 +43,7 @@ class _Observer:
         position = torch.arange(length, device=query.device)
         near = position[:, None] - position < self.window
         scores = torch.where(near, query @ k.transpose(-1, -2), query @ kf.transpose(-1, -2)) * request.scaling
-        scores, bias = request.scores.capped(scores), request.bias(mask, query, length)
+        scores, bias = request.scores.capped(scores), request.bias(attention_mask, query, length)
         weights = request.scores.weights(scores if bias is None else scores + bias)
         states = (weights * near) @ v + (weights * ~near) @ vf
         return states.transpose(1, 2).contiguous().to(dtype), None

@@ -28,10 +28,12 @@ _QUERIES = 256  # whose scores are in memory at once
 def teacher_forced(model: Any, policy: Policy) -> Iterator[None]:
     """Let model(ids, use_cache=False) attend to tokens outside the window as `policy` codes them."""
 
-    def forward(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> tuple[torch.Tensor, None]:
+    def forward(
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any
+    ) -> tuple[torch.Tensor, None]:
         request = Request.known(module, query, options)
         coded = coded_states(policy, module.layer_idx, key, value)
-        return _attend(policy, query, (key, value), coded, mask, request), None
+        return _attend(policy, query, (key, value), coded, attention_mask, request), None
 
     with attending(model, _NAME, forward):
         yield

@@ -17,6 +17,7 @@ from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model, tokenizer_of
+from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import Eviction
 from squeeze.recipes.tokens import check_vocabulary
 
@@ -25,6 +26,7 @@ __all__ = ["Generation", "generate", "opened", "prompt_ids"]
 _SETTINGS = (
     *("bos_token_id", "eos_token_id", "pad_token_id"),
     *("top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram_size"),
+    *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"),
 )
 
 
@@ -106,7 +108,7 @@ def generate(
 ) -> Generation:
     """At most `tokens` more tokens after a prompt; greedily at temperature 0.
 
-    cache: what transformers takes as past_key_values; None for its own. draft: a smaller model with the same vocabulary
+    cache: what transformers takes as one; None for its own. draft: a smaller model with the same vocabulary
     that suggests tokens, which the model checks several at a time (speculative decoding, Leviathan et al. 2023, arXiv
     2211.17192): the text is the one that the model alone writes, up to a cache that codes tokens: it does so after each
     check of several, which see some tokens before they are coded, or after. options: of model.generate.
@@ -116,7 +118,7 @@ def generate(
     ids = prompt_ids(model, tokenizer, prompt, tokens)
     options |= _sampling(temperature, seed)
     streamer, counts = _Streamer(tokenizer, on_text), _Counts()
-    options |= {"past_key_values": cache} if cache is not None else {}
+    options |= {CACHE: cache} if cache is not None else {}
     if draft is not None:
         _check_draft(model, draft, cache, temperature)
         options["assistant_model"] = draft
@@ -133,7 +135,7 @@ def generate(
         )
     seconds, generated = time.perf_counter() - started, len(streamer.tokens)
     accepted = min(max(generated - counts.checks, 0), counts.proposed)
-    left = getattr(result, "past_key_values", None)
+    left = getattr(result, CACHE, None)
     return Generation(streamer.text, ids.shape[1], generated, seconds, left, counts.proposed, accepted)
 
 

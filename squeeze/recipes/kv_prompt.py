@@ -7,6 +7,7 @@ import torch
 
 from squeeze.checkpoint.pretrained import explained
 from squeeze.kv.cache import QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.recipes.generate import prompt_ids
 
 __all__ = ["prompt_cache"]
@@ -33,6 +34,6 @@ def prompt_cache(
         return loaded, loaded.get_seq_length()
     if len(first):
         with explained(getattr(model, "name_or_path", "") or type(model).__name__):
-            model(first[None], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            model(first[None], **{CACHE: cache}, use_cache=True, logits_to_keep=1)
     cache.save(path, model, first)
     return cache, 0

@@ -10,6 +10,7 @@ import torch
 from squeeze.errors import PolicyError
 from squeeze.kernels.kv_attention import installed
 from squeeze.kv.cache import QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.full import FullPrecision
 
 __all__ = ["Usage", "check_read", "usage_of"]
@@ -34,8 +35,13 @@ def usage_of(model: Any) -> Usage:
     with installed(model):
         cache = QuantizedKVCache(model.config, FullPrecision())
         ids = torch.tensor([[0, 1]], device=model.device)
-        model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
     filled = [layer for layer in cache.packed_layers if layer.is_initialized]
+    others = {type(layer).__name__ for layer in cache.layers if getattr(layer, "is_initialized", False)}
+    if not filled and others:
+        raise PolicyError(
+            f"{type(model).__name__} caches states of kinds that no policy codes: {', '.join(sorted(others))}"
+        )
     if not filled:
         raise PolicyError(f"{type(model).__name__} keeps no keys and values in a cache, so that no policy can code any")
     return Usage(

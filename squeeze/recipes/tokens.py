@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
+from squeeze.checkpoint.causal import check_causal
 from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.checkpoint.text import read_text, tokenize
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
+from squeeze.kv.contract import CACHE
 from squeeze.system.json_object import read_object
 
 __all__ = ["calibration_name", "calibration_tokens", "check_vocabulary"]
@@ -64,12 +66,13 @@ def _sampled(folder: Path, samples: int, length: int, seed: int, device: str) ->
     start = max(next((one for one in starts if isinstance(one, int)), 0), 0)
     generator = torch.Generator().manual_seed(seed)
     ids = torch.full((samples, 1), start, device=device)
-    cache: Any = None
+    given: dict[str, Any] = {}
     check_vocabulary(model, ids)
+    check_causal(model)
     for _ in range(length - 1):
         with explained(folder):
-            out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
+            out = model(ids[:, -1:] if given else ids, use_cache=True, **given)
+        given = {name: out[name] for name in (CACHE, "cache_params") if name in out}
         chances = torch.softmax(out.logits[:, -1].float().cpu(), -1)
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(device)], 1)
     return ids.cpu()

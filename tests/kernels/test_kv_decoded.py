@@ -121,10 +121,10 @@ def test_heads_with_tokens_of_their_own(inner):
     random = torch.Generator().manual_seed(5)
     keys, values = torch.randn(2, 2, 2, 100, 16, generator=random)
     keys[:, 0, 10:74:2] += 5
-    view = taken(layer.update(keys, values)[0])
+    view = taken(*layer.update(keys, values))
     view.observer(torch.ones(2, 4, 100, 16))
     for count in (1, 40, 1, 3):
-        view = layer.update(*torch.randn(2, 2, 2, count, 16, generator=random))[0]
+        view = taken(*layer.update(*torch.randn(2, 2, 2, count, 16, generator=random)))
         query = query_of(count, heads=4)
         bias = additive_mask(None, count, view.length, True, query)
         expected = reference.attend(query, view, bias, 0.3)

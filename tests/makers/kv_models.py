@@ -4,6 +4,10 @@ import torch
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
+    DogeConfig,
+    DogeForCausalLM,
     FalconConfig,
     FalconForCausalLM,
     Gemma2Config,
@@ -94,7 +98,17 @@ def falcon(**options):
     return _made(FalconForCausalLM, FalconConfig(**shape | options))
 
 
-ASKING = {"gpt_oss": gpt_oss, "gemma2": gemma2, "deepseek_v3": deepseek_v3, "falcon": falcon}
+def diffllama():
+    """Changes the values that the cache returns before it attends to them, but not the keys."""
+    return _made(DiffLlamaForCausalLM, DiffLlamaConfig(**_SHAPE))
+
+
+def doge():
+    """Looks at the values that the cache returns besides attending to them."""
+    return _made(DogeForCausalLM, DogeConfig(**_SHAPE))
+
+
+ASKING = {kind.__name__: kind for kind in (gpt_oss, gemma2, deepseek_v3, falcon, diffllama, doge)}
 MODELS = {"llama": llama, "mistral": mistral, "qwen2": qwen2, "gpt2": gpt2}
 
 

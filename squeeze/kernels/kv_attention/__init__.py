@@ -25,7 +25,7 @@ from squeeze.kv.base import Coder
 from squeeze.kv.cache import ATTENTION
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.mask import additive_mask
-from squeeze.kv.offer import taken
+from squeeze.kv.offer import dense, taken
 from squeeze.kv.scores import PLAIN, Request, Scores, own_attention
 from squeeze.kv.view import LayerView
 
@@ -117,23 +117,25 @@ def _forward(
     query: torch.Tensor,
     key: Any,
     value: Any,
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """What transformers calls; `key` is a LayerView, or a tensor that carries one, if a QuantizedKVCache gave it."""
+    """What transformers calls; see kv/offer.py for the keys and values of a QuantizedKVCache."""
     request = Request.of(module, query, options)
     if request.unknown:
         _warn(type(module).__name__, request.unknown)
-        keys, values = key.dense() if isinstance(key, LayerView) else (key, value)
-        return _by_model(module, request, query, keys, values, attention_mask, options)
-    view = taken(key)
+        return _by_model(module, request, query, dense(key), dense(value), attention_mask, options)
+    view = taken(key, value)
+    if view is not None:  # no token of a cache sees a later one, whatever a module says of itself
+        options = {"is_causal": True, **{name: value for name, value in options.items() if value is not None}}
+        request = Request.of(module, query, options)
     if view is not None and attention_mask is not None and attention_mask.shape[-1] != view.length:
         attention_mask = _visible(query, view)
     if view is not None and view.is_coded:
         bias = request.bias(attention_mask, query, view.length)
         attended = attend(query, view, bias, request.scaling, request.scores).transpose(1, 2).contiguous(), None
     else:
-        keys, values = key.dense() if isinstance(key, LayerView) else (key, value)
+        keys, values = (dense(key), dense(value)) if view is None else view.dense()
         if request.scores.is_plain:
             attended = sdpa_attention_forward(module, query, keys, values, attention_mask, **options)
         else:
