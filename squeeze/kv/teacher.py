@@ -78,14 +78,16 @@ def _attend(
         scores = torch.where(near, rows @ k.transpose(-1, -2), rows @ kc.transpose(-1, -2)) * request.scaling
         scores = request.scores.capped(scores)
         tile = None if mask is None else mask[:, :, first:last, :last]
-        bias = additive_mask(tile, last - first, last, True, query)
-        if bias is not None:
-            scores = scores + bias[:, :, None]
-        if request.position_bias is not None:
-            scores = scores + request.position_bias[:, :, first:last, :last].expand(-1, heads, -1, -1).unflatten(
-                1, (kv_heads, -1)
-            )
+        position_bias = None if request.position_bias is None else request.position_bias[:, :, first:last, :last]
+        for bias in (additive_mask(tile, last - first, last, True, query), position_bias):
+            if bias is not None:
+                scores = scores + _by_kv_heads(bias, kv_heads)
         weights = request.scores.weights(scores)
         states = (weights * near) @ v + (weights * ~near) @ vc
         output[:, first:last] = states.flatten(1, 2).transpose(1, 2)
     return output
+
+
+def _by_kv_heads(bias: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """[B, 1 or Hq, Q, T], to be added to scores [B, Hkv, Hq / Hkv, Q, T]."""
+    return bias[:, :, None] if bias.shape[1] == 1 else bias.unflatten(1, (kv_heads, -1))

@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from squeeze.commands.job import MISHAPS, explain
 from squeeze.kv import KIVI, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from tests.faults.disk import Disk, broken_at, full_from
 from tests.makers import networks, tiny_models
 from tests.makers.command import TEXT, call
@@ -117,7 +118,7 @@ def save_cache() -> tuple[int, str]:
     model = llama()
     cache = QuantizedKVCache(model.config, KIVI(4, group=16, window=16))
     with torch.no_grad():
-        model(tokens(1, 40), past_key_values=cache)
+        model(tokens(1, 40), **{CACHE: cache})
     try:
         cache.save("a.kv")
     except MISHAPS as error:

@@ -9,6 +9,7 @@ from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
 from squeeze.kernels.kv_attention import cpu, reference, tiles
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import SnapKV
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.mask import additive_mask
@@ -60,10 +61,10 @@ def test_models_give_the_same_with_either_attention(name):
             kv_attention.install(model)
         cache = QuantizedKVCache(model.config, KIVI(bits=4, group=8, sinks=2, window=8))
         with torch.no_grad():
-            steps = [model(ids[:, :50], attention_mask=mask[:, :50], past_key_values=cache).logits]
-            steps += [model(ids[:, 50:54], attention_mask=mask[:, :54], past_key_values=cache).logits]
+            steps = [model(ids[:, :50], attention_mask=mask[:, :50], **{CACHE: cache}).logits]
+            steps += [model(ids[:, 50:54], attention_mask=mask[:, :54], **{CACHE: cache}).logits]
             steps += [
-                model(ids[:, at : at + 1], attention_mask=mask[:, : at + 1], past_key_values=cache).logits
+                model(ids[:, at : at + 1], attention_mask=mask[:, : at + 1], **{CACHE: cache}).logits
                 for at in range(54, 60)
             ]
         assert all(layer.blocks for layer in cache.packed_layers)
@@ -78,7 +79,7 @@ def test_other_caches_go_on_as_before():
     kv_attention.install(model)
     torch.testing.assert_close(model(ids).logits, expected)
     cache = QuantizedKVCache(model.config, FullPrecision())
-    torch.testing.assert_close(model(ids, past_key_values=cache).logits, expected)
+    torch.testing.assert_close(model(ids, **{CACHE: cache}).logits, expected)
 
 
 @torch.no_grad()
@@ -86,9 +87,9 @@ def test_no_layer_is_decoded_where_attention_reads_it(monkeypatch):
     model = MODELS["llama"]()
     kv_attention.install(model)
     cache = QuantizedKVCache(model.config, KIVI(bits=4, group=8, sinks=2, window=8))
-    model(tokens(length=50), past_key_values=cache)
+    model(tokens(length=50), **{CACHE: cache})
     monkeypatch.setattr(GroupedCoder, "decode", None)
-    model(tokens(length=1), past_key_values=cache)
+    model(tokens(length=1), **{CACHE: cache})
 
 
 TRITON = {  # keys, values
@@ -330,7 +331,7 @@ def test_models_that_ask_for_more_give_the_same_with_either_attention(name):
             torch.testing.assert_close(model(ids).logits, plain)
         cache = QuantizedKVCache(model.config, KIVI(bits=4, group=8, sinks=2, window=8))
         with torch.no_grad():
-            steps = [model(x, past_key_values=cache).logits for x in ids.split([50, 4, 1, 1, 1, 1, 1, 1], 1)]
+            steps = [model(x, **{CACHE: cache}).logits for x in ids.split([50, 4, 1, 1, 1, 1, 1, 1], 1)]
         assert all(layer.coded_tokens for layer in cache.packed_layers)
         assert {layer.is_read for layer in cache.packed_layers} == {native and name in ("gpt_oss", "gemma2", "doge")}
         found.append(torch.cat(steps, 1))
@@ -345,11 +346,11 @@ def test_what_is_not_honoured_goes_to_the_models_own_attention():
     kv_attention.install(model)
     cache = QuantizedKVCache(model.config, FullPrecision())
     with pytest.warns(UserWarning, match=r"LlamaAttention asks of attention what squeeze does not honour \(indices\)"):
-        found = [model(x, past_key_values=cache, indices=torch.zeros(1)).logits for x in ids.split(20, 1)]
+        found = [model(x, **{CACHE: cache}, indices=torch.zeros(1)).logits for x in ids.split(20, 1)]
     torch.testing.assert_close(torch.cat(found, 1), expected)
     assert not any(layer.is_read for layer in cache.packed_layers)
     policy = SnapKV(KIVI(4, group=8, sinks=2, window=8), select=16)
     cache = QuantizedKVCache(model.config, policy)
-    model(ids, past_key_values=cache, indices=torch.zeros(1))  # says it only once
+    model(ids, **{CACHE: cache}, indices=torch.zeros(1))  # says it only once
     with pytest.raises(PolicyError, match="looks at queries, which the attention of this model does not show"):
-        model(ids[:, :1], past_key_values=cache, indices=torch.zeros(1))
+        model(ids[:, :1], **{CACHE: cache}, indices=torch.zeros(1))

@@ -12,6 +12,7 @@ from squeeze.kernels.choices import Choices
 from squeeze.kernels.kv_attention import decoded, reference, tiles
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
 from squeeze.kv.blockfloat import BlockFloatCoder
+from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
@@ -168,7 +169,7 @@ def test_models_give_the_same(name, monkeypatch):
         cache = QuantizedKVCache(model.config, KIVI(bits=4, group=8, sinks=2, window=8))
         with torch.no_grad():
             pieces = zip(ids.split([50, 4, 1, 1, 4], 1), (50, 54, 55, 56, 60), strict=True)
-            steps = [model(x, attention_mask=mask[:, :end], past_key_values=cache).logits for x, end in pieces]
+            steps = [model(x, attention_mask=mask[:, :end], **{CACHE: cache}).logits for x, end in pieces]
         found.append(torch.cat(steps, 1)[mask.bool()])
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)  # logits of weights times 4
 

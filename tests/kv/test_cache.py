@@ -11,6 +11,7 @@ from transformers import DynamicCache
 
 from squeeze.errors import PolicyError
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.layer import PackedLayer
 from tests.makers.kv_models import MODELS, llama, tokens
 
@@ -23,7 +24,7 @@ def model(request):
 def generated(model, ids, cache, **options):
     options = {"max_new_tokens": 30, "do_sample": False, "use_cache": True} | options
     mask = torch.ones_like(ids)
-    return model.generate(ids, attention_mask=mask, past_key_values=cache, **options)
+    return model.generate(ids, attention_mask=mask, **{CACHE: cache}, **options)
 
 
 WAYS = {
@@ -69,7 +70,7 @@ def test_a_chat_goes_on_and_a_prefix_is_used_twice(model):
     ids, policy = tokens(length=50), FullPrecision()
     cache = QuantizedKVCache(model.config, policy)
     with torch.no_grad():
-        model(ids[:, :30], past_key_values=cache)
+        model(ids[:, :30], **{CACHE: cache})
     found = [generated(model, ids, copy.deepcopy(cache)) for _ in range(2)]
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], generated(model, ids, DynamicCache(config=model.config)))

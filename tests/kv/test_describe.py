@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from squeeze.errors import FormatError, PolicyError
 from squeeze.kv import KIVI, POLICIES, QuantizedKVCache, Rotated
+from squeeze.kv.contract import CACHE
 from squeeze.kv.describe import digest_of, load_policy, policy_of, save_policy
 from squeeze.kv.evict import SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.policies import EVICTIONS
@@ -41,7 +42,7 @@ def test_calibrated_policies_round_trip(calibrated, tmp_path):
         found = load_policy(tmp_path / "policy.safetensors")
         assert type(found) is type(wanted) and digest_of(found) == digest_of(wanted)
     cache = QuantizedKVCache(model.config, policy)
-    model(tokens(length=100), past_key_values=cache)
+    model(tokens(length=100), **{CACHE: cache})
     cache.save(tmp_path / "a.kv")
     again = QuantizedKVCache.load(tmp_path / "a.kv", model.config, policy=found.policy)
     assert torch.equal(again.packed_layers[0].keys, cache.packed_layers[0].keys)
@@ -61,7 +62,7 @@ def test_a_full_disk_leaves_a_policy_as_it_was(calibrated, tmp_path):
 def test_an_evicting_cache_is_saved(tmp_path):
     model, policy = llama(), SinksAndWindow(KIVI(8, group=8, window=8), limit=16)
     cache = QuantizedKVCache(model.config, policy)
-    model(tokens(length=100), past_key_values=cache)
+    model(tokens(length=100), **{CACHE: cache})
     cache.save(tmp_path / "a.kv")
     again = QuantizedKVCache.load(tmp_path / "a.kv", model.config)
     assert again.policy == policy and again.get_seq_length() == 100

@@ -7,6 +7,7 @@ from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
 from squeeze.kernels.kv_attention import cpu, reference, tiles
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, evict
+from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.mask import additive_mask
@@ -89,10 +90,10 @@ def test_nothing_but_eviction():
 def test_other_numbers_in_other_layers():
     model = llama()
     cache = QuantizedKVCache(model.config, SinksAndWindow(INNER, limit=(16, 32)))
-    model(tokens(length=100), past_key_values=cache)
+    model(tokens(length=100), **{CACHE: cache})
     assert [layer.blocks * 8 for layer in cache.packed_layers] == [16, 32]
     with pytest.raises(PolicyError, match="eviction is given for 1 layers, and the model has more"):
-        model(tokens(length=100), past_key_values=QuantizedKVCache(model.config, SinksAndWindow(INNER, limit=(16,))))
+        model(tokens(length=100), **{CACHE: QuantizedKVCache(model.config, SinksAndWindow(INNER, limit=(16,)))})
 
 
 @pytest.mark.parametrize("kind", [llama, mistral])
@@ -107,7 +108,7 @@ def test_generation_goes_on(kind, wrapper):
     kv_attention.install(model)
     cache = QuantizedKVCache(model.config, wrapper)
     options = {"max_new_tokens": 20, "do_sample": False, "attention_mask": torch.ones_like(ids)}
-    assert model.generate(ids, past_key_values=cache, **options).shape[1] == 100
+    assert model.generate(ids, **{CACHE: cache}, **options).shape[1] == 100
     if kind is llama:
         assert all(bool(layer.evicted) != isinstance(wrapper, SoftPrune) for layer in cache.packed_layers)
     assert cache.get_seq_length() == 99
@@ -129,7 +130,7 @@ def test_several_tokens_at_once_after_layers_kept_different_numbers(policy):
     found = []
     for pieces in ((80, 4), (80, 1, 1, 1, 1)):
         cache = QuantizedKVCache(model.config, policy)
-        found.append(torch.cat([model(x, past_key_values=cache).logits for x in ids.split(pieces, 1)], 1))
+        found.append(torch.cat([model(x, **{CACHE: cache}).logits for x in ids.split(pieces, 1)], 1))
         assert len({layer.stored for layer in cache.packed_layers}) == 2
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
 
@@ -137,7 +138,7 @@ def test_several_tokens_at_once_after_layers_kept_different_numbers(policy):
 def test_snapkv_needs_to_see_queries():
     model = llama()
     with pytest.raises(PolicyError, match=r"kv_attention\.install"):
-        model(tokens(length=80), past_key_values=QuantizedKVCache(model.config, SnapKV(INNER, select=16)))
+        model(tokens(length=80), **{CACHE: QuantizedKVCache(model.config, SnapKV(INNER, select=16))})
 
 
 ADAPTIVE = AdaKV(INNER, select=16, observed=4, pool=1)
@@ -220,9 +221,9 @@ def test_adakv_goes_through_a_file(tmp_path):
     kv_attention.install(model)
     for inner in (INNER, FullPrecision(sinks=2, window=8)):
         cache = QuantizedKVCache(model.config, AdaKV(inner, select=16))
-        model(ids, past_key_values=cache)
+        model(ids, **{CACHE: cache})
         cache.save(tmp_path / "a.kv", model, ids[0])
         again = QuantizedKVCache.load(tmp_path / "a.kv", model.config, model=model, prompt=ids[0])
         assert again.policy == cache.policy and again.get_seq_length() == 120 and again.nbytes <= cache.nbytes
         step = torch.tensor([[5]])
-        assert torch.equal(model(step, past_key_values=cache).logits, model(step, past_key_values=again).logits)
+        assert torch.equal(model(step, **{CACHE: cache}).logits, model(step, **{CACHE: again}).logits)

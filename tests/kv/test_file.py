@@ -10,6 +10,7 @@ import torch
 from squeeze.errors import DamagedError, FormatError, ModelError, PolicyError, SqueezeError, TruncatedError
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, VidKV
 from squeeze.kv.blockfloat import BlockFloat
+from squeeze.kv.contract import CACHE
 from squeeze.kv.observe import observe
 from squeeze.kv.waterfill import transform_policy
 from squeeze.system import files
@@ -28,7 +29,7 @@ POLICIES = [
 def filled(model, policy, length=150):
     cache = QuantizedKVCache(model.config, policy)
     with torch.no_grad():
-        model(tokens(2, length), past_key_values=cache)
+        model(tokens(2, length), **{CACHE: cache})
     return cache
 
 
@@ -53,7 +54,7 @@ def test_round_trip(policy, dtype, tmp_path):
     same(cache, again)
     step = torch.tensor([[5], [6]])
     with torch.no_grad():
-        expected, found = (model(step, past_key_values=c).logits for c in (cache, again))
+        expected, found = (model(step, **{CACHE: c}).logits for c in (cache, again))
     assert torch.equal(expected, found)
 
 
@@ -72,14 +73,14 @@ def test_a_file_is_smaller_than_what_it_holds(tmp_path):
 def test_a_prefix_is_read_once_and_used_again(tmp_path):
     model, prefix = llama(), tokens(length=100)
     with torch.no_grad():
-        model(prefix, past_key_values=(cache := QuantizedKVCache(model.config, KIVI(8, group=16, window=16))))
+        model(prefix, **{CACHE: (cache := QuantizedKVCache(model.config, KIVI(8, group=16, window=16)))})
     cache.save(tmp_path / "prefix.kv")
     found = []
     for seed in (1, 1, 2):
         again = QuantizedKVCache.load(tmp_path / "prefix.kv", model.config)
         ids = torch.cat([prefix, tokens(length=5, seed=seed)], 1)
         options = {"max_new_tokens": 10, "do_sample": False, "attention_mask": torch.ones_like(ids)}
-        found.append(model.generate(ids, past_key_values=again, **options))
+        found.append(model.generate(ids, **{CACHE: again}, **options))
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
 
 
@@ -87,7 +88,7 @@ def test_a_prompt_that_is_named(tmp_path):
     model, path, prompt = llama(), tmp_path / "a.kv", tokens(length=60)
     cache = QuantizedKVCache(model.config, KIVI(4, group=16, window=16))
     with torch.no_grad():
-        model(prompt, past_key_values=cache)
+        model(prompt, **{CACHE: cache})
     cache.save(path, model, prompt[0])
     longer = torch.cat([prompt[0], torch.tensor([3, 4])])
     same(cache, QuantizedKVCache.load(path, model.config, prompt=longer))

@@ -5,6 +5,7 @@ import pytest
 from squeeze.errors import PolicyError
 from squeeze.kv import KIVI, POLICIES, QuantizedKVCache
 from squeeze.kv.blockfloat import BlockFloat
+from squeeze.kv.contract import CACHE
 from squeeze.kv.rotated import Rotated
 from tests.makers.kv_models import llama, tokens
 
@@ -13,7 +14,7 @@ def test_every_policy_is_known_by_name():
     assert set(POLICIES) == {"full", "kivi", "rotated", "vidkv", "blockfloat"}
     for kind in POLICIES.values():
         policy, model = kind(), llama()
-        model(tokens(length=150), past_key_values=(cache := QuantizedKVCache(model.config, policy)))
+        model(tokens(length=150), **{CACHE: (cache := QuantizedKVCache(model.config, policy))})
         assert all(layer.blocks for layer in cache.packed_layers) == bool(policy.block)
         assert cache.get_seq_length() == 150
 
@@ -21,7 +22,7 @@ def test_every_policy_is_known_by_name():
 def test_bits_for_each_layer_and_head():
     model = llama()
     cache = QuantizedKVCache(model.config, KIVI(bits=(2, (4, 8)), group=16, window=16))
-    model(tokens(length=100), past_key_values=cache)
+    model(tokens(length=100), **{CACHE: cache})
     assert [len(layer.head_groups) for layer in cache.packed_layers] == [1, 2]
     expected = (2 + 6) / 2 + (32 / 16 + 32 / 8) / 2  # values of 8 channels, so in groups of 8
     assert cache.nominal_bits == expected

@@ -9,6 +9,7 @@ from transformers import LlamaConfig
 
 from squeeze.errors import FormatError, LimitError, PolicyError, TruncatedError
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import SinksAndWindow
 from squeeze.kv.saved import to_bytes
 from squeeze.system.limits import Limits
@@ -170,7 +171,7 @@ def test_claims_are_limited(model, tmp_path):
     path = tmp_path / "a.kv"
     cache = QuantizedKVCache(model.config, FullPrecision())
     with torch.no_grad():
-        model(torch.ones((1, 500), dtype=torch.long), past_key_values=cache)
+        model(torch.ones((1, 500), dtype=torch.long), **{CACHE: cache})
     for layer in cache.packed_layers:
         layer.residual = tuple(torch.zeros((1, 2, 1 << 14, 8)) for _ in range(2))
     cache.save(path)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from squeeze.cli import main
 from squeeze.errors import PolicyError
 from squeeze.kv import HeadGroup, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.describe import described, digest_of, load_policy, policy_of, save_policy
 from squeeze.kv.measure import nominal_bits
 from squeeze.kv.policies import POLICIES
@@ -98,7 +99,7 @@ def test_a_cache_goes_through_a_file(tmp_path):
     model, policy = llama(), Signs(1.5, window=16)
     cache = QuantizedKVCache(model.config, policy)
     with torch.no_grad():
-        model(tokens(2, 150), past_key_values=cache)
+        model(tokens(2, 150), **{CACHE: cache})
     assert all(layer.blocks for layer in cache.packed_layers)
     assert cache.nominal_bits == nominal_bits(policy, model) == 12
     cache.save(tmp_path / "a.kv", model)

@@ -9,6 +9,7 @@ from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
 from squeeze.kernels.kv_attention import cpu, transformed
 from squeeze.kv import QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.transform import TransformCoder, scales
 from squeeze.kv.waterfill import transform_policy
 from tests.makers.kv_models import calibrated_on_text, error_of, gpt2, llama, tokens
@@ -82,12 +83,12 @@ def test_transform_coded_attention_without_decoding(calibrated, monkeypatch):
     kv_attention.install(model)
     for decodes in (True, False):
         cache = QuantizedKVCache(model.config, policy)
-        model(ids[:, :140], past_key_values=cache)
+        model(ids[:, :140], **{CACHE: cache})
         with monkeypatch.context() as patch:
             if decodes:
                 patch.setattr(cpu, "fits", lambda query, view: False)
             else:
                 patch.setattr(TransformCoder, "decode", None)
-            found.append([model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(140, 143)])
+            found.append([model(ids[:, at : at + 1], **{CACHE: cache}).logits for at in range(140, 143)])
     for with_tiles, without in zip(*found, strict=True):
         torch.testing.assert_close(without, with_tiles, rtol=1e-4, atol=1e-4)

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from squeeze.kv import FullPrecision, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.kv.observe import observe
 from tests.makers import tiny_models
 
@@ -98,14 +99,14 @@ def falcon(**options):
     return _made(FalconForCausalLM, FalconConfig(**shape | options))
 
 
-def diffllama():
+def diffllama(**options):
     """Changes the values that the cache returns before it attends to them, but not the keys."""
-    return _made(DiffLlamaForCausalLM, DiffLlamaConfig(**_SHAPE))
+    return _made(DiffLlamaForCausalLM, DiffLlamaConfig(**_SHAPE | options))
 
 
-def doge():
+def doge(**options):
     """Looks at the values that the cache returns besides attending to them."""
-    return _made(DogeForCausalLM, DogeConfig(**_SHAPE))
+    return _made(DogeForCausalLM, DogeConfig(**_SHAPE | {"num_experts": 4} | options))
 
 
 ASKING = {kind.__name__: kind for kind in (gpt_oss, gemma2, deepseek_v3, falcon, diffllama, doge)}
@@ -137,8 +138,8 @@ def error_of(model, policy):
     cache, ids = QuantizedKVCache(model.config, policy), tokens(length=200, seed=3)
     plain = QuantizedKVCache(model.config, FullPrecision())
     with torch.no_grad():
-        model(ids, past_key_values=cache)
-        model(ids, past_key_values=plain)
+        model(ids, **{CACHE: cache})
+        model(ids, **{CACHE: plain})
     pairs = [(a.dense(), b.dense()) for a, b in zip(cache.packed_layers, plain.packed_layers, strict=True)]
     return max(float((x - y).norm() / y.norm()) for a, b in pairs for x, y in zip(a, b, strict=True))
 

@@ -12,6 +12,7 @@ import squeeze
 from squeeze.cli import main
 from squeeze.errors import SqueezeError
 from squeeze.kv import FullPrecision, QuantizedKVCache
+from squeeze.kv.contract import CACHE
 from squeeze.recipes.evaluate import opened as opened_for_text
 from squeeze.recipes.generate import generate, opened
 from tests.makers import tiny_models
@@ -63,7 +64,7 @@ def test_a_draft_and_a_coded_cache(folder, tmp_path):
     assert "KV cache" in said.output and said.output.splitlines()[-1].endswith("% were accepted")
     model, tokenizer = opened(folder)
     cache = QuantizedKVCache(model.config, FullPrecision())
-    model(tokenizer("def", return_tensors="pt")["input_ids"], past_key_values=cache)
+    model(tokenizer("def", return_tensors="pt")["input_ids"], **{CACHE: cache})
     with pytest.raises(SqueezeError, match="a draft begins with an empty cache, and this one holds tokens"):
         generate(model, tokenizer, "def main():", cache=cache, draft=model)
     evicting = call(*asked, *helped, "--kv", "kivi:4+window:32")

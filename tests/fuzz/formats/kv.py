@@ -17,6 +17,7 @@ from squeeze.errors import SqueezeError
 from squeeze.kernels import kv_attention
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated
 from squeeze.kv.blockfloat import BlockFloat
+from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV
 from tests.fuzz import mutations, tensorfiles
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
@@ -53,7 +54,7 @@ class KV:
         for number, policy in enumerate(_POLICIES):
             cache = QuantizedKVCache(self.model.config, policy)
             with torch.no_grad():
-                self.model(tokens(1, 70), past_key_values=cache)
+                self.model(tokens(1, 70), **{CACHE: cache})
             cache.save(folder / f"{number}.kv")
             self.samples.append((folder / f"{number}.kv").read_bytes())
             self.states.append(_state(cache))
@@ -80,7 +81,7 @@ class KV:
         if not case.forged:
             raise Wrong("load: another cache than was saved")
         with torch.no_grad():
-            self.model(torch.tensor([[5]]), past_key_values=cache)
+            self.model(torch.tensor([[5]]), **{CACHE: cache})
         return TRUE
 
 

@@ -16,6 +16,7 @@ from squeeze.engine.network import Network, run_block
 from squeeze.errors import FormatError, ModelError
 from squeeze.integrations import quantised
 from squeeze.integrations.load_model import load_model
+from squeeze.kv.contract import CACHE
 from squeeze.quant.formats import read
 from squeeze.quant.rotate import RotatedCheckpoint
 from tests.makers import gguf_models
@@ -84,7 +85,7 @@ def test_the_package_turns_inputs_and_keys_as_described(original, turned):
     plain.lm_head.weight = torch.nn.Parameter(whole["lm_head.weight"].float())
     torch.testing.assert_close(logits(model), logits(plain), rtol=1e-3, atol=1e-3)
     with torch.no_grad():
-        theirs, ours = (one(TOKENS[:2], use_cache=True).past_key_values for one in (model, plain))
+        theirs, ours = (one(TOKENS[:2], use_cache=True)[CACHE] for one in (model, plain))
     for layer, other in zip(theirs.layers, ours.layers, strict=True):
         torch.testing.assert_close(layer.keys, other.keys @ sylvester(64).float(), rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(layer.values, other.values, rtol=1e-3, atol=1e-3)
@@ -171,7 +172,7 @@ def test_the_package_rounds_the_cache_as_we_do(scaled):
             seen[name] = model(TOKENS, use_cache=True)
     # A sum in another order may round an input of a later layer to the next integer, as in test_schemes.py.
     assert float((seen["ours"].logits - seen["theirs"].logits).norm() / seen["theirs"].logits.norm()) < 1e-2
-    first, other = (seen[name].past_key_values.layers[0] for name in ("theirs", "ours"))
+    first, other = (seen[name][CACHE].layers[0] for name in ("theirs", "ours"))
     attention = dict(attentions(theirs))["model.layers.0.self_attn"]
     for part, scale in (("keys", attention.k_scale), ("values", attention.v_scale)):
         kept = getattr(first, part)
@@ -183,7 +184,7 @@ def test_the_package_rounds_the_cache_as_we_do(scaled):
 
 def test_scales_are_those_of_the_largest_keys_and_values(original, scaled):
     with torch.no_grad():
-        cache = load_model(original)(TOKENS, use_cache=True).past_key_values
+        cache = load_model(original)(TOKENS, use_cache=True)[CACHE]
     tensors = read(scaled).tensors
     for number, layer in enumerate(cache.layers):
         for part, leaf in ((layer.keys, "k_scale"), (layer.values, "v_scale")):
@@ -252,7 +253,7 @@ def test_a_cache_in_fp8_is_of_turned_keys_and_leaves_queries(original, turned, t
     with torch.no_grad():
         caches = [model(TOKENS, use_cache=True) for model in (rounded, plain)]
     assert torch.equal(seen["rounded"], seen["plain"])
-    ours, exact = (one.past_key_values.layers[0] for one in caches)
+    ours, exact = (one[CACHE].layers[0] for one in caches)
     attention = dict(attentions(rounded))["model.layers.0.self_attn"]
     for part, scale in (("keys", attention.k_scale), ("values", attention.v_scale)):
         wanted = (getattr(exact, part) / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
