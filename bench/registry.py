@@ -15,6 +15,7 @@ from bench.entries import (
     quantised,
     start,
     text,
+    zoo,
 )
 from bench.entry import Entry
 
@@ -33,4 +34,5 @@ ENTRIES: dict[str, Entry] = {
     **factorised.ENTRIES,
     **caches.ENTRIES,
     **gpus.ENTRIES,
+    **zoo.ENTRIES,
 }

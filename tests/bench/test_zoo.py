@@ -1,0 +1,45 @@
+"""Models of every architecture: each operation works or is refused in one line. A dozen always, all of them if slow."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.entries.zoo import CELLS
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from bench.shared import zoo_cells
+from tests.makers import zoo
+
+QUICK = (
+    *("bloom", "deepseek_v3", "falcon", "falcon, ALiBi", "gemma2", "gemma3n_text", "gptj", "gpt2"),
+    *("gpt_oss", "llama", "mamba", "qwen3_next"),
+)
+
+
+def test_the_columns_of_the_docs_are_the_cells_that_are_tried() -> None:
+    assert tuple(zoo_cells.CELLS) == CELLS
+
+
+def test_every_architecture_is_made_or_has_a_reason() -> None:
+    assert zoo.UNMADE.keys() | zoo.SETTINGS.keys() <= set(zoo.architectures())
+    for name in zoo.architectures():
+        if name not in zoo.UNMADE:
+            zoo.config(name)
+
+
+def faults(name: str, folder: Path) -> dict[str, str]:
+    return {cell: found for cell, found in zoo_cells.outcomes(name, folder) if found.startswith("fault")}
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", QUICK)
+def test_no_cell_is_a_fault(name: str, tmp_path: Path) -> None:
+    assert faults(name, tmp_path) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", sorted(set(zoo.architectures()) - set(zoo.UNMADE) - set(QUICK)))
+def test_no_cell_of_any_other_is_a_fault(name: str, tmp_path: Path) -> None:
+    assert faults(name, tmp_path) == {}
