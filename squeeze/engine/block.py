@@ -95,7 +95,8 @@ class _Walk:
         self.shards, self.setting, self.workers = shards, setting, workers
         self.done: dict[str, Done] = {}
         self.known: set[str] = set()  # first modules of groups whose inputs in the original lie in files
-        self.shortcuts = Shortcuts(block, chosen, lambda: run_block(block, self._first(), call=setting.call))
+        ending = [] if setting.call.changes_arguments else chosen
+        self.shortcuts = Shortcuts(block, ending, lambda: run_block(block, self._first(), call=setting.call))
 
     def _first(self) -> torch.Tensor:
         return next(self.shards[0].inputs.read(self.setting.device))

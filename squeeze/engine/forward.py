@@ -5,7 +5,6 @@ Nothing here knows what blocks are run for.
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,14 +13,14 @@ from torch import nn
 from squeeze.engine.calibration import Activations
 from squeeze.engine.network import Call, Network, run_block
 
-__all__ = ["Run", "each_block", "forward", "states_in", "widened"]
+__all__ = ["Run", "each_block", "forward", "states_in"]
 
 Run = tuple[str, nn.Module, Callable[[], None]]  # a block's name, the block, loaded, and what runs it
 
 
 def states_in(folder: Path | str, network: Network, tokens: torch.Tensor) -> Callable[[str, int], Activations]:
     """Where hidden states of sequences of tokens [N, L] lie, by what they are and their number."""
-    width = network.model.config.get_text_config().hidden_size
+    width = network.width(tokens)
     return lambda name, number: Activations(Path(folder, f"{name}.{number}"), len(tokens), tokens.shape[1], width)
 
 
@@ -47,28 +46,16 @@ def each_block(
 def forward(
     network: Network, tokens: torch.Tensor, last: Callable[[torch.Tensor], None] | None = None
 ) -> Iterator[Run]:
-    """As each_block, with files that go once they are read, and all in float32, as a whole model of that type runs.
+    """As each_block, with files that go once they are read, all of it in float32.
     last: is called with what comes out of the last block [L, H], for each sequence. Raises SqueezeError where the
     network cannot run the tokens."""
     network.check(tokens)
-    with tempfile.TemporaryDirectory() as folder, widened(network):
-        states = states_in(folder, network, tokens)
-        runs = each_block(network, tokens, network.calls(tokens), lambda number: states("hidden", number))
+    with tempfile.TemporaryDirectory() as folder:
+        states, calls = states_in(folder, network, tokens), network.calls(tokens)
+        runs = each_block(network, tokens, calls, lambda number: states("hidden", number))
         for number, one in enumerate(runs):
             yield one
             states("hidden", number).path.unlink()
         if last:
             for x in states("hidden", len(network.blocks)).read(network.device):
-                last(x)
-
-
-@contextmanager
-def widened(network: Network) -> Iterator[None]:
-    """The input embedding lies in memory in its own type, and gives float32; so do the angles that follow from it."""
-    before, network.wide = network.wide, True
-    hook = network.model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.float())
-    try:
-        yield
-    finally:
-        hook.remove()
-        network.wide = before
+                last(calls[-1].hidden(x)[0])

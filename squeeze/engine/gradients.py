@@ -42,7 +42,7 @@ def backward(
         for _, _, run_forward in each_block(network, tokens, calls, lambda number: states("hidden", number)):
             run_forward()
         last = len(network.blocks)
-        states("gradient", last).write(_of_loss(network, tokens, states("hidden", last), loss))
+        states("gradient", last).write(_of_loss(network, tokens, states("hidden", last), loss, calls[-1]))
         for number in reversed(range(last)):
             name = network.blocks[number]
             block = network.load(name)
@@ -69,12 +69,14 @@ def _back(
         yield hidden.grad
 
 
-def _of_loss(network: Network, tokens: torch.Tensor, outputs: Activations, loss: Loss) -> Iterator[torch.Tensor]:
-    """The gradients [L, H] of what comes out of the last block."""
+def _of_loss(
+    network: Network, tokens: torch.Tensor, outputs: Activations, loss: Loss, call: Call
+) -> Iterator[torch.Tensor]:
+    """The gradients [L, W] of what comes out of the last block."""
     with head_of(network) as head:
         for ids, hidden in zip(tokens.to(network.device), outputs.read(network.device), strict=True):
             with torch.enable_grad():
-                loss(head(hidden.requires_grad_()), ids).backward()  # type: ignore[no-untyped-call]
+                loss(head(call.hidden(hidden.requires_grad_())[0]), ids).backward()  # type: ignore[no-untyped-call]
             assert hidden.grad is not None
             yield hidden.grad
 

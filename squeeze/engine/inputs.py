@@ -51,7 +51,7 @@ def running(network: Network, tokens: torch.Tensor) -> Iterator[tuple[str, nn.Mo
     """Each block by its name, loaded, and a function that runs all sequences of tokens [N, L] through it, which has to
     be called once before the next block is asked for. Raises SqueezeError where the network cannot run them."""
     network.check(tokens)
-    calls, width = network.calls(tokens), network.model.config.get_text_config().hidden_size
+    calls, width = network.calls(tokens), network.width(tokens)
     with tempfile.TemporaryDirectory() as folder:
         files = [Activations(Path(folder) / str(n), len(tokens), tokens.shape[1], width) for n in range(len(calls) + 1)]
         files[0].write(network.first_inputs(tokens))

@@ -5,9 +5,8 @@ experts (one parameter of three dimensions for all) are taken apart (experts.py)
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,20 +17,15 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import check_size, empty_model, explained, load_config
 from squeeze.engine.calibration import Stop
 from squeeze.engine.experts import LEAVES, Experts, Fused, Layout, published
+from squeeze.engine.surroundings import surroundings
+from squeeze.engine.tracing import traced
+from squeeze.engine.walking import Call, Plan, Unwalkable, plan_of
 from squeeze.errors import FormatError, ModelError, SqueezeError
 from squeeze.numerics.hadamard import turned
 
 __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
 
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.")
-
-
-@dataclass(frozen=True)
-class Call:
-    """What a block is called with besides the hidden states."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -53,7 +47,7 @@ class Network:
     def __init__(self, checkpoint: Checkpoint, device: str = "cpu") -> None:
         """Raises ModelError for an architecture that transformers cannot run, FormatError where a tensor is missing."""
         self.checkpoint, self.device = checkpoint, torch.device(device)
-        self.wide = False  # what runs around the blocks is float32, the input embedding aside
+        self._plans: dict[int, Plan] = {}  # by the length of sequences
         self.model = self._made()
         self.fused: list[Fused] = []
         self._take_experts_apart(self._names())
@@ -83,7 +77,7 @@ class Network:
         if int(tokens.max()) >= config.vocab_size or int(tokens.min()) < 0:
             raise SqueezeError(f"calibration tokens lie outside the model's vocabulary of {config.vocab_size}")
         longest = getattr(config, "max_position_embeddings", None)
-        if longest and tokens.shape[1] > longest:
+        if longest and 0 < longest < tokens.shape[1]:
             raise SqueezeError(f"sequences of {tokens.shape[1]} tokens are longer than the model's {longest}")
 
     def _names(self) -> dict[str, list[tuple[str, int]]]:
@@ -186,30 +180,52 @@ class Network:
                 module.turns = most  # type: ignore[assignment]
                 module.register_forward_pre_hook(partial(_turned, most))
 
-    def load(self, name: str, dtype: torch.dtype | None = torch.float32) -> nn.Module:
-        """Fill a module with its weights; dtype: None for their own."""
+    def load(self, name: str, narrow: nn.Module | None = None) -> nn.Module:
+        """Fill a module with its weights, in float32. narrow: a module in it whose weights keep their own type."""
         module = self.module(name)
-        parameters = [key for key, _ in module.named_parameters()]
-        tensors = self.checkpoint.load(self.sources[f"{name}.{key}"] for key in parameters)
-        for key in parameters:
+        stored = {key: self._source(f"{name}.{key}") for key, _ in module.named_parameters()}
+        tensors = self.checkpoint.load(dict.fromkeys(stored.values()))
+        for key, source in stored.items():
             owner, leaf = _owner(module, key)
-            value = tensors.pop(self.sources[f"{name}.{key}"]).to(self.device, dtype)
+            value = tensors[source].to(self.device, None if owner is narrow else torch.float32)
             owner._parameters[leaf] = nn.Parameter(value, requires_grad=False)
+        del tensors
         for key, buffer in list(module.named_buffers()):
             owner, leaf = _owner(module, key)
-            source = self.sources.get(f"{name}.{key}")
-            is_stored = source is not None and leaf not in owner._non_persistent_buffers_set
-            values = self.checkpoint.load([source], strict=False)[source] if source and is_stored else buffer
+            buffered = self.sources.get(f"{name}.{key}")
+            is_stored = buffered is not None and leaf not in owner._non_persistent_buffers_set
+            values = self.checkpoint.load([buffered], strict=False)[buffered] if buffered and is_stored else buffer
             owner._buffers[leaf] = values.to(self.device, buffer.dtype)
         return module
 
+    def _source(self, name: str) -> str:
+        """The checkpoint's tensor for a parameter, or for the one that it is tied to."""
+        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
+        return self.sources[name] if name in self.sources else self.sources[tied[name]]
+
     def release(self, name: str) -> None:
         """Let a module's weights go."""
+        for owner in self.module(name).modules():
+            _release_own(owner)
+
+    def above(self) -> list[str]:
+        """The modules that the blocks are in, and the blocks."""
+        stack, found = self.blocks[0].rpartition(".")[0], [""]
+        for part in stack.split("."):
+            found.append(f"{found[-1]}.{part}".lstrip("."))
+        return [*found, *self.blocks]
+
+    def load_own(self, name: str) -> None:
+        """Fill a module with the weights that are its own, and of none of the modules in it."""
         module = self.module(name)
-        for owner in module.modules():
-            for leaf, parameter in owner._parameters.items():
-                if parameter is not None:
-                    owner._parameters[leaf] = nn.Parameter(parameter.data.to("meta"), requires_grad=False)
+        for leaf, _ in list(module.named_parameters(recurse=False)):
+            source = self._source(f"{name}.{leaf}".lstrip("."))
+            value = self.checkpoint.load([source])[source].to(self.device, torch.float32)
+            module._parameters[leaf] = nn.Parameter(value, requires_grad=False)
+
+    def release_own(self, name: str) -> None:
+        """Let the weights go that are a module's own."""
+        _release_own(self.module(name))
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
         """Let dense experts be one tensor again where they were."""
@@ -220,29 +236,65 @@ class Network:
         """The checkpoint's tensor for each parameter and stored buffer below a module."""
         return {key: source for key, source in self.sources.items() if key.startswith(f"{name}.")}
 
+    def plan(self, tokens: torch.Tensor) -> Plan:
+        """How blocks run on sequences as long as those of tokens [N, L]. Raises ModelError if they cannot."""
+        length = tokens.shape[1]
+        if length not in self._plans:
+            blocks = [self.module(name) for name in self.blocks]
+            last, ids = len(blocks) - 1, tokens[:1]
+            with self._own_forward() as run:
+                real = traced(blocks, partial(run, ids), self._as_loaded, last)
+                blocks = [self.module(name) for name in self.blocks]
+                empty = traced(blocks, partial(run, ids), real, last)
+                varied = traced(blocks, partial(run, ids.roll(1, 1)), real, last)
+                self._plans[length] = plan_of(real, empty, varied, length)
+        return self._plans[length]
+
     def calls(self, tokens: torch.Tensor) -> list[Call]:
-        """What each block is called with when sequences of tokens [N, L] run."""
-        with self._surroundings():
-            return self._record(tokens[:1])[1]
+        """How each block is called when sequences of tokens [N, L] run. Raises ModelError as `plan` does."""
+        return self.plan(tokens).calls
+
+    def width(self, tokens: torch.Tensor) -> int:
+        """W of the states [L, W] of sequences of tokens [N, L]."""
+        return self.plan(tokens).width
 
     def first_inputs(self, tokens: torch.Tensor) -> Iterator[torch.Tensor]:
-        """The first block's inputs [L, H] for each sequence of tokens [N, L]."""
-        with self._surroundings():
+        """The state [L, W] before the first block for each sequence of tokens [N, L]."""
+        plan = self.plan(tokens)
+        blocks = [self.module(name) for name in self.blocks]
+        with self._own_forward() as run:
             for ids in torch.split(tokens, 1):
-                yield self._record(ids)[0]
+                yield plan.state(traced(blocks, partial(run, ids), plan.seen, plan.last))
 
     @contextmanager
-    def _surroundings(self) -> Iterator[None]:
-        """What runs before and after the blocks is loaded meanwhile, in its own type."""
-        outer = [name for name in self.outer() if any(True for _ in self.module(name).parameters())]
-        embedding = self.model.get_input_embeddings()
-        for name in outer:
-            self.load(name, torch.float32 if self.wide and self.module(name) is not embedding else None)
+    def _own_forward(self) -> Iterator[Callable[[torch.Tensor], object]]:
+        """The model's own forward on tokens [1, L], without a cache; what surrounds the blocks is loaded meanwhile."""
+        folder, kind = self.checkpoint.folder, type(self.model).__name__
+
+        @torch.no_grad()
+        def run(ids: torch.Tensor) -> object:
+            return self.model(input_ids=ids.to(self.device), use_cache=False)
+
         try:
-            yield
+            with surroundings(self):
+                yield run
+        except Unwalkable as error:
+            raise ModelError(f"{folder}: {kind} cannot be run block by block: {error}") from None
+        except (SqueezeError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise ModelError(f"{folder}: {kind} cannot be run block by block on tokens alone") from error
+
+    def _as_loaded(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a block returns, which is loaded for that."""
+        name = self.blocks[number]
+        stub = self.module(name).__dict__.pop("forward", None)
+        try:
+            return self.load(name)(*args, **kwargs)
         finally:
-            for name in outer:
-                self.release(name)
+            self.release(name)
+            if stub:
+                self.module(name).forward = stub  # type: ignore[method-assign]
 
     def outer(self) -> list[str]:
         """Modules before the blocks, the nearest to the root: embeddings, norms, rotary angles."""
@@ -251,36 +303,11 @@ class Network:
         children = [f"{parent}.{name}" if parent else name for name, _ in self.module(parent).named_children()]
         return [name for name in children if name != (f"{parent}.{stack}" if parent else stack)]
 
-    @torch.no_grad()
-    def _record(self, ids: torch.Tensor) -> tuple[torch.Tensor, list[Call]]:
-        """Run the decoder around its blocks, each of which only notes what it was given."""
-        first: list[torch.Tensor] = []
-        calls: list[Call] = []
 
-        def note(hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            first.append(hidden)
-            calls.append(Call(args, kwargs))
-            return hidden
-
-        blocks = [self.module(name) for name in self.blocks]
-        for block in blocks:
-            block.forward = note
-        try:
-            parent = self.blocks[0].rpartition(".")[0].rpartition(".")[0]
-            with explained(self.checkpoint.folder):
-                self.module(parent)(input_ids=ids.to(self.device), use_cache=False)
-        finally:
-            for block in blocks:
-                del block.forward
-        return first[0][0].float(), calls
-
-
-def run_block(block: nn.Module, hidden: torch.Tensor, call: Call) -> torch.Tensor:
-    """[L, H] to [L, H]. Raises ModelError where the block cannot run."""
+def run_block(block: nn.Module, state: torch.Tensor, call: Call) -> torch.Tensor:
+    """The state [L, W] after a block. Raises ModelError where the block cannot run."""
     with explained(type(block).__name__, Stop, OSError):  # a disk is full where inputs are kept
-        out = block(hidden[None], *call.args, **call.kwargs)
-    output: torch.Tensor = (out[0] if isinstance(out, tuple) else out)[0]
-    return output
+        return call.run(block, state)
 
 
 def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -296,7 +323,9 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
     config = load_config(folder)
     if hasattr(config, "quantization_config"):  # of what the checkpoint reads as floats
         del config.quantization_config
-    config.tie_word_embeddings = checkpoint.config.get("tie_word_embeddings", config.tie_word_embeddings)
+    config.tie_word_embeddings = checkpoint.config.get(
+        "tie_word_embeddings", getattr(config, "tie_word_embeddings", False)
+    )
     with explained(folder):
         check_size(empty_model(config), checkpoint)
         with init_empty_weights(include_buffers=False):
@@ -307,13 +336,22 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
 
 
 def find_blocks(model: nn.Module) -> list[str]:
-    """The longest list of modules that lies in no other."""
+    """The longest list of modules, of those that lie in no other, in the decoder."""
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    decoder = getattr(model, "get_decoder", lambda: model)()
+    prefix = next((f"{name}." for name, module in model.named_modules() if name and module is decoder), "")
+    lists = {name: m for name, m in lists.items() if name.startswith(prefix)} or lists
     outer = {name: m for name, m in lists.items() if not any(name.startswith(f"{other}.") for other in lists)}
     if not outer:
         raise ModelError(f"{type(model).__name__}: has no list of blocks; decoder-only architectures are supported")
     name = max(outer, key=lambda key: len(outer[key]))
     return [f"{name}.{i}" for i in range(len(outer[name]))]
+
+
+def _release_own(owner: nn.Module) -> None:
+    for leaf, parameter in owner._parameters.items():
+        if parameter is not None:
+            owner._parameters[leaf] = nn.Parameter(parameter.data.to("meta"), requires_grad=False)
 
 
 def _owner(module: nn.Module, key: str) -> tuple[nn.Module, str]:

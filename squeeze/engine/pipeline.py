@@ -224,7 +224,7 @@ def _widest(network: Network, ignore: Iterable[str]) -> int:
 
 def _shards(job: _CheckpointJob, tokens: torch.Tensor, number: int) -> list[Shard]:
     """Of the calibration, at a block."""
-    width = job.network.model.config.get_text_config().hidden_size
+    width = job.network.width(tokens)
     return shards_of(job.work, tokens, width, number, job.correction > 0, job.every)
 
 

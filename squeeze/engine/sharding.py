@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from squeeze.engine.calibration import Activations
-from squeeze.engine.network import Call
 from squeeze.engine.rounding import Roundings, rounding_inputs
 from squeeze.engine.shortcuts import Kept, shortened
+from squeeze.engine.walking import Call
 
 __all__ = ["Setting", "Shard", "shards_of"]
 

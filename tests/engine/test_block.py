@@ -8,9 +8,10 @@ from torch import nn
 
 from squeeze.engine import gathering, sharding
 from squeeze.engine.calibration import InputStatistics, Stage, Stop
-from squeeze.engine.network import Call, run_block
+from squeeze.engine.network import run_block
 from squeeze.engine.sharding import Setting
 from squeeze.engine.shortcuts import Kept, Shortcuts
+from squeeze.engine.walking import Call
 
 CPU = torch.device("cpu")
 SEQUENCES = torch.randn((5, 3, 4), generator=torch.Generator().manual_seed(0))  # [N, L, I]
@@ -47,7 +48,7 @@ def tokens_of_a_shard(request, monkeypatch):
 
 
 def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path, tokens_of_a_shard):
-    setting, planned = Setting(Call((), {}), tmp_path, CPU), [Stage((("first",),)), Stage((("second",),))]
+    setting, planned = Setting(Call(), tmp_path, CPU), [Stage((("first",),)), Stage((("second",),))]
     block, shards = Skipping().requires_grad_(False), _shards(tmp_path)
     assert len(shards) == (1 if tokens_of_a_shard > 6 else 3)
     with torch.inference_mode():
@@ -118,7 +119,7 @@ class Outer(nn.Module):
 def test_what_is_compressed_does_not_run_again(tmp_path, tokens_of_a_shard):
     torch.manual_seed(0)
     block, names, shards = Outer(), ["inner.wide", "inner.narrow", "last"], _shards(tmp_path)
-    setting, stage = Setting(Call((), {}), tmp_path, CPU), Stage((("inner.narrow",),))
+    setting, stage = Setting(Call(), tmp_path, CPU), Stage((("inner.narrow",),))
     shortcuts = Shortcuts(block, names, lambda: block(SEQUENCES[:1]))
     assert shortcuts.ends == {"inner.narrow": Kept("inner", 2, 8)}
     assert shortcuts.take(["inner.wide"], []) == []
@@ -154,4 +155,4 @@ def test_what_is_no_fault_of_a_block_is_not_said_to_be(error):
             raise error
 
     with pytest.raises(type(error)):
-        run_block(Block(), torch.zeros(2, 4), Call((), {}))
+        run_block(Block(), torch.zeros(2, 4), Call())

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.forward import each_block, forward, states_in, widened
+from squeeze.engine.forward import each_block, forward, states_in
 from squeeze.engine.gradients import backward, head_of
 from squeeze.engine.network import Call, Network, run_block
 from squeeze.errors import SqueezeError
@@ -85,9 +85,8 @@ class ByBlock(Steps):
             total, number = total + float(found.detach()), number + 1
             return found
 
-        with widened(self.student):
-            for _, _, run in backward(self.student, ids, loss):
-                run()
+        for _, _, run in backward(self.student, ids, loss):
+            run()
         return total
 
     def _each_alone(self, ids: torch.Tensor, folder: str) -> float:
@@ -95,16 +94,15 @@ class ByBlock(Steps):
         errors: list[list[torch.Tensor]] = []  # of each block, of each sequence
         states, blocks = states_in(folder, self.teacher, ids), len(self.teacher.blocks)
         slope = torch.ones((), device=self.device) / self.batch / blocks  # of the loss to one error, as autograd has it
-        with widened(self.teacher):
-            calls = self.teacher.calls(ids)
-            runs = each_block(self.teacher, ids, calls, lambda number: states("hidden", number))
-            for number, (name, _, run) in enumerate(runs):
-                run()
-                block, given = self.student.load(name), states("hidden", number)
-                pairs = zip(given.read(self.device), states("hidden", number + 1).read(self.device), strict=True)
-                errors.append([_back(block, calls[number], x, wanted, slope) for x, wanted in pairs])
-                self.student.release(name)
-                given.path.unlink()
+        calls = self.teacher.calls(ids)
+        runs = each_block(self.teacher, ids, calls, lambda number: states("hidden", number))
+        for number, (name, _, run) in enumerate(runs):
+            run()
+            block, given = self.student.load(name), states("hidden", number)
+            pairs = zip(given.read(self.device), states("hidden", number + 1).read(self.device), strict=True)
+            errors.append([_back(block, calls[number], x, wanted, slope) for x, wanted in pairs])
+            self.student.release(name)
+            given.path.unlink()
         return sum(float(torch.stack(one).mean() * 1 / self.batch) for one in zip(*errors, strict=True))
 
     def save(self) -> None:

@@ -64,9 +64,9 @@ class Student(Network):
         self.checkpoint = _dense(self.checkpoint, self.opening.form, {name: leaves[name] for name in left})
         return model
 
-    def load(self, name: str, dtype: torch.dtype | None = torch.float32) -> nn.Module:
+    def load(self, name: str, narrow: nn.Module | None = None) -> nn.Module:
         if name not in self.units:
-            return super().load(name, dtype)
+            return super().load(name, narrow)
         if name in self._bare:
             self.model.set_submodule(name, deepcopy(self._bare[name]))
         module = super().load(name)

@@ -1,0 +1,111 @@
+"""Runs of a model's own forward in which its blocks tell what they are given, and really run or only return zeros."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+
+from squeeze.engine.trees import OUT, Part, at, copied, leaves, new_entries, with_parts
+from squeeze.engine.walking import Seen, Unwalkable
+
+__all__ = ["handing_on", "traced"]
+
+Forward = Callable[..., Any]
+_PLAIN = (torch.Tensor, torch.dtype, torch.device, str, int, float, type(None))
+
+
+class _Stop(Exception):
+    """Ends the model's forward: nothing more is wanted of it."""
+
+
+def traced(blocks: list[nn.Module], run: Callable[[], object], work: "Forward | list[Seen]", last: int) -> list[Seen]:
+    """The blocks up to the number `last` in a run of the model. work: work(number, args, kwargs) returns what a block
+    does; or what is known of the blocks from another run, of which they then return zeros. Raises Unwalkable if the
+    blocks do not run once each, in their order."""
+    seen: list[Seen] = []
+    origins: dict[int, tuple[Any, int, tuple[Any, ...]]] = {}
+
+    def forward(number: int, *args: Any, **kwargs: Any) -> Any:
+        if number != len(seen):
+            raise Unwalkable("it does not run its blocks once each, in their order")
+        given = {"args": args, "kwargs": kwargs}
+        one = _given(given, origins)
+        seen.append(one)
+        if callable(work):
+            before = copied(given)
+            out = work(number, args, kwargs)
+            put = dict(new_entries(before, given))
+            one.returned, one.put = with_parts(out), {path: with_parts(value) for path, value in put.items()}
+            for path, value in [
+                *leaves(out, (OUT,)),
+                *(leaf for key, entry in put.items() for leaf in leaves(entry, key)),
+            ]:
+                if isinstance(value, torch.Tensor):
+                    origins[id(value)] = ref(value), number, path
+        elif number < last:
+            out = _zeros(work[number].returned, args, kwargs)
+            for path, entry in work[number].put.items():
+                _put(at(given, path[:-1]), path[-1], _zeros(entry, args, kwargs))
+        if number == last:
+            raise _Stop
+        return out
+
+    with handing_on(blocks, forward):
+        try:
+            run()
+        except _Stop:
+            return seen
+    raise Unwalkable("it does not run all of its blocks")
+
+
+def _given(given: dict[str, Any], origins: dict[int, tuple[Any, int, tuple[Any, ...]]]) -> Seen:
+    """What a block is given; tensors that an earlier block made are not kept."""
+    one = Seen({}, with_parts(given))
+    for path, value in leaves(given):
+        if not isinstance(value, _PLAIN) and not callable(value):
+            raise Unwalkable(f"its blocks are given a {type(value).__name__}, which may keep what they compute")
+        if isinstance(value, torch.Tensor):
+            alive, number, place = origins.get(id(value), (lambda: None, 0, ()))
+            if alive() is value:
+                one.made[path] = number, place
+            else:
+                one.arguments[path] = value
+    return one
+
+
+def _put(container: Any, key: Any, entry: Any) -> None:
+    if isinstance(container, list) and key == len(container):
+        container.append(entry)
+    else:
+        container[key] = entry
+
+
+def _zeros(template: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device = next((x.device for _, x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)), None)
+
+    def change(path: Any, leaf: Any) -> Any:
+        return torch.zeros(leaf.shape, dtype=leaf.dtype, device=device) if isinstance(leaf, Part) else leaf
+
+    return copied(template, change)
+
+
+@contextmanager
+def handing_on(blocks: list[nn.Module], forward: Forward) -> Iterator[None]:
+    """Blocks do forward(number, ...) instead of their own, meanwhile."""
+    for number, block in enumerate(blocks):
+        block.forward = _bound(forward, number)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block.__dict__.pop("forward", None)
+
+
+def _bound(forward: Forward, number: int) -> Forward:
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        return forward(number, *args, **kwargs)
+
+    return bound
