@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SAFE",
+    "check_decoder",
     "check_size",
     "dense_model",
     "empty_model",
     "existing_folder",
     "explained",
+    "kind_of",
     "load_config",
     "load_tokenizer",
     "quiet",
@@ -94,13 +96,29 @@ def _unknown(kind: str | None, config: Mapping[str, Any]) -> str:
 
 
 def empty_model(config: Any) -> "nn.Module":
-    """The causal language model that a configuration describes, without memory for its weights."""
+    """The causal language model that a configuration describes, without memory for its weights. Raises ModelError if it
+    describes a model of another kind."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(f"{config.name_or_path or CONFIG}: expected a causal language model, got {kind_of(config)}")
     with torch.device("meta"):
         model: nn.Module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     return model
+
+
+def kind_of(config: Any) -> str:
+    """The class of the model that a configuration describes."""
+    named = getattr(config, "architectures", None)
+    return printable(named[0]) if isinstance(named, list) and named else type(config).__name__
+
+
+def check_decoder(config: Any, folder: Path) -> None:
+    """Raises ModelError if a configuration describes an encoder, or an encoder and a decoder."""
+    if getattr(config, "is_decoder", None) is False or getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{folder}: expected a decoder-only language model, got {kind_of(config)}")
 
 
 def dense_model(folder: Path | str) -> "nn.Module":

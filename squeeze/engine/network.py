@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.pretrained import check_size, empty_model, explained, load_config
+from squeeze.checkpoint.pretrained import check_decoder, check_size, empty_model, explained, load_config
 from squeeze.engine.calibration import Stop
 from squeeze.engine.experts import LEAVES, Experts, Fused, Layout, published
 from squeeze.engine.surroundings import surroundings
@@ -170,6 +170,11 @@ class Network:
                         f"{self.checkpoint.folder}: tensor {self.sources[name]!r} has shape {list(stored)}, "
                         f"and config.json makes it {list(parameter.shape)}"
                     )
+            elif name not in tied and name in self.converted:
+                raise ModelError(
+                    f"{self.checkpoint.folder}: transformers makes {name!r} of several tensors, which are not taken "
+                    "apart: this architecture cannot be compressed yet"
+                )
             elif name not in tied:
                 raise FormatError(f"{self.checkpoint.folder}: the checkpoint has no tensor for {name!r}")
 
@@ -321,6 +326,7 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
 
     folder = checkpoint.folder
     config = load_config(folder)
+    check_decoder(config, folder)
     if hasattr(config, "quantization_config"):  # of what the checkpoint reads as floats
         del config.quantization_config
     config.tie_word_embeddings = checkpoint.config.get(

@@ -59,3 +59,20 @@ def test_a_model_that_computes_between_its_blocks_is_refused(tmp_path, monkeypat
     )
     with pytest.raises(ModelError, match="cannot be run block by block: it computes between its blocks"):
         network.plan(TOKENS)
+
+
+def test_what_is_no_decoder_is_refused_in_one_line(tmp_path):
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    encoder, vision = transformers.BertConfig(vocab_size=512, **small), transformers.ViTConfig(**small, image_size=32)
+    both = transformers.BartConfig(vocab_size=512, d_model=64, encoder_layers=1, decoder_layers=1)
+    kinds = {
+        transformers.BertForMaskedLM(encoder): "a decoder-only language model, got BertForMaskedLM",
+        transformers.ViTForImageClassification(vision): "a causal language model, got ViTForImageClassification",
+        transformers.BartForConditionalGeneration(both): "a decoder-only language model, got BartForConditionalGen",
+    }
+    for number, (model, said) in enumerate(kinds.items()):
+        folder = tmp_path / str(number)
+        model.save_pretrained(folder)
+        with pytest.raises(ModelError, match=f"{folder}: expected {said}") as raised:
+            Network(Checkpoint.open(folder))
+        assert raised.value.__cause__ is None and "\n" not in str(raised.value)

@@ -60,7 +60,6 @@ SETTINGS: dict[str, Settings] = {
     "axk2": _LATENT,
     "bailing_hybrid": {**_LATENT, **_LINEAR},
     "bamba": {"attn_layer_indices": [1]},
-    "bart": {"is_decoder": True},
     "codegen": {"rotary_dim": 8},
     "cohere_compass_text": {
         "layer_types": ["sliding_attention", "full_attention"],
@@ -111,7 +110,7 @@ SETTINGS: dict[str, Settings] = {
     "qwen4_exp": {"text_config": _INDEXED},
     "qwen4_exp_text": _INDEXED,
     "recurrent_gemma": {"num_hidden_layers": 3},
-    "reformer": {"is_decoder": True, "axial_pos_embds": False},
+    "reformer": {"axial_pos_embds": False},
     "roc_bert": {
         "shape_vocab_size": VOCABULARY,
         "pronunciation_vocab_size": VOCABULARY,
@@ -131,8 +130,11 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
 }
 _DRAFT = "it drafts for another model, whose keys and values it reads"
 _WHOLE = "transformers registers the config of the whole model for it, which its decoder does not take"
+_TEXT = "transformers makes a model of its text part, whose folder it does not load"
 UNMADE: dict[str, str] = {
     "blt": "transformers reads a setting that its config does not have, so that it does not run",
+    "emu3": _TEXT,
+    "mllama": _TEXT,
     "gemma3n": "its vision tower is another package's (timm)",
     "gemma4_assistant": _DRAFT,
     "gemma4_unified_assistant": _DRAFT,
@@ -158,6 +160,7 @@ def _settings(kind: type[PreTrainedConfig], more: Settings) -> Settings:
     default = kind().to_dict()
     found = {name: value for name, value in SMALL.items() if isinstance(default.get(name), int | float)}
     found |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    found |= {"is_decoder": True} if "is_decoder" in default else {}
     for name, part in kind.sub_configs.items():
         if isinstance(default.get(name), dict):
             model_type = default[name].get("model_type")
