@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from sysconfig import get_path
 
 from bench.entry import Entry, option
 from bench.tables import Column, Listing, Pivot, Record, Row, markdown, mebibytes, pair, percent, significant
@@ -15,6 +16,7 @@ _README_TOOLS = ("zstd -19 long", "xz -9e", "zpaq -m5", "squeeze -1", "squeeze -
 _FILES = option("files", nargs="*", type=Path, help="else all files of the corpus")
 _BELOW = option("--below", type=int, metavar="BYTES", help="leave out larger files of the corpus")
 _LEVELS = "1,2,3"
+_FOLDERS = f"/usr/share:/usr/lib:/etc:{get_path('purelib')}"
 _AGAINST = "xz,zstd,brotli,bzip2,zpaq,7z"
 
 
@@ -174,6 +176,36 @@ MONOTONE = Entry(
     },
 )
 
+NEVER_LARGER = Entry(
+    measures="whether a file is larger than xz -9e makes it, by more than 32 bytes: of the machine, and made ones",
+    minutes=40,
+    key=("kind", "level"),
+    keeps=lambda row: "kind" in row,
+    options=(
+        _FILES,
+        option("--folders", default=_FOLDERS, help="with colons between them, where files are chosen of every kind"),
+        option("--count", type=int, default=500, help="how many of those"),
+        option("--most", type=int, default=200_000, help="bytes of a file that is chosen"),
+        option("--made", type=int, default=100, help="files of numbers that are made from seeds"),
+        option("--levels", default="3", help="with commas between them"),
+    ),
+    quick="--count 4 --most 3000 --made 2 --levels 1",
+    tables={
+        "never-larger": Listing(
+            (
+                Column("files", "kind"),
+                Column("how many", "files"),
+                Column("level", lambda row: f"-{row['level']}"),
+                Column("bytes", "bytes", ","),
+                Column("xz -9e", "xz -9e", ","),
+                Column("larger by more than 32 bytes", "larger"),
+                Column("by how many at most", "worst"),
+            ),
+            order=lambda row: (row["level"], row["kind"]),
+        )
+    },
+)
+
 NEWER = Entry(
     measures="files of your own, or their beginnings, beside what another squeeze makes of them: mean ratio, and worst",
     minutes=0,
@@ -327,6 +359,7 @@ ABLATE = Entry(
 ENTRIES = {
     "sizes": SIZES,
     "monotone": MONOTONE,
+    "never-larger": NEVER_LARGER,
     "newer": NEWER,
     "speed": SPEED,
     "plane": PLANE,

@@ -6,6 +6,7 @@ The longest of them are measured as text that no model knows, too: in hexadecima
 import argparse
 import base64
 import itertools
+import math
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -75,12 +76,12 @@ def size(data: bytes, level: int) -> int:
     return len(coded)
 
 
-def chosen(folder: Path, count: int) -> list[Path]:
-    """Files below a folder, of each kind, by the endings of their names, as many; always the same ones."""
+def chosen(folder: Path, count: int, most: int | None = None) -> list[Path]:
+    """Choose files below a folder, as many of each ending, and none of more than `most` bytes; always the same ones."""
     kinds: dict[str, list[Path]] = {}
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
-            if path.is_file() and not path.is_symlink() and path.stat().st_size >= _LEAST:
+            if path.is_file() and not path.is_symlink() and _LEAST <= path.stat().st_size <= (most or math.inf):
                 kinds.setdefault(path.suffix[:8], []).append(path)
     chance, found = random.Random(1), []
     order = sorted(kinds)
