@@ -2,44 +2,122 @@
 
 The kinds are guesses that decide which contexts a block gets; a wrong guess
 costs size, never correctness. "packed" marks content that is compressed or
-encrypted already.
+encrypted already: bytes as frequent as those of noise, of which samples do not
+shrink either (sampling.py).
 """
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
+from squeeze.codecs.stream import sampling
 from squeeze.codecs.stream.container import Content
 from squeeze.numerics.jit import kernel
 
 WINDOW = 1 << 16
 _LEAST_RUN = 4  # windows: a shorter region joins the one before it
 _PACKED = Content("packed")
-_MAX_DISTANCE = 512
+_SMALL = 1 << 18  # bytes of inputs that are coded at several levels
+_CHUNK = 1 << 12  # bytes whose entropy is measured alone in what seems packed
+_OF_NOISE = 7.955  # bits a byte that a chunk of noise has, since it is short
+_LOOSE = 7.7  # bits a byte below which a chunk holds something else
+_GAP = 4  # chunks between two such ones that are taken along
+_LEAST_SAVED = 64  # bytes that pay for another block
+_LEAST_SHARE = 0.005  # of a sample, which coding saves at level 1: less is not worth its time
+_LEAST_PROMISED = 0.01  # the same of all chunks, by their entropy alone
 _TEXT_BYTES = np.zeros(256, bool)
 _TEXT_BYTES[[9, 10, 12, 13, *range(32, 127), *range(128, 245)]] = True
 
 
 def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
     """Yield (start, end, content) that cover uint8 `data`, each of the kind of most of it; of equals the first."""
+    if data.size <= _SMALL:
+        yield from _small_regions(data.tobytes())
+    else:
+        yield from _regions(data)
+
+
+def content(data: np.ndarray) -> Content:
+    """Return the content of uint8 `data` that is not cut."""
+    return _content(data.tobytes()) if data.size <= _SMALL else _settle(data, _classify(data) or "other")
+
+
+@lru_cache(4)
+def _small_regions(raw: bytes) -> tuple[tuple[int, int, Content], ...]:
+    """Several levels ask for those of one input."""
+    return tuple(_regions(np.frombuffer(raw, np.uint8)))
+
+
+@lru_cache(4)
+def _content(raw: bytes) -> Content:
+    data = np.frombuffer(raw, np.uint8)
+    return _settle(data, _classify(data) or "other") if data.size else sampling.OTHER
+
+
+def _regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
     starts = list(range(0, data.size, WINDOW))
     if len(starts) > 1 and data.size - starts[-1] < WINDOW // 2:
         starts.pop()
-    kinds = [_classify(data[start : start + WINDOW]) for start in starts]
+    kinds = _filled([_classify(data[start : start + WINDOW]) for start in starts])
     run = 0
     for i in range(1, len(starts) + 1):
         if i < len(starts) and not _changes(kinds, run, i):
             continue
-        end = starts[i] if i < len(starts) else data.size
-        region = data[starts[run] : end]
-        yield starts[run], end, _settle(region, Counter(kinds[run:i]).most_common(1)[0][0])
+        begin, end = starts[run], starts[i] if i < len(starts) else data.size
+        settled = _settle(data[begin:end], Counter(kinds[run:i]).most_common(1)[0][0])
+        parts = _cut(data[begin:end]) if is_packed(settled) else [(0, end - begin, settled)]
+        yield from ((begin + first, begin + last, content) for first, last, content in parts)
         run = i
 
 
-def content(data: np.ndarray) -> Content:
-    """Of uint8 `data` that is not cut."""
-    return _settle(data, _classify(data)) if data.size else Content("other")
+def _filled(kinds: list[str]) -> list[str]:
+    """Return the kinds of windows with those of their neighbours where a window holds one value, so that no block is
+    cut there."""
+    kinds = list(accumulate(kinds, lambda before, kind: kind or before))
+    return [kind or next(filter(None, kinds), "other") for kind in kinds]
+
+
+def _cut(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
+    """Yield (start, end, content) that cover a packed region: headers, texts and directories in it are coded alone."""
+    done = 0
+    for begin, end in _loose(_entropies(data)):
+        part = data[begin:end]
+        content = _settle(part, _classify(part) or "other")
+        if not is_packed(content):
+            if done < begin:
+                yield done, begin, _PACKED
+            yield begin, begin + part.size, content
+            done = begin + part.size
+    if done < data.size:
+        yield done, data.size, _PACKED
+
+
+def _loose(entropies: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) in bytes of chunks of low entropy, with short gaps between them, that pay for a block."""
+    places = np.flatnonzero(entropies < _LOOSE)
+    for run in np.split(places, np.flatnonzero(np.diff(places) > _GAP) + 1):
+        if run.size and _saves(entropies[run]) >= _LEAST_SAVED:
+            yield int(run[0]) * _CHUNK, (int(run[-1]) + 1) * _CHUNK
+
+
+def _saves(entropies: np.ndarray) -> float:
+    """Return the bytes that an order-0 code saves of chunks."""
+    return float(np.maximum(_OF_NOISE - entropies, 0).sum()) * _CHUNK / 8
+
+
+def _entropies(data: np.ndarray) -> np.ndarray:
+    """Return the order-0 entropy of each chunk, in bits a byte."""
+    found, log = [], np.log2(np.maximum(np.arange(_CHUNK + 1), 1)) * np.arange(_CHUNK + 1)
+    for start in range(0, data.size, WINDOW):
+        window = data[start : start + WINDOW]
+        chunk = np.arange(window.size) // _CHUNK
+        counts = np.bincount(256 * chunk + window, minlength=256 * (int(chunk[-1]) + 1)).reshape(-1, 256)
+        sizes = counts.sum(1)
+        found.append(np.log2(sizes) - log[counts].sum(1) / sizes)
+    return np.concatenate(found)
 
 
 def _changes(kinds: list[str], run: int, i: int) -> bool:
@@ -51,6 +129,10 @@ def _changes(kinds: list[str], run: int, i: int) -> bool:
 
 
 def _classify(window: np.ndarray) -> str:
+    """Return the kind that a window seems to be; "packed" until it is tried if it has the order-0 entropy of noise, and
+    "" if it holds one value."""
+    if window[0] == window[-1] and not (window != window[0]).any():
+        return ""
     counts = np.bincount(window, minlength=256)
     texty = counts[_TEXT_BYTES].sum() / window.size
     if texty > 0.97 and (counts[128:].sum() < 0.9 * window.size or _is_utf8(window)):
@@ -85,12 +167,19 @@ def _is_x86(window: np.ndarray) -> bool:
 
 
 def _settle(data: np.ndarray, kind: str) -> Content:
-    """The content of a whole region, with the questions that need all of it."""
+    """Return the content of a whole region, by the questions that need all of it."""
     if kind == "packed":
-        return Content("other") if _repeats(data) else _PACKED
+        choice, saved = sampling.best(data, sampling.suspects(data))
+        whole = data.size <= sampling.SAMPLE
+        if saved > (0 if whole else _LEAST_SHARE * sampling.SAMPLE):
+            return choice
+        promised = not whole and _saves(_entropies(data)) >= _LEAST_PROMISED * data.size
+        return choice if promised or _repeats(data) else _PACKED
     if kind == "other":
-        record = _record_length(data)
-        return Content("table", record) if record else Content("other")
+        if record := sampling.record_length(data):
+            return Content("table", record)
+        lengths = sampling.suspects(data)
+        return sampling.best(data, lengths)[0] if lengths else sampling.OTHER
     return Content(kind)
 
 
@@ -100,26 +189,6 @@ def _repeats(data: np.ndarray) -> bool:
     sample = words[(data[: words.shape[0]] & 15) == 0]
     keys = np.ascontiguousarray(sample).view(np.uint64).ravel()
     return keys.size > 0 and np.unique(keys).size < 0.98 * keys.size
-
-
-def _record_length(data: np.ndarray) -> int:
-    """The distance in bytes at which values return far more often than at others, or 0.
-
-    The commonest value (padding, white pixels) is left out: it returns at every distance.
-    """
-    sample = data[: 1 << 17]
-    if sample.size < 4096:
-        return 0
-    telling = sample != np.bincount(sample).argmax()
-    shares = np.zeros(_MAX_DISTANCE + 1)
-    for distance in range(1, _MAX_DISTANCE + 1):
-        returned = np.count_nonzero((sample[distance:] == sample[:-distance]) & telling[distance:])
-        shares[distance] = returned / max(1, int(np.count_nonzero(telling[distance:])))
-    best = int(np.argmax(shares >= 0.9 * shares.max()))
-    if best < 2 or shares[best] < 0.25:
-        return 0
-    other_shares = np.delete(shares, np.arange(0, _MAX_DISTANCE + 1, best))
-    return best if shares[best] >= 2 * np.quantile(other_shares, 0.95) else 0
 
 
 def is_packed(content: Content) -> bool:

@@ -1,0 +1,82 @@
+"""What has the order-0 entropy of noise and is none is coded, and records are found by trial."""
+
+import lzma
+
+import numpy as np
+import pytest
+
+import squeeze
+from squeeze.codecs.stream import blocks, sampling
+from squeeze.codecs.stream.container import Content
+from tests.makers import inputs
+
+CHANCE = np.random.default_rng(7)
+TIME = np.arange(6000)
+RAMP = (3 * np.arange(10_000)).astype(">u2").tobytes()
+NUMBERS = {
+    "ramp": RAMP,
+    "small ramp": np.arange(6000, dtype="<u2").tobytes(),
+    "sorted keys": np.sort(CHANCE.integers(0, 2**32, 4000, np.uint64)).astype(">u4").tobytes(),
+    "sorted 64-bit keys": np.sort(CHANCE.integers(0, 2**63, 2500, np.uint64)).astype("<u8").tobytes(),
+    "sound": (30_000 * np.sin(TIME / 19) + CHANCE.normal(0, 300, TIME.size))
+    .clip(-32768, 32767)
+    .astype("<i2")
+    .tobytes(),
+    "random walk": np.cumsum(CHANCE.normal(size=2000)).tobytes(),
+    "counters beside noise": b"".join(i.to_bytes(4, "big") + CHANCE.bytes(15) for i in range(700)),
+}
+
+
+def as_array(raw):
+    return np.frombuffer(raw, np.uint8)
+
+
+@pytest.mark.parametrize("level", [1, 3])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_never_larger_than_xz_makes_them(name, level):
+    raw = NUMBERS[name]
+    coded = squeeze.compress(raw, level)
+    assert len(coded) <= len(lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME)) + 32
+    assert squeeze.decompress(coded) == raw
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [("sorted keys", 4), ("sorted 64-bit keys", 8), ("random walk", 8), ("counters beside noise", 19)],
+)
+def test_the_record_length_is_found(name, record):
+    assert blocks.content(as_array(NUMBERS[name])) == Content("table", record)
+
+
+def test_small_blocks_are_no_smaller():
+    assert len(squeeze.compress(RAMP, 1)) <= len(squeeze.compress(RAMP, 1, block_size=1 << 13))
+
+
+@pytest.mark.parametrize("size", [5000, 30_000, 300_000])
+def test_noise_is_packed(size):
+    assert blocks.content(as_array(inputs.random_bytes(size))) == Content("packed")
+
+
+def test_a_header_before_noise_is_coded():
+    raw = b"\x89PNG" + bytes(60) + b"tEXtSoftware made by hand, version 3; " * 3 + inputs.random_bytes(9000)
+    assert len(squeeze.compress(raw, 1)) < len(raw)
+
+
+def test_a_text_among_packed_bytes_is_cut_out():
+    text = inputs.words(9000)
+    raw = inputs.random_bytes(3 << 19) + text + inputs.random_bytes(3 << 19, seed=9)
+    (_, *texts, _) = blocks.regions(as_array(raw))
+    assert [content.kind for _, _, content in blocks.regions(as_array(raw))] == ["packed", texts[0][2].kind, "packed"]
+    assert texts[0][0] <= 3 << 19 and texts[0][1] >= (3 << 19) + len(text) - 4096
+
+
+def test_one_value_is_of_the_kind_around_it():
+    """So that no block is cut there."""
+    code = inputs.machine_code(30_000)
+    raw = code + bytes(1 << 20) + code
+    assert [content.kind for _, _, content in blocks.regions(as_array(raw))] == ["executable"]
+
+
+def test_a_sample_keeps_the_places_of_records():
+    rows = np.tile(np.arange(24, dtype=np.uint8), 9000)
+    assert (sampling._sample(rows, 24).reshape(-1, 24) == np.arange(24)).all()
