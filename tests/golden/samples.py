@@ -65,6 +65,9 @@ def _bare(name: str, level: int) -> bytes:
     return squeeze.compress(SAMPLES[name], level, dictionary="none", verify=False)
 
 
+RUNS = (
+    inputs.machine_code(90) + bytes(5000) + inputs.machine_code(200)[200:] + b"\x01\x02\x03" * 2000 + inputs.PROSE[:99]
+)
 STREAMS = {
     **{
         f"{name}.{level}": Golden(raw, partial(_by_level, raw, level))
@@ -73,6 +76,7 @@ STREAMS = {
     },
     **{f"mixed.{level}.index": Golden(SAMPLES["mixed"], partial(_with_index, "mixed", level)) for level in (1, 3, 6)},
     **{f"words.{level}.bare": Golden(SAMPLES["words"], partial(_bare, "words", level)) for level in (1, 5)},
+    "runs.3": Golden(RUNS, partial(squeeze.compress, RUNS, 3, block_size=len(RUNS), verify=False)),
     # Entries that do not go through the language model.
     "repeats.8": Golden(REPEATS, partial(squeeze.compress, REPEATS, 8, lanes=2, verify=False)),
 }

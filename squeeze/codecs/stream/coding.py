@@ -15,7 +15,7 @@ import xxhash
 from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.presets import LARGE, Preset
-from squeeze.codecs.stream import blocks, container, memory, split
+from squeeze.codecs.stream import blocks, container, memory, runs, split
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
@@ -49,21 +49,42 @@ def encode_block(
     """A coded block, or None where storing `data` is no larger."""
     if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
         content = settings.dictionary.content
-    texts = split.find(data) if settings.language and not settings.short else None
-    if data.size == 0 or (blocks.is_packed(content) and texts is None):
-        report(progress, data.size * (2 if verify else 1))
-        return None
-    if texts is not None:
-        coded = _encode_split(data, content, texts, settings, progress)
-    elif content.kind == "text" and settings.language:
-        coded = _encode_language(data, content, settings, progress)
+    found = None if settings.names_content else runs.find(data, content.record)
+    if found:
+        coded: Coded | None = _encode_rest(data, found, content, settings, progress)
     else:
-        coded = _encode_bytewise(data, content, settings, progress)
+        coded = _encode_whole(data, content, settings, progress)
     if coded is None:
+        report(progress, data.size if verify else 0)
         return None
     if verify or settings.bound:
         _verify(coded, data, settings, progress)
     return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
+
+
+def _encode_rest(data: np.ndarray, found: runs.Runs, content: Content, settings: Settings, progress: Progress) -> Coded:
+    """A block without its runs, which are written before it."""
+    rest = found.rest(data)
+    if found.taken > rest.size:
+        content = blocks.content(rest)
+    coded = _encode_whole(rest, content, settings, progress)
+    report(progress, found.taken)
+    begin = container.RUNS + found.to_bytes()
+    if coded is None or len(coded.payload) > rest.size:
+        return Coded(container.BYTEWISE, begin + container.RAW + rest.tobytes())
+    return Coded(coded.kind, begin + coded.payload)
+
+
+def _encode_whole(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
+    texts = split.find(data) if settings.language and not settings.short else None
+    if data.size == 0 or (blocks.is_packed(content) and texts is None):
+        report(progress, data.size)
+        return None
+    if texts is not None:
+        return _encode_split(data, content, texts, settings, progress)
+    if content.kind == "text" and settings.language:
+        return _encode_language(data, content, settings, progress)
+    return _encode_bytewise(data, content, settings, progress)
 
 
 def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progress) -> None:
@@ -92,6 +113,12 @@ def decode_block(
         return np.frombuffer(coded.payload, np.uint8)
     if settings.level is None:
         raise DamagedError("the header names no level, but a block is coded: the file is damaged")
+    if has_runs(coded, settings):
+        found, inner = rest_of(coded, length)
+        known = None if guessed is None else found.rest(guessed)
+        rest = decode_block(inner, length - found.taken, settings, progress, known, recorder)
+        report(progress, found.taken)
+        return found.expand(rest)
     payload = io.BytesIO(coded.payload)
     if settings.names_content:
         assert settings.dictionary
@@ -116,6 +143,23 @@ def decode_block(
     if content.kind == "executable":
         blocks.calls_to_relative(data)
     return data
+
+
+def has_runs(coded: Coded, settings: Settings) -> bool:
+    """Whether runs were taken out of a block."""
+    return coded.kind != container.STORED and coded.payload[:1] == container.RUNS and not settings.names_content
+
+
+def rest_of(coded: Coded, length: int) -> tuple[runs.Runs, Coded]:
+    """Return the runs of a block of `length` raw bytes from which runs were taken, and the rest of it as a block.
+    Raises DamagedError."""
+    found, payload = runs.read(coded.payload[1:], length)
+    size = length - found.taken
+    if payload[:1] == container.RAW and coded.kind == container.BYTEWISE and len(payload) == 1 + size:
+        return found, Coded(container.STORED, payload[1:])
+    if payload[:1] in (container.RUNS, container.RAW) or not 1 <= len(payload) <= size:
+        raise DamagedError("what a block holds beside its runs is impossible: the file is damaged")
+    return found, Coded(coded.kind, payload)
 
 
 @dataclass(frozen=True)

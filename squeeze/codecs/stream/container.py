@@ -36,6 +36,7 @@ _RECORD_IDENTITY_BYTES = 2  # of a dictionary's in a record: what the wrong one 
 _SHORT_CHECKSUM = (1 << 32) - 1
 
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
+RUNS, RAW = b"\x04", b"\x05"  # what stands before a content: runs that were taken out; in its place: bytes as they are
 MAX_RECORD = 1 << 16
 
 

@@ -12,6 +12,8 @@ from squeeze.codecs.stream.container import (
     END,
     END_MARK,
     MAX_BLOCK,
+    RAW,
+    RUNS,
     SPLIT,
     STORED,
     BlockHeader,
@@ -37,7 +39,7 @@ class Block:
     """Where one block lies, and what is in it."""
 
     kind: int
-    content: str  # "text", "executable", "table 16", "other", "text and other", "stored" or "dictionary": the latter's
+    content: str  # "text", "executable", "table 16", "other", "text and runs", "runs", "stored" or "dictionary"
     raw_offset: int
     raw_length: int
     coded_offset: int  # of the block's header
@@ -214,8 +216,16 @@ def _content(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
         return "stored"
     if stream.names_content:
         return "dictionary"
+    has_runs = read_exactly(file, 1) == RUNS
+    if has_runs:
+        length, _ = read_varint(file)
+        file.seek(min(length, block.payload_length), io.SEEK_CUR)
+        if read_exactly(file, 1) == RAW:
+            return "runs"
+    file.seek(-1, io.SEEK_CUR)
     content = str(read_content(file)[0])
-    return f"text and {content}" if block.kind == SPLIT else content
+    content = f"text and {content}" if block.kind == SPLIT else content
+    return f"{content} and runs" if has_runs else content
 
 
 def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> Block:

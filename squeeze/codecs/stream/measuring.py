@@ -9,7 +9,17 @@ import numpy as np
 
 from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_block, need_memory, parts_of
+from squeeze.codecs.stream.coding import (
+    Coded,
+    Progress,
+    check_raw,
+    decode_block,
+    has_runs,
+    need_memory,
+    parts_of,
+    report,
+    rest_of,
+)
 from squeeze.codecs.stream.container import Content, Header
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Block, Stream, read_index
@@ -23,7 +33,7 @@ __all__ = ["MeasuredBlock", "measure", "restored"]
 
 @dataclass(frozen=True)
 class MeasuredBlock:
-    """A block, or one of the two parts of a split block: what it holds, and what was measured of it."""
+    """A block, or a part of one that is split or has runs: what it holds, and what was measured of it."""
 
     block: Block
     level: int | None  # by which it was written; None where nothing is coded
@@ -72,33 +82,55 @@ def _payload(source: BinaryIO, block: Block) -> bytes:
 def _decode(
     block: Block, payload: bytes, settings: Settings, short: bool, raw: np.ndarray | None, progress: Progress
 ) -> list[MeasuredBlock]:
-    """A block, or the parts of a split one."""
-    coded = Coded(block.kind, payload)
+    """A block, or the parts of one that is split or has runs."""
     if block.kind != container.STORED:
         need_memory(settings, block.kind, block.raw_length, block.payload_length)
-    data, measured = np.empty(block.raw_length, np.uint8), []
-    for part, own, within in _parts(block, coded):
-        recorder, content, level = Recorder(), Content("packed"), settings.level
-        places = within + block.raw_offset
-        if part.kind != container.STORED:
-            content = _content(part, settings)
-        known = None if raw is None else raw[places]
-        data[within] = decode_block(part, places.size, settings, progress, known, recorder)
-        measured.append(MeasuredBlock(own, level.number if level else None, content, data[within], places, recorder))
-    check_raw(data, block.checksum, short)
+    places = np.arange(block.raw_offset, block.raw_offset + block.raw_length)
+    measured = list(_measured(Coded(block.kind, payload), block, places, settings, raw, progress))
+    check_raw(_joined(measured, places), block.checksum, short)
     return measured
 
 
-def _parts(block: Block, coded: Coded) -> Iterator[tuple[Coded, Block, np.ndarray]]:
-    """What is decoded alone: how it is coded, as a block, and the places of its bytes within the block."""
-    if coded.kind != container.SPLIT:
-        yield coded, block, np.arange(block.raw_length)
-        return
-    for part in parts_of(coded, block.raw_length):
-        within = np.flatnonzero(part.places)
-        size = len(part.coded.payload)
-        own = replace(block, kind=part.coded.kind, raw_length=within.size, payload_length=size, coded_length=size)
-        yield part.coded, own, within
+def _measured(
+    coded: Coded, block: Block, places: np.ndarray, settings: Settings, raw: np.ndarray | None, progress: Progress
+) -> Iterator[MeasuredBlock]:
+    """What lies at some places, as one block: each part that is decoded alone, and runs."""
+    level = settings.level.number if settings.level else None
+    if has_runs(coded, settings):
+        found, inner = rest_of(coded, places.size)
+        own = _part(block, inner, places.size - found.taken)
+        rest = list(_measured(inner, own, places[~found.within], settings, raw, progress))
+        yield from rest
+        data = found.expand(_joined(rest, places[~found.within]))
+        report(progress, found.taken)
+        lengths = {"payload_length": block.payload_length - own.payload_length, "raw_length": found.taken}
+        own = replace(block, coded_length=block.coded_length - own.payload_length, **lengths)
+        recorder = Recorder()
+        recorder.start(found.taken, [["run"]]).bits[:] = 8 * own.payload_length / found.taken
+        yield MeasuredBlock(own, level, Content("runs"), data[found.within], places[found.within], recorder)
+    elif coded.kind == container.SPLIT:
+        for part in parts_of(coded, places.size):
+            own = _part(block, part.coded, part.size)
+            yield from _measured(part.coded, own, places[part.places], settings, raw, progress)
+    else:
+        recorder, known = Recorder(), None if raw is None else raw[places]
+        content = Content("packed") if coded.kind == container.STORED else _content(coded, settings)
+        data = decode_block(coded, places.size, settings, progress, known, recorder)
+        yield MeasuredBlock(block, level, content, data, places, recorder)
+
+
+def _joined(measured: Sequence[MeasuredBlock], places: np.ndarray) -> np.ndarray:
+    """The bytes at some places, in order, from parts that cover them."""
+    data = np.empty(places.size, np.uint8)
+    for part in measured:
+        data[np.searchsorted(places, part.places)] = part.data
+    return data
+
+
+def _part(block: Block, coded: Coded, size: int) -> Block:
+    """A part of a block, as a block without a header."""
+    length = len(coded.payload)
+    return replace(block, kind=coded.kind, raw_length=size, payload_length=length, coded_length=length)
 
 
 def _content(coded: Coded, settings: Settings) -> Content:
