@@ -33,6 +33,7 @@ from squeeze.errors import LevelError
 from squeeze.system.in_order import ordered_map
 from squeeze.system.limits import Limits
 from squeeze.system.pipes import read_some, write_all
+from squeeze.system.sparse import reading
 
 
 def compress(
@@ -63,7 +64,7 @@ def compress_stream(
     progress: Progress = None,
     **language: Unpack[LanguageKeywords],
 ) -> Totals:
-    """Compress a binary file or pipe of any length into `sink`.
+    """Compress a binary file or pipe of any length into `sink`. The holes of a sparse file are not read.
 
     `threads` work at a time (None: one, and at levels 7 to 9 one a core); `block_size` is the most raw bytes of
     a block. At levels 7 to 9 `model` is the language model, a path (None: the bundled one), and `adapter` one that
@@ -77,7 +78,7 @@ def compress_stream(
     `progress(n)` is told of n more raw bytes coded or verified.
     """
     settings, size = prepare(level, threads, block_size, dictionary, LanguageOptions(**language))
-    return _compress(source, sink, settings, size, verify, progress)
+    return _compress(reading(source), sink, settings, size, verify, progress)
 
 
 def prepare(

@@ -22,7 +22,8 @@ from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError
 from squeeze.system.in_order import ordered_map
 from squeeze.system.limits import Limits
-from squeeze.system.pipes import read_some, write_all
+from squeeze.system.pipes import read_some
+from squeeze.system.sparse import SparseSink
 
 
 def decompress(
@@ -71,7 +72,8 @@ def decompress_stream(
     missing: str = "zeros",
     limits: Limits | None = None,
 ) -> Totals:
-    """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
+    """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None. In a regular file
+    blocks of zeros become holes.
 
     `model` is where the language model lies that a file needs, if it is not found without, `adapter` its adapter,
     `device` what runs it (that of `compress_stream` may have been another), and `dictionary` the dictionary that the
@@ -114,7 +116,8 @@ class _Restoring:
     """One file on its way back."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO | None, resources: Resources, progress: Progress):
-        self._file, self._source, self._sink = source, cast(BinaryIO, _Counted(source)), sink
+        self._file, self._source = source, cast(BinaryIO, _Counted(source))
+        self._sink = None if sink is None else SparseSink(sink)
         self._given, self._limits, self._progress = resources, resources.limits, progress
         self._raw = 0  # bytes of all blocks whose headers were read
 
@@ -128,6 +131,8 @@ class _Restoring:
                 self._stream(settings, header.size)
         if not self._source.tell():
             raise FormatError("not a .sqz file: it is empty")
+        if self._sink is not None:
+            self._sink.finish()
         return Totals(self._raw, self._source.tell())
 
     def _next_header(self) -> Header | None:
@@ -168,7 +173,7 @@ class _Restoring:
             data = decode_block(Coded(block.kind, payload), block.raw_length, settings, self._progress)
         check_raw(data, block.checksum, short=True)
         if self._sink is not None:
-            write_all(self._sink, data.data)
+            self._sink.write(data.data)
 
     def _stream(self, settings: Settings, header_size: int) -> None:
         """Decode one stream after its header."""
@@ -186,7 +191,7 @@ class _Restoring:
         for data in ordered_map(decode, self._parts(settings, index), threads, lambda part: part.memory, fits):
             digest.update(data)
             if self._sink is not None:
-                write_all(self._sink, data)
+                self._sink.write(data)
         index.checksum = digest.intdigest()
         read_following_index(self._source, index)
 

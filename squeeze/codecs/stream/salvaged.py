@@ -1,16 +1,11 @@
 """Where what a salvage restores goes, and what stands there for what is missing: holes, zeros, or nothing."""
 
-import fcntl
-import io
-import os
-import stat
 from typing import BinaryIO
 
 from squeeze.codecs.stream.container import MAX_BLOCK
-from squeeze.codecs.varint import PIECE
 from squeeze.errors import LimitError, OptionError
 from squeeze.system.limits import Limits
-from squeeze.system.pipes import write_all
+from squeeze.system.sparse import SparseSink
 
 MISSING = ("zeros", "skip")
 _MOST_A_BYTE = 1 << 10  # missing bytes for each byte of the file, beyond those of one block
@@ -23,8 +18,7 @@ class Salvaged:
         """coded: bytes of the whole file. Raises OptionError where `missing` is none of MISSING."""
         if missing not in MISSING:
             raise OptionError(f"missing {missing!r} is unknown: choose from {', '.join(MISSING)}")
-        self._sink, self._limits, self._skips = sink, limits, missing == "skip"
-        self._sparse = sink is not None and _takes_holes(sink)
+        self._sink, self._limits, self._skips = sink and SparseSink(sink), limits, missing == "skip"
         self._coded, self._written, self._lost = coded, 0, 0
         self.place = 0
 
@@ -49,7 +43,7 @@ class Salvaged:
         self.place += len(piece)
         self._written += len(piece)
         if self._sink is not None:
-            write_all(self._sink, piece)
+            self._sink.write(piece)
 
     def miss(self, length: int) -> None:
         """Pass by bytes that are missing. Raises LimitError where they are far more than such a file may have held,
@@ -65,24 +59,11 @@ class Salvaged:
             )
         self.need(length)
         self._written += length
-        if self._sparse and self._sink:
-            self._sink.seek(length, io.SEEK_CUR)
-        elif self._sink is not None:
-            for start in range(0, length, PIECE):
-                write_all(self._sink, bytes(min(PIECE, length - start)))
+        if self._sink is not None:
+            self._sink.skip(length)
 
     def finish(self) -> int:
         """Make the last hole part of the file; bytes written, holes too."""
-        if self._sparse and self._sink:
-            self._sink.truncate()
+        if self._sink is not None:
+            self._sink.finish()
         return self._written
-
-
-def _takes_holes(sink: BinaryIO) -> bool:
-    """Whether it is a file that ends where the next byte goes, so that what is left out reads as zeros."""
-    try:
-        sink.flush()
-        state, flags = os.fstat(sink.fileno()), fcntl.fcntl(sink.fileno(), fcntl.F_GETFL)
-        return stat.S_ISREG(state.st_mode) and state.st_size <= sink.tell() and not flags & os.O_APPEND
-    except (OSError, ValueError, AttributeError):  # a pipe, or nothing of the system's
-        return False
