@@ -134,8 +134,9 @@ def compress(
 
 
 def _size_of(path: Path) -> int:
-    """As it was listed; 0 of what cannot be looked at, of which more is said when it is its turn."""
+    """As it was listed, without holes; 0 of what cannot be looked at, of which more is said when it is its turn."""
     try:
-        return (path.lstat() if remote(path) else path.stat()).st_size
+        status = path.lstat() if remote(path) else path.stat()
+        return status.st_size if status.st_blocks is None else min(status.st_size, 512 * status.st_blocks)
     except (OSError, SqueezeError):
         return 0

@@ -67,8 +67,8 @@ def _regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
         if i < len(starts) and not _changes(kinds, run, i):
             continue
         begin, end = starts[run], starts[i] if i < len(starts) else data.size
-        settled = _settle(data[begin:end], Counter(kinds[run:i]).most_common(1)[0][0])
-        parts = _cut(data[begin:end]) if is_packed(settled) else [(0, end - begin, settled)]
+        kind = Counter(kinds[run:i]).most_common(1)[0][0]
+        parts = _tried(data[begin:end]) if kind == "packed" else [(0, end - begin, _settle(data[begin:end], kind))]
         yield from ((begin + first, begin + last, content) for first, last, content in parts)
         run = i
 
@@ -80,10 +80,15 @@ def _filled(kinds: list[str]) -> list[str]:
     return [kind or next(filter(None, kinds), "other") for kind in kinds]
 
 
-def _cut(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
-    """Yield (start, end, content) that cover a packed region: headers, texts and directories in it are coded alone."""
-    done = 0
-    for begin, end in _loose(_entropies(data)):
+def _tried(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
+    """Yield (start, end, content) that cover a region that seems packed. Headers, texts and directories in one that is
+    so are coded alone."""
+    done, entropies = 0, _entropies(data)
+    settled = _settle(data, "packed", entropies)
+    if not is_packed(settled):
+        yield 0, data.size, settled
+        return
+    for begin, end in _loose(entropies):
         part = data[begin:end]
         content = _settle(part, _classify(part) or "other")
         if not is_packed(content):
@@ -113,8 +118,8 @@ def _entropies(data: np.ndarray) -> np.ndarray:
     found, log = [], np.log2(np.maximum(np.arange(_CHUNK + 1), 1)) * np.arange(_CHUNK + 1)
     for start in range(0, data.size, WINDOW):
         window = data[start : start + WINDOW]
-        chunk = np.arange(window.size) // _CHUNK
-        counts = np.bincount(256 * chunk + window, minlength=256 * (int(chunk[-1]) + 1)).reshape(-1, 256)
+        chunks = [window[begin : begin + _CHUNK] for begin in range(0, window.size, _CHUNK)]
+        counts = np.array([np.bincount(chunk, minlength=256) for chunk in chunks])
         sizes = counts.sum(1)
         found.append(np.log2(sizes) - log[counts].sum(1) / sizes)
     return np.concatenate(found)
@@ -166,15 +171,15 @@ def _is_x86(window: np.ndarray) -> bool:
     return near_calls > max(window.size / 400, 0.4 * int(np.count_nonzero(calls)))
 
 
-def _settle(data: np.ndarray, kind: str) -> Content:
-    """Return the content of a whole region, by the questions that need all of it."""
+def _settle(data: np.ndarray, kind: str, entropies: np.ndarray | None = None) -> Content:
+    """Return the content of a whole region, by the questions that need all of it. entropies: those of its chunks."""
     if kind == "packed":
         choice, saved = sampling.best(data, sampling.suspects(data))
         whole = data.size <= sampling.SAMPLE
         if saved > (0 if whole else _LEAST_SHARE * sampling.SAMPLE):
             return choice
-        promised = not whole and _saves(_entropies(data)) >= _LEAST_PROMISED * data.size
-        return choice if promised or _repeats(data) else _PACKED
+        promised = not whole and _saves(_entropies(data) if entropies is None else entropies) / data.size
+        return choice if promised >= _LEAST_PROMISED or _repeats(data) else _PACKED
     if kind == "other":
         if record := sampling.record_length(data):
             return Content("table", record)

@@ -18,7 +18,7 @@ class Salvaged:
         """coded: bytes of the whole file. Raises OptionError where `missing` is none of MISSING."""
         if missing not in MISSING:
             raise OptionError(f"missing {missing!r} is unknown: choose from {', '.join(MISSING)}")
-        self._sink, self._limits, self._skips = sink and SparseSink(sink), limits, missing == "skip"
+        self._sink, self._limits, self._skips = None if sink is None else SparseSink(sink), limits, missing == "skip"
         self._coded, self._written, self._lost = coded, 0, 0
         self.place = 0
 

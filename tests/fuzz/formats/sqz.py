@@ -72,7 +72,9 @@ class Sqz:
         if self.level == 8:
             odd = b"<|endoftext|> \xff\xfe caf\xc3\xa9 \0\r\n" * 3
             return [(text[:500], 260), (text[:300] + odd, 1 << 20)]
-        return [(text + noise + table, 400), (inputs.machine_code(80) + table, 1 << 20), (b"", 9), (noise[:9], 4)]
+        runs = text[:200] + bytes(3000) + b"\1\2\3" * 900 + noise[:90]
+        code = inputs.machine_code(80) + table
+        return [(text + noise + table, 400), (code, 1 << 20), (runs, 1 << 20), (b"", 9), (noise[:9], 4)]
 
     def _sample(self, raw: bytes, size: int) -> Sample:
         if self.model:
