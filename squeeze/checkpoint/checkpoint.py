@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,21 +21,21 @@ from safetensors.torch import save_file
 from torch import nn
 
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.architectures import EMBEDDING, HEAD
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.view import View
-from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, check_inside, read_index, weight_files
+from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, read_index, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.storage import local_path
 from squeeze.system.syncing import synced
 
-__all__ = ["Checkpoint", "Parts", "copy_other_files", "disk_told", "saved"]
+__all__ = ["Checkpoint", "Parts", "disk_told", "saved"]
 
 MAX_SHARD = 4 << 30  # bytes
 _LONGEST_NAME = 1000  # characters
 _FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _PIECE = 1 << 24
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)|inline_container|file write failed")
-_WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf", ".h5")
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,18 @@ class Checkpoint:
 
     def info(self, name: str) -> tensorfile.Tensor:
         return self.files[name].by_name[name]
+
+    @cached_property
+    def has_own_head(self) -> bool:
+        """Whether an output head is stored that is not the embedding. The weights decide, as in transformers, and not
+        what config.json says of tied ones."""
+        embedding, head = f"{EMBEDDING}.weight", f"{HEAD}.weight"
+        if head not in self.files or embedding not in self.files or self.config.get("tie_word_embeddings") is False:
+            return head in self.files
+        if self.info(embedding).shape != self.info(head).shape:
+            return True
+        loaded = self.load([embedding, head], strict=False)
+        return not torch.equal(loaded[embedding], loaded[head])
 
     def turns(self, module: str) -> int:
         """Inputs of a Hadamard's block by which the network turns what a module is given, as hadamard.turned has it;
@@ -237,12 +248,3 @@ def _payload(file: tensorfile.TensorFile) -> Iterator[bytes]:
         source.seek(len(file.header))
         while piece := source.read(_PIECE):
             yield piece
-
-
-def copy_other_files(source: Path, target: Path) -> None:
-    """Copy what a model's folder holds besides weights (tokenizer, generation settings, licence). Raises FormatError
-    where one of them is a link out of the folder."""
-    for path in sorted(source.iterdir()):
-        if path.is_file() and not path.name.endswith(_WEIGHT_FILES) and not path.name.startswith("."):
-            check_inside(source, path.name)
-            shutil.copyfile(path, target / path.name)

@@ -4,7 +4,7 @@ Only safetensors and JSON on this machine are read, and no code that lies in the
 checked before; whatever transformers raises all the same becomes one line.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -32,7 +32,6 @@ __all__ = [
     "load_config",
     "load_tokenizer",
     "quiet",
-    "transposed",
 ]
 
 SAFE = {"local_files_only": True, "trust_remote_code": False}
@@ -122,19 +121,31 @@ def check_decoder(config: Any, folder: Path) -> None:
 
 
 def dense_model(folder: Path | str) -> "nn.Module":
-    """The model of a folder, quantised or not, as it is with dense weights, without memory for them."""
+    """The model of a folder, quantised or not, as it is with dense weights, without memory for them: of the class that
+    `architectures` names in config.json, or else the causal language model."""
+    import torch
+
     config = load_config(folder)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     with explained(folder):
-        return empty_model(config)
+        kind = _class_of(config)
+        if kind is None:
+            return empty_model(config)
+        with torch.device("meta"):
+            model: nn.Module = kind._from_config(config)
+    return model
 
 
-def transposed(model: "nn.Module") -> Callable[[str], bool]:
-    """Of a model: whether a module's matrix is stored as [I, O], as GPT-2's are."""
-    names = {name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"}
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    return lambda module: module in names or prefix + module in names
+def _class_of(config: Any) -> Any:
+    """The class of transformers that wrote a folder, if its configuration names one for such a configuration."""
+    import transformers
+
+    name = next(iter(config.architectures or []), None)
+    kind = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
+    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
+        return None
+    return kind if kind.config_class is type(config) else None
 
 
 def check_size(model: "nn.Module", checkpoint: "Checkpoint", besides: int = 0) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 import squeeze
+from squeeze.checkpoint.other_files import left_out
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.system.limits import Limits
@@ -27,7 +28,11 @@ def densify(
     Example: squeeze densify my-model-24 my-model-dense
     """
     size = squeeze.densify(source, target, overwrite=force, base=base, limits=limits)
+    notes = left_out(source)
     if as_json:
-        click.echo(json.dumps({"command": "densify", "input": str(source), "output": str(target), "bytes": size}))
+        files = {"input": str(source), "output": str(target)}
+        click.echo(json.dumps({"command": "densify", **files, "bytes": size, "left_out": notes}))
     elif not quiet:
+        for line in notes:
+            echo(f"{source}: {line}", err=True)
         echo(f"{target}: {size} bytes of weights", err=True)

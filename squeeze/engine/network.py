@@ -15,6 +15,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import check_decoder, check_size, empty_model, explained, load_config
+from squeeze.checkpoint.renaming import renamed
 from squeeze.engine.calibration import Stop
 from squeeze.engine.experts import LEAVES, Experts, Fused, Layout, published
 from squeeze.engine.surroundings import surroundings
@@ -82,20 +83,14 @@ class Network:
 
     def _names(self) -> dict[str, list[tuple[str, int]]]:
         """For each parameter the tensors that it is made of, each with the place of its pattern in the conversion."""
-        from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-
-        transforms = get_model_conversion_mapping(self.model)
-        renamings = [entry for entry in transforms if isinstance(entry, WeightRenaming)]
-        converters = [entry for entry in transforms if isinstance(entry, WeightConverter)]
-        places = {pattern: i for entry in converters for i, pattern in enumerate(entry.source_patterns)}
-        state, prefix = self.model.state_dict(), self.model.base_model_prefix
         sources: dict[str, list[tuple[str, int]]] = {}
         self.converted: set[str] = set()
-        for name in self.checkpoint.files:
-            target, pattern = rename_source_key(name, renamings, converters, prefix, state)
-            self.converted |= {target} if pattern else set()
-            sources.setdefault(target, []).append((name, places.get(pattern, 0) if pattern else 0))
+        self.unclaimed: list[str] = []  # tensors that transformers leaves aside, such as layers that predict ahead
+        for name, place in renamed(self.model, self.checkpoint.files).items():
+            self.converted |= {place.target} if place.converter else set()
+            number = place.converter.source_patterns.index(place.pattern) if place.converter else 0
+            sources.setdefault(place.target, []).append((name, number))
+            self.unclaimed += [] if place.claimed else [name]
         self.sources = {target: parts[0][0] for target, parts in sources.items() if len(parts) == 1}
         return sources
 
@@ -342,7 +337,8 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
 
 
 def find_blocks(model: nn.Module) -> list[str]:
-    """The longest list of modules, of those that lie in no other, in the decoder."""
+    """The longest list of modules that lies in no other: of the decoder, where transformers tells it from parts that
+    see or hear, which may have more blocks."""
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     decoder = getattr(model, "get_decoder", lambda: model)()
     prefix = next((f"{name}." for name, module in model.named_modules() if name and module is decoder), "")

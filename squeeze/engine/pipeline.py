@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts
 from squeeze.checkpoint.guard import guarded
+from squeeze.checkpoint.other_files import copy_other_files
 from squeeze.engine.block import BlockJob, Done, calibrated_block, plain_block
 from squeeze.engine.calibration import spacing
 from squeeze.engine.method import Method
@@ -114,7 +115,8 @@ class Compression:
     checkpoint's name of a module, what the report says of it besides, or why it is left. bound: of a token's
     weight in the statistics, as calibration.InputStatistics has it. settings, notes: for the report.
     checkpoint: what is read in place of `source`, such as one that is rotated. workers: who gathers statistics of the
-    calibration's shards, and compresses matrices: the same bytes come of all that round as this process does.
+    calibration's shards, and compresses matrices: the same bytes come of all that round as this process does. check:
+    raises SqueezeError if a folder that is written would not load; called before it takes the target's name.
     """
 
     source: Path
@@ -135,6 +137,7 @@ class Compression:
     checkpoint: Checkpoint | None = None
     progress: Progress | None = None
     workers: Workers = field(default_factory=Here)
+    check: Callable[[Path], None] | None = None
 
     def run(self) -> Report:
         """Compress every matrix in the checkpoint's blocks. Raises SqueezeError for all that a user can mend; then
@@ -152,6 +155,8 @@ class Compression:
                 report.layers += layers
             report.left = job.left
             _finish(job, report, self.source, started)
+            if self.check:
+                self.check(work / folder.CONTENT)
             folder.move_into_place(work / folder.CONTENT, self.target, self.overwrite)
         return report
 
@@ -284,9 +289,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     for number, name in enumerate(rest):
         if not parts.done(f"rest.{number}"):
             parts.put(f"rest.{number}", network.checkpoint.load([name], strict=name in known))
-    for name, module in network.model.named_modules():
-        if is_linear(module) and not any(name.startswith(f"{block}.") for block in network.blocks):
-            job.left[name] = "outside the blocks"
+    job.left.update(_left_outside(network))
     content = job.work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
@@ -295,14 +298,38 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     report.raw_bytes = original.bytes_of(original.files)
     counted = network.checkpoint if original.config.get("quantization_config") else original
     report.parameters = sum(prod(counted.info(name).shape) for name in counted.files)
-    copy_other_files(source, content)
-    config = {**network.checkpoint.config, **job.writer.config(sorted(job.left))}
+    report.notes += copy_other_files(source, content)
+    config = {**network.checkpoint.config, **job.writer.config(_by_both_names(network, job.left))}
     if described := config.get("quantization_config"):
         config["quantization_config"] = guarded(described)
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     report.parts = _by_module(Checkpoint.open(content))
     report.seconds = round(time.perf_counter() - started, 3)
     report.write(content)
+
+
+def _left_outside(network: Network) -> dict[str, str]:
+    """Matrices that are no part of the blocks, or of the network, and why they stay."""
+    inside = tuple(f"{block}." for block in network.blocks)
+    left = {
+        name: "outside the blocks"
+        for name, module in network.model.named_modules()
+        if is_linear(module) and not name.startswith(inside)
+    }
+    files, parameters = network.checkpoint.files, dict(network.model.named_parameters(remove_duplicate=False))
+    known = {source for name, source in network.sources.items() if name in parameters}
+    for name in network.unclaimed:
+        module, _, leaf = name.rpartition(".")
+        if name in files and name not in known and leaf == "weight" and len(files[name].by_name[name].shape) > 1:
+            left.setdefault(module, "is not part of the network that transformers runs")
+    return left
+
+
+def _by_both_names(network: Network, left: Iterable[str]) -> list[str]:
+    """Modules by the names that the network and the checkpoint have for them."""
+    called = {network.stored_name(name): name for name, _ in network.model.named_modules()}
+    names = set(left)
+    return sorted({*names, *map(network.stored_name, names), *(called[name] for name in names if name in called)})
 
 
 def _by_module(checkpoint: Checkpoint) -> dict[str, int]:

@@ -21,12 +21,10 @@ from transformers.core_model_loading import (
     MergeModulelist,
     Transpose,
     WeightConverter,
-    WeightRenaming,
     WeightTransform,
-    dot_natural_key,
-    rename_source_key,
 )
 
+from squeeze.checkpoint.renaming import renamed
 from squeeze.errors import SqueezeError
 
 __all__ = ["Destination", "FromPayloads", "Payloads", "destinations"]
@@ -90,19 +88,11 @@ def destinations(
     model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]
 ) -> dict[str, Destination]:
     """By name in the model. conversions: those that transformers loads the model with."""
-    steps = deepcopy(list(conversions))  # they note what they matched
-    renamings = [step for step in steps if isinstance(step, WeightRenaming)]
-    converters = [step for step in steps if isinstance(step, WeightConverter)]
-    by_pattern = {pattern: step for step in converters for pattern in step.source_patterns}
-    prefix, state = getattr(model, "base_model_prefix", ""), model.state_dict()
     found: dict[str, Destination] = {}
-    for name in sorted(names, key=dot_natural_key):
-        target, pattern = rename_source_key(name, renamings, converters, prefix, state)
-        if target not in state and name in state:
-            target, pattern = rename_source_key(name, [], [], prefix, state)
-        if target in state:
-            destination = found.setdefault(target, Destination(by_pattern[pattern] if pattern else None))
-            destination.sources.setdefault(pattern or "", []).append(name)
+    for name, place in renamed(model, names, conversions).items():
+        if place.claimed:
+            destination = found.setdefault(place.target, Destination(place.converter))
+            destination.sources.setdefault(place.pattern or "", []).append(name)
     return found
 
 

@@ -7,7 +7,7 @@ packed besides load, too.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -27,12 +27,13 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.guard import guarded, unguarded
-from squeeze.checkpoint.safetensors import Tensor
+from squeeze.checkpoint.renaming import fit_of, model_modules, renamed
+from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named, expanded
 from squeeze.deltas.base import BaseWeights, is_transposed
 from squeeze.deltas.linear import DeltaLinear
 from squeeze.deltas.stored import DeltaForm
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, printable
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.fused_experts import converters
 from squeeze.integrations.load_options import current
@@ -97,6 +98,9 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     form: ClassVar[StoredForm]
     payloads: Payloads | None = None
     names: Sequence[str] = ()
+    folder: Path | None = None
+    stored: Mapping[str, Leaves]
+    placed: Mapping[str, str]
     base: BaseWeights | None = None  # of differences
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
@@ -111,20 +115,36 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         files = checkpoint_files or []
         if is_packed(files):
             self.payloads = Payloads(files, current(), self.base.base if self.base else None)
-        infos = self._infos(files)
-        self.names = list(infos)
-        stored = leaves_of(self.form, infos)
-        self._replace(model, stored)
+        self.open(model, self._infos(files), Path(files[0]).parent if files else None)
+
+    def open(self, model: nn.Module, infos: Mapping[str, Tensor | Record], folder: Path | None) -> None:
+        """Put layers of the form into a model. infos: of all tensors of the checkpoint, by their names."""
+        self.names, self.folder = list(infos), folder
+        self._replace(model, leaves_of(self.form, infos))
+
+    def conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
+        """Those of transformers, with what experts need that are stored one by one or in the form."""
+        missing = converters(model, self.names, weight_conversions)
+        return list(super().update_weight_conversions([*weight_conversions, *missing], model))  # type: ignore[no-untyped-call]
 
     def update_weight_conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
-        missing = converters(model, self.names, weight_conversions)
-        conversions = super().update_weight_conversions([*weight_conversions, *missing], model)  # type: ignore[no-untyped-call]
+        conversions = self.conversions(weight_conversions, model)
+        self._check_whole(model, conversions)
         if self.payloads:
             self.payloads.place(model, conversions)
-        return list(conversions)
+        return conversions
 
     def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
-        place_layers(self.form, model, stored)
+        self.placed, self.stored = place_layers(self.form, model, stored), stored
+
+    def _check_whole(self, model: nn.Module, conversions: Sequence[Any]) -> None:
+        """Raises FormatError if the model lacks a tensor, or has no place for what is stored in the form."""
+        fit = fit_of(model, renamed(model, self.names, conversions))
+        leaves = [f"{module}.{leaf}" for module, leaves in self.stored.items() for leaf in leaves]
+        if unclaimed := fit.unclaimed.intersection(leaves):
+            raise FormatError(f"{self.folder}: {type(model).__name__} has no place for {named(min(unclaimed))}")
+        if fit.missing:
+            raise FormatError(f"{self.folder}: the checkpoint has no tensor for {printable(repr(min(fit.missing)))}")
 
     def _infos(self, files: list[str]) -> Mapping[str, Tensor | Record]:
         if self.payloads:
@@ -160,24 +180,36 @@ def leaves_of(form: StoredForm, infos: Mapping[str, Tensor | Record]) -> Mapping
     return modules
 
 
-def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves]) -> set[str]:
-    """Put layers of the form into the places of linear ones. stored: tensors without values, by module. The modules
-    that have a place."""
-    placed = set()
-    for name, module in list(model.named_modules()):
-        source = _spelled(model, name, stored)
-        if source is not None and isinstance(module, (nn.Linear, Conv1D)):
-            leaves = stored[source]
-            weight, bias = module._parameters["weight"], module._parameters["bias"]
-            assert weight is not None
-            outputs, inputs = reversed(weight.shape) if isinstance(module, Conv1D) else weight.shape
-            if kind := form.float_type(leaves, weight):
-                leaves = {leaf: x.to(kind) if x.is_floating_point() else x for leaf, x in leaves.items()}
-            parent, _, leaf = name.rpartition(".")
-            layer = form.layer(name, (outputs, inputs), leaves, None if bias is None else bias.data)
-            setattr(model.get_submodule(parent), leaf, layer)
-            placed.add(source)
+def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves]) -> dict[str, str]:
+    """Put layers of the form into the places of linear ones.
+
+    stored: tensors without values, by the checkpoint's name of their module. Returns the model's names of the modules
+    that were replaced, by the checkpoint's names.
+    """
+    placed = {}
+    for source, name in model_modules(model, stored).items():
+        module, leaves = model.get_submodule(name), stored[source]
+        if not isinstance(module, (nn.Linear, Conv1D)):
+            continue
+        weight, bias = module._parameters["weight"], module._parameters["bias"]
+        assert weight is not None
+        outputs, inputs = reversed(weight.shape) if isinstance(module, Conv1D) else weight.shape
+        if kind := form.float_type(leaves, weight):
+            leaves = {leaf: x.to(kind) if x.is_floating_point() else x for leaf, x in leaves.items()}
+        layer = form.layer(source, (outputs, inputs), leaves, None if bias is None else bias.data)
+        model.set_submodule(name, layer)
+        placed[source] = name
+    _mark_filled(model, placed.values())
     return placed
+
+
+def _mark_filled(model: nn.Module, placed: Iterable[str]) -> None:
+    """Let transformers not initialise modules whose children were replaced: some want a weight of these (GPT-BigCode,
+    Mamba). Modules that have to compute buffers of their own are not marked."""
+    for path in {name.rpartition(".")[0] for name in placed}:
+        parent: Any = model.get_submodule(path)
+        if not parent._non_persistent_buffers_set:
+            parent._is_hf_initialized = True
 
 
 class DeltaLoader(Loader):
@@ -193,8 +225,8 @@ class DeltaLoader(Loader):
 
     def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
         super()._replace(model, stored)
-        layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, DeltaLinear)]
-        self.layers = {source: layer for name, layer in layers if (source := _spelled(model, name, stored)) is not None}
+        layers = {source: model.get_submodule(name) for source, name in self.placed.items()}
+        self.layers = {source: layer for source, layer in layers.items() if isinstance(layer, DeltaLinear)}
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         model = super()._process_model_after_weight_loading(model, **kwargs)
@@ -208,10 +240,10 @@ class DeltaLoader(Loader):
 
     def _unchanged(self, model: nn.Module, base: BaseWeights) -> Iterator[torch.Tensor]:
         """Let the other parameters that are the base's have its memory, which is given back."""
-        names = base.names
-        for name, parameter in list(model.named_parameters()):
-            source = _spelled(model, name, names)
-            if source is None or base.shape(source) != tuple(parameter.shape):
+        parameters = dict(model.named_parameters())
+        for source, place in renamed(model, base.names).items():
+            parameter = parameters.get(place.target)
+            if parameter is None or place.converter or base.shape(source) != tuple(parameter.shape):
                 continue
             shared = base.shared(source, parameter.dtype, parameter.device)
             if torch.equal(shared, parameter):
@@ -225,13 +257,6 @@ def _replace_parameter(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -
         for leaf, parameter in module._parameters.items():
             if parameter is old:
                 module._parameters[leaf] = new
-
-
-def _spelled(model: nn.Module, name: str, stored: Container[str]) -> str | None:
-    """The checkpoint's name of a module or tensor, if it is stored there."""
-    prefix = getattr(model, "base_model_prefix", "")
-    spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
-    return next((spelling for spelling in spellings if spelling in stored), None)
 
 
 def register() -> None:

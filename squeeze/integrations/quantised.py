@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, empty_model, load_config
+from squeeze.checkpoint.renaming import model_modules
 from squeeze.engine.experts import Experts, Layout, is_expert
 from squeeze.engine.rounding import round_inputs
 from squeeze.errors import FormatError, printable
@@ -48,10 +50,13 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     for fused in unmerged(empty, tensors):
         fused.restore(tensors)
     _check_whole(folder, empty, tensors)
-    model: nn.Module = type(empty).from_pretrained(  # type: ignore[attr-defined]
-        None, config=config, state_dict=tensors, dtype=kind, use_safetensors=True, **SAFE
+    loaded: Any = type(empty).from_pretrained(  # type: ignore[attr-defined]
+        None, config=config, state_dict=tensors, dtype=kind, use_safetensors=True, output_loading_info=True, **SAFE
     )
     del tensors
+    model: nn.Module = loaded[0]
+    if missing := loaded[1]["missing_keys"]:
+        raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(missing)))}")
     if any(form.describes(described) for form in FORMATS.values()):
         place(model, folder)
     return model.eval()
@@ -70,18 +75,14 @@ def place(model: nn.Module, folder: Path | str) -> None:
 
 def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
     """Put layers that hold codes into the places of linear ones."""
-    for name in checkpoint.modules:
-        parent, _, leaf = name.rpartition(".")
-        try:
-            module = model.get_submodule(name)
-        except AttributeError:  # merged into something else, and dense
-            continue
+    for name, place in model_modules(model, checkpoint.modules).items():  # others are merged, and dense
+        module = model.get_submodule(place)
         if type(module) is nn.Linear:
             weight, activations = checkpoint.weight(name), checkpoint.spec.of(name).activations
             layer = QuantLinear.of(weight, module.bias)
             if activations is not None:
                 round_inputs(layer, ACTIVATIONS[activations], weight.input_range)
-            setattr(model.get_submodule(parent), leaf, layer.to(module.weight.device))
+            model.set_submodule(place, layer.to(module.weight.device))
 
 
 def _place_experts(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:

@@ -23,7 +23,7 @@ from squeeze.integrations.mixtures import Mixture
 from squeeze.quant.formats.compressed_tensors import METHOD
 from squeeze.quant.formats.transforms import online
 
-__all__ = ["TurnedConfig", "TurnedLoader", "expand", "register"]
+__all__ = ["TurnedConfig", "TurnedLoader", "expand", "pack_zero_points", "register"]
 
 
 class TurnedConfig(CompressedTensorsConfig):
@@ -68,7 +68,7 @@ class TurnedLoader(CompressedTensorsHfQuantizer):
             return
         with redirect_stderr(StringIO()):  # bars of the package
             super()._process_model_before_weight_loading(model, **kwargs)  # type: ignore[no-untyped-call]
-        _pack_zero_points(model)
+        pack_zero_points(model)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         if self.mixture:
@@ -89,7 +89,7 @@ class TurnedLoader(CompressedTensorsHfQuantizer):
         return model
 
 
-def _pack_zero_points(model: nn.Module) -> None:
+def pack_zero_points(model: nn.Module) -> None:
     """Give matrices of packed integers room for zero points as the package stores them: int32 [ceil(O bits / 32), G],
     packed along the O outputs."""
     for module in model.modules():

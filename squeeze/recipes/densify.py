@@ -12,8 +12,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
-from squeeze.checkpoint.pretrained import dense_model, explained, transposed
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts
+from squeeze.checkpoint.other_files import copy_other_files
+from squeeze.checkpoint.pretrained import dense_model, explained
+from squeeze.checkpoint.renaming import model_modules, transposed
 from squeeze.checkpoint.stored import expanded
 from squeeze.deltas.base import BaseWeights
 from squeeze.deltas.stored import DeltaForm
@@ -83,6 +85,8 @@ def _densified(
     source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool, limits: Limits, base: Path | str | None
 ) -> int:
     """Write the dense folder; the bytes of its tensors. source: the folder that messages name."""
+    from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
+
     model = dense_model(checkpoint.folder)
     tensors = _tensors(checkpoint, source, model, limits, base)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
@@ -100,6 +104,7 @@ def _densified(
         copy_other_files(checkpoint.folder, content)
         (content / REPORT).unlink(missing_ok=True)
         (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        check_opens(content, checkpoint, target)
         folder.move_into_place(content, target, overwrite)
     return size
 
@@ -114,7 +119,7 @@ def _tensors(
         return {name: partial(_loaded, checkpoint, name) for name in checkpoint.files}
     with explained(source):
         stored = open_stored(checkpoint, base)
-    turned, shapes = transposed(model), _shapes(model)
+    turned, shapes = transposed(model, stored.modules), _shapes(model, stored.modules)
     replaced = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}
     tensors: dict[str, Load] = {
         name: partial(_loaded, checkpoint, name) for name in checkpoint.files if name not in replaced
@@ -123,24 +128,25 @@ def _tensors(
     def weight(module: str) -> torch.Tensor:
         leaves = checkpoint.load((f"{module}.{leaf}" for leaf in stored.modules[module]), strict=False)
         found = stored.weight(module, leaves)
-        if found.shape != (wanted := shapes(module) or found.shape):
+        if found.shape != (wanted := shapes.get(module, found.shape)):
             raise FormatError(f"{module}: a matrix {list(found.shape)} is stored, and the model has {list(wanted)}")
         dense = expanded(module, found, stored.dtype, limits)
-        return dense.T if turned(module) else dense
+        return dense.T if module in turned else dense
 
     return tensors | {f"{module}.weight": partial(weight, module) for module in stored.modules}
 
 
-def _shapes(model: nn.Module) -> Callable[[str], tuple[int, ...] | None]:
-    """By a module's name the shape (O, I) of its matrix; None of what is called otherwise in the model."""
+def _shapes(model: nn.Module, modules: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The shape (O, I) of the matrices of a checkpoint's modules that the model has, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
-    turned, prefix = transposed(model), f"{getattr(model, 'base_model_prefix', '')}."
     for path, module in model.named_modules():
         if layout := Layout.of(module):
             shapes |= layout.shapes(path, module)
-        elif isinstance(weight := getattr(module, "weight", None), nn.Parameter):
-            shapes[path] = tuple(reversed(weight.shape)) if turned(path) else tuple(weight.shape)
-    return lambda module: shapes.get(module, shapes.get(prefix + module))
+    turned = transposed(model, modules)
+    for source, name in model_modules(model, modules).items():
+        shape = tuple(model.get_submodule(name).get_parameter("weight").shape)
+        shapes[source] = tuple(reversed(shape)) if source in turned else shape
+    return shapes
 
 
 def _loaded(checkpoint: Checkpoint, name: str) -> torch.Tensor:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pretrained import dense_model
+from squeeze.checkpoint.renaming import model_modules
+from squeeze.engine.experts import is_expert
 from squeeze.engine.network import Network, weight_of
 from squeeze.engine.pipeline import plan
 from squeeze.errors import FormatError
@@ -19,18 +22,21 @@ from squeeze.recipes.writing import DENSE, grid_of
 
 __all__ = ["Fitted", "fitted", "fitting", "scaled_as"]
 
+_WANTED = "transformers wants its dense weight while it loads a folder: the format squeeze holds it"
 _SIZES = (128, 64, 32, -1)  # of groups; -1: one scale a row
 
 
 @dataclass(frozen=True)
 class Fitted:
     """method: of most matrices; all: of each, by the checkpoint's names; left: matrices that cannot be stored, as the
-    network names them; told: by the checkpoint's names, what was done otherwise than asked, or why nothing was."""
+    network names them; told: by the checkpoint's names, what was done otherwise than asked, or why nothing was. names:
+    what transformers calls matrices that it renames, by the checkpoint's names."""
 
     method: GridMethod
     all: Mapping[str, GridMethod]
     left: tuple[str, ...]
     told: Mapping[str, str]
+    names: Mapping[str, str]
 
     @property
     def others(self) -> dict[str, GridMethod]:
@@ -47,9 +53,11 @@ def fitted(
     found: dict[str, GridMethod] = {}
     wrong: dict[str, str] = {}
     shapes: dict[str, tuple[int, int]] = {}
+    names: dict[str, str] = {}
     left = []
     for name in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
         stored, module = network.stored_name(name), network.module(name)
+        names[stored] = name
         outputs, inputs = weight_of(module).shape
         shapes[stored] = outputs, inputs
         _check_turned(stored, module, format)
@@ -60,6 +68,10 @@ def fitted(
             left.append(name)
         else:
             found[stored] = serving
+    for stored in _unopened(checkpoint, found, format):
+        wrong[stored] = _WANTED
+        left.append(names[stored])
+        del found[stored]
     if left and not found:
         raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(wrong.values()))}")
     alone = isinstance(method, GridMethod) and format in FORMATS and FORMATS[format].alone(grid_of(method))
@@ -68,7 +80,29 @@ def fitted(
         found = dict.fromkeys(found, _alike(method, format, [shapes[name] for name in found]))
         wrong = {name: wrong.get(name, "all are to have the same") for name in shapes}
     told = {name: f"{_groups(found[name])}, as {fault}" if name in found else fault for name, fault in wrong.items()}
-    return Fitted(_most(method, found, methods), found, tuple(left), told)
+    return Fitted(_most(method, found, methods), found, tuple(left), told, _renamed(checkpoint, names))
+
+
+def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, str]:
+    """What the class that a folder is loaded as calls matrices, where that is not the checkpoint's name. names: what
+    the network calls them."""
+    if all(stored == name or is_expert(stored) for stored, name in names.items()):
+        return {}
+    found = model_modules(dense_model(checkpoint.folder), names)
+    return {stored: name for stored, name in found.items() if stored != name}
+
+
+def _unopened(checkpoint: Checkpoint, methods: Mapping[str, GridMethod], format: str) -> set[str]:
+    """The matrices that transformers cannot load from a format, as it wants a dense weight of them meanwhile."""
+    if format not in FORMATS:
+        return set()
+    grids = {name: grid_of(one) for name, one in methods.items() if isinstance(one, GridMethod)}
+    lost = [name for name, grid in grids.items() if not FORMATS[format].keeps_weight(grid)]
+    if not lost:
+        return set()
+    from squeeze.integrations.opening import unopened
+
+    return unopened(checkpoint.folder, lost)
 
 
 def _check_turned(name: str, module: nn.Module, format: str) -> None:

@@ -5,6 +5,7 @@ A tensor is in memory at a time.
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -55,8 +56,17 @@ def import_gguf(
         size = _write_weights(model, work, content, progress or (lambda count: None))
         for name, document in written.items():
             (content / name).write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        _check_opens(content, target)
         folder.move_into_place(content, target, overwrite)
     return size
+
+
+def _check_opens(written: Path, target: Path) -> None:
+    """Raises ModelError if transformers, where it is installed, would not load the folder."""
+    if find_spec("transformers"):
+        from squeeze.integrations.opening import check_opens
+
+        check_opens(written, target=target)
 
 
 def _write_weights(model: GgufModel, work: Path, target: Path, progress: Callable[[int], None]) -> int:

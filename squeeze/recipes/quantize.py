@@ -104,7 +104,7 @@ def quantize(
         mix = by_budget(run, checkpoint, chosen, settings, tokens)
         fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
         run, told = mix.applied(run, fit.left), {**told, **fit.told}
-    writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns)
+    writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns, fit.names)
     writer = describing(writer, _running(checkpoint, settings))
     if settings.kv_scheme and tokens is not None:
         checkpoint = scaled_cache(checkpoint, tokens, device)
@@ -149,7 +149,7 @@ def _gguf(
         checkpoint = _prepared(run, settings, checkpoint, tokens, serving)
         given = tokens if chosen.needs_hessian else None
         how = (checkpoint, chosen, target.writer, described, given)
-        report = run.compress(*how, methods=target.methods, told=target.told)
+        report = run.compress(*how, methods=target.methods, told=target.told, notes=target.export.notes)
     return target.finish(report, folder, overwrite)
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,7 +21,7 @@ from squeeze.options import Asked, Operation, of
 from squeeze.options.operation import fill
 from squeeze.packing import folder
 from squeeze.quant.sources import floats
-from squeeze.recipes.options import Common
+from squeeze.recipes.options import GGUF, Common
 from squeeze.recipes.tokens import calibration_name, calibration_tokens
 from squeeze.recipes.train.distil import is_trained
 from squeeze.system.work import forget, other_settings
@@ -127,6 +127,7 @@ class Run:
             checkpoint=checkpoint,
             progress=self.progress,
             workers=self.workers,
+            check=None if writer.name == GGUF else partial(_check_opens, checkpoint, self.out),
         ).run()
 
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
@@ -147,6 +148,12 @@ class Run:
         forget(self.out, WORK)
         report.target = str(self.out)
         return report
+
+
+def _check_opens(checkpoint: Checkpoint, out: Path, written: Path) -> None:
+    from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
+
+    check_opens(written, checkpoint, out)
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:

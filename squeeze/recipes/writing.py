@@ -34,9 +34,11 @@ def make_writer(
     methods: Mapping[str, GridMethod],
     checkpoint: Checkpoint,
     patterns: Patterns = (),
+    names: Mapping[str, str] | None = None,
 ) -> Writer:
-    """A writer of one of the formats. methods: others than most, by module; patterns: by regular expression. Raises
-    FormatError where it is unknown or cannot hold what the methods make."""
+    """A writer of one of the formats. methods: others than most, by module; patterns: by regular expression; names:
+    what transformers calls modules that it renames. Raises FormatError where the format is unknown or cannot hold what
+    the methods make."""
     dtype, rounds = checkpoint.float_type(), any(one.activations for one in (method, *methods.values()))
     if rounds and name != SERVED:
         raise FormatError(f"the format {name} does not say how activations are rounded: use {SERVED}")
@@ -61,9 +63,23 @@ def make_writer(
         return chosen.tensors(module, tensor, dtype, spec.of(module))
 
     def config(ignored: list[str]) -> dict[str, Any]:
-        return {"quantization_config": chosen.config(replace(spec, ignored=tuple(ignored)))}
+        return {
+            "quantization_config": chosen.config(_by_both_names(replace(spec, ignored=tuple(ignored)), names or {}))
+        }
 
     return Writer(name, tensors, config, measured=rounds or spec.codebook == "fp8")
+
+
+def _by_both_names(spec: QuantizationSpec, names: Mapping[str, str]) -> QuantizationSpec:
+    """The description with a pattern in the place of each module that transformers renames: the checkpoint's readers
+    look for one name, those of a model for the other."""
+    modules = {name: grid for name, grid in spec.modules.items() if name not in names}
+    both = tuple(
+        (f"(?:{re.escape(name)}|{re.escape(names[name])})$", grid)
+        for name, grid in spec.modules.items()
+        if name in names
+    )
+    return replace(spec, modules=modules, patterns=(*both, *spec.patterns))
 
 
 def check_format(settings: Quantizing) -> None:

@@ -7,7 +7,8 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from squeeze.checkpoint.checkpoint import Checkpoint, copy_other_files
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.other_files import copy_other_files
 from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, weight_files
 from squeeze.cli import main
 from squeeze.errors import FormatError, ModelError
@@ -65,6 +66,8 @@ def test_links_out_of_the_folder(folder):
         Checkpoint.open(folder)
     with pytest.raises(ModelError, match="is a link out of the folder"):
         load(folder)
+    (folder / "a.safetensors").unlink()
+    (folder.parent / "outside.safetensors").rename(folder / "a.safetensors")
     (folder.parent / "secret").write_text("secret")
     (folder / "notes.txt").symlink_to(folder.parent / "secret")
     (folder.parent / "out").mkdir()

@@ -15,6 +15,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**GATED, "sliding_window": 8}),
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 300, "n_positions": 64}),
     "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 64}),
+    "falcon": ("FalconConfig", SIZES),
+    "gpt_bigcode": ("GPTBigCodeConfig", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 300}),
+    "mamba": ("MambaConfig", {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 8, "vocab_size": 300}),
     "mixtral": ("MixtralConfig", {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2}),
 }
 
@@ -32,6 +35,42 @@ def save(kind: str, folder: Path) -> Path:
         elif "norm" in key:
             parameter.data += torch.rand(parameter.shape)
     model.save_pretrained(folder, max_shard_size="60KB")
+    return folder
+
+
+def save_seeing(folder: Path) -> Path:
+    """A Gemma 3 that sees, whose tensors transformers calls otherwise than its checkpoints do."""
+    import transformers
+
+    text = {**GATED, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    config = transformers.Gemma3Config(
+        text_config=transformers.Gemma3TextConfig(**text),
+        vision_config=transformers.SiglipVisionConfig(**vision, image_size=16, patch_size=8),
+        **{"mm_tokens_per_image": 4, "image_token_index": 290, "boi_token_index": 291, "eoi_token_index": 292},
+    )
+    torch.manual_seed(4)
+    model = transformers.Gemma3ForConditionalGeneration(config).to(torch.bfloat16)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data *= 4
+    model.save_pretrained(folder)
+    return folder
+
+
+def save_hearing(folder: Path) -> Path:
+    """A Whisper, whose encoder is no part of the decoder that is compressed."""
+    import transformers
+
+    sizes = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 2, "vocab_size": 300, "num_mel_bins": 8}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"), 1)
+    config = transformers.WhisperConfig(
+        **{**sizes, **heads, **tokens, "max_source_positions": 20, "max_target_positions": 40},
+        **{"suppress_tokens": None, "begin_suppress_tokens": None},
+    )
+    torch.manual_seed(4)
+    transformers.WhisperForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 

@@ -64,6 +64,10 @@ class AWQFormat:
         """There is one description for all."""
         return True
 
+    def keeps_weight(self, grid: Grid) -> bool:
+        """As Format.keeps_weight."""
+        return False
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:

@@ -58,6 +58,10 @@ class BitsAndBytesFormat:
         """There is one grid."""
         return False
 
+    def keeps_weight(self, grid: Grid) -> bool:
+        """As Format.keeps_weight."""
+        return True
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:

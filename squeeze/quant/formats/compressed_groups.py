@@ -6,11 +6,12 @@ from typing import Any
 from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.spec import Grid
 
-__all__ = ["KINDS", "PACKED", "grid_of", "group", "kind_of"]
+__all__ = ["KINDS", "PACKED", "WITH_WEIGHT", "grid_of", "group", "kind_of"]
 
 PACKED, INTEGERS, FLOATS, NAIVE = "pack-quantized", "int-quantized", "float-quantized", "naive-quantized"
 NVFP4, MXFP4 = "nvfp4-pack-quantized", "mxfp4-pack-quantized"
 KINDS = (PACKED, INTEGERS, FLOATS, NAIVE, NVFP4, MXFP4)
+WITH_WEIGHT = (INTEGERS, FLOATS, NAIVE)  # codes in a tensor of the name `weight`
 
 _DYNAMIC = {"symmetric": True, "dynamic": True}
 _ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {

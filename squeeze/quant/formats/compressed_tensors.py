@@ -15,7 +15,7 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
 from squeeze.quant.activations import ACTIVATIONS, ActivationGrid
 from squeeze.quant.formats.common import expect, only_fitting, split_groups, take, understood
-from squeeze.quant.formats.compressed_groups import KINDS, grid_of, group, kind_of
+from squeeze.quant.formats.compressed_groups import KINDS, WITH_WEIGHT, grid_of, group, kind_of
 from squeeze.quant.formats.compressed_layouts import weight_from, weight_tensors
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
@@ -53,6 +53,10 @@ class CompressedTensorsFormat:
     def alone(self, grid: Grid) -> bool:
         """Transformers 5 loads integers with zero points by way of floats, and takes one group for all."""
         return grid.codebook is None and not grid.symmetric
+
+    def keeps_weight(self, grid: Grid) -> bool:
+        """As Format.keeps_weight."""
+        return kind_of(grid) in WITH_WEIGHT
 
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None

@@ -76,6 +76,10 @@ class GPTQFormat:
         """As Format.alone."""
         return False
 
+    def keeps_weight(self, grid: Grid) -> bool:
+        """As Format.keeps_weight."""
+        return False
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:

@@ -51,6 +51,10 @@ class SqueezeFormat:
         """Ours does not."""
         return False
 
+    def keeps_weight(self, grid: Grid) -> bool:
+        """As Format.keeps_weight."""
+        return True
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:

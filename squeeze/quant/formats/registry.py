@@ -48,6 +48,10 @@ class Format(Protocol):
     def alone(self, grid: Grid) -> bool:
         """Whether clients load a grid only where all weights of a folder are on it."""
 
+    def keeps_weight(self, grid: Grid) -> bool:
+        """Return whether a module on a grid loads as transformers' own modules do: with a tensor `weight`, or by our
+        loader, which needs none."""
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:

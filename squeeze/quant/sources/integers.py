@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from squeeze.checkpoint.pretrained import dense_model, transposed
+from squeeze.checkpoint.pretrained import dense_model
+from squeeze.checkpoint.renaming import transposed
 from squeeze.quant.formats.registry import Format, format_of
 from squeeze.quant.formats.spec import QuantizationSpec
 from squeeze.quant.sources.source import Source
@@ -20,12 +21,12 @@ def integers(source: Source, described: Mapping[str, Any]) -> None:
     spec, leaves = form.spec(described), modules_of(source, form)
     small = {name for names in leaves.values() for name in names if name.endswith(".grid")}
     said = source.checkpoint.load(small, strict=False)
-    turned = transposed(dense_model(source.checkpoint.folder)) if form.transposed else lambda module: False
+    turned = transposed(dense_model(source.checkpoint.folder), leaves) if form.transposed else set()
     for module, names in leaves.items():
         shape = next((tuple(said[name].flatten()[:2].tolist()) for name in names if name in said), None)
         sizes = shape or _gptq_shape(source, module, spec)
-        reading = partial(read, form, spec, module, turned(module))
-        source.put(f"{module}.weight", reversed(sizes) if turned(module) else sizes, names, reading)
+        reading = partial(read, form, spec, module, module in turned)
+        source.put(f"{module}.weight", reversed(sizes) if module in turned else sizes, names, reading)
 
 
 def modules_of(source: Source, form: Format) -> dict[str, list[str]]:

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.architectures import EMBEDDING, HEAD, LAST_NORM, architecture_of
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts
+from squeeze.checkpoint.other_files import copy_other_files
 from squeeze.engine.forward import forward
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress
@@ -130,6 +131,8 @@ def slicegpt(
     One block is in memory, with 8 H^2 bytes for each of its norms; those of the others lie in files. Raises
     ModelError for architectures without RMSNorm, SqueezeError where `keep` leaves no width.
     """
+    from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
+
     started, source, target = time.perf_counter(), Path(source), Path(target)
     checkpoint = floats(Checkpoint.open(source))
     folder.check_target(source, target, overwrite)
@@ -154,9 +157,10 @@ def slicegpt(
         report.stored_bytes = parts.join(names, content)
         report.raw_bytes = checkpoint.bytes_of(checkpoint.files)
         report.parameters = sum(prod(checkpoint.info(name).shape) for name in checkpoint.files)
-        _write_rest(source, content, checkpoint, width)
+        report.notes += _write_rest(source, content, checkpoint, width)
         report.seconds = round(time.perf_counter() - started, 3)
         report.write(content)
+        check_opens(content, checkpoint, target)
         folder.move_into_place(content, target, overwrite)
     return report
 
@@ -233,11 +237,13 @@ def _lost(name: str, tensor: torch.Tensor, stream: Stream, directions: torch.Ten
     return float(((change @ moments) * change).sum() / ((behind @ moments) * behind).sum())
 
 
-def _write_rest(source: Path, content: Path, checkpoint: Checkpoint, width: int) -> None:
+def _write_rest(source: Path, content: Path, checkpoint: Checkpoint, width: int) -> tuple[str, ...]:
+    """Write all but the weights; what was left out is returned."""
     config = dict(checkpoint.config)
     hidden = int(config["hidden_size"])
     config["head_dim"] = int(config.get("head_dim") or hidden // int(config["num_attention_heads"]))
     config["rms_norm_eps"] = float(config.get("rms_norm_eps", 1e-6)) * hidden / width
     config |= {"hidden_size": width, "tie_word_embeddings": False}
-    copy_other_files(source, content)
+    notes = copy_other_files(source, content)
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return notes

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts
+from squeeze.checkpoint.other_files import copy_other_files
 from squeeze.engine.network import find_blocks
 from squeeze.engine.pipeline import Progress
 from squeeze.errors import OptionError

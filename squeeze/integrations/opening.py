@@ -1,0 +1,181 @@
+"""Open a folder that was just written as its loader will, on the meta device: before it takes its name.
+
+Only headers are read. Every stored tensor must have a place in the model, every tensor of the model must be stored, and
+transformers must not want a weight of a module whose weight is stored otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pretrained import dense_model, explained, quiet
+from squeeze.checkpoint.renaming import Fit, Renamed, fit_of, model_modules, renamed
+from squeeze.checkpoint.safetensors import named
+from squeeze.engine.experts import is_expert
+from squeeze.errors import ModelError, SqueezeError, printable
+from squeeze.integrations.forms import FORMS
+from squeeze.packing.folder import CONVERTED
+from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
+from squeeze.quant.sources import floats
+
+__all__ = ["check_opens", "unopened"]
+
+
+def check_opens(written: Path, source: Checkpoint | None = None, target: Path | None = None) -> None:
+    """Raises ModelError if the loader of a folder would not take it whole.
+
+    Args:
+        written: the folder.
+        source: the checkpoint that it was made of: what it lacked or had in excess, the folder may, too.
+        target: the folder's name in the error.
+    """
+    folder, checkpoint = target or written, Checkpoint.open(written)
+    quiet()
+    known = _faults_of(source) if source else Fit(frozenset(), frozenset())
+    try:
+        with explained("transformers"):
+            model = dense_model(written)
+            places = _opened(model, checkpoint)
+            fit = fit_of(model, places)
+    except SqueezeError as error:
+        raise ModelError(f"{folder}: would not load: {error}; nothing was written") from None
+    if unclaimed := sorted(fit.unclaimed - known.unclaimed):
+        raise _unloadable(folder, f"{type(model).__name__} has no place for", unclaimed)
+    if missing := sorted(fit.missing - known.missing):
+        raise _unloadable(folder, f"{type(model).__name__} finds nothing for", missing)
+    infos = {name: checkpoint.info(name).shape for name in checkpoint.files}
+    state = model.state_dict()
+    for name, place in places.items():
+        if name in infos and place.claimed and not place.converter and infos[name] != tuple(state[place.target].shape):
+            shapes = f"{list(infos[name])}, and {type(model).__name__} has {list(state[place.target].shape)}"
+            raise ModelError(f"{folder}: would not load: {named(name)} has shape {shapes}; nothing was written")
+    if wanted := wanted_weights(model):
+        raise _unloadable(folder, "transformers wants a dense weight of", sorted(wanted))
+
+
+def unopened(folder: Path, modules: Iterable[str]) -> set[str]:
+    """Return which of a checkpoint's modules cannot be loaded without a dense weight: transformers asks for it while it
+    fills a model."""
+    model, modules = dense_model(folder), list(modules)
+    found = model_modules(model, modules)
+    for name in found.values():
+        del model.get_submodule(name)._parameters["weight"]
+    with explained(folder):
+        wanted = wanted_weights(model)
+    return {source for source, name in found.items() if name in wanted}
+
+
+def wanted_weights(model: nn.Module) -> set[str]:
+    """Return the modules without a weight of which `_init_weights`, which transformers runs on all modules after it has
+    loaded a checkpoint, wants one. Their weights are put back on the meta device."""
+    names = {module: name for name, module in model.named_modules()}
+    wanted: set[str] = set()
+    for module, owner in _owned(model, model):
+        while not getattr(module, "_is_hf_initialized", False):
+            try:
+                owner._init_weights(module)
+            except AttributeError as error:
+                lacking = error.obj
+                if not isinstance(lacking, nn.Linear) or error.name != "weight" or lacking not in names:
+                    break  # not about a weight
+                lacking.weight = nn.Parameter(torch.empty(lacking.out_features, lacking.in_features, device="meta"))
+                wanted.add(names[lacking])
+                continue
+            except Exception:  # values decide, and there are none on the meta device
+                break
+            break
+    return wanted
+
+
+def _owned(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
+    """Modules from the leaves up, each with the model of transformers that initialises it."""
+    for child in module.children():
+        yield from _owned(child, child if hasattr(child, "_init_weights") else owner)
+    yield module, owner
+
+
+def _faults_of(source: Checkpoint) -> Fit:
+    """How a source fits its own model. Of one that does not open, no tensor that is kept is anybody's fault."""
+    try:
+        model = dense_model(source.folder)
+        return fit_of(model, _opened(model, source))
+    except (SqueezeError, ValueError, LookupError, TypeError, AttributeError):
+        return Fit(frozenset(source.files), frozenset())
+
+
+def _opened(model: nn.Module, checkpoint: Checkpoint) -> dict[str, Renamed]:
+    """Where the tensors of a checkpoint go in a model, which gets the modules that its loader gives it."""
+    from squeeze.integrations.fused_experts import converters
+
+    described = checkpoint.config.get("quantization_config") or {}
+    method = str(described.get("quant_method", ""))
+    names: Iterable[str] = checkpoint.files
+    if method in FORMS:
+        return _opened_by_us(model, checkpoint, described)
+    if method == COMPRESSED and find_spec("compressed_tensors") and not _has_experts(names):
+        return renamed(model, names, _placed_by_package(model, described))
+    if method and method not in CONVERTED:
+        names = floats(checkpoint).files
+    conversions = _conversions(model)
+    return renamed(model, names, [*conversions, *converters(model, names, conversions)])
+
+
+def _opened_by_us(model: nn.Module, checkpoint: Checkpoint, described: Mapping[str, Any]) -> dict[str, Renamed]:
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+
+    from squeeze.integrations import loading
+
+    loading.register()
+    loader: Any = AUTO_QUANTIZER_MAPPING[str(described["quant_method"])]
+    loader = loader(loading.AutoQuantizationConfig.from_dict(dict(described)), pre_quantized=True)
+    loader.open(model, {name: checkpoint.info(name) for name in checkpoint.files}, checkpoint.folder)
+    return renamed(model, checkpoint.files, loader.conversions(_conversions(model), model))
+
+
+def _placed_by_package(model: nn.Module, described: Mapping[str, Any]) -> list[Any]:
+    """The conversions of transformers' own loader of compressed-tensors, which has put its modules into the model."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
+    from transformers.utils.quantization_config import CompressedTensorsConfig
+
+    from squeeze.integrations.turned import pack_zero_points
+
+    config: Any = CompressedTensorsConfig.from_dict(dict(described))
+    loader = CompressedTensorsHfQuantizer(config, pre_quantized=True)
+    loader.validate_environment()
+    with _silent():
+        loader.preprocess_model(model=model, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
+    pack_zero_points(model)
+    return list(get_model_conversion_mapping(model, hf_quantizer=loader))  # type: ignore[arg-type]
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the package's bars."""
+    with redirect_stderr(StringIO()):
+        yield
+
+
+def _conversions(model: nn.Module) -> list[Any]:
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    return list(get_model_conversion_mapping(model))  # type: ignore[arg-type]
+
+
+def _has_experts(names: Iterable[str]) -> bool:
+    return any(is_expert(name) and name.endswith(".weight_scale") for name in names)
+
+
+def _unloadable(folder: Path, fault: str, names: list[str]) -> ModelError:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    which = ", ".join(printable(repr(name)) for name in names[:2]) + more
+    return ModelError(f"{folder}: would not load: {fault} {which}; nothing was written")
