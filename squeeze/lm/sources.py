@@ -47,6 +47,7 @@ INNER = {
     "down": ("mlp.down_proj.weight", "ffn_down.weight"),
 }
 LAYER_PARTS = tuple(INNER)
+_ROWS = 4096  # of a tensor that are compared at once
 # What reading a damaged file may raise, besides ModelError; NotImplementedError is how gguf refuses a type.
 DAMAGE = (
     ValueError,
@@ -152,12 +153,20 @@ def _open_folder(path: Path) -> Source:
                 by_key[key] = Tensor(shape, partial(file.float_rows, key))
     check_layers(values, len(by_key))
     tensors = _renamed(name, 0, by_key)
-    if values.get("tie_word_embeddings"):
-        tensors.pop("head", None)
+    if values.get("tie_word_embeddings") and "head" in tensors and _alike(tensors["head"], tensors.get("embedding")):
+        del tensors["head"]
     rows = _rows(name, tensors)
     tokenizer = (path / "tokenizer.json").read_text("utf-8")
     parse_object(tokenizer)
     return Source(name, config.from_folder(name, values, rows), tensors, tokenizer, interleaved=False)
+
+
+def _alike(one: Tensor, other: Tensor | None) -> bool:
+    """Whether two tensors have the same values."""
+    if other is None or one.shape != other.shape:
+        return False
+    starts = range(0, one.shape[0], _ROWS)
+    return all(np.array_equal(one.rows(i, i + _ROWS), other.rows(i, i + _ROWS)) for i in starts)
 
 
 def gguf_file(path: Path) -> GgufFile:
@@ -210,6 +219,7 @@ def check_whole(source: Source, parts: Mapping[str, tuple[int, ...]] | None = No
 
 
 _OPTIONAL = ("query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm")
+_OPTIONAL += ("gate_bias", "up_bias", "down_bias")
 
 
 def shapes_of(settings: Config) -> dict[str, tuple[int, ...]]:

@@ -20,7 +20,8 @@ import torch
 from squeeze.checkpoint.architectures import HEAD
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import taken_apart
-from squeeze.errors import ModelError, OptionError, printable
+from squeeze.errors import ModelError, OptionError, SqueezeError, printable
+from squeeze.integrations.gguf import GgufModel, description
 from squeeze.quant.blocks import BlockTensor, grid_of, outer_type, type_of
 from squeeze.quant.rtn import RTN
 from squeeze.recipes.gguf_metadata import Metadata
@@ -62,6 +63,11 @@ class Export:
     def of(cls, checkpoint: Checkpoint) -> "Export":
         """Raises ModelError for what llama.cpp has no words for, FormatError where something is missing."""
         export = cls(taken_apart(checkpoint), Metadata.of(checkpoint), {})
+        if export.metadata.family.tied and checkpoint.has_own_head:
+            raise ModelError(
+                f"{checkpoint.folder}: cannot be written as GGUF: its output head is not its embedding, and llama.cpp "
+                f"takes the embedding as the head of {checkpoint.config['model_type']} models"
+            )
         assert export.named
         return export
 
@@ -88,7 +94,7 @@ class Export:
         names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
         found: dict[str, dict[int, str]] = {}
         for source in self.checkpoint.files:
-            if source.endswith(_LEFT_OUT) or (config.get("tie_word_embeddings") and source == f"{HEAD}.weight"):
+            if source.endswith(_LEFT_OUT) or (source == f"{HEAD}.weight" and not self.checkpoint.has_own_head):
                 continue
             expert, whole = _EXPERT.search(source), _EXPERT.sub(".experts.", source)
             name = names.get_name(whole.rpartition(".")[0])
@@ -96,6 +102,15 @@ class Export:
                 raise ModelError(f"{self.checkpoint.folder}: GGUF has no name for the tensor {printable(source)}")
             found.setdefault(f"{name}.{whole.rpartition('.')[2]}", {})[int(expert[1]) if expert else 0] = source
         return {name: tuple(parts[i] for i in sorted(parts)) for name, parts in found.items()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a report says of the file."""
+        if window := self.metadata.window:
+            return (
+                f"llama.cpp attends to all tokens, and the model only to the last {window}: beyond these texts differ",
+            )
+        return ()
 
     @property
     def architecture(self) -> str:
@@ -115,7 +130,7 @@ class Export:
         """Write the file; returns the bytes of its tensors. asked: the type of which the matrices are, and which
         decides on those of embedding and head; None leaves all as floats."""
         tensors, divisors = self._tensors(asked), self.metadata.divisors()
-        with new_file(target, self.architecture, overwrite) as writer:
+        with new_file(target, self.architecture, overwrite, _check_readable) as writer:
             self._write_head(writer, tensors, asked)
             if divisors is not None:
                 writer.write_tensor_data(divisors)
@@ -201,8 +216,11 @@ def padded(size: int) -> int:
 
 
 @contextmanager
-def new_file(target: Path, architecture: str, overwrite: bool) -> Iterator["GGUFWriter"]:
-    """What writes a GGUF file, which gets its name in one step once it is whole."""
+def new_file(
+    target: Path, architecture: str, overwrite: bool, check: Callable[[Path], object] | None = None
+) -> Iterator["GGUFWriter"]:
+    """What writes a GGUF file, which gets its name in one step once it is whole. check: raises SqueezeError if the file
+    that is written cannot be read."""
     import gguf
 
     with scratch_folder(target) as work, _disk_told(target):
@@ -211,8 +229,24 @@ def new_file(target: Path, architecture: str, overwrite: bool) -> Iterator["GGUF
             yield writer
         finally:
             writer.close()
+        if check:
+            with _told_of(target):
+                check(work / "gguf")
         sync(work / "gguf")
         move_into_place(work / "gguf", target, overwrite)
+
+
+def _check_readable(path: Path) -> None:
+    """Raises ModelError if the header of a file is not what this version reads."""
+    description(GgufModel.open(path))
+
+
+@contextmanager
+def _told_of(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except SqueezeError as error:
+        raise ModelError(f"{target}: would not be read again: {error}; nothing was written") from None
 
 
 @contextmanager

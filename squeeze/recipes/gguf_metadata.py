@@ -186,13 +186,10 @@ class Metadata:
         return _whole(self.config, "hidden_size") // _whole(self.config, "num_attention_heads")
 
     @property
-    def _context(self) -> int:
-        """Tokens for which llama.cpp computes what the network was trained for: those of a window that it does not
-        know, where there is one."""
-        context = _whole(self.config, "max_position_embeddings")
-        if self.family.windowed and self.config.get("sliding_window"):
-            return min(context, _whole(self.config, "sliding_window"))
-        return context
+    def window(self) -> int | None:
+        """Tokens of a sliding window in all blocks, of which llama.cpp knows nothing."""
+        has_window = self.family.windowed and self.config.get("sliding_window")
+        return _whole(self.config, "sliding_window") if has_window else None
 
     @cached_property
     def _values(self) -> dict[str, int | float]:
@@ -200,7 +197,7 @@ class Metadata:
         config, size = self.config, self._head_size
         values: dict[str, int | float] = {
             "block_count": _whole(config, "num_hidden_layers"),
-            "context_length": self._context,
+            "context_length": _whole(config, "max_position_embeddings"),
             "embedding_length": _whole(config, "hidden_size"),
             "feed_forward_length": _whole(config, "intermediate_size"),
             "head_count": _whole(config, "num_attention_heads"),
@@ -212,6 +209,8 @@ class Metadata:
             "rope_dimension_count": size,
             "rope_freq_base": _number(self._rope, "rope_theta"),
         }
+        if self.window:
+            values["sliding_window"] = self.window
         if self.family.experts:
             values |= {
                 "expert_count": _whole(config, "num_local_experts", "num_experts"),

@@ -22,6 +22,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_f
 EXPERTS = {**SIZES, "intermediate_size": 256, "num_experts_per_tok": 2}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {**SIZES, "attention_bias": True, "mlp_bias": False}),
+    "biased": ("LlamaConfig", {**SIZES, "attention_bias": True, "mlp_bias": True}),
     "llama3": ("LlamaConfig", {**SIZES, "rope_parameters": {**LLAMA3, "original_max_position_embeddings": 16}}),
     "linear": ("LlamaConfig", {**SIZES, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
     "yarn": (

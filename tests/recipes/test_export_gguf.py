@@ -7,6 +7,7 @@ import gguf
 import pytest
 import tokenizers
 import torch
+from safetensors.torch import load_file, save_file
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
@@ -14,6 +15,7 @@ from squeeze.errors import FormatError, ModelError
 from squeeze.integrations.load_model import load_model
 from squeeze.lm.gguffile import GgufFile
 from squeeze.recipes.export_gguf import Export
+from squeeze.recipes.import_gguf import import_gguf
 from tests.makers import gguf_models, hostile, inputs, tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -56,11 +58,56 @@ def test_what_the_first_folders_of_gemma_call_their_activation(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mistral", "mixtral"])
-def test_a_window_that_llama_cpp_does_not_know_is_the_context(tmp_path, kind):
+def test_a_window_that_llama_cpp_does_not_know_is_told(tmp_path, kind):
     folder = gguf_models.save(kind, tmp_path / "model", sliding_window=48)
+    report = squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf", type="q8_0")
+    note = "llama.cpp attends to all tokens, and the model only to the last 48: beyond these texts differ"
+    assert note in report.notes
+    fields = GgufFile(tmp_path / "out.gguf").fields
+    assert (fields["llama.context_length"], fields["llama.attention.sliding_window"]) == (128, 48)
+    import_gguf(tmp_path / "out.gguf", tmp_path / "again")
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (config["model_type"], config["max_position_embeddings"], config["sliding_window"]) == (kind, 128, 48)
+
+
+def with_head(folder, head):
+    """The folder with an output head of its own, whatever its configuration says."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "lm_head.weight": head(tensors["model.embed_tokens.weight"])}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+def test_weights_decide_whether_the_head_is_the_embedding(tmp_path, kind):
+    """And not `tie_word_embeddings`, as in transformers."""
+    folder = with_head(gguf_models.save(kind, tmp_path / "model"), lambda weight: weight.flip(0).contiguous())
+    squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf", type="q8_0")
+    assert "output.weight" in GgufFile(tmp_path / "out.gguf").shapes
+    import_gguf(tmp_path / "out.gguf", tmp_path / "again")
+    with torch.no_grad():
+        wanted, found = (load_model(one)(gguf_models.IDS[None]).logits for one in (folder, tmp_path / "again"))
+    assert float((found - wanted).norm() / wanted.norm()) < 0.05
+
+
+def test_a_head_that_is_the_embedding_is_left_out(tmp_path):
+    folder = with_head(gguf_models.save("qwen2", tmp_path / "model"), torch.clone)
     Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
-    assert GgufFile(tmp_path / "out.gguf").fields["llama.context_length"] == 48
-    gguf_models.check_network(tmp_path / "out.gguf", folder)
+    assert "output.weight" not in GgufFile(tmp_path / "out.gguf").shapes
+
+
+def test_a_head_that_llama_cpp_would_not_read(tmp_path):
+    folder = with_head(gguf_models.save("gemma2", tmp_path / "model"), lambda weight: weight + 1)
+    with pytest.raises(ModelError, match=r"its output head is not its embedding, and llama\.cpp takes the embedding"):
+        Export.of(Checkpoint.open(folder))
+
+
+def test_a_file_that_could_not_be_read_again_takes_no_name(tmp_path, llama):
+    export = Export.of(Checkpoint.open(llama))
+    named = {name.replace("attn_q.", "attn_other."): parts for name, parts in export.named.items()}
+    export.__dict__["named"] = named
+    with pytest.raises(ModelError, match=r"out\.gguf: would not be read again: .*attn_other.*; nothing was written$"):
+        export.write(tmp_path / "out.gguf")
+    assert not list(tmp_path.iterdir())
 
 
 def test_llama_cpp_has_the_tokens_of_gemmas_tokenizer(tmp_path):

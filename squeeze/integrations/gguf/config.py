@@ -53,6 +53,8 @@ def description(model: GgufModel) -> dict[str, Any]:
     }
     if model.kind not in ("mistral", "mixtral", "qwen2"):
         described["attention_bias"] = "0.query_bias" in model.source.tensors
+    if model.kind == "llama":
+        described["mlp_bias"] = "0.gate_bias" in model.source.tensors
     if model.kind in ("mistral", "mixtral"):
         described["sliding_window"] = model.get("attention.sliding_window")
     described |= _of_experts(model) | _of_windows(model)

@@ -29,6 +29,7 @@ READ = {  # by GGUF's general.architecture
     "gemma3": config.Family(131072, head_size=256, taken=(*_CAPS, "attention.sliding_window_pattern")),
 }
 _GATED = ("gate", "up", "down")
+_MLP_BIASES = {f"{part}_bias": (f"mlp.{part}_proj.bias", f"ffn_{part}.bias") for part in _GATED}
 _MORE_NORMS = {
     "attention_norm_after": ("post_attention_layernorm.weight", "post_attention_norm.weight"),
     "feed_forward_norm": ("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
@@ -46,6 +47,7 @@ def _experts(router: str, expert: str, *leaves: str) -> dict[str, tuple[str, str
 
 
 _PARTS = {  # of a layer, by model_type, where it has others than lm/ knows: (checkpoint, GGUF)
+    "llama": sources.INNER | _MLP_BIASES,
     "mixtral": _experts("block_sparse_moe.gate", "block_sparse_moe.experts.{}", "w1", "w3", "w2"),
     "qwen3_moe": _experts("mlp.gate", "mlp.experts.{}", "gate_proj", "up_proj", "down_proj"),
     "gemma2": sources.INNER | _MORE_NORMS,
@@ -141,6 +143,8 @@ class GgufModel:
         shapes, width = sources.shapes_of(self.source.config), self.source.config.width
         if self.kind in ("gemma2", "gemma3_text"):
             return shapes | dict.fromkeys(_MORE_NORMS, (width,))
+        if self.kind == "llama":
+            return shapes | {f"{part}_bias": shapes[part][:1] for part in _GATED}
         if not self.family.experts:
             return shapes
         count, hidden = self.whole("expert_count"), self.expert_width
@@ -155,9 +159,11 @@ def _kind(fields: Mapping[str, Any]) -> str:
 
     architecture = fields.get("general.architecture")
     experts = bool(fields.get(f"{architecture}.expert_count"))
-    if architecture in FAMILIES and not experts:
-        return str(architecture)
-    for kind, family in FAMILIES.items():
-        if gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[family.name]] == architecture and family.experts == experts:
-            return kind
-    return str(architecture)
+    kinds = [
+        kind
+        for kind, family in FAMILIES.items()
+        if gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[family.name]] == architecture and family.experts == experts
+    ]
+    if fields.get(f"{architecture}.attention.sliding_window"):
+        kinds.sort(key=lambda kind: not FAMILIES[kind].windowed)
+    return kinds[0] if kinds else str(architecture)
