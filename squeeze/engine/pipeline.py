@@ -36,7 +36,7 @@ from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import discards, work_folder
 from squeeze.version import __version__
 
-__all__ = ["WORK", "Compression", "Writer", "check_ignored", "plan"]
+__all__ = ["WORK", "Compression", "Writer", "check_ignored", "ignored", "plan"]
 
 WORK = "compressing"  # in the name of the folder of a run
 
@@ -81,6 +81,14 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
         elif fused := [key for key, value in module.named_parameters(recurse=False) if value.ndim > 2]:
             reasons |= dict.fromkeys((f"{full}.{key}" for key in fused), "a tensor of three dimensions")
     return chosen, reasons
+
+
+def ignored(network: Network, ignore: Iterable[str] = ()) -> list[str]:
+    """Every matrix that stays dense, in the blocks and outside, by the names of the checkpoint and of the network."""
+    left = dict(_left_outside(network))
+    for block in network.blocks:
+        left |= plan(network, block, ignore)[1]
+    return _by_both_names(network, left)
 
 
 def check_ignored(network: Network, ignore: Iterable[str]) -> None:

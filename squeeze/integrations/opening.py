@@ -27,7 +27,9 @@ from squeeze.packing.folder import CONVERTED
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 from squeeze.quant.sources import floats
 
-__all__ = ["check_opens", "unopened"]
+__all__ = ["check_opens", "check_planned", "unopened"]
+
+_HINT = "transformers does not load this architecture in compressed-tensors: use the format squeeze or dense"
 
 
 def check_opens(written: Path, source: Checkpoint | None = None, target: Path | None = None) -> None:
@@ -60,6 +62,33 @@ def check_opens(written: Path, source: Checkpoint | None = None, target: Path | 
             raise ModelError(f"{folder}: would not load: {named(name)} has shape {shapes}; nothing was written")
     if wanted := wanted_weights(model):
         raise _unloadable(folder, "transformers wants a dense weight of", sorted(wanted))
+
+
+def check_planned(checkpoint: Checkpoint, modules: Iterable[str], described: Mapping[str, Any], target: Path) -> None:
+    """Raises ModelError if a folder of compressed-tensors that is planned would not load: before hours of work.
+
+    Args:
+        checkpoint: the dense one.
+        modules: those that are to be quantised, by the checkpoint's names; none is an expert.
+        described: the `quantization_config` of the folder.
+        target: the folder's name in the error.
+    """
+    if not find_spec("compressed_tensors"):
+        return
+    quiet()
+    known = _faults_of(checkpoint)
+    with explained(target):
+        model = dense_model(checkpoint.folder)
+        found = model_modules(model, modules)
+        conversions = _placed_by_package(model, described)
+    stored = {f"{source}.{leaf}" for source, name in found.items() for leaf in model.get_submodule(name).state_dict()}
+    dense = checkpoint.files.keys() - {f"{source}.weight" for source in found}
+    fit = fit_of(model, renamed(model, dense | stored, conversions))
+    left = [source for source, name in found.items() if "weight_scale" not in model.get_submodule(name).state_dict()]
+    if unclaimed := sorted((fit.unclaimed - known.unclaimed) | set(left)):
+        raise _unloadable(target, f"{type(model).__name__} has no place for", unclaimed, _HINT)
+    if missing := sorted(fit.missing - known.missing):
+        raise _unloadable(target, f"{type(model).__name__} finds nothing for", missing, _HINT)
 
 
 def unopened(folder: Path, modules: Iterable[str]) -> set[str]:
@@ -175,7 +204,7 @@ def _has_experts(names: Iterable[str]) -> bool:
     return any(is_expert(name) and name.endswith(".weight_scale") for name in names)
 
 
-def _unloadable(folder: Path, fault: str, names: list[str]) -> ModelError:
+def _unloadable(folder: Path, fault: str, names: list[str], what_next: str = "nothing was written") -> ModelError:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     which = ", ".join(printable(repr(name)) for name in names[:2]) + more
-    return ModelError(f"{folder}: would not load: {fault} {which}; nothing was written")
+    return ModelError(f"{folder}: would not load: {fault} {which}; {what_next}")

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.experts import is_expert
 from squeeze.engine.inputs import input_squares
-from squeeze.engine.pipeline import Progress
+from squeeze.engine.network import Network
+from squeeze.engine.pipeline import Progress, Writer, ignored
 from squeeze.engine.report import Report
 from squeeze.engine.workers import Here, Workers
 from squeeze.errors import OptionError, SqueezeError, printable
@@ -34,7 +36,7 @@ from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizi
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.schemes import method_of_scheme
-from squeeze.recipes.writing import check_format, describing, make_writer, unloaded
+from squeeze.recipes.writing import SERVED, check_format, describing, make_writer, unloaded
 from squeeze.system.storage import local_path
 from squeeze.system.work import other_settings
 
@@ -108,10 +110,22 @@ def quantize(
     writer = describing(writer, _running(checkpoint, settings))
     if settings.kv_scheme and tokens is not None:
         checkpoint = scaled_cache(checkpoint, tokens, device)
+    if settings.format == SERVED:
+        _check_planned(run, checkpoint, fit.all, writer)
     given = tokens if calibrated or ranged else None
     how = (checkpoint, fit.method, writer, described, given)
     notes += unloaded(settings.format, checkpoint, fit.all, fit.method, mix.patterns)
     return run.compress(*how, methods=fit.others, told=told, corrects=calibrated, notes=notes)
+
+
+def _check_planned(run: Run, checkpoint: Checkpoint, methods: Mapping[str, GridMethod], writer: Writer) -> None:
+    """Raises ModelError if transformers would not load what is planned. Experts are checked once they are written."""
+    if any(map(is_expert, methods)):
+        return
+    from squeeze.integrations.opening import check_planned  # transformers takes seconds to import
+
+    left = ignored(Network(checkpoint), run.common.left_alone)
+    check_planned(checkpoint, methods, writer.config(left)["quantization_config"], run.out)
 
 
 def _gguf(

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine import pipeline
 from squeeze.errors import FormatError, ModelError
 from squeeze.integrations import opening
 from squeeze.integrations.load_model import load_model
@@ -198,3 +199,13 @@ def test_the_loader_refuses_what_is_missing(damaged):
     folder = damaged(lambda tensors: {name: x for name, x in tensors.items() if name != "model.norm.weight"})
     with pytest.raises(FormatError, match=r"damaged: the checkpoint has no tensor for 'model\.norm\.weight'$"):
         transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_what_is_planned_is_checked_before_any_work(tmp_path, monkeypatch):
+    """Llama 4's experts, which stay dense, are taken apart by transformers' loader of compressed-tensors."""
+    folder = networks.save("llama4", tmp_path / "model")
+    monkeypatch.setattr(pipeline, "_blocks", lambda *given: pytest.fail("a block was compressed"))
+    place = r"out: would not load: Llama4ForCausalLM has no place for '.*experts.*: use the format squeeze or dense$"
+    with pytest.raises(ModelError, match=place):
+        squeeze.quantize(folder, "rtn", out=tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -17,6 +17,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 64}),
     "falcon": ("FalconConfig", SIZES),
     "gpt_bigcode": ("GPTBigCodeConfig", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 300}),
+    "llama4": ("Llama4TextConfig", {**GATED, "head_dim": 16, "num_local_experts": 2, "intermediate_size_mlp": 96}),
     "mamba": ("MambaConfig", {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 8, "vocab_size": 300}),
     "mixtral": ("MixtralConfig", {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2}),
 }
