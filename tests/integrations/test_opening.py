@@ -14,6 +14,9 @@ from squeeze.errors import FormatError, ModelError
 from squeeze.integrations import opening
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.recipes.train.distil import Training
+from squeeze.recipes.train.heal import heal
+from squeeze.recipes.train.retrain import recover
 from tests.makers import networks
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -209,3 +212,15 @@ def test_what_is_planned_is_checked_before_any_work(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match=place):
         squeeze.quantize(folder, "rtn", out=tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(("change", "options"), [WAYS["prune"], WAYS["factorize"]])
+def test_training_reaches_tensors_that_transformers_renames(seeing, tmp_path, change, options):
+    change(seeing, out=tmp_path / "out", **options)
+    before = {name: x.clone() for name, x in load_file(tmp_path / "out" / "model.safetensors").items()}
+    train = recover if change is squeeze.prune else heal
+    tokens = torch.randint(0, 280, (8, 12), generator=torch.Generator().manual_seed(2))
+    train(seeing, tmp_path / "out", tokens, Training(minutes=1, steps=2, batch=2))
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all(name.startswith("language_model.model.") for name in changed)

@@ -17,9 +17,10 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts
 from squeeze.checkpoint.other_files import copy_other_files
+from squeeze.checkpoint.renaming import renamed
 from squeeze.engine.network import find_blocks
 from squeeze.engine.pipeline import Progress
-from squeeze.errors import OptionError
+from squeeze.errors import OptionError, SqueezeError
 from squeeze.options.option import MOST_MINUTES
 from squeeze.packing import folder
 from squeeze.recipes.train.trainer import Loss, Trainer, halve_fixed
@@ -198,10 +199,11 @@ def rate_of(lost: Sequence[float], factor: float) -> float:
     return factor * min(max(sum(lost) / len(lost), 0.0), 1.0)
 
 
-def named(student: nn.Module, trained: Mapping[str, torch.Tensor]) -> Becomes:
-    """Trained tensors by the names that a checkpoint may have for them."""
-    prefix = f"{getattr(student, 'base_model_prefix', '')}."
-    return {**{name.removeprefix(prefix): value for name, value in trained.items()}, **trained}.get
+def named(student: nn.Module, trained: Mapping[str, torch.Tensor], target: Path) -> Becomes:
+    """Trained tensors, by the model's names, as what the tensors of the checkpoint `target` become."""
+    places, prefix = renamed(student, Checkpoint.open(target).files), f"{getattr(student, 'base_model_prefix', '')}."
+    either = {**{name.removeprefix(prefix): value for name, value in trained.items()}, **trained}
+    return lambda name: either.get(places[name].target)
 
 
 def replace_tensors(target: Path, work: Path, value: Becomes) -> None:
@@ -209,11 +211,15 @@ def replace_tensors(target: Path, work: Path, value: Becomes) -> None:
     checkpoint, parts, content = Checkpoint.open(target), Parts(work), work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
+    replaced = 0
     for number, name in enumerate(checkpoint.files):
         tensor = checkpoint.load([name], strict=False)[name]
         if (new := value(name)) is not None:
+            replaced += 1
             tensor = new.detach().to("cpu", tensor.dtype)
         parts.put(str(number), {name: tensor})
+    if not replaced:
+        raise SqueezeError(f"{target}: none of its tensors is one of those that were trained")
     parts.join(map(str, range(len(checkpoint.files))), content)
     copy_other_files(target, content)
     _note(content)

@@ -68,7 +68,7 @@ def _in_memory(
     rate = training.rate or rate_for(student, teacher, tokens, _RATE)
     batch, seed = training.batch, training.seed
     run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / STATE)
-    return run, partial(named, student, trained)
+    return run, partial(named, student, trained, target)
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -153,7 +153,7 @@ def _in_memory(
     rate = training.rate or rate_for(student, teacher, tokens, factor)
     batch, seed = training.batch, training.seed
     run = Distillation(student, teacher, trained, tokens, rate, batch, 0.0, seed, work / STATE)
-    return run, lambda: named(student, opening.close(student))
+    return run, lambda: named(student, opening.close(student), target)
 
 
 def _parameters(model: nn.Module, rank: int | None, generator: torch.Generator, device: str) -> dict[str, nn.Parameter]:
