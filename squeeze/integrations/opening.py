@@ -114,9 +114,10 @@ def wanted_weights(model: nn.Module) -> set[str]:
                 owner._init_weights(module)
             except AttributeError as error:
                 lacking = error.obj
-                if not isinstance(lacking, nn.Linear) or error.name != "weight" or lacking not in names:
+                if not isinstance(lacking, nn.Module) or error.name != "weight" or lacking not in names:
                     break  # not about a weight
-                lacking.weight = nn.Parameter(torch.empty(lacking.out_features, lacking.in_features, device="meta"))
+                sizes = (getattr(lacking, key, 1) for key in ("out_features", "in_features"))
+                lacking.weight = nn.Parameter(torch.empty(*sizes, device="meta"))
                 wanted.add(names[lacking])
                 continue
             except Exception:  # values decide, and there are none on the meta device

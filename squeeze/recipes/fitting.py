@@ -22,7 +22,10 @@ from squeeze.recipes.writing import DENSE, grid_of
 
 __all__ = ["Fitted", "fitted", "fitting", "scaled_as"]
 
-_WANTED = "transformers wants its dense weight while it loads a folder: the format squeeze holds it"
+_WANTED = (
+    "transformers wants its dense weight while it loads a folder: the format squeeze holds it, and so does "
+    "the scheme fp8_dynamic"
+)
 _SIZES = (128, 64, 32, -1)  # of groups; -1: one scale a row
 
 
