@@ -15,19 +15,22 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**GATED, "sliding_window": 8}),
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 300, "n_positions": 64}),
     "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 64}),
+    "mixtral": ("MixtralConfig", {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+}
+
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {  # whose modules transformers touches while it loads a folder
     "falcon": ("FalconConfig", SIZES),
     "gpt_bigcode": ("GPTBigCodeConfig", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 300}),
     "llama4": ("Llama4TextConfig", {**GATED, "head_dim": 16, "num_local_experts": 2, "intermediate_size_mlp": 96}),
     "mamba": ("MambaConfig", {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 8, "vocab_size": 300}),
-    "mixtral": ("MixtralConfig", {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2}),
 }
 
 
 def save(kind: str, folder: Path) -> Path:
-    """A network of one of KINDS in bf16 as a folder of several shards."""
+    """A network of one of KINDS or OTHERS in bf16 as a folder of several shards."""
     import transformers
 
-    name, sizes = KINDS[kind]
+    name, sizes = (KINDS | OTHERS)[kind]
     torch.manual_seed(4)
     model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**sizes)).to(torch.bfloat16)
     for key, parameter in model.named_parameters():
