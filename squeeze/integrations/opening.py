@@ -160,13 +160,13 @@ def _opened(model: nn.Module, checkpoint: Checkpoint) -> dict[str, Renamed]:
 
 
 def _opened_by_us(model: nn.Module, checkpoint: Checkpoint, described: Mapping[str, Any]) -> dict[str, Renamed]:
-    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING, AutoQuantizationConfig
 
     from squeeze.integrations import loading
 
     loading.register()
     loader: Any = AUTO_QUANTIZER_MAPPING[str(described["quant_method"])]
-    loader = loader(loading.AutoQuantizationConfig.from_dict(dict(described)), pre_quantized=True)
+    loader = loader(AutoQuantizationConfig.from_dict(dict(described)), pre_quantized=True)
     loader.open(model, {name: checkpoint.info(name) for name in checkpoint.files}, checkpoint.folder)
     return renamed(model, checkpoint.files, loader.conversions(_conversions(model), model))
 
@@ -183,7 +183,7 @@ def _placed_by_package(model: nn.Module, described: Mapping[str, Any]) -> list[A
     loader = CompressedTensorsHfQuantizer(config, pre_quantized=True)
     loader.validate_environment()
     with _silent():
-        loader.preprocess_model(model=model, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
+        loader.preprocess_model(model, dtype=torch.get_default_dtype())  # type: ignore[arg-type]
     pack_zero_points(model)
     return list(get_model_conversion_mapping(model, hf_quantizer=loader))  # type: ignore[arg-type]
 

@@ -56,6 +56,8 @@ def load(path: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     network: nn.Module = loaded[0]
     if missing := loaded[1]["missing_keys"]:
         raise FormatError(f"{path}: the file has no tensor for {min(missing)}")
+    if unexpected := loaded[1]["unexpected_keys"]:
+        raise FormatError(f"{path}: {type(network).__name__} has no place for the tensor {min(unexpected)}")
     return network.eval()
 
 
