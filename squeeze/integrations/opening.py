@@ -136,9 +136,10 @@ def _owned(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
 def _faults_of(source: Checkpoint) -> Fit:
     """How a source fits its own model. Of one that does not open, no tensor that is kept is anybody's fault."""
     try:
-        model = dense_model(source.folder)
-        return fit_of(model, _opened(model, source))
-    except (SqueezeError, ValueError, LookupError, TypeError, AttributeError):
+        with explained(source.folder):
+            model = dense_model(source.folder)
+            return fit_of(model, _opened(model, source))
+    except SqueezeError:
         return Fit(frozenset(source.files), frozenset())
 
 
