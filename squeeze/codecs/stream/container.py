@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import xxhash
 
 from squeeze.codecs.varint import read_exactly, read_varint, varint
-from squeeze.errors import DamagedError, FormatError, printable
+from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.system.pipes import read_some
 
 FORMAT = 1
@@ -23,6 +23,8 @@ MAGIC = b"\xf5\xac"
 LONG, SHORT, WITH_MODEL, BARE, RECORD = FORMAT, 0x10, 0x20, 0x40, 0x80
 END_MARK = b"QS"
 
+PADDING = 4  # bytes: zeros after a stream come in multiples of so many, as in .xz files
+BAD_PADDING = f"the zeros after a stream are no multiple of {PADDING} bytes: the file was cut off or damaged there"
 END, STORED, BYTEWISE, TOKENWISE, SPLIT = 0, 1, 2, 3, 4
 CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise", SPLIT: "split"}
 BY_LANGUAGE = (TOKENWISE, SPLIT)  # what needs a language model
@@ -53,6 +55,13 @@ class Content:
 
 class ForeignError(FormatError):
     """What should be a stream does not begin as one."""
+
+
+class TrailingError(FormatError):
+    """Something that is no stream follows a stream."""
+
+    def __init__(self, place: int):
+        super().__init__(f"what follows its first {place:,} bytes is no .sqz stream: cut it off")
 
 
 class Header(NamedTuple):
@@ -93,9 +102,18 @@ def header_bytes(header: dict[str, Any]) -> bytes:
     return body + check16(body)
 
 
-def read_header(file: BinaryIO) -> Header | None:
-    """A stream's header; None where the file ends instead."""
+def read_header(file: BinaryIO, padded: bool = False) -> Header | None:
+    """A stream's header; None where the file ends instead. padded: whether zeros may stand before it, as they may after
+    another stream."""
     magic = read_some(file, 1)
+    while padded and magic == b"\0":
+        try:
+            zeros = read_exactly(file, PADDING - 1)
+        except TruncatedError:
+            zeros = b""
+        if any(zeros) or not zeros:
+            raise FormatError(BAD_PADDING)
+        magic = read_some(file, 1)
     if not magic:
         return None
     if magic == MAGIC[:1]:

@@ -139,11 +139,11 @@ class _Restoring:
         """Of the stream that follows; None at the end. Raises FormatError where something else follows."""
         place = self._source.tell()
         try:
-            return container.read_header(self._source)
+            return container.read_header(self._source, padded=place > 0)
         except container.ForeignError:
             if not place:
                 raise
-            raise FormatError(f"what follows its first {place:,} bytes is no .sqz stream: cut it off") from None
+            raise container.TrailingError(place) from None
 
     def _need_all(self) -> None:
         """Raises LimitError where the index tells already that too much comes out. It may lie, so that all is counted

@@ -8,16 +8,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from squeeze.codecs.stream.container import (
+    BAD_PADDING,
     CODECS,
     END,
     END_MARK,
     MAX_BLOCK,
+    PADDING,
     RAW,
     RUNS,
     SPLIT,
     STORED,
     BlockHeader,
+    ForeignError,
     Header,
+    TrailingError,
     check16,
     read_block_header,
     read_content,
@@ -25,7 +29,7 @@ from squeeze.codecs.stream.container import (
     read_short_block_header,
 )
 from squeeze.codecs.stream.memory import Entries
-from squeeze.codecs.varint import CUT, read_exactly, read_varint, varint
+from squeeze.codecs.varint import CUT, PIECE, read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 from squeeze.system.limits import Limits
 
@@ -118,6 +122,22 @@ def read_checksum(file: BinaryIO, written: Index) -> int:
     return checksum
 
 
+def before_padding(file: BinaryIO, end: int) -> int:
+    """Where the stream ends that the zeros before offset `end` follow. Raises FormatError for an odd number of them."""
+    place, zeros, length = end, 0, _FOOTER  # which is read anyway
+    while place:
+        length = min(place, length)
+        file.seek(place - length)
+        kept = len(read_exactly(file, length).rstrip(b"\0"))
+        place, zeros = place - length, zeros + length - kept
+        if kept:
+            break
+        length = PIECE
+    if zeros % PADDING:
+        raise FormatError(BAD_PADDING)
+    return end - zeros
+
+
 def read_index_before(file: BinaryIO, end: int, entries: Entries | None = None) -> tuple[Index, int]:
     """The index of the stream that ends at offset `end`, and where that stream starts."""
     if end < _FOOTER:
@@ -154,6 +174,8 @@ def read_index(file: BinaryIO, limits: Limits | None = None) -> list[Stream]:
     except FormatError as error:
         try:
             streams = _streams_from_front(file, end, Entries(limits))
+        except TrailingError:
+            raise  # which says more than a missing end mark
         except FormatError:
             streams = []
         if not any(stream.short for stream in streams):
@@ -163,7 +185,7 @@ def read_index(file: BinaryIO, limits: Limits | None = None) -> list[Stream]:
 
 def _streams_from_end(file: BinaryIO, end: int, entries: Entries) -> list[Stream]:
     streams: list[Stream] = []
-    while end:
+    while end := before_padding(file, end):
         index, start = read_index_before(file, end, entries)
         streams.append(_stream(file, index, start, end))
         entries.add()
@@ -176,8 +198,15 @@ def _streams_from_front(file: BinaryIO, end: int, entries: Entries) -> list[Stre
     start = 0
     while start < end:
         file.seek(start)
-        header = read_header(file)
-        assert header is not None
+        try:
+            header = read_header(file, padded=start > 0)
+        except ForeignError:
+            if not start:
+                raise
+            raise TrailingError(start) from None
+        if header is None:
+            break
+        start = file.tell() - header.size
         if header.short:
             block_header = read_short_block_header(file, header.kind)
             block = _block(block_header, _content(file, header, block_header), 0, start + header.size)

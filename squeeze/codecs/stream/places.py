@@ -4,7 +4,7 @@ import io
 from typing import BinaryIO, NamedTuple
 
 from squeeze.codecs.stream.container import BlockHeader, Header, read_block_header, read_short_block_header
-from squeeze.codecs.stream.index import Index, header_of, read_index, read_index_before
+from squeeze.codecs.stream.index import Index, before_padding, header_of, read_index, read_index_before
 from squeeze.codecs.stream.memory import Entries
 from squeeze.errors import DamagedError, FormatError
 from squeeze.system.limits import Limits
@@ -44,7 +44,7 @@ def _places_from_end(file: BinaryIO, end: int, entries: Entries) -> list[Place]:
     found: list[tuple[Header, Index, int]] = []
     if not end:
         raise FormatError("not a .sqz file: it is empty")
-    while end:
+    while end := before_padding(file, end):
         index, start = read_index_before(file, end, entries)
         found.append((header_of(file, index, start), index, start))
         entries.add()

@@ -16,7 +16,7 @@ import xxhash
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_block, need_memory
 from squeeze.codecs.stream.header import from_header
-from squeeze.codecs.stream.index import Index, index_bytes, read_checksum, read_index_before
+from squeeze.codecs.stream.index import Index, before_padding, index_bytes, read_checksum, read_index_before
 from squeeze.codecs.stream.memory import Entries
 from squeeze.codecs.stream.resources import Resources
 from squeeze.codecs.stream.salvaged import Salvaged
@@ -107,6 +107,8 @@ def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
     streams, entries = [], Entries(limits)
     while end:
         try:
+            if not (end := before_padding(file, end)):
+                break
             index, start = read_index_before(file, end, entries)
         except FormatError:
             return None
@@ -127,9 +129,10 @@ def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], st
     file.seek(0)
     try:
         while (start := file.tell()) < end:
-            header = container.read_header(file)
+            header = container.read_header(file, padded=start > 0)
             if header is None:
                 break
+            start = file.tell() - header.size
             streams.append(_Found(start, header.size, header.kind if header.short else None))
             entries.add()
             if not _walk(file, streams[-1], header.size, end, entries):
