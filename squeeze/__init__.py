@@ -38,7 +38,7 @@ HOMES = {
     "explain": "squeeze.recipes.explanation.explain",
     "factorize": "squeeze.recipes.factorize",
     "load": "squeeze.packing.load",
-    "open": "squeeze.codecs.stream.reader",
+    "open": "squeeze.codecs.stream.opening",
     "pack": "squeeze.packing.pack",
     "prune": "squeeze.recipes.prune",
     "quantize": "squeeze.recipes.quantize",
@@ -51,10 +51,18 @@ HOMES = {
 __all__ = list(HOMES)
 
 
-def __getattr__(name: str) -> object:
-    if name in HOMES:
-        from squeeze.system.extras import explained
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})
 
+
+def __getattr__(name: str) -> object:
+    if name not in HOMES:
+        raise AttributeError(f"module 'squeeze' has no attribute {name!r}")
+    from squeeze.errors import PackageError
+    from squeeze.system.extras import Missing, explained
+
+    try:
         with explained():
             return getattr(import_module(HOMES[name]), name)
-    raise AttributeError(f"module 'squeeze' has no attribute {name!r}")
+    except PackageError as error:
+        return Missing(f"squeeze.{name}", str(error))

@@ -1,7 +1,7 @@
 from squeeze.codecs.stream.compressor import compress as compress, compress_stream as compress_stream
 from squeeze.codecs.stream.decompressor import decompress as decompress, decompress_stream as decompress_stream
 from squeeze.codecs.stream.dictionary import Dictionary as Dictionary
-from squeeze.codecs.stream.reader import open as open
+from squeeze.codecs.stream.opening import open as open
 from squeeze.codecs.stream.training import train as train
 from squeeze.errors import (
     DamagedError as DamagedError,

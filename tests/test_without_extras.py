@@ -113,12 +113,22 @@ def test_commands_on_models_name_the_extra(note: Path):
 
 
 def test_functions_on_models_name_the_extra():
-    lines = ["import sys, squeeze", "sys.modules['torch'] = None", "try: squeeze.quantize"]
+    lines = ["import sys, squeeze", "sys.modules['torch'] = None", "try: squeeze.quantize('a', out='b')"]
     code = "\n".join([*lines, "except ImportError as error: print(repr(error))"])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     message = f"this needs torch, which is not installed: {how_to_install('models')}"
     assert done.stdout == f"{squeeze.PackageError(message)!r}\n"
     assert issubclass(squeeze.PackageError, squeeze.SqueezeError)
+
+
+def test_all_names_can_be_listed_without_extras():
+    lines = ["import sys", f"sys.modules |= dict.fromkeys({_REFUSED})", "import squeeze", "from squeeze import *"]
+    lines += ["print(hasattr(squeeze, 'quantize'), hasattr(squeeze, 'nothing'), quantize)"]
+    lines += ["print(set(squeeze.__all__) <= set(dir(squeeze)), open is squeeze.open)"]
+    lines += ["try: QuantizedKVCache.load('a')", "except squeeze.PackageError as error: print(error)"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    said = f"this needs torch, which is not installed: {how_to_install('models')}"
+    assert done.stdout.splitlines() == [f"True False <squeeze.quantize: {said}>", "True True", said]
 
 
 def test_tasks_name_their_extra(monkeypatch: pytest.MonkeyPatch):

@@ -20,7 +20,7 @@ from squeeze.cluster.manifest import Manifest, Record, options_of, records
 from squeeze.cluster.run import ATTEMPTS, first_line
 from squeeze.cluster.tasks import each
 from squeeze.codecs.stream.members import Member
-from squeeze.codecs.stream.reader import open as open_stream
+from squeeze.codecs.stream.reader import open_reader as open_stream
 from squeeze.errors import SqueezeError, escaped
 from squeeze.shards.plan import Planned
 from squeeze.shards.reading import Source

@@ -5,10 +5,10 @@ fsspec has no entry points for codecs. The import of this module registers the c
 `fsspec.open("s3://bucket/x.jsonl.sqz", compression="infer")` and `compression="sqz"` work from then on.
 """
 
-import io
 import sys
-import tempfile
-from typing import Any, BinaryIO, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 
 import fsspec
 from fsspec.archive import AbstractArchiveFileSystem
@@ -18,6 +18,7 @@ from fsspec.registry import register_implementation
 from fsspec.spec import AbstractBufferedFile
 
 import squeeze
+from squeeze.codecs.stream.opening import Writer
 from squeeze.system.files import SUFFIX
 from squeeze.system.remote_path import RemotePath
 from squeeze.system.upload import given_up
@@ -25,7 +26,6 @@ from squeeze.system.upload import given_up
 __all__ = ["SqzFileSystem", "codec"]
 
 _NAME = SUFFIX.removeprefix(".")
-_IN_MEMORY = 1 << 26  # bytes: what is longer waits in a temporary file
 
 
 def codec(file: BinaryIO, mode: str = "rb", **options: Any) -> Any:
@@ -35,61 +35,33 @@ def codec(file: BinaryIO, mode: str = "rb", **options: Any) -> Any:
         return _Writer(file, options)
     if isinstance(file, AbstractBufferedFile):  # which reads far ahead
         return squeeze.open(RemotePath.of(file.fs, file.path), **options)
-    if file.seekable():
-        return squeeze.open(file, **options)
-    content = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
-    squeeze.decompress_stream(file, cast(BinaryIO, content), **options)
-    content.seek(0)
-    return content
+    return squeeze.open(file, **options)
 
 
-class _Writer(io.BufferedIOBase):
-    """What is written, until it is closed: then it is compressed as a whole, and `sink` closed. A `with` block on it,
-    or on fsspec's OpenFile, that raises writes nothing."""
+class _Writer(Writer):
+    """Closes the file that it writes to. A `with` block on it, or on fsspec's OpenFile, that raises writes nothing."""
 
-    def __init__(self, sink: BinaryIO, options: dict[str, Any]):
-        self._sink, self._options = sink, options
-        self._content = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
+    def __init__(self, file: BinaryIO, options: dict[str, Any]):
+        super().__init__(options)
+        self._file = file
 
-    def writable(self) -> bool:
-        return True
+    @contextmanager
+    def sink(self) -> Iterator[BinaryIO]:
+        try:
+            yield self._file
+        except BaseException:
+            self.dropped()
+            raise
+        self._file.close()
 
-    def write(self, data: Any) -> int:
-        return self._content.write(data)
-
-    def tell(self) -> int:
-        return self._content.tell()
+    def dropped(self) -> None:
+        given_up(self._file)
 
     def close(self) -> None:
-        if self.closed:
-            return
-        if _block_failed(self):
-            self._give_up()
-            return
-        super().close()
-        try:
-            with self._content as content:
-                content.seek(0)
-                squeeze.compress_stream(cast(BinaryIO, content), self._sink, **self._options)
-        except BaseException:
-            given_up(self._sink)
-            raise
-        self._sink.close()
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            self.close()
+        if not self.closed and _block_failed(self):
+            self.give_up()
         else:
-            self._give_up()
-
-    def __del__(self) -> None:
-        self._give_up()
-
-    def _give_up(self) -> None:
-        if not self.closed:
             super().close()
-            self._content.close()
-            given_up(self._sink)
 
 
 def _block_failed(file: object) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, cast
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.members import Member
 from squeeze.codecs.stream.places import read_places
-from squeeze.codecs.stream.reader import Reader, open as open_stream
+from squeeze.codecs.stream.reader import Reader, open_reader as open_stream
 from squeeze.errors import FormatError, OptionError, SqueezeError
 from squeeze.shards.tar import Entry, key_of
 from squeeze.shards.write import write_shard

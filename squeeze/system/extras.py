@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from squeeze.errors import PackageError
 
-__all__ = ["DISTRIBUTION", "EXTRAS", "explained", "how_to_install"]
+__all__ = ["DISTRIBUTION", "EXTRAS", "Missing", "explained", "how_to_install"]
 
 DISTRIBUTION = "squeeze-neural"  # on PyPI, where another project is called squeeze
 EXTRAS = {
@@ -21,6 +21,28 @@ EXTRAS = {
 def how_to_install(extra: str) -> str:
     """The command that installs squeeze with an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+class Missing:
+    """Stands for a function or class whose packages are not installed.
+
+    Using it raises PackageError. Naming it does not, so that `from squeeze import *`, `hasattr` and tools that list a
+    module work.
+    """
+
+    def __init__(self, name: str, message: str):
+        self._name, self._message = name, message
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: {self._message}>"
+
+    def __call__(self, *args: object, **options: object) -> object:
+        raise PackageError(self._message)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise PackageError(self._message)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import xxhash
@@ -24,11 +24,11 @@ from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
 from squeeze.system.limits import Limits
 from squeeze.system.remote_file import will_read
 from squeeze.system.sized_file import SizedFile
-from squeeze.system.storage import path_of
+from squeeze.system.storage import remote
 
 
-def open(
-    file: str | os.PathLike[str] | BinaryIO,
+def open_reader(
+    file: Path | BinaryIO,
     *,
     threads: int | None = None,
     model: str | os.PathLike[str] | None = None,
@@ -36,29 +36,26 @@ def open(
     device: str = "cpu",
     dictionary: DictionarySource = None,
     limits: Limits | None = None,
+    closes: bool = False,
 ) -> "Reader":
-    """Open a .sqz file for reading its raw content anywhere.
+    """Open a .sqz file for reading its raw content anywhere: a path, or a seekable binary file.
 
-    `file` is a path, a URL that fsspec reads, or a seekable binary file, which stays open until the
-    result is closed. Only the blocks that are read are decoded, each is checked, and
-    the latest is kept. `model` and `adapter` are the language model that the file needs, `device` runs it, and
-    `dictionary` is the one that the file was compressed with, if it was. `limits.memory`
-    holds for the index and for each block; how much comes out is how much is read. Of a shard that
-    `squeeze compress --shards` wrote, named by path or URL, `member(name)` opens one file, and `members()` tells which
-    there are. Raises FormatError or its children, DictionaryError, DeviceError, and LimitError.
+    `closes` is whether such a file is closed with the result. The others are as those of `decompress_stream`. Raises
+    FormatError or its children, DictionaryError, DeviceError, and LimitError.
     """
     resources = Resources(threads, model, dictionary, limits or Limits(), adapter, device)
-    if not isinstance(file, str | os.PathLike):
-        return Reader(SqueezeFile(file, resources))
+    path = cast(Path, file) if isinstance(file, Path) or remote(file) else None
     with ExitStack() as opened:  # closes the file again if it cannot be read
-        source = opened.enter_context(path_of(file).open("rb"))
-        reader = Reader(SqueezeFile(source, resources, path_of(file)))
+        source: BinaryIO = opened.enter_context(path.open("rb")) if path else cast(BinaryIO, file)
+        if closes:
+            opened.enter_context(source)
+        reader = Reader(SqueezeFile(source, resources, path, closes=bool(path or closes)))
         opened.pop_all()
         return reader
 
 
 class Reader(io.BufferedReader):
-    """What `open` returns: the raw content as a file."""
+    """The raw content as a file."""
 
     raw: "SqueezeFile"
 
@@ -78,9 +75,10 @@ class Reader(io.BufferedReader):
 
 
 class SqueezeFile(SizedFile):
-    """The raw reader behind `open`."""
+    """The raw reader behind `Reader`."""
 
-    def __init__(self, source: BinaryIO, resources: Resources, path: Path | None = None):
+    def __init__(self, source: BinaryIO, resources: Resources, path: Path | None = None, closes: bool = True):
+        self._closes = closes
         self._source, self._path, self._limits = source, path, resources.limits
         settings: dict[int, Settings] = {}  # of each stream, by its header
         self._blocks: list[tuple[Place, Settings]] = []
@@ -156,6 +154,6 @@ class SqueezeFile(SizedFile):
         self._number, self._data = number, data
 
     def close(self) -> None:
-        if not self.closed:
+        if not self.closed and self._closes:
             self._source.close()
         super().close()
