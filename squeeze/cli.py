@@ -52,6 +52,8 @@ COMMANDS = {  # name: where it is, and the first line of its help
 _WAITING = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
 _SHORT = {"c": "compress", "d": "decompress"}
 _LEVEL = re.compile("-[1-9]")
+_BAD_LEVEL = re.compile("-[cfkqrvh]*(0|[0-9]{2,})[cfkqrvh]*")  # which would be read as several levels
+_WITH_LEVELS = ("bench", "c", "compress", "explain", "train")
 _DECOMPRESS = ("-d", "--decompress")  # as other compressors have it
 
 
@@ -90,7 +92,8 @@ class Group(click.Group):
     """Turns exceptions into one line, knows the one-letter names of two commands, and lists all without their code."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _as_filter(args))
+        ctx.obj = _bad_level(args)
+        return super().parse_args(ctx, ["compress"] if ctx.obj and args[0].startswith("-") else _as_filter(args))
 
     def invoke(self, ctx: click.Context) -> Any:
         from squeeze.commands import standard  # what `--help` does not need
@@ -104,6 +107,8 @@ class Group(click.Group):
             for name, value in _WAITING.items():
                 os.environ.setdefault(name, value)
         try:
+            if ctx.obj:
+                raise OptionError(f"the level must be from 1 to 9, got {ctx.obj}")
             with files.interruptible(), extras.explained():
                 return super().invoke(ctx)
         except BrokenPipeError:
@@ -144,6 +149,14 @@ def _as_filter(args: list[str]) -> list[str]:
     if not others and (args or _is_fed()):
         return ["compress", *args]
     return args
+
+
+def _bad_level(args: list[str]) -> str | None:
+    """The first level of two digits, or 0, among the arguments of a command that takes levels, or of a filter."""
+    if not args or not (args[0] in _WITH_LEVELS or args[0].startswith("-")):
+        return None
+    flags = args[: args.index("--")] if "--" in args else args
+    return next((match[1] for arg in flags if (match := _BAD_LEVEL.fullmatch(arg))), None)
 
 
 def _is_fed() -> bool:

@@ -70,7 +70,12 @@ class DeviceError(SqueezeError):
 
 
 class DictionaryError(SqueezeError):
-    """A dictionary is missing, damaged, or not the one that the file needs, or it cannot be made of what was given."""
+    """A dictionary is missing, damaged, or not the one that the file needs, or it cannot be made of what was given.
+
+    is_named: whether the message names what is wrong, which is not the file at work.
+    """
+
+    is_named = False
 
 
 class PackageError(SqueezeError, ImportError):

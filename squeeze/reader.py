@@ -44,6 +44,8 @@ def main(
 
     Example: python -m squeeze.reader report.txt.sqz
     """
+    if output is options.STDOUT:
+        output, stdout = None, True
     if output and stdout:
         raise click.UsageError("-c and -o exclude each other")
     standard.guard()

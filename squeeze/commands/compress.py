@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -111,7 +112,7 @@ def compress(
             memory=needed,
         )
         return
-    sources = job.sources(lambda path: True)
+    sources = job.sources(partial(_is_wanted, job))
     sizes = [_size_of(path) for path in sources if path]
     for word in (
         forecast.slowness(row, sum(sizes), job.threads, verify),
@@ -124,13 +125,21 @@ def compress(
         return squeeze.compress_stream(source, sink, threads=job.threads, progress=tick, **settings)
 
     for path in sources:
-        if path and path.suffix == files.SUFFIX and not job.force:
-            job.say(f"Warning: {path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)")
+        if path and is_compressed(path) and not job.force:
+            job.skip(f"{path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)", named=True)
             continue
         with job.attempt(str(path or "-")):
             target = job.target(path, files.compressed_name)
+            if job.passes_over(path, target):
+                continue
             transform(job, path, target, action, size_of, passes=2 if verify else 1, level=row.number)
     job.finish()
+
+
+def _is_wanted(job: Job, path: Path) -> bool:
+    """Whether a file of a folder is to be compressed; those that are already are counted."""
+    job.compressed += is_compressed(path)
+    return not is_compressed(path)
 
 
 def _size_of(path: Path) -> int:

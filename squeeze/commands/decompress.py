@@ -91,7 +91,9 @@ def decompress(
     for path in job.sources(is_compressed):
         with job.attempt(str(path or "-")):
             action = partial(_copy_part, path, span, member, settings) if part and path else whole
-            transform(job, path, job.target(path, files.restored_name), action, raw_size_of)
+            target = job.target(path, files.restored_name)
+            if not job.passes_over(path, target):
+                transform(job, path, target, action, raw_size_of)
     job.finish()
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from squeeze.commands.echo import echo
+from squeeze.commands.options import STDOUT
 from squeeze.commands.progress import Tick, bar, is_shown
 from squeeze.errors import SqueezeError, StorageError, escaped
 from squeeze.system import cores, files, storage
@@ -33,6 +34,7 @@ MISHAPS = (SqueezeError, OSError, MemoryError)
 
 def explain(error: BaseException, name: str = "") -> str:
     """One sentence for what went wrong with the file `name`, on one line."""
+    name = "" if getattr(error, "is_named", False) else name
     return escaped(_explain(error, f"{name}: " if name else ""))
 
 
@@ -64,8 +66,16 @@ class Job:
     force: bool = False
     reads_only: bool = False
     failed: bool = False
+    skipped: bool = False  # a file that was named, which ends in exit code 2
+    done: int = 0  # files
+    before: int = 0  # bytes of them
+    after: int = 0
+    passed_over: int = 0  # files of folders whose results are there
+    compressed: int = 0  # files of folders that are not compressed again
 
     def __post_init__(self) -> None:
+        if self.output is STDOUT:
+            self.output, self.stdout = None, True
         self.threads = self.threads or cores.available()
         self.files = self.files or ("-",)
         if self.output and (self.recursive or len(self.files) > 1):
@@ -117,16 +127,34 @@ class Job:
                 for path in files.expand(root, self.recursive, wanted, self._pass_over, self._leave_out):
                     taken = False
                     with self.attempt(str(path)):
-                        taken = self._takes(path)
+                        taken = self._takes(path, named=path == root)
                     if taken:
                         yield path
 
-    def _takes(self, path: Path) -> bool:
+    def _takes(self, path: Path, named: bool) -> bool:
         reason = files.reason_to_skip(path)
         if reason and not (self.force or self.stdout or self.output or (self.reads_only and not self.recursive)):
-            self.say(f"Warning: {path}: {reason}; skipped (use -f to take it)")
+            self.skip(f"{path}: {reason}; skipped (use -f to take it)", named)
             return False
         return True
+
+    def skip(self, reason: str, named: bool) -> None:
+        """Say that a file is skipped; if the user named it, the exit code is 2, as that of xz."""
+        self.say(f"Warning: {reason}")
+        self.skipped = self.skipped or named
+
+    def passes_over(self, path: Path | None, target: Path | None) -> bool:
+        """Return whether the result of a file in a folder is there, which has the time that the file still has."""
+        if not self.recursive or self.force or self.rm or path is None or target is None or str(path) in self.files:
+            return False
+        if storage.remote(path) or storage.remote(target):
+            return False
+        try:
+            done = files.reason_to_skip(target) is None and target.stat().st_mtime_ns == path.stat().st_mtime_ns
+        except OSError:
+            return False
+        self.passed_over += done
+        return done
 
     def _pass_over(self, error: OSError) -> None:
         """Report a folder that cannot be read."""
@@ -143,9 +171,17 @@ class Job:
         known = total() if is_shown(self.quiet, self.as_json) else None
         return bar(name, known, passes=passes, quiet=self.quiet, as_json=self.as_json)
 
+    def is_told(self) -> bool:
+        return self.verbose or sys.stderr.isatty()
+
     def finish(self) -> None:
-        if self.failed:
-            raise click.exceptions.Exit(1)
+        """Say one line about all files of folders, and exit with 1 or 2 if files failed or were skipped."""
+        if self.recursive and (self.passed_over or self.compressed or self.is_told()):
+            line = f"{self.done} files, {self.before} -> {self.after} bytes"
+            line += f"; {self.passed_over} were done before (-f does them again)" if self.passed_over else ""
+            self.say(line + (f"; {self.compressed} .sqz files were left alone" if self.compressed else ""))
+        if self.failed or self.skipped:
+            raise click.exceptions.Exit(1 if self.failed else 2)
 
 
 def transform(
@@ -197,8 +233,9 @@ def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: f
         sizes = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
         damage = {"damage": totals.damage} if totals.damage else {}
         click.echo(json.dumps({**record, **sizes, **damage}))
-    if job.verbose or sys.stderr.isatty():
-        before, after = (totals.raw, totals.coded) if "level" in record else (totals.coded, totals.raw)
+    before, after = (totals.raw, totals.coded) if "level" in record else (totals.coded, totals.raw)
+    job.done, job.before, job.after = job.done + 1, job.before + before, job.after + after
+    if job.verbose or (job.is_told() and not job.recursive):
         percent = f" ({100 * totals.coded / totals.raw:.1f} %)" if totals.raw else ""
         job.say(f"{record['file']}: {before} -> {after} bytes{percent}, {seconds:.1f} s")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from squeeze.codecs.stream.levels import LEVELS
 from squeeze.codecs.stream.resources import BUILT_IN
 from squeeze.errors import OptionError, SqueezeError
 from squeeze.options.option import MOST_MINUTES, size_of
@@ -17,14 +18,21 @@ from squeeze.system.limits import Limits
 Command = Callable[..., None]
 
 
-class PathOrUrl(click.Path):
-    """A path, or a URL that fsspec reads."""
+STDOUT = Path("-")  # this object alone; a file of this name is another
 
-    def __init__(self, urls: bool):
+
+class PathOrUrl(click.Path):
+    """A path, or a URL that fsspec reads. standard: whether - may stand for standard output."""
+
+    def __init__(self, urls: bool, standard: bool = False):
         super().__init__(path_type=Path)
-        self._urls = urls
+        self._urls, self._standard = urls, standard
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "-" and self._standard:
+            return STDOUT
+        if value == "-":
+            self.fail("standard input and output do not serve here: name a file (one called - is ./-)", param, ctx)
         if not storage.is_url(value):
             return super().convert(value, param, ctx)
         if self._urls:
@@ -122,8 +130,11 @@ def levels(command: Command) -> Command:
 
 
 def _note_level(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
-    if value is not None:
-        ctx.params.setdefault("levels", []).append(int(value))
+    if value is None:
+        return
+    if value not in LEVELS:
+        raise OptionError(f"the level must be from {min(LEVELS)} to {max(LEVELS)}, got {value}")
+    ctx.params.setdefault("levels", []).append(int(value))
 
 
 def _silence(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
@@ -208,7 +219,8 @@ def force(what: str = "OUT") -> Callable[[Command], Command]:
 def output(what: str = "this file", learned: bool = False) -> Callable[[Command], Command]:
     """Where the result goes; a dictionary that is learned may be named with the options that read it, too."""
     names = ("-o", "--output", *(("-D", "--dictionary") if learned else ()), "output")
-    return click.option(*names, type=PLACE, metavar="FILE", help=f"Write to {what}.")
+    place = PLACE if learned else PathOrUrl(urls=True, standard=True)
+    return click.option(*names, type=place, metavar="FILE", help=f"Write to {what}{'' if learned else '; - is -c'}.")
 
 
 def converting(of: click.ParamType = PATH) -> Callable[[Command], Command]:  # type: ignore[type-arg]

@@ -6,6 +6,7 @@ from numcodecs.abc import Codec
 from numcodecs.compat import ensure_contiguous_ndarray, ndarray_copy
 
 import squeeze
+from squeeze.codecs.stream import levels
 
 __all__ = ["Squeeze"]
 
@@ -21,10 +22,11 @@ class Squeeze(Codec):  # type: ignore[misc]
     codec_id = "squeeze"
 
     def __init__(self, level: int = 3):
-        self.level = level
+        """Raises LevelError for a level that does not exist."""
+        self.level = levels.level(level).number
 
     def encode(self, buf: Any) -> bytes:
-        """The stream of a buffer's bytes. Raises LevelError."""
+        """The stream of a buffer's bytes."""
         return squeeze.compress(ensure_contiguous_ndarray(buf).tobytes(), self.level)
 
     def decode(self, buf: Any, out: Any = None) -> Any:

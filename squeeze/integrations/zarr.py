@@ -7,6 +7,7 @@ from typing import Any, Self
 from zarr.abc.codec import BytesBytesCodec
 
 import squeeze
+from squeeze.codecs.stream import levels
 from squeeze.errors import FormatError
 
 __all__ = ["SqueezeCodec"]
@@ -25,6 +26,10 @@ class SqueezeCodec(BytesBytesCodec):  # type: ignore[misc]
     is_fixed_size = False
 
     level: int = 3
+
+    def __post_init__(self) -> None:
+        """Raises LevelError for a level that does not exist."""
+        levels.level(self.level)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

@@ -25,10 +25,90 @@ def test_last_level_wins(note: Path):
     assert listed("note.txt.sqz")["streams"][0]["header"]["level"] == 1
 
 
-@pytest.mark.parametrize("level", ["--level=0", "--level=10"])
-def test_level_that_does_not_exist(note: Path, level: str):
-    assert fails("compress", level, note).startswith("Error: level")
+@pytest.mark.parametrize(
+    ("arguments", "level"),
+    [(("--level=0",), 0), (("--level", "10"), 10), (("-10",), 10), (("-12",), 12), (("-0",), 0), (("-qf19",), 19)],
+)
+def test_level_that_does_not_exist(note: Path, arguments: tuple[str, ...], level: int):
+    """-12 is not -1 and -2."""
+    for command in ("compress", "c", "explain", "train"):
+        result = call(command, *arguments, note)
+        assert (result.exit_code, result.stderr) == (2, f"Error: the level must be from 1 to 9, got {level}\n")
     assert names() == ["note.txt"]
+
+
+def test_a_bad_level_of_a_filter():
+    result = call("-10", stdin=TEXT)
+    assert (result.exit_code, result.stderr) == (2, "Error: the level must be from 1 to 9, got 10\n")
+
+
+def test_numbers_of_two_digits_that_are_no_levels(note: Path):
+    run("compress", "-T12", "-1qf", note)
+    Path("-10").write_bytes(TEXT)
+    run("compress", "-1", "--", "-10")
+    assert names() == ["-10", "-10.sqz", "note.txt", "note.txt.sqz"]
+
+
+def test_a_dash_is_standard_output(note: Path):
+    coded = run("compress", "-1", "-o", "-", note).stdout_bytes
+    assert squeeze.decompress(coded) == TEXT
+    Path("a.sqz").write_bytes(coded)
+    assert run("decompress", "-o", "-", "a.sqz").stdout_bytes == TEXT
+    assert names() == ["a.sqz", "note.txt"]
+    assert usage_error("train", "-o", "-", note).endswith("name a file (one called - is ./-)")
+    run("compress", "-1", "-o", "./-", note)
+    assert "-" in names()
+
+
+TREE = ("tree/a", "tree/sub/b", "tree/sub/c")
+
+
+@pytest.fixture
+def tree(in_folder: None) -> list[Path]:
+    for name in TREE:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(TEXT)
+    return [Path(f"{name}.sqz") for name in TREE]
+
+
+def files_in_tree() -> list[str]:
+    return sorted(str(path) for path in Path("tree").rglob("*") if path.is_file())
+
+
+def test_a_folder_compressed_twice_is_passed_over(tree: list[Path]):
+    run("compress", "-1", "-r", "tree")
+    both = sorted([*TREE, *map(str, tree)])
+    before = [path.stat().st_ino for path in tree]
+    again = call("compress", "-1", "-r", "tree")
+    said = "0 files, 0 -> 0 bytes; 3 were done before (-f does them again); 3 .sqz files were left alone\n"
+    assert (again.exit_code, again.stderr) == (0, said)
+    assert [path.stat().st_ino for path in tree] == before
+    assert call("compress", "-1", "-r", "-q", "tree").stderr == ""
+    Path(TREE[0]).write_bytes(TEXT + b"more")
+    changed = call("compress", "-1", "-r", "tree")
+    assert changed.exit_code == 1 and changed.stderr.startswith("Error: tree/a: tree/a.sqz already exists")
+    size = sum(path.stat().st_size for path in tree[1:]) + len(squeeze.compress(TEXT + b"more", 1))
+    done = call("compress", "-1", "-r", "-f", "tree")
+    said = f"3 files, {3 * len(TEXT) + 4} -> {size} bytes; 3 .sqz files were left alone\n"
+    assert (done.exit_code, done.stderr) == (0, said)
+    assert files_in_tree() == both
+
+
+def test_a_folder_restored_twice_is_passed_over(tree: list[Path]):
+    run("compress", "-1", "-r", "--rm", "tree")
+    run("decompress", "-r", "tree")
+    again = call("decompress", "-r", "tree")
+    said = "0 files, 0 -> 0 bytes; 3 were done before (-f does them again)\n"
+    assert (again.exit_code, again.stderr) == (0, said)
+
+
+def test_a_dictionary_that_is_none_is_named(note: Path, packed: Path):
+    Path("bad.sqzp").write_bytes(b"text")
+    said = "Error: bad.sqzp: not a dictionary: it does not begin with the mark of .sqzp files\n"
+    assert fails("compress", "-D", "bad.sqzp", note) == said
+    assert fails("compress", "-D", "nope", note) == (
+        "Error: there is no dictionary 'nope': give auto, none or text, or a file of `squeeze train`\n"
+    )
 
 
 def test_block_size(note: Path):

@@ -87,3 +87,16 @@ def test_a_codec_of_zarr_has_a_level_and_nothing_else():
     assert SqueezeCodec.from_dict(described) == SqueezeCodec(2)
     with pytest.raises(squeeze.FormatError, match="needs a newer squeeze"):
         SqueezeCodec.from_dict({**described, "configuration": {"level": 1, "more": 2}})
+
+
+@pytest.mark.parametrize("level", [0, 44, "3", True, None])
+def test_levels_of_codecs_are_checked_when_they_are_made(level):
+    pytest.importorskip("zarr", "3.1", reason="zarr is not installed")
+    from squeeze.integrations.numcodecs import Squeeze
+    from squeeze.integrations.zarr import SqueezeCodec
+
+    for codec in (SqueezeCodec, Squeeze):
+        with pytest.raises(squeeze.LevelError, match=r"^level .* from 1 to 9"):
+            codec(level=level)
+    with pytest.raises(squeeze.LevelError):
+        SqueezeCodec.from_dict({"name": "squeeze", "configuration": {"level": level}})

@@ -7,12 +7,13 @@ the coded bytes. A new level is a new row.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from squeeze.codecs import presets
 from squeeze.codecs.presets import Preset
 from squeeze.codecs.tokenwise.presets import BYTEWISE, TokenPreset
-from squeeze.errors import LevelError
+from squeeze.errors import LevelError, printable
 from squeeze.lm.window import SINK
 
 if TYPE_CHECKING:
@@ -116,6 +117,10 @@ def bare(row: Level) -> Level:
 
 def level(number: int) -> Level:
     """The row of a level. Raises LevelError where there is none."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        raise LevelError(
+            f"level must be a whole number from {min(LEVELS)} to {max(LEVELS)}, got {printable(repr(number))}"
+        )
     if number not in LEVELS:
         raise LevelError(f"level {number} does not exist: use a level from {min(LEVELS)} to {max(LEVELS)}")
     return LEVELS[number]

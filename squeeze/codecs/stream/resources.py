@@ -84,9 +84,17 @@ def as_dictionary(source: DictionarySource, limits: Limits | None = None) -> "Di
         if not re.fullmatch(r"[\w-]+", name := str(source)):
             raise
         known = f"{', '.join(BUILT_IN[:-1])} or {BUILT_IN[-1]}"
-        raise DictionaryError(
+        raise _named(
             f"there is no dictionary {printable(name)!r}: give {known}, or a file of `squeeze train`"
         ) from error
+    except DictionaryError as error:
+        raise _named(f"{printable(os.fspath(source))}: {error}") from error
+
+
+def _named(message: str) -> DictionaryError:
+    error = DictionaryError(message)
+    error.is_named = True
+    return error
 
 
 def needed_dictionary(
