@@ -12,7 +12,7 @@ from squeeze.errors import OptionError
 from squeeze.recipes.explanation.columns import Separated
 from squeeze.recipes.explanation.sections import Section
 from squeeze.recipes.explanation.units import DICTIONARY, Names, Units
-from squeeze.recipes.pages.page import packed, template
+from squeeze.recipes.pages.page import packed, render as render_page
 
 __all__ = ["Compared", "render"]
 
@@ -61,7 +61,8 @@ def render(
         "parts": names.parts,
         "symbols": [symbol.decode("latin-1") for symbol in names.symbols],
     }
-    return template("squeeze.recipes.explanation").render(
+    return render_page(
+        "squeeze.recipes.explanation",
         title=summary["file"] or "bytes",
         summary=summary,
         how=how,

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from squeeze.errors import SqueezeError
-from squeeze.recipes.pages.page import packed, template
+from squeeze.recipes.pages.page import packed, render as render_page
 from squeeze.recipes.reports.shown import COLUMNS, MEASURES, Shown
 from squeeze.system import extras, files
 
@@ -46,7 +46,9 @@ def render(runs: Sequence[Shown]) -> str:
         "measures": {key: asdict(measure) for key, measure in MEASURES.items()},
         "columns": {key: asdict(column) for key, column in COLUMNS.items()},
     }
-    return template("squeeze.recipes.reports").render(
+    return render_page(
+        "squeeze.recipes.reports",
+        evaluates=True,
         mark=_MARK,
         title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared",
         runs=runs,
