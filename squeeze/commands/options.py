@@ -279,7 +279,8 @@ scoring = several(
         "--task-folder",
         metavar="DIR",
         type=PATH,
-        help="Of more tasks: lm-eval's YAML, with paths relative to DIR. It may name Python code, which runs.",
+        help="Folder of lm-eval task files; their paths are relative to DIR. These can run code: use only folders "
+        "that you trust.",
     ),
     click.option("--task-limit", metavar="N", type=click.IntRange(1), help="Score so many examples of each task only."),
     click.option("--shots", metavar="N", type=click.IntRange(0), help="Solved examples before each; as the task says."),

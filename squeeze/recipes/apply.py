@@ -21,7 +21,7 @@ from typing import Any, Self
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
-from squeeze.errors import FormatError, SqueezeError, printable
+from squeeze.errors import FormatError, OptionError, SqueezeError, printable
 from squeeze.options.operation import fill
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
@@ -158,7 +158,10 @@ def apply(
             following = next(iter(recipe.steps[number + 1 :]), None)
             if not record.is_file():
                 this_pass = Pass(common=recipe.common, original=source, then=following, resume=kept, device=device)
-                outcome = step.run(last, written, replace(this_pass, progress=progress))
+                try:
+                    outcome = step.run(last, written, replace(this_pass, progress=progress))
+                except OptionError as error:  # the recipe's, and no option of the caller's
+                    raise SqueezeError(f"step {number + 1}, {step.name}: {error}") from error
                 if isinstance(outcome, Totals):
                     for report in reports[-1:]:
                         report.packed = outcome.raw, outcome.coded

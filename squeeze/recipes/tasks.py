@@ -1,7 +1,8 @@
 """Tasks with right answers, by EleutherAI's lm-eval (Gao et al., github.com/EleutherAI/lm-evaluation-harness).
 
 A task is YAML that names a data set, a prompt and metrics. lm-eval brings thousands, whose data it fetches from the
-Hugging Face Hub; those of a local folder may name local files. A task may bring Python code, which lm-eval runs.
+Hugging Face Hub; those of a local folder may name local files. A task can run code: lm-eval runs the Python that it
+names, and its templates, which are plain text in the YAML, are Jinja without a sandbox.
 """
 
 import contextlib
@@ -60,6 +61,7 @@ class Tasks:
         """
         if folder is not None and not folder.is_dir():
             raise SqueezeError(f"{folder}: no such folder")
+        folder = folder and folder.absolute()  # from whose tasks lm-eval reads while it is the current one
         with extras.explained():
             import lm_eval  # noqa: F401
         with _silent(), explained(folder or "lm-eval"):

@@ -15,6 +15,7 @@ from squeeze.prune.linear import Sparse24Linear
 from squeeze.recipes.apply import Recipe, apply
 from squeeze.recipes.steps import STEPS, Step
 from tests.makers import tiny_models
+from tests.makers.command import call
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -211,3 +212,12 @@ def test_command(tmp_path, model, text):
     assert done.exit_code == 1 and done.output == (
         f"Error: {path}: step 1: 'cook' is unknown: choose from prune, quantize, factorize, recover, pack\n"
     )
+
+
+def test_values_of_a_recipe_that_do_not_go_together_exit_with_1(tmp_path, folders):
+    """They are in a file, so that the command is not used wrongly."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("steps: [quantize: {method: rtn, format: squeeze, scheme: W8A8}]\n")
+    done = call("apply", recipe, folders("llama"), tmp_path / "out", "-q")
+    assert done.exit_code == 1 and done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

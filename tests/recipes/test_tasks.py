@@ -1,6 +1,7 @@
 """Tasks by lm-eval on models of a few thousand weights: scores against what a few lines of torch find, and errors."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,6 +78,12 @@ def test_beside_the_original(model, other, folder):
     same = {one.metric: one for one in scores(tasks, model, model)}
     assert both["acc"].base == alone["acc"].value and both["acc"].base_stderr == alone["acc"].stderr
     assert same["acc"].drop == same["acc"].drop_stderr == 0
+
+
+def test_a_relative_folder(model, folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    tasks = Tasks.load(["first"], Path(folder.name), limit=1)
+    assert tasks.names == ("first",) and Path.cwd() == folder.parent
 
 
 def test_groups_generation_and_limits(model, folder):
