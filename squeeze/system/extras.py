@@ -12,8 +12,8 @@ EXTRAS = {
     "cloud": ("fsspec", "gcsfs", "huggingface_hub", "obstore", "s3fs"),
     "cluster": ("pandas", "pyarrow", "ray"),
     "llamacpp": ("llama_cpp",),
-    "models": ("accelerate", "torch", "transformers", "yaml"),
     "report": ("vl_convert",),
+    "models": ("accelerate", "compressed_tensors", "torch", "transformers", "yaml"),
     "tasks": ("lm_eval",),
 }
 

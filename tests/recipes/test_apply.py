@@ -217,7 +217,7 @@ def test_command(tmp_path, model, text):
 def test_values_of_a_recipe_that_do_not_go_together_exit_with_1(tmp_path, folders):
     """They are in a file, so that the command is not used wrongly."""
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("steps: [quantize: {method: rtn, format: squeeze, scheme: W8A8}]\n")
+    recipe.write_text("steps: [quantize: {method: rtn, format: gptq, type: q4_k}]\n")
     done = call("apply", recipe, folders("llama"), tmp_path / "out", "-q")
     assert done.exit_code == 1 and done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
