@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,12 +31,34 @@ if TYPE_CHECKING:
     from squeeze.codecs.stream.totals import Totals
 
 MISHAPS = (SqueezeError, OSError, MemoryError)
+_OPTIONS = {  # what messages of the library call arguments, and the command line options
+    "adapter": "--adapter",
+    "bits": "--bits",
+    "device": "--device",
+    "dictionary": "-D",
+    "heal": "--heal",
+    "ignore": "--ignore",
+    "limits.memory": "--memlimit",
+    "limits.output": "--max-output",
+    "missing='skip'": "--missing skip",
+    "model": "--model",
+    "outliers": "--outliers",
+    "overwrite=True": "-f",
+    "resume=True": "--resume",
+    "salvage=True": "--salvage",
+    "span": "--range",
+    "strict": "--strict",
+    "target_bytes": "--target-size",
+    "type": "--type",
+}
+_ARGUMENT = re.compile("|".join(f"`{re.escape(name)}`" for name in _OPTIONS))
 
 
 def explain(error: BaseException, name: str = "") -> str:
-    """One sentence for what went wrong with the file `name`, on one line."""
+    """One sentence for what went wrong with the file `name`, on one line, which names options in place of arguments."""
     name = "" if getattr(error, "is_named", False) else name
-    return escaped(_explain(error, f"{name}: " if name else ""))
+    said = _explain(error, f"{name}: " if name else "")
+    return escaped(_ARGUMENT.sub(lambda match: _OPTIONS[match[0].strip("`")], said))
 
 
 def _explain(error: BaseException, prefix: str) -> str:

@@ -98,7 +98,7 @@ def check_ignored(network: Network, ignore: Iterable[str]) -> None:
     for part in ignore:
         if not any(part in name for name in names):
             raise SqueezeError(
-                f"{network.checkpoint.folder}: no module has {printable(repr(part))} in its name, as in --ignore"
+                f"{network.checkpoint.folder}: no module has {printable(repr(part))} in its name, as in `ignore`"
             )
 
 

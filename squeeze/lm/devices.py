@@ -23,7 +23,7 @@ def torch_devices(name: str) -> list[str]:
         raise DeviceError(f"there is no device '{printable(name)}': use auto, cpu, cuda or cuda:N")
     count = _gpus()
     if not count and name != AUTO:
-        raise DeviceError(f"device {name}: torch finds no GPU here; use --device auto or cpu")
+        raise DeviceError(f"device {name}: torch finds no GPU here; use `device` auto or cpu")
     if name in (AUTO, CUDA):
         return [f"cuda:{number}" for number in range(count)]
     number = int(name.partition(":")[2])

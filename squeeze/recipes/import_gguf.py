@@ -46,7 +46,7 @@ def import_gguf(
     if target.is_file():
         raise ModelError(f"{target}: is a file; import writes a folder")
     if not overwrite and target.is_dir() and any(target.iterdir()):
-        raise ModelError(f"{target} already exists; use -f to overwrite")
+        raise ModelError(f"{target} already exists; use `overwrite=True` to overwrite")
     model = GgufModel.open(source)
     with sources.damage_told(source):
         written = {"config.json": description(model), **tokenizer_files(model)}

@@ -150,7 +150,7 @@ def _gguf(
     tokens = run.tokens() if chosen.needs_hessian or settings.smooth or chooses else None
     if settings.target_bytes is not None and tokens is not None:
         if methods:
-            raise OptionError("--type auto chooses the types of all matrices: name no methods of some")
+            raise OptionError("`type` auto chooses the types of all matrices: name no methods of some")
         methods = by_size(run, checkpoint, chosen, settings.target_bytes, tokens)
         described["types"] = dict(Counter(type_of(method.grid) for method in methods.values()).most_common())
         target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone, asked=False)

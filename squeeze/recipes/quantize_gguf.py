@@ -49,11 +49,11 @@ def method_of(asked: Asked[Quantizing]) -> GridMethod:
     """The method on the grid of the type. Raises OptionError for options that do not go with GGUF."""
     settings = asked.settings
     if said := [name for name in _SAID if name in asked.given]:
-        raise OptionError(f"{said[0]} does not go with the format gguf, whose --type says it")
+        raise OptionError(f"{said[0]} does not go with the format gguf, whose `type` says it")
     if settings.target_bits is not None or (settings.target_bytes is not None and settings.type != AUTO):
-        raise OptionError("the format gguf is made to a size by --type auto with --target-size")
+        raise OptionError("the format gguf is made to a size by `type` auto with `target_bytes`")
     if settings.type == AUTO and settings.target_bytes is None:
-        raise OptionError("--type auto needs --target-size, the size of the file")
+        raise OptionError("`type` auto needs `target_bytes`, the size of the file")
     made: GridMethod = asked.made()
     if not isinstance(made, GridMethod):
         raise OptionError(f"the format gguf goes with methods on grids, and {made.name} is none")

@@ -141,7 +141,9 @@ class Run:
         same = same and Path(report.source).resolve() == self.source.resolve()
         if not self.resume:
             if same:
-                raise SqueezeError(f"{self.out} is written already: go on with --resume, or start anew with -f")
+                raise SqueezeError(
+                    f"{self.out} is written already: go on with `resume=True`, or start anew with `overwrite=True`"
+                )
             return None  # what is in the way is said by `open`
         if not same:
             raise SqueezeError(other_settings(self.out))

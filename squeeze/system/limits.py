@@ -42,15 +42,14 @@ class Limits:
         if not self.allows_memory(size):
             raise LimitError(
                 f"{subject} needs {size:,} bytes of memory, and the limit is {self._most_memory:,}: "
-                "raise it with --memlimit, or limits= in Python"
+                "raise it with `limits.memory`"
             )
 
     def need_output(self, size: int) -> None:
         """Raises LimitError where `size` bytes in all are to come out, and fewer may."""
         if self.output is not None and size > self.output:
-            raise LimitError(
-                f"{size:,} bytes or more would be written, and the limit is {self.output:,}: raise it with --max-output"
-            )
+            over = f"{size:,} bytes or more would be written, and the limit is {self.output:,}"
+            raise LimitError(f"{over}: raise it with `limits.output`")
 
 
 def free_memory() -> int:

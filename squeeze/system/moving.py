@@ -21,7 +21,7 @@ _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 def in_the_way(target: Path) -> SqueezeError:
-    return SqueezeError(f"{target} already exists; use -f to overwrite")
+    return SqueezeError(f"{target} already exists; use `overwrite=True` to overwrite")
 
 
 def move_into_place(made: Path, target: Path, overwrite: bool) -> None:

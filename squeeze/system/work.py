@@ -201,7 +201,7 @@ def other_settings(target: Path, folder: Path | None = None, differing: str = ""
     left = f" and left finished work in {folder}" if folder else ""
     return (
         f"{target}: the run that was stopped had other settings{differing}{left}: repeat its settings to go on, or "
-        "start anew with -f and without --resume"
+        "start anew with `overwrite=True` and without `resume=True`"
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import writer
+from squeeze.commands import job
 from squeeze.system import files, moving
 from tests.makers import inputs
 from tests.makers.command import SQUEEZE, TEXT, call, fails, names, run, usage_error
@@ -400,3 +401,12 @@ def test_what_follows_a_stream_is_named(note: Path):
         assert fails(command, "-q", coded) == (
             f"Error: note.txt.sqz: what follows its first {size:,} bytes is no .sqz stream: cut it off\n"
         )
+
+
+def test_advice_names_arguments_in_python_and_options_on_the_command_line(note: Path, packed: Path):
+    with pytest.raises(squeeze.SqueezeError, match=r"the limit is 10: raise it with `limits\.output`$"):
+        squeeze.decompress(packed.read_bytes(), limits=squeeze.Limits(output=10))
+    assert fails("test", "--max-output", "10", packed).endswith("the limit is 10: raise it with --max-output\n")
+    for name, option in job._OPTIONS.items():
+        said = job.explain(squeeze.SqueezeError(f"use `{name}` or `squeeze train`"))
+        assert said == f"use {option} or `squeeze train`"

@@ -49,7 +49,7 @@ def test_no_gpu(gpus, name):
     gpus(0)
     with pytest.raises(DeviceError) as error:
         torch_devices(name)
-    assert str(error.value) == f"device {name}: torch finds no GPU here; use --device auto or cpu"
+    assert str(error.value) == f"device {name}: torch finds no GPU here; use `device` auto or cpu"
 
 
 def test_a_gpu_too_many(gpus):

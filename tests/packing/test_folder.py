@@ -338,7 +338,7 @@ def test_a_dangling_link_needs_leave(small):
     with pytest.raises(SqueezeError, match="packed exists and is a file"):
         folder.check_target(Path("model"), Path("packed"), False)
     Path("packed.safetensors").symlink_to("nothing")
-    with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
+    with pytest.raises(SqueezeError, match="already exists; use `overwrite=True` to overwrite"):
         squeeze.pack("model/a.safetensors", "packed.safetensors")
     squeeze.pack("model/a.safetensors", "packed.safetensors", overwrite=True)
     assert not Path("packed.safetensors").is_symlink()

@@ -276,9 +276,13 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
     made = (tmp_path / "out" / "model.safetensors").read_bytes()
-    with pytest.raises(SqueezeError, match="is written already: go on with --resume, or start anew with -f"):
+    with pytest.raises(
+        SqueezeError, match="is written already: go on with `resume=True`, or start anew with `overwrite=True`"
+    ):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
-    with pytest.raises(SqueezeError, match="had other settings: repeat its settings to go on, or start anew with -f"):
+    with pytest.raises(
+        SqueezeError, match="had other settings: repeat its settings to go on, or start anew with `overwrite=True`"
+    ):
         squeeze.factorize(folders("llama"), "svd", keep=0.6, resume=True, **options)
     seen = []
     report = squeeze.factorize(
@@ -287,16 +291,16 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
     assert calls[3] == 2 and seen and {what.partition(",")[0] for what, _, _ in seen} == {"healing"}
     assert report.settings["healing"] == f"{calls[-1] + 1} steps" and len(report.layers) == 14
     assert (tmp_path / "out" / "model.safetensors").read_bytes() != made
-    with pytest.raises(SqueezeError, match="already exists; use -f"):
+    with pytest.raises(SqueezeError, match="already exists; use `overwrite=True`"):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, resume=True, **options)
 
 
 def test_what_cannot_be_done_is_said(tmp_path, folders):
     with pytest.raises(SqueezeError, match="to keep: it lies above 0"):
         squeeze.factorize(folders("llama"), "svd", keep=1.5, out=tmp_path / "no")
-    with pytest.raises(SqueezeError, match="factors that are quantised cannot be healed: leave out --bits or --heal"):
+    with pytest.raises(SqueezeError, match="factors that are quantised cannot be healed: leave out `bits` or `heal`"):
         squeeze.factorize(folders("llama"), "svd", bits=4, heal=1, out=tmp_path / "no")
-    with pytest.raises(SqueezeError, match="matrices on one basis have neither --bits nor --outliers"):
+    with pytest.raises(SqueezeError, match="matrices on one basis have neither `bits` nor `outliers`"):
         squeeze.factorize(folders("llama"), "shared", bits=4, calibration=TOKENS, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="there are no outliers to keep"):
         squeeze.factorize(folders("llama"), "modegpt", outliers=4, calibration=TOKENS, out=tmp_path / "no")

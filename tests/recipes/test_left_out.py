@@ -35,7 +35,7 @@ def test_what_is_not_compressed_is_untouched_and_reported(tmp_path, folders):
     ],
 )
 def test_leaving_what_is_not_there_is_an_error(tmp_path, folders, change, options):
-    with pytest.raises(SqueezeError, match=r"llama: no module has 'nosuch' in its name, as in --ignore$"):
+    with pytest.raises(SqueezeError, match=r"llama: no module has 'nosuch' in its name, as in `ignore`$"):
         change(folders("llama"), out=tmp_path / "out", ignore=("lm_head", "nosuch"), **options)
     assert not list(tmp_path.iterdir())
 

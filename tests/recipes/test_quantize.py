@@ -184,7 +184,9 @@ def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatc
         monkeypatch.setattr(pipeline, "calibrated_block", compress)
         assert (tmp_path / f".stopped{stop}.compressing").is_dir()
         assert not (tmp_path / f"stopped{stop}").exists()
-        with pytest.raises(SqueezeError, match=r"had other settings \(.*bits.*\) and left finished work in .*-f"):
+        with pytest.raises(
+            SqueezeError, match=r"had other settings \(.*bits.*\) and left finished work in .*overwrite=True"
+        ):
             squeeze.quantize(folders("llama"), GPTQ(bits=3), calibration=TOKENS, out=tmp_path / f"stopped{stop}")
         counts = []
         counting = lambda *args, do=compress, done=counts: (done.append(1), do(*args))[1]  # noqa: E731

@@ -49,7 +49,7 @@ def test_a_training_that_was_stopped_goes_on(tmp_path, stopped, monkeypatch):
     assert int(report.settings["recovery"].split()[0]) >= 1
     assert json.loads((tmp_path / "out" / "compression_report.json").read_text())["settings"] == report.settings
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
+    with pytest.raises(SqueezeError, match="already exists; use `overwrite=True` to overwrite"):
         stopped(resume=True)
 
 
@@ -72,12 +72,13 @@ def test_a_run_that_was_stopped_before_its_training_goes_on(tmp_path, folders, m
 @pytest.mark.parametrize("other", [{"seed": 1}, {"calibration": TOKENS[:5]}, {"method": Wanda()}], ids=str)
 def test_another_run_does_not_go_on_with_it(tmp_path, stopped, other):
     with pytest.raises(
-        SqueezeError, match=r"had other settings.*: repeat its settings .*start anew with -f and without --resume"
+        SqueezeError,
+        match=r"had other settings.*: repeat its settings .*start anew with `overwrite=True` and without `resume=True`",
     ) as caught:
         stopped(resume=True, **other)
     assert "\n" not in str(caught.value)
     assert (tmp_path / ".out.recovering" / "state.pt").is_file()
-    with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
+    with pytest.raises(SqueezeError, match="already exists; use `overwrite=True` to overwrite"):
         stopped(**other)
 
 

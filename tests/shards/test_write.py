@@ -155,7 +155,7 @@ def test_an_index_has_a_largest_size(tmp_path, monkeypatch):
 
 def test_nothing_is_replaced(tmp_path):
     (tmp_path / "part-0.tar.sqz").write_bytes(b"mine")
-    with pytest.raises(SqueezeError, match="already exists; use -f"):
+    with pytest.raises(SqueezeError, match="already exists; use `overwrite=True`"):
         written({"a": b"b"}, tmp_path)
     assert written({"a": b"b"}, tmp_path, overwrite=True) == [["a"]]
 

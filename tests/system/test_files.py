@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 def test_a_target_that_appears_meanwhile_is_kept():
     target = Path("target")
     with (
-        pytest.raises(SqueezeError, match=r"^target already exists; use -f to overwrite$"),
+        pytest.raises(SqueezeError, match=r"^target already exists; use `overwrite=True` to overwrite$"),
         files.replacing(target, overwrite=False) as file,
     ):
         file.write(b"new")

@@ -18,7 +18,7 @@ def test_more_is_refused_by_a_line_that_names_the_limit():
     allowed = Limits(memory=1000, output=10)
     with pytest.raises(LimitError, match=r"^the block needs 1,001 bytes of memory, and the limit is 1,000: "):
         allowed.need_memory(1001, "the block")
-    with pytest.raises(LimitError, match=r"^11 bytes or more .* limit is 10: raise it with --max-output"):
+    with pytest.raises(LimitError, match=r"^11 bytes or more .* limit is 10: raise it with `limits.output`"):
         allowed.need_output(11)
     assert issubclass(LimitError, SqueezeError)
 

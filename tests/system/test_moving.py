@@ -57,7 +57,7 @@ def test_nothing_that_appeared_is_replaced(renames, kind, other):
     else:
         Path("old").write_text("old")
         target.symlink_to("old" if other == "link" else "nothing")
-    with pytest.raises(SqueezeError, match=r"^target already exists; use -f to overwrite$"):
+    with pytest.raises(SqueezeError, match=r"^target already exists; use `overwrite=True` to overwrite$"):
         move_into_place(made(kind), target, False)
     assert text(Path("made")) == "new"
     assert target.is_symlink() if other == "dangling" else text(target) == "old"

@@ -313,7 +313,7 @@ def test_an_upload_that_breaks_leaves_nothing(kind, after):
 
 
 def test_nothing_is_overwritten_without_leave():
-    with pytest.raises(SqueezeError, match=r"^fake://bucket/x already exists; use -f to overwrite$"):
+    with pytest.raises(SqueezeError, match=r"^fake://bucket/x already exists; use `overwrite=True` to overwrite$"):
         files.check_target(storage.path_of("fake://bucket/x"), [], False)
     with (
         pytest.raises(SqueezeError, match="fake://bucket/y already exists"),

@@ -74,7 +74,7 @@ def test_what_another_task_finished_is_kept_and_its_settings_are_named():
     task = {"settings": {"bits": 3, "seed": 1}, "tokens": "b", "version": 1}
     assert refused(task=task, discarded=Discards.NONE) == (
         f"q: the run that was stopped had other settings (bits, tokens) and left finished work in {PLACE.absolute()}: "
-        "repeat its settings to go on, or start anew with -f and without --resume"
+        "repeat its settings to go on, or start anew with `overwrite=True` and without `resume=True`"
     )
     assert (PLACE / "part").read_text() == "half"
 

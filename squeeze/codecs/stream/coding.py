@@ -362,7 +362,7 @@ def _deep() -> ModuleType:
 def check_raw(data: np.ndarray, checksum: int, short: bool = False) -> None:
     """Raise DamagedError where raw bytes are not those that a block header tells of."""
     if not container.is_checksum(xxhash.xxh3_64_intdigest(data.data), checksum, short):
-        raise DamagedError("a block's checksum differs: the file is damaged (--salvage restores the other blocks)")
+        raise DamagedError("a block's checksum differs: the file is damaged (`salvage=True` restores the other blocks)")
 
 
 def report(progress: Progress, count: int) -> None:

@@ -111,7 +111,7 @@ def needed_dictionary(
     """
     dictionary, digits = as_dictionary(resources.dictionary, resources.limits), printable(identity[:8])
     if dictionary is None:
-        raise DictionaryError(f"the file needs the dictionary {digits}: name it with -D")
+        raise DictionaryError(f"the file needs the dictionary {digits}: name it with `dictionary`")
     if not written(dictionary.identity).startswith(identity):
         found = written(dictionary.identity)[: len(digits)]
         raise DictionaryError(f"the file needs the dictionary {digits}, and this is {found}")

@@ -55,7 +55,7 @@ class Salvaged:
         if self._is_too_much(self._lost):
             raise LimitError(
                 f"zeros for {self._lost:,} missing bytes or more are too many for a file of {self._coded:,}: "
-                "leave them out with --missing skip, or allow them with --max-output"
+                "leave them out with `missing='skip'`, or allow them with `limits.output`"
             )
         self.need(length)
         self._written += length

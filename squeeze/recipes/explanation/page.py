@@ -46,7 +46,7 @@ def render(
     Raises OptionError where it would show more than 16 MiB.
     """
     if data.size > _MOST:
-        raise OptionError(f"a page shows {_MOST >> 20} MiB at most: choose a part with --range")
+        raise OptionError(f"a page shows {_MOST >> 20} MiB at most: choose a part with `span`")
     columns = _columns(units, data, against)
     facts = {
         "columns": [[name, column.dtype.str[1:], column.size] for name, column in columns.items()],

@@ -125,7 +125,9 @@ def test_long_files_have_blocks_and_an_index(known):
     (stream,) = read_index(io.BytesIO(coded))
     assert (stream.short, stream.header["dictionary"]) == (False, known.identity[:32])
     assert squeeze.decompress(coded, dictionary=known) == data
-    with pytest.raises(DictionaryError, match=f"the file needs the dictionary {known.identity[:8]}: name it with -D"):
+    with pytest.raises(
+        DictionaryError, match=f"the file needs the dictionary {known.identity[:8]}: name it with `dictionary`"
+    ):
         squeeze.decompress(coded)
 
 
@@ -248,7 +250,7 @@ def test_a_missing_or_wrong_dictionary_is_named(known, short):
     with pytest.raises(DictionaryError) as caught:
         squeeze.decompress(short)
     needed, found = (container.record_identity(one.identity) for one in (known, other))
-    assert str(caught.value) == f"the file needs the dictionary {needed}: name it with -D"
+    assert str(caught.value) == f"the file needs the dictionary {needed}: name it with `dictionary`"
     for read in (squeeze.decompress, lambda coded, **given: squeeze.open(io.BytesIO(coded), **given)):
         with pytest.raises(DictionaryError) as caught:
             read(short, dictionary=other)
@@ -359,7 +361,7 @@ def test_files_that_are_no_dictionaries(data, message, tmp_path):
     (tmp_path / "a.sqzp").write_bytes(data)
     with pytest.raises(DictionaryError) as caught:
         squeeze.compress(b"abc", dictionary=tmp_path / "a.sqzp")
-    assert str(caught.value) == message
+    assert str(caught.value) == f"{tmp_path}/a.sqzp: {message}"
 
 
 def test_samples_that_teach_nothing():

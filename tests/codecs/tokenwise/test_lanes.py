@@ -194,7 +194,7 @@ def test_a_missing_model_is_named(coded, folder, elsewhere):
     weights = read_index(io.BytesIO(coded))[0].header["weights"]
     expected = (
         f"the file needs the language model 'tiny' ({weights[:12]}), which is not here: "
-        "name it with --model, and its adapter with --adapter"
+        "name it with `model`, and its adapter with `adapter`"
     )
     with pytest.raises(squeeze.ModelError) as error:
         squeeze.decompress(coded)

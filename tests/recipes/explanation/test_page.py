@@ -57,5 +57,5 @@ def test_what_a_file_says_stays_text(tmp_path):
 def test_a_page_that_would_be_too_long(monkeypatch):
     monkeypatch.setattr(page, "_MOST", 1 << 20)
     explanation = squeeze.explain(b"abc" * 400_000, 1)
-    with pytest.raises(squeeze.OptionError, match="a page shows 1 MiB at most: choose a part with --range"):
+    with pytest.raises(squeeze.OptionError, match="a page shows 1 MiB at most: choose a part with `span`"):
         explanation.to_html()

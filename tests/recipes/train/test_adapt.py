@@ -124,7 +124,7 @@ def test_passages(folder, tmp_path):
 def test_what_is_refused(folder, text, tmp_path):
     out = tmp_path / "out"
     out.touch()
-    with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
+    with pytest.raises(SqueezeError, match="already exists; use `overwrite=True` to overwrite"):
         adapt_to([text], folder, out, training(1))
     out.unlink()
     small = tmp_path / "small"

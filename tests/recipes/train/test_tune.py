@@ -49,7 +49,7 @@ def test_it_learns_and_is_used(samples, tmp_path):
     coded = squeeze.compress(RECORDS[7], dictionary=out)
     assert squeeze.decompress(coded, dictionary=out) == RECORDS[7]
     assert not list(tmp_path.glob(".*"))
-    with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
+    with pytest.raises(SqueezeError, match="already exists; use `overwrite=True` to overwrite"):
         tune(samples, out, training(1))
 
 
