@@ -142,7 +142,12 @@ def test_tasks_name_their_extra(monkeypatch: pytest.MonkeyPatch):
 def test_extras_are_those_of_the_distribution():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["name"] == DISTRIBUTION
-    modules = {"llama-cpp-python": "llama_cpp", "lm-eval": "lm_eval", "pyyaml": "yaml", "compressed-tensors": "compressed_tensors"}
+    modules = {
+        "llama-cpp-python": "llama_cpp",
+        "lm-eval": "lm_eval",
+        "pyyaml": "yaml",
+        "compressed-tensors": "compressed_tensors",
+    }
     modules["vl-convert-python"] = "vl_convert"
     for extra, packages in EXTRAS.items():
         named = {Requirement(line).name for line in project["optional-dependencies"][extra]} - {DISTRIBUTION}

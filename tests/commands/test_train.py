@@ -38,7 +38,7 @@ def test_train_and_use_a_dictionary(note: Path):
         "Error: notes.sqzp already exists; use -f to overwrite\n"
     )
     assert fails("test", "--dictionary", "note.txt", "note.txt.sqz") == (
-        "Error: note.txt.sqz: not a dictionary: it does not begin with the mark of .sqzp files\n"
+        "Error: note.txt: not a dictionary: it does not begin with the mark of .sqzp files\n"
     )
 
 
