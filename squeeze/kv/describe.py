@@ -168,7 +168,11 @@ def load_policy(path: Path | str) -> Policy:
 
 def _json_of(path: Path) -> Any:
     with path.open("rb") as file:
-        return parse(file.read(MAX_FILE + 1), Limits())
+        text = file.read(MAX_FILE + 1)
+    try:
+        return parse(text, Limits())
+    except FormatError as error:
+        raise FormatError(f"is no policy file: its text {error}") from None
 
 
 def _of_tensors(path: Path) -> Policy:

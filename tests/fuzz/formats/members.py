@@ -16,7 +16,7 @@ from tests.fuzz.judging import LIMITS, SAME, TRUE, Wrong, one_of
 from tests.fuzz.streams import compile_levels
 from tests.makers.command import run
 
-_BOMBS = (b"[" + b"[]," * 300_000 + b"[]]", b"[" * 100_000, b'["' + b"a" * 300_000 + b'",0,1,"0"]', b"{}" * 9, b"")
+_BOMBS = (b"[" + b"[]," * 40_000 + b"[]]", b"[" * 100_000, b'["' + b"a" * 100_000 + b'",0,1,"0"]', b"{}" * 9, b"")
 
 
 @dataclass(frozen=True)
