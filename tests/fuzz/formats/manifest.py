@@ -1,6 +1,7 @@
 """The manifest of a run over many files, or into shards: lines of JSON, of which the last may be cut off."""
 
 import shutil
+from contextlib import chdir, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -53,7 +54,8 @@ class Manifest:
         for sharded in (False, True):
             for way in ("read", "go on", "test"):
                 (box := folder / f"{way}.{sharded}").mkdir()
-                self.read(Case(_lines(self.samples[sharded]), sharded, way), box)
+                with suppress(FormatError):  # of `test`: the checksums are made up
+                    self.read(Case(_lines(self.samples[sharded]), sharded, way), box)
 
     def mutate(self, random: Random) -> Case:
         sharded = random.random() < 0.4
@@ -70,7 +72,11 @@ class Manifest:
         shutil.copytree(self.tree, folder / "tree")
         for path in self.folder.glob("part-*"):
             shutil.copyfile(path, folder / path.name)
-        path = folder / "tree" / "manifest.jsonl" if not case.sharded else folder / "manifest.jsonl"
+        with chdir(folder):  # which names in manifests are relative to
+            return self._read(case)
+
+    def _read(self, case: Case) -> str:
+        path = Path("manifest.jsonl" if case.sharded else "tree/manifest.jsonl")
         path.write_bytes(case.data)
         if case.way == "read":
             told = read_manifest(path, LIMITS)
@@ -83,7 +89,7 @@ class Manifest:
             notes = Notes(path, SHARDS if case.sharded else COMPRESS, options, () if case.sharded else ["tree"])
             notes.begin()
             notes.close()
-            Noted(path, Template(folder / "part-{}.tar.sqz"))
+            Noted(path, Template(Path("part-{}.tar.sqz")))
             read_manifest(path, LIMITS)
         else:
             result = call("test", "-q", "--memlimit", "256M", "--manifest", path)
