@@ -70,9 +70,10 @@ def taken(keys: Any, values: Any) -> LayerView | None:
     """The view that both are of, whose layer is told; None if a layer did not return them as they are."""
     if isinstance(keys, Lazy) and isinstance(values, Lazy):
         return keys.view
-    offered: tuple[LayerView, Callable[[], None]] | None = getattr(keys, _TAG, None)
-    if offered is None or getattr(values, _TAG, None) is not offered:
+    tags = [getattr(states, _TAG, None) for states in (keys, values)]
+    if tags[0] is None or tags[0] is not tags[1]:
         return None
-    view, on_taken = offered
+    view, on_taken = tags[0]
     on_taken()
+    assert isinstance(view, LayerView)
     return view
