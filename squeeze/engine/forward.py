@@ -47,7 +47,7 @@ def forward(
     network: Network, tokens: torch.Tensor, last: Callable[[torch.Tensor], None] | None = None
 ) -> Iterator[Run]:
     """As each_block, with files that go once they are read, all of it in float32.
-    last: is called with what comes out of the last block [L, H], for each sequence. Raises SqueezeError where the
+    last: is called with what comes out of the last block [1, L, H], for each sequence. Raises SqueezeError where the
     network cannot run the tokens."""
     network.check(tokens)
     with tempfile.TemporaryDirectory() as folder:
@@ -58,4 +58,4 @@ def forward(
             states("hidden", number).path.unlink()
         if last:
             for x in states("hidden", len(network.blocks)).read(network.device):
-                last(calls[-1].hidden(x)[0])
+                last(calls[-1].hidden(x))

@@ -15,7 +15,10 @@ from torch import nn
 from squeeze.checkpoint.pretrained import explained
 from squeeze.engine.calibration import Activations
 from squeeze.engine.forward import each_block, states_in
-from squeeze.engine.network import Call, Network, run_block
+from squeeze.engine.network import Network, run_block
+from squeeze.engine.surroundings import surroundings
+from squeeze.engine.tracing import handing_on
+from squeeze.engine.walking import Call
 from squeeze.system.memory import trim
 
 __all__ = ["Loss", "backward", "head_of", "next_token"]
@@ -73,57 +76,31 @@ def _of_loss(
     network: Network, tokens: torch.Tensor, outputs: Activations, loss: Loss, call: Call
 ) -> Iterator[torch.Tensor]:
     """The gradients [L, W] of what comes out of the last block."""
-    with head_of(network) as head:
+    with head_of(network, tokens) as head:
         for ids, hidden in zip(tokens.to(network.device), outputs.read(network.device), strict=True):
             with torch.enable_grad():
-                loss(head(call.hidden(hidden.requires_grad_())[0]), ids).backward()  # type: ignore[no-untyped-call]
+                loss(head(call.hidden(hidden.requires_grad_())), ids).backward()  # type: ignore[no-untyped-call]
             assert hidden.grad is not None
             yield hidden.grad
 
 
 @contextmanager
-def head_of(network: Network) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """What the model makes of the outputs [L, H] of its last block: logits [L, V]. The model runs with blocks that do
-    nothing, so that whatever it does after them is done, and what it does before them serves nothing."""
+def head_of(network: Network, tokens: torch.Tensor) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """What the model makes of the outputs [1, L, H] of its last block: logits [L, V]. The model's own forward runs on
+    the first of the sequences of tokens [N, L] with blocks that do nothing, so that whatever it does after them is
+    done."""
     given: list[torch.Tensor] = []
-    blocks = [network.module(name) for name in network.blocks]
+    blocks, calls = [network.module(name) for name in network.blocks], network.calls(tokens)
+    ids = tokens[:1].to(network.device)
 
-    def hand_on(hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return given[0]
+    def hand_on(number: int, *args: Any, **kwargs: Any) -> Any:
+        return calls[number].shown(given[0])
 
     def head(hidden: torch.Tensor) -> torch.Tensor:
-        given[:] = [hidden[None]]
+        given[:] = [hidden]
         with explained(network.checkpoint.folder):
-            logits: torch.Tensor = network.model(inputs_embeds=hidden.detach()[None], use_cache=False).logits[0]
+            logits: torch.Tensor = network.model(input_ids=ids, use_cache=False).logits[0]
         return logits
 
-    with _around(network):
-        for block in blocks:
-            block.forward = hand_on
-        try:
-            yield head
-        finally:
-            for block in blocks:
-                del block.forward
-
-
-@contextmanager
-def _around(network: Network) -> Iterator[None]:
-    """What runs before and after the blocks is loaded meanwhile, but for the input embedding, which is not asked."""
-    model, names = network.model, {module: name for name, module in network.model.named_modules()}
-    inputs, outputs = names[model.get_input_embeddings()], names[model.get_output_embeddings()]
-    tied = getattr(model, "all_tied_weights_keys", None) or {}
-    source = "" if f"{outputs}.weight" in network.sources else tied[f"{outputs}.weight"]
-    outer = [name for name in dict.fromkeys((*network.outer(), outputs)) if name != inputs]
-    for name in outer:
-        if name != outputs or not source:
-            network.load(name)
-    if source:
-        owner = source.rpartition(".")[0]
-        network.module(outputs).weight = network.load(owner).weight
-        network.release(owner)
-    try:
-        yield
-    finally:
-        for name in outer:
-            network.release(name)
+    with surroundings(network), handing_on(blocks, hand_on):
+        yield head

@@ -24,7 +24,7 @@ def test_blocks_one_by_one_give_what_the_whole_model_gives(tmp_path, kind):
         run()
     assert found == network.blocks and not any(_loaded(network.module(name)) for name in network.blocks)
     model, wanted = whole(network), []
-    model.model.norm.register_forward_pre_hook(lambda module, args: wanted.append(args[0][0]))
+    model.model.norm.register_forward_pre_hook(lambda module, args: wanted.append(args[0]))
     with torch.no_grad():
         for ids in tokens:
             model(ids[None], use_cache=False)

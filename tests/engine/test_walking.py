@@ -5,6 +5,7 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.forward import forward
+from squeeze.engine.gradients import head_of
 from squeeze.engine.network import Network
 from squeeze.errors import ModelError
 from tests.makers import zoo
@@ -40,8 +41,21 @@ def test_a_walk_gives_what_the_model_gives(name, tmp_path):
         for ids in TOKENS:
             model(input_ids=ids[None], use_cache=False)
     for found, theirs in zip(outputs, wanted, strict=True):
-        torch.testing.assert_close(found, theirs[0].reshape(found.shape), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found, theirs.reshape(found.shape), atol=1e-5, rtol=1e-5)
     assert not any(not value.is_meta for value in network.model.parameters())
+
+
+@pytest.mark.parametrize("name", ("falcon", "gptj", "mamba", "gemma3n_text"))
+def test_what_follows_the_blocks_gives_the_logits_of_the_model(name, tmp_path):
+    folder = zoo.write(tmp_path / "model", name)
+    network, outputs = Network(Checkpoint.open(folder)), []
+    for _, _, run in forward(network, TOKENS, outputs.append):
+        run()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad(), head_of(network, TOKENS) as head:
+        for ids, hidden in zip(TOKENS, outputs, strict=True):
+            wanted = model(input_ids=ids[None], use_cache=False).logits[0]
+            torch.testing.assert_close(head(hidden), wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_that_keeps_what_it_computes_elsewhere_is_refused(tmp_path):

@@ -178,7 +178,7 @@ def _matrix(context: PlanContext, name: str) -> Unit:
         context.option(name, DENSE, 0.0, context.bits * weight.numel() + mask * expert, Identity(pivoted=expert))
     ]
     gradients = None if name in context.notes else on_disk({"": context.whole(name).outputs})[""]
-    for rank in sorted({max(1, round(share * least)) for share in _SHARES}):
+    for rank in sorted({rank for share in _SHARES if (rank := max(1, round(share * least))) < least}):
         stored = context.bits * rank * (total - rank) + mask
         costs = [float(lost[name][rank]) for lost in (context.whitened, context.weighted)]
         method = WhitenedSVD(rank=rank, outputs=gradients if costs[1] < costs[0] else None)

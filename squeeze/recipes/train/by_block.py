@@ -120,7 +120,7 @@ class ByBlock(Steps):
         outputs: list[torch.Tensor] = []
         for _, _, run in forward(self.teacher, ids, outputs.append):
             run()
-        with head_of(self.teacher) as head, torch.no_grad():
+        with head_of(self.teacher, ids) as head, torch.no_grad():
             for number, hidden in enumerate(outputs):
                 torch.save(head(hidden).cpu(), folder / f"{number}.logits")
 
@@ -144,7 +144,7 @@ class ByBlock(Steps):
             self._teach(few, Path(folder))
             for _, _, run in forward(self.student, few, outputs.append):
                 run()
-            with head_of(self.student) as head:
+            with head_of(self.student, few) as head:
                 pairs = ((head(x), self._wanted(Path(folder), number)) for number, x in enumerate(outputs))
                 return [float(divergence_of(*pair)) for pair in pairs]
 
