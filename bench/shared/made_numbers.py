@@ -92,7 +92,8 @@ def _tones(chance: np.random.Generator, count: int, dtype: np.dtype) -> np.ndarr
     time, loudest = np.arange(count) / 44100, 2.0 ** (8 * dtype.itemsize - 1) - 1
     frequencies, phases = chance.uniform(80, 4000, 5), chance.uniform(0, 6, 5)
     wave = np.sin(2 * np.pi * frequencies * time[:, None] + phases).mean(1) * 0.9 + chance.normal(size=count) / 100
-    return (wave.clip(-1, 1) * loudest).astype(dtype)
+    tones: np.ndarray = (wave.clip(-1, 1) * loudest).astype(dtype)
+    return tones
 
 
 def _picture(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes:

@@ -16,7 +16,7 @@ def varint(data, at):
             return value, at
 
 
-def decode(payload, length, level, numerics):
+def decode(payload, length, level):
     """The raw bytes of a bytewise block with runs."""
     assert payload[0] == 4
     listed, at = varint(payload, 1)
@@ -28,7 +28,7 @@ def decode(payload, length, level, numerics):
         rows.append((gap, period, count))
     rest = payload[end:]
     size = length - sum(count for _, _, count in rows)
-    left = rest[1:] if rest[0] == 5 else _coded(rest, size, level, numerics)
+    left = rest[1:] if rest[0] == 5 else _coded(rest, size, level)
     assert len(left) == size
     data = bytearray()
     for gap, period, count in rows:
@@ -39,11 +39,11 @@ def decode(payload, length, level, numerics):
     return bytes(data + left)
 
 
-def _coded(payload, size, level, numerics):
+def _coded(payload, size, level):
     kind, at, record = KINDS[payload[0]], 1, 0
     if kind == "table":
         record, at = varint(payload, at)
-    data = bytearray(Decoder(level, numerics, kind, record, size).decode(payload[at:]))
+    data = bytearray(Decoder(level, kind, record, size).decode(payload[at:]))
     if kind == "executable":
         for i in range(size - 4):  # 3.3
             if data[i] in (0xE8, 0xE9) and data[i + 4] in (0, 0xFF):

@@ -9,7 +9,6 @@ shrink either (sampling.py).
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import accumulate
 
 import numpy as np
 
@@ -76,8 +75,11 @@ def _regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
 def _filled(kinds: list[str]) -> list[str]:
     """Return the kinds of windows with those of their neighbours where a window holds one value, so that no block is
     cut there."""
-    kinds = list(accumulate(kinds, lambda before, kind: kind or before))
-    return [kind or next(filter(None, kinds), "other") for kind in kinds]
+    filled, known = [], next(filter(None, kinds), "other")
+    for kind in kinds:
+        known = kind or known
+        filled.append(known)
+    return filled
 
 
 def _tried(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:

@@ -103,8 +103,12 @@ def _measured(
         yield from rest
         data = found.expand(_joined(rest, places[~found.within]))
         report(progress, found.taken)
-        lengths = {"payload_length": block.payload_length - own.payload_length, "raw_length": found.taken}
-        own = replace(block, coded_length=block.coded_length - own.payload_length, **lengths)
+        own = replace(
+            block,
+            raw_length=found.taken,
+            payload_length=block.payload_length - own.payload_length,
+            coded_length=block.coded_length - own.payload_length,
+        )
         recorder = Recorder()
         recorder.start(found.taken, [["run"]]).bits[:] = 8 * own.payload_length / found.taken
         yield MeasuredBlock(own, level, Content("runs"), data[found.within], places[found.within], recorder)

@@ -90,7 +90,7 @@ def test_a_file_decodes_as_it_is_specified():
     (block,) = blocks_of(coded)
     payload = coded[block.coded_offset + block.coded_length - block.payload_length :][: block.payload_length]
     assert block.content.endswith(" and runs")
-    assert naive_runs.decode(payload, len(MIXED), level=1, numerics=7) == MIXED
+    assert naive_runs.decode(payload, len(MIXED), level=1) == MIXED
 
 
 @pytest.mark.parametrize("sizes", [[1 << 14], [1 << 20]])
@@ -152,4 +152,4 @@ def test_the_example_of_the_format():
     assert found is not None
     payload = container.RUNS + found.to_bytes() + container.RAW + bytes(32)
     assert payload == bytes.fromhex("04 04 20 01 e0 7f 05") + bytes(32)
-    assert naive_runs.decode(payload, 16384, level=1, numerics=7) == bytes(16384)
+    assert naive_runs.decode(payload, 16384, level=1) == bytes(16384)
