@@ -57,6 +57,7 @@ class Checkpoint:
         for path in weight_files(folder):
             try:
                 file = tensorfile.read(path)
+                tensorfile.check_known(file.tensors)
             except FormatError as error:
                 raise type(error)(f"{path}: {error}") from None
             if twice := files.keys() & file.by_name:

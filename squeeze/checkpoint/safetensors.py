@@ -5,6 +5,7 @@ in torch (`load`, by the package safetensors); lm/mapped.py has them as a memory
 The format: github.com/huggingface/safetensors.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +32,7 @@ _MAX_RANK = 64
 _MOST = 1 << 63  # values of a tensor, counting a size of 0 as 1: torch's strides have 64 bits
 # Bits of one element.
 ELEMENT_BITS = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
     **dict.fromkeys(("U32", "I32", "F32"), 32),
     **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
@@ -39,6 +40,19 @@ ELEMENT_BITS = {
     "F6_E2M3": 6,
     "F6_E3M2": 6,
 }
+_LAYOUTS = {"F8_E4M3FNUZ": "F8_E4M3", "F8_E5M2FNUZ": "F8_E5M2"}  # the same bits, with other values
+_DTYPE = re.compile("[A-Z0-9_]{1,32}", re.IGNORECASE | re.ASCII)
+
+
+def layout_of(dtype: str) -> str:
+    """Return the dtype that a coder takes a tensor for: one whose bits lie alike, and bytes if this version does not
+    know the dtype."""
+    return _LAYOUTS.get(dtype, dtype if dtype in ELEMENT_BITS else "U8")
+
+
+def fits(dtype: str, shape: Sequence[int], size: int) -> bool:
+    """Return whether a tensor has `size` bytes. A dtype that this version does not know may have any number of them."""
+    return dtype not in ELEMENT_BITS or 8 * size == prod(shape) * ELEMENT_BITS[dtype]
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,10 @@ class Tensor:
     @property
     def size(self) -> int:
         return self.end - self.begin
+
+    @property
+    def layout(self) -> str:
+        return layout_of(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -143,17 +161,24 @@ def _tensor(name: str, entry: Any, start: int) -> Tensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise FormatError(f"{named(name)}: the header's entry is not one of dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in ELEMENT_BITS:
-        raise FormatError(f"{named(name)}: dtype '{printable(dtype)}' is unknown to this version")
+    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+        raise FormatError(f"{named(name)}: '{printable(dtype)}' is not the name of a dtype")
     if not isinstance(shape, list) or not all(map(number, shape)):
         raise FormatError(f"{named(name)}: the shape {printable(shape)} is impossible")
     check_shape(name, shape)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(number, offsets)):
         raise FormatError(f"{named(name)}: the offsets {printable(offsets)} are impossible")
     begin, end = offsets
-    if begin > end or 8 * (end - begin) != prod(shape) * ELEMENT_BITS[dtype]:
+    if begin > end or not fits(dtype, shape, end - begin):
         raise FormatError(f"{named(name)}: offsets {begin} to {end} do not fit {dtype} of shape {printable(shape)}")
     return Tensor(name, dtype, tuple(shape), start + begin, start + end)
+
+
+def check_known(tensors: Iterable[Tensor]) -> None:
+    """Raises FormatError if this version does not know a tensor's dtype, so that only its bytes can be used."""
+    for tensor in tensors:
+        if tensor.dtype not in ELEMENT_BITS:
+            raise FormatError(f"{named(tensor.name)}: dtype '{printable(tensor.dtype)}' is unknown to this version")
 
 
 def check_shape(name: str, shape: Sequence[int]) -> None:

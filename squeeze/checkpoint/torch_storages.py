@@ -17,6 +17,7 @@ _STORAGES = {
 }
 _DTYPES = {
     **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"},
+    **{"float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"},
     **{"uint16": "U16", "uint32": "U32", "uint64": "U64"},
 }
 _SIZES = {"ComplexDouble": 16}  # bytes of an element, where it is no element of the dtype

@@ -29,6 +29,7 @@ from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.beside import checkpoint_of
 from squeeze.packing.container import PackedFile, Record
+from squeeze.packing.load import torch_shape
 from squeeze.system.limits import Limits
 from squeeze.system.mapped import MappedFiles
 from squeeze.system.memory import trim
@@ -93,8 +94,10 @@ class Payloads:
         """None where a conversion makes a tensor of what it decodes."""
         shape, first = tuple(tensor.shape), self.stored[destination.names[0]]
         if destination.converter is None:
-            if first.record.shape != shape:
-                raise FormatError(f"{named(first.name)} has shape {first.record.shape}, but the model needs {shape}")
+            if torch_shape(first.record) != shape:
+                raise FormatError(
+                    f"{named(first.name)} has shape {torch_shape(first.record)}, but the model needs {shape}"
+                )
             return Place((first,), 0, shape, dtype)
         if experts := destination.experts():
             return merged([[self.stored[name] for name in names] for names in experts], shape, dtype)

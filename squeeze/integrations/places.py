@@ -19,7 +19,7 @@ from squeeze.kernels import df_decode
 from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.container import Record
-from squeeze.packing.load import prepare, torch_dtype
+from squeeze.packing.load import prepare, shaped, torch_dtype, torch_shape
 
 __all__ = ["Place", "Stored", "decoded", "merged"]
 
@@ -59,11 +59,12 @@ class Place:
 
     @property
     def can_stay(self) -> bool:
-        """Whether it may be decoded when it is used: it is coded for that, and large enough."""
+        """Whether it may be decoded when it is used: it is coded for that, in its own dtype, and large enough."""
         codings = {one.record.coding for one in self.stored}
         allowed = {*_CODED, container.STORED} if self.experts else _CODED
         large = sum(one.record.size for one in self.stored) >= _LEAST_CODED
-        return large and not codings.isdisjoint(_CODED) and codings <= allowed
+        own = all(one.record.layout == one.record.dtype for one in self.stored)
+        return large and own and not codings.isdisjoint(_CODED) and codings <= allowed
 
     @property
     def is_coded(self) -> bool:
@@ -154,11 +155,10 @@ def decoded(stored: Stored, payload: torch.Tensor, check: bool = True) -> torch.
 def _values(stored: Stored, payload: torch.Tensor, base: Bytes | None) -> torch.Tensor:
     record, dtype = stored.record, torch_dtype(stored.record.dtype, stored.name)
     if record.coding == container.STORED:
-        return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)
+        return shaped(payload, record, dtype) if record.size else torch.empty(torch_shape(record), dtype=dtype)
     if record.coding not in _CODED:
         data = payload.cpu()
         data = data.clone() if data.data_ptr() % 8 else data  # compiled code takes aligned arrays
         values = container.decode_tensor(data.numpy(), record, base, torch.get_num_threads())
-        return torch.from_numpy(values).to(payload.device).view(dtype).view(record.shape)
-    prepared = prepare(payload, record)
-    return df_decode.decode(prepared, threads=torch.get_num_threads()).view(record.shape)
+        return shaped(torch.from_numpy(values).to(payload.device), record, dtype)
+    return shaped(df_decode.decode(prepare(payload, record), threads=torch.get_num_threads()), record, dtype)

@@ -24,6 +24,7 @@ from squeeze.checkpoint import safetensors as tensorfile, torch_file
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped
 from squeeze.kernels.df_decode import TORCH_DTYPES
 from squeeze.packing import container
+from squeeze.packing.load import torch_shape
 from squeeze.packing.sources import SUFFIX
 from squeeze.packing.unpack import unpack
 
@@ -125,7 +126,7 @@ def _described(path: Path) -> dict[str, torch.Tensor]:
     packed = container.read(path)
     pairs = zip(packed.file.tensors, packed.description.records, strict=True)
     return {
-        tensor.name: torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype], device="meta")
+        tensor.name: torch.empty(torch_shape(record), dtype=TORCH_DTYPES[record.dtype], device="meta")
         for tensor, record in pairs
         if record.dtype in TORCH_DTYPES
     }

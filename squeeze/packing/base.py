@@ -102,11 +102,11 @@ class Base:
         """The bytes of the base's tensor of the same name, dtype and shape, or None. Raises DamagedError.
 
         scope: the name of the file of torch's in its folder that the tensor is in."""
-        return self._bytes(scope, like.name, like.dtype, like.shape)
+        return self._bytes(scope, like.name, like)
 
     def for_record(self, name: str, record: Record, scope: str = "") -> Bytes:
         """The same for a coded difference, where it must exist."""
-        data = self._bytes(scope, name, record.dtype, record.shape)
+        data = self._bytes(scope, name, record)
         if data is None:
             raise self._missing(name)
         return data
@@ -145,7 +145,7 @@ class Base:
 
     def content(self, like: Tensor | Record, name: str, scope: str, opened: ExitStack) -> Content | None:
         """The same as `tensor`, read in parts from files that are closed with `opened`. Its checksum was compared."""
-        found = self._found(scope, name, like.dtype, like.shape)
+        found = self._found(scope, name, like)
         if found is None:
             return None
         file, tensor, record = found
@@ -161,8 +161,8 @@ class Base:
             decoding.check_content(content, record, name, 1)
         return content
 
-    def _bytes(self, scope: str, name: str, dtype: str, shape: tuple[int, ...]) -> Bytes | None:
-        found = self._found(scope, name, dtype, shape)
+    def _bytes(self, scope: str, name: str, like: Tensor | Record) -> Bytes | None:
+        found = self._found(scope, name, like)
         if found is None:
             return None
         file, tensor, record = found
@@ -178,12 +178,9 @@ class Base:
             container.check_tensor(data, record, name)
         return data
 
-    def _found(
-        self, scope: str, name: str, dtype: str, shape: tuple[int, ...]
-    ) -> tuple[TensorFile, Tensor, Record | None] | None:
+    def _found(self, scope: str, name: str, like: Tensor | Record) -> tuple[TensorFile, Tensor, Record | None] | None:
         file, tensor, record = self.tensors.get((scope, name), (None, None, None))
-        kind = record or tensor
-        if file is None or tensor is None or kind is None or (kind.dtype, kind.shape) != (dtype, shape):
+        if file is None or tensor is None or not (record or Record.of(tensor, container.STORED)).is_of(like):
             return None
         return file, tensor, record
 

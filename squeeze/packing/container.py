@@ -105,10 +105,10 @@ def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
     file = source.file
 
     def longest(dtype: str) -> str:
-        possible = (Record(dtype, (), coding, 0) for coding in CODINGS if allowed(coding, dtype))
+        possible = (Record(dtype, (), coding, 0) for coding in CODINGS if allowed(coding, tensorfile.layout_of(dtype)))
         return max((record.coding for record in possible if base or not record.is_difference), key=len)
 
-    records = tuple(Record(t.dtype, t.shape, longest(t.dtype), 0) for t in file.tensors)
+    records = tuple(Record.of(t, longest(t.dtype)) for t in file.tensors)
     sizes = [t.size for t in file.tensors]
     return len(
         header_bytes(
@@ -125,7 +125,7 @@ def base_of(records: Iterable[Record], base: tuple[str, ...]) -> tuple[str, ...]
 
 
 def allowed(coding: str, dtype: str) -> bool:
-    """Whether a tensor may be coded so."""
+    """Whether a tensor that a coder takes for this dtype may be coded so."""
     if coding == FIXED:
         return dtype in fixed.DTYPES
     fits = dtype in (fields.DTYPES if coding in RELAID else FLOATS)
@@ -183,9 +183,9 @@ def _check(file: TensorFile, original: TensorFile, description: Description) -> 
         raise damaged("it is of tensors with other names")
     for tensor, record in zip(file.tensors, description.records, strict=True):
         before = original.by_name[tensor.name]
-        if tensor.dtype != "U8" or (before.dtype, before.shape) != (record.dtype, record.shape):
+        if tensor.dtype != "U8" or not record.is_of(before):
             raise damaged(f"{named(tensor.name)} is another")
-        if not allowed(record.coding, record.dtype) or (record.coding == STORED and tensor.size != record.size):
+        if not allowed(record.coding, record.layout) or (record.coding == STORED and tensor.size != record.size):
             raise damaged(f"{named(tensor.name)} has an impossible coding")
         if record.is_difference and not description.base:
             raise damaged(f"{named(tensor.name)} is a difference, but no base is named")
@@ -220,7 +220,7 @@ def faulty() -> VerifyError:
 
 def _verify(payload: Bytes, tensor: Tensor, coding: str, base: Bytes | None, threads: int, data: Bytes | None) -> None:
     """Raises VerifyError where `payload` does not decode to `data`, if given."""
-    record = Record(tensor.dtype, tensor.shape, coding, 0)
+    record = Record.of(tensor, coding)
     if data is not None and not _same(decode_tensor(payload, record, base, threads), data):
         raise faulty()
 
@@ -236,7 +236,7 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
     if record.coding == STORED:
         return payload
     if record.coding == FIXED:
-        return fixed.decode(payload, record.dtype, record.size, threads)
+        return fixed.decode(payload, record.layout, record.size, threads)
     level = "archive" if record.coding.endswith(ARCHIVE) else "runtime"
     if record.coding in RELAID:
         kind = record.coding.partition("+")[0]
@@ -244,10 +244,10 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
         laid: Bytes = coder(level).decode(payload, "U8", fields.size_of(record.size, kind), threads, None)
         return fields.restored(laid, record.shape, kind)
     if record.coding == ULPS:
-        return ulps.decode(payload, _checked(base, record), record.dtype, threads)
+        return ulps.decode(payload, _checked(base, record), record.layout, threads)
     if record.coding.startswith(ZEROS):
-        return zeros.decode(payload, record.dtype, record.size, reader(record, 1), threads)
-    data: Bytes = coder(level).decode(payload, record.dtype, record.size, threads, None)
+        return zeros.decode(payload, record.layout, record.size, reader(record, 1), threads)
+    data: Bytes = coder(level).decode(payload, record.layout, record.size, threads, None)
     if record.coding.startswith(DELTA):
         np.bitwise_xor(data, _checked(base, record), out=data)
     return data

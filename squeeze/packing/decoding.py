@@ -24,7 +24,7 @@ def content_of(payload: Content, record: Record, base: Content | None, threads: 
     if record.coding == STORED:
         return payload
     if record.coding == FIXED:
-        return DecodedFixed(payload, record.dtype, record.size)
+        return DecodedFixed(payload, record.layout, record.size)
     read = reader(record, threads)
     if record.coding in RELAID:
         kind = record.coding.partition("+")[0]
@@ -32,14 +32,14 @@ def content_of(payload: Content, record: Record, base: Content | None, threads: 
         laid = read(payload, "U8", fields.size_of(record.size, kind))
         return fields.restored_content(laid, record.shape, kind)
     if record.coding.startswith(ZEROS):
-        return DecodedZeros(payload, record.dtype, record.size, read, threads)
+        return DecodedZeros(payload, record.layout, record.size, read, threads)
     if not record.is_difference:
-        return read(payload, record.dtype, record.size)
+        return read(payload, record.layout, record.size)
     if base is None or base.size != record.size:
         raise no_base()
     if record.coding == ULPS:
-        return DecodedUlps(payload, base, record.dtype)
-    return Difference(read(payload, record.dtype, record.size), base)
+        return DecodedUlps(payload, base, record.layout)
+    return Difference(read(payload, record.layout, record.size), base)
 
 
 def content_to_reread(

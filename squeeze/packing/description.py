@@ -44,6 +44,22 @@ class Record:
     shape: tuple[int, ...]
     coding: str
     checksum: int
+    length: int | None = None  # raw bytes, if the dtype is unknown to this version
+
+    @classmethod
+    def of(cls, tensor: Tensor, coding: str, checksum: int = 0) -> "Record":
+        """Return the record of a tensor that is coded so."""
+        known = tensor.dtype in tensorfile.ELEMENT_BITS
+        return cls(tensor.dtype, tensor.shape, coding, checksum, None if known else tensor.size)
+
+    def is_of(self, tensor: "Tensor | Record") -> bool:
+        """Return whether this is a record of such a tensor: of the same dtype, shape and size."""
+        return (self.dtype, self.shape, self.size) == (tensor.dtype, tensor.shape, tensor.size)
+
+    @property
+    def layout(self) -> str:
+        """The dtype that coders take the tensor for."""
+        return tensorfile.layout_of(self.dtype)
 
     @property
     def is_difference(self) -> bool:
@@ -53,7 +69,7 @@ class Record:
     @property
     def size(self) -> int:
         """Raw bytes."""
-        return prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
+        return self.length if self.length is not None else prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
 
     def memory(self, payload: int, most: int | None = None) -> int:
         """Bytes that decoding `payload` bytes takes, about, with the tensor before, which is still being hashed. most:
@@ -87,7 +103,7 @@ class Description:
             tensorfile.check_shape(name, record.shape)
             tensors.append(Tensor(name, record.dtype, record.shape, begin, begin + record.size))
             between += begin - end
-            if begin < end or 8 * record.size != prod(record.shape) * tensorfile.ELEMENT_BITS[record.dtype]:
+            if begin < end or not tensorfile.fits(record.dtype, record.shape, record.size):
                 raise FormatError(f"{tensorfile.named(name)} is impossible where it is")
             end = begin + record.size
         if end > self.size or between + self.size - end != len(self.header):
@@ -111,7 +127,7 @@ class Description:
             "size": self.size,
             "sha256": self.sha256,
             "header": base64.b64encode(zlib.compress(self.header, 9)).decode(),
-            "tensors": [[r.dtype, list(r.shape), r.coding, f"{r.checksum:016x}"] for r in self.records],
+            "tensors": [_as_json(record) for record in self.records],
         }
         if self.base:
             described["base"] = list(self.base)
@@ -157,10 +173,17 @@ def _description(described: dict[str, Any], limits: Limits) -> Description:
     )
 
 
-def _record(dtype: Any, shape: Any, coding: Any, checksum: Any) -> Record:
+def _as_json(record: Record) -> list[Any]:
+    entry = [record.dtype, list(record.shape), record.coding, f"{record.checksum:016x}"]
+    return entry if record.length is None else [*entry, record.length]
+
+
+def _record(dtype: Any, shape: Any, coding: Any, checksum: Any, *length: Any) -> Record:
+    if not isinstance(dtype, str) or bool(length) == (dtype in tensorfile.ELEMENT_BITS):
+        raise ValueError
     return Record(
-        *(_one_of(dtype, tensorfile.ELEMENT_BITS), tuple(map(_number, _list(shape))), _one_of(coding, CODINGS)),
-        int(_hash(checksum, 16), 16),
+        *(dtype, tuple(map(_number, _list(shape))), _one_of(coding, CODINGS), int(_hash(checksum, 16), 16)),
+        *map(_number, length),
     )
 
 

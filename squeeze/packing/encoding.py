@@ -27,7 +27,7 @@ def write_tensor(
 
     A tensor that is in a file is read in parts, several times.
     """
-    dtype, subject, prefix = tensor.dtype, content, ""
+    dtype, subject, prefix = tensor.layout, content, ""
     if level == "fast" and base is None and dtype in fixed.DTYPES:
         size = fixed.write(content, dtype, writer, threads)
         if size and _is_short(content, dtype, size):

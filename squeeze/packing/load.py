@@ -124,15 +124,15 @@ class Entry:
             return self._kept
         dtype = torch_dtype(self.record.dtype, self.name)
         if not self.record.size:  # torch cannot view nothing as another type
-            return torch.empty(self.record.shape, dtype=dtype, device=self.payload.device)
+            return torch.empty(torch_shape(self.record), dtype=dtype, device=self.payload.device)
         if self._prepared is None:
             values = self.payload.clone() if out is None else out.view(-1).view(self.payload.dtype).copy_(self.payload)
-            return self._compared(values.view(dtype).view(self.record.shape))
+            return self._compared(shaped(values, self.record, dtype))
         try:
             decoded = df_decode.decode(self._prepared, out, threads)
         except DamagedError as error:
             raise DamagedError(f"{named(self.name)}: {error}") from None
-        return self._compared(decoded.view(self.record.shape))
+        return self._compared(shaped(decoded, self.record, dtype))
 
     def _compared(self, values: torch.Tensor) -> torch.Tensor:
         """The same, once its checksum is known to be right. Raises DamagedError."""
@@ -144,7 +144,7 @@ class Entry:
 
 def prepare(payload: torch.Tensor, record: Record) -> Prepared:
     """A payload parsed for decoding where it lies. Raises DamagedError."""
-    return df_decode.prepare(payload, record.dtype, record.size, record.coding == container.FIXED)
+    return df_decode.prepare(payload, record.layout, record.size, record.coding == container.FIXED)
 
 
 def torch_dtype(dtype: str, name: str) -> torch.dtype:
@@ -152,6 +152,23 @@ def torch_dtype(dtype: str, name: str) -> torch.dtype:
     if dtype not in df_decode.TORCH_DTYPES:
         raise FormatError(f"{named(name)}: torch has no type for {dtype}")
     return df_decode.TORCH_DTYPES[dtype]
+
+
+def torch_shape(record: Record) -> tuple[int, ...]:
+    """Return the shape that torch has a tensor in, as the package safetensors says it: an element may be two numbers.
+    Raises FormatError if a row has an odd number of them."""
+    if record.dtype != "F4":
+        return record.shape
+    if not record.shape or record.shape[-1] % 2:
+        raise FormatError(
+            f"a tensor of F4 with the shape {list(record.shape)} cannot be in torch: it has two numbers a byte"
+        )
+    return (*record.shape[:-1], record.shape[-1] // 2)
+
+
+def shaped(values: torch.Tensor, record: Record, dtype: torch.dtype) -> torch.Tensor:
+    """Return decoded values, which may be of another dtype with the same bits, as the tensor that was packed."""
+    return values.view(torch.uint8).view(dtype).view(torch_shape(record))
 
 
 def _entries(packed: PackedFile, device: str, base: Base | None, threads: int) -> dict[str, Entry]:
@@ -164,7 +181,6 @@ def _entries(packed: PackedFile, device: str, base: Base | None, threads: int) -
 
 
 def _entry(tensor: Tensor, record: Record, payload: Content, device: str, base: Base | None, threads: int) -> Entry:
-    torch_dtype(record.dtype, tensor.name)
     is_coded = _stays_coded(record, device)
     is_ready = is_coded or record.coding == container.STORED
     is_delta = record.is_difference

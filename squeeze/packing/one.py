@@ -23,7 +23,7 @@ def code(run: Run, tensor: Tensor, data: Bytes, level: str, verify: bool, thread
     """The record and the payload of a tensor's bytes."""
     other = run.base.tensor(tensor, run.scope) if run.base else None
     coding, payload = container.encode_tensor(data, tensor, level, other, threads, verify)
-    return Record(tensor.dtype, tensor.shape, coding, xxhash.xxh3_64_intdigest(data.data)), payload
+    return Record.of(tensor, coding, xxhash.xxh3_64_intdigest(data.data)), payload
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def write(run: Run, large: Large, level: str, verify: bool, threads: int) -> tup
         coding, size = encoding.write_tensor(content, tensor, level, other, threads, writer)
         if coding == container.STORED:
             copy(content, writer, 0, threads)
-        record = Record(tensor.dtype, tensor.shape, coding, 0)
+        record = Record.of(tensor, coding)
         if verify:
             decoding.prove(InFile(writing, begin, size), record, other, threads, large.checksum)
         return replace(record, checksum=large.checksum()), size

@@ -113,7 +113,7 @@ def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str,
         with path.open("rb") as part:
             table = PartFile(part).description
         for (coding, checksum, size), tensor in zip(table, tensors, strict=False):
-            sized.append((Record(tensor.dtype, tensor.shape, coding, checksum), size))
+            sized.append((Record.of(tensor, coding, checksum), size))
     if len(sized) != len(found.file.tensors):
         raise damaged()
     header = _header(found, packing, sized, sha256)

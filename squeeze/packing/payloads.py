@@ -32,7 +32,7 @@ class Mapped:
 
     def parsed(self, tensor: Tensor, record: Record) -> tuple[Coded, Fetch | None]:
         """A payload, and what fetches the bytes of its segments where they are not there yet. Raises DamagedError."""
-        return parse(self.payload(tensor), record.dtype, record.size), None
+        return parse(self.payload(tensor), record.layout, record.size), None
 
     def close(self) -> None:
         self._data = np.zeros(0, np.uint8)
@@ -59,7 +59,7 @@ class Fetched:
                 raise SqueezeError("File is closed")
             payload[begin:end] = self.part(tensor, begin, end)
 
-        return parse_fetched(payload, record.dtype, record.size, fetch), fetch
+        return parse_fetched(payload, record.layout, record.size, fetch), fetch
 
     def close(self) -> None:
         self._file.close()

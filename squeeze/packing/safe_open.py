@@ -6,7 +6,6 @@ segments that hold its rows, where the coding has segments.
 """
 
 from collections.abc import Callable
-from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import safetensors
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import ELEMENT_BITS, Bytes, Tensor, named
+from squeeze.checkpoint.safetensors import Bytes, Tensor, named
 from squeeze.codecs.tensors import floats
 from squeeze.codecs.tensors.float_payload import WORDS, Coded
 from squeeze.codecs.tensors.segment_ranges import Fetch, fetch_segments
@@ -119,8 +118,8 @@ class SafeOpen:
     def get_tensor(self, name: str) -> Any:
         """A tensor, once its checksum was compared."""
         tensor, record = self._entry(name)
-        make = self._maker(name, record)
-        return make(self._whole(tensor, record), record.shape)
+        make, shape = self._maker(name, record)
+        return make(self._whole(tensor, record), shape)
 
     def get_tensors(self) -> dict[str, Any]:
         return {name: self.get_tensor(name) for name in self._order}
@@ -169,17 +168,19 @@ class SafeOpen:
             raise OpenError(str(error)) from error
         return data
 
-    def _maker(self, name: str, record: Record) -> Callable[[Bytes, tuple[int, ...]], Any]:
-        """What makes a tensor of bytes and a shape. Raises OpenError where the framework has no such type."""
+    def _maker(self, name: str, record: Record) -> tuple[Callable[[Bytes, tuple[int, ...]], Any], tuple[int, ...]]:
+        """What makes a tensor of bytes and a shape, and the shape of the whole tensor in the framework. Raises
+        OpenError where the framework has no such type."""
         if self._device is None:
             kind = numpy_type(name, record.dtype)
-            return lambda data, shape: data.view(kind).reshape(shape)
+            return (lambda data, shape: data.view(kind).reshape(shape)), record.shape
         import torch
 
-        from squeeze.packing.load import torch_dtype
+        from squeeze.packing.load import torch_dtype, torch_shape
 
         try:
             dtype = torch_dtype(record.dtype, name)
+            whole = torch_shape(record)
         except SqueezeError as error:
             raise OpenError(str(error)) from error
 
@@ -188,7 +189,7 @@ class SafeOpen:
                 return torch.empty(shape, dtype=dtype, device=self._device)
             return torch.from_numpy(data).view(dtype).view(shape).to(self._device)
 
-        return make
+        return make, whole
 
 
 def _base_of(packed: PackedFile, path: Path, limits: Limits) -> Base | None:
@@ -199,7 +200,7 @@ def _base_of(packed: PackedFile, path: Path, limits: Limits) -> Base | None:
 
 def _as_it_is(tensor: Tensor) -> Record:
     """The record of a tensor that is not packed: it has no checksum."""
-    return Record(tensor.dtype, tensor.shape, container.STORED, 0)
+    return Record.of(tensor, container.STORED)
 
 
 def numpy_type(name: str, dtype: str) -> "np.dtype[Any]":
@@ -226,19 +227,17 @@ class PackedSlice:
         return self._record.dtype
 
     def __getitem__(self, index: Any) -> Any:
-        make, shape = self._file._maker(self._tensor.name, self._record), self._record.shape
+        make, shape = self._file._maker(self._tensor.name, self._record)
         first, last, rest = rows_of(index, shape)
-        values = make(self._rows(first, last), (last - first, *shape[1:]) if shape else ())
+        row = self._record.size // max(shape[0], 1) if shape else self._record.size
+        values = make(self._bytes(first * row, last * row), (last - first, *shape[1:]) if shape else ())
         try:
             return np.asarray(values[rest]) if isinstance(values, np.ndarray) else values[rest]
         except IndexError as error:
             raise (OpenError(str(error)) if isinstance(values, np.ndarray) else error) from None
 
-    def _rows(self, first: int, last: int) -> Bytes:
-        """The bytes of these rows: of all, where there are none of a whole number of bytes."""
-        shape, bits = self._record.shape, ELEMENT_BITS[self._record.dtype]
-        values = prod(shape[1:]) if shape else 1
-        begin, end = first * values * bits // 8, last * values * bits // 8
+    def _bytes(self, begin: int, end: int) -> Bytes:
+        """Bytes begin to end of the tensor."""
         if self._record.coding == container.STORED:
             return self._file._part(self._tensor, begin, end)
         if self._record.coding != container.RANS:

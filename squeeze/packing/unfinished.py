@@ -92,7 +92,7 @@ class Journal:
                 name, coding, checksum, size, hashed = _noted(line)
             except (FormatError, ValueError):
                 break
-            record = Record(tensor.dtype, tensor.shape, coding, checksum)
+            record = Record.of(tensor, coding, checksum)
             if name != tensor.name or not run.is_whole(start, size, tensor, record, hashed, threads):
                 break
             done.append((record, size))

@@ -100,7 +100,7 @@ def inspect(
                     other = known.tensor(tensor, scope) if known else None
                     coding, payload = container.encode_tensor(data, tensor, level, other, threads, verify=False)
                     dtype, shape, raw, coded = tensor.dtype, tensor.shape, data, payload.size
-                fields, values = field_entropies(raw, dtype)
+                fields, values = field_entropies(raw, tensorfile.layout_of(dtype))
                 bound = sum(fields.values()) * values / 8
                 yield Entry(tensor.name, dtype, shape, coding, values, raw.size, coded, bound, fields)
                 if progress:

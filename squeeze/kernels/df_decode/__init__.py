@@ -19,14 +19,17 @@ from squeeze.codecs.tensors.float_payload import Coded, Plane, parse
 from squeeze.kernels.df_decode import reference
 from squeeze.kernels.df_decode.tiles import DTYPES, Tiles
 
-# torch's dtype of each safetensors dtype that it has.
+# torch's dtype of each safetensors dtype that it has. An element of torch's F4 is two numbers.
 TORCH_DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
     "I8": torch.int8,
+    "F4": torch.float4_e2m1fn_x2,
     "F8_E8M0": torch.float8_e8m0fnu,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
     "U16": torch.uint16,
     "I16": torch.int16,
     "F16": torch.float16,
