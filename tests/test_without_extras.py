@@ -15,12 +15,11 @@ from tests.makers import command, tiny_models
 
 ROOT = Path(__file__).parents[1]
 _REFUSED = sorted({"triton", *(package for packages in EXTRAS.values() for package in packages)} - {"yaml"})
-_WITHOUT = f"""
-import sys
-sys.modules |= dict.fromkeys({_REFUSED})
-import json
+_WITHOUT = """
+import json, sys
+sys.modules |= dict.fromkeys(json.loads(sys.argv[1]))
 from squeeze.cli import main
-for arguments in json.loads(sys.argv[1]):
+for arguments in json.loads(sys.argv[2]):
     main(arguments, prog_name="squeeze", standalone_mode=False)
 """
 
@@ -43,21 +42,28 @@ _ON_MODELS = [
     ["kv-eval", "a", "--text", "b"],
     ["import", "smollm2", "b"],
     ["imatrix", "a", "-o", "b"],
-    ["inspect", "note.txt"],
     ["train", "--adapter", "a", "note.txt"],
     ["train", "--minutes", "1", "-o", "a", "note.txt"],
 ]
 
 
-def without(*commands: tuple[str, ...]) -> str:
-    """Run commands, one after the other, where no package of an extra can be imported; what they print.
+def without(*commands: tuple[str, ...], extra: str = "") -> str:
+    """Run commands, one after the other, where no package of an extra but one can be imported; what they print.
 
     yaml is left, since gguf needs it.
     """
-    code = [sys.executable, "-c", _WITHOUT, json.dumps(commands)]
-    done = subprocess.run(code, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    done = without_errors(*commands, extra=extra)
+    assert done.stderr == ""
     return done.stdout
+
+
+def without_errors(*commands: tuple[str, ...], extra: str = "") -> subprocess.CompletedProcess[str]:
+    """The same, of commands that have something to note."""
+    refused = [package for package in _REFUSED if package not in EXTRAS.get(extra, ())]
+    code = [sys.executable, "-c", _WITHOUT, json.dumps(refused), json.dumps(commands)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture
@@ -83,6 +89,8 @@ def test_the_other_commands_on_files_need_no_extra(note: Path):
         ("train", "-4", "-o", "notes.sqzp", "note.txt"),
         ("compress", "-D", "notes.sqzp", "note.txt"),
         ("bench", "-1", "note.txt"),
+        ("explain", "-1", "note.txt"),
+        ("completion", "bash"),
         ("info",),
         ("--version",),
     )
@@ -90,9 +98,41 @@ def test_the_other_commands_on_files_need_no_extra(note: Path):
 
 
 def test_packing_without_loss_needs_no_extra(in_folder: None, tiny: Path):
-    without(("pack", "tiny", "packed"), ("verify", "packed"), ("unpack", "packed", "back"))
+    said = without(
+        ("pack", "--json", "tiny", "packed"),
+        ("pack", "--base", "packed", "tiny", "again"),
+        ("verify", "--json", "packed"),
+        ("history", "--json", "again"),
+        ("unpack", "--json", "packed", "back"),
+        *(("inspect", "--json", name) for name in ("tiny", "packed")),
+    )
+    packed, verified, *chain, unpacked, plain, coded = map(json.loads, said.splitlines())
+    assert packed["tensors"] and verified["raw_size"] == unpacked["raw_size"] and len(chain) == 2
+    assert plain["totals"] == coded["totals"]
     names = sorted(path.name for path in tiny.iterdir())
     assert [Path("back", name).read_bytes() for name in names] == [(tiny / name).read_bytes() for name in names]
+
+
+def test_following_a_run_needs_no_extra(in_folder: None, tiny: Path):
+    Path("run").mkdir()
+    tiny.rename("run/checkpoint-1")
+    without(("pack", "--follow", "--until-idle", "0.1", "-q", "run", "packed"), ("verify", "packed/checkpoint-1"))
+
+
+def test_reports_of_packing_need_the_extra_of_reports_alone(in_folder: None, tiny: Path):
+    pages = [(command, "--report", f"{command}.html", name) for command, name in (("verify", "p"), ("inspect", "tiny"))]
+    Path("a.json").write_text(without(("pack", "--json", "--report", "pack.html", "tiny", "p"), extra="report"))
+    without(*pages, ("report", "-q", "-o", "report.html", "a.json"), extra="report")
+    assert {path.stem for path in Path().glob("*.html")} == {"pack", "verify", "inspect", "report"}
+
+
+def test_a_quantised_folder_is_inspected_without_its_bits(in_folder: None, tiny: Path):
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq", "bits": 4}}))
+    said = without_errors(("inspect", "--json", "tiny"))
+    assert json.loads(said.stdout)["totals"] and "quantised" not in json.loads(said.stdout)
+    why = f"this needs torch, which is not installed: {how_to_install('models')}"
+    assert said.stderr == f"Note: tiny: is quantised; the bits that a weight takes are left out: {why}\n"
 
 
 def test_names_of_files_need_no_extra():

@@ -20,7 +20,8 @@ import torch
 from bench.entry import Row
 from bench.shared.originals import folder_of, original
 from squeeze.checkpoint.text import read_tokens
-from squeeze.engine.quality import Quality, evaluate
+from squeeze.engine.quality import evaluate
+from squeeze.engine.report import Quality
 from squeeze.integrations.load_model import load_model
 
 

@@ -10,6 +10,7 @@ from squeeze.commands import options
 from squeeze.commands.declared import base
 from squeeze.commands.echo import echo
 from squeeze.commands.reporting import checkpoint_bar, write_page
+from squeeze.errors import PackageError
 from squeeze.system import cores
 
 
@@ -38,7 +39,12 @@ def inspect(
     with checkpoint_bar(source, quiet, as_json) as tick:
         threads = threads or cores.available()
         entries = list(inspecting.inspect(source, level=level, base=base, threads=threads, progress=tick))
-    quantised = inspecting.quantised(source)
+    quantised = None
+    try:
+        quantised = inspecting.quantised(source)
+    except PackageError as error:
+        if not quiet:
+            echo(f"Note: {source}: is quantised; the bits that a weight takes are left out: {error}", err=True)
     sections = {"tensors": entries, "totals": inspecting.totals(entries)}
     record: dict[str, Any] = {"command": "inspect", "input": str(source)}
     record |= {key: [entry.as_json() for entry in value] for key, value in sections.items()}

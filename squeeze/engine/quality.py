@@ -6,7 +6,6 @@ One window is in memory at a time; log-probabilities are taken in float32, a few
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -14,37 +13,14 @@ from torch import nn
 
 from squeeze.checkpoint.causal import check_finite
 from squeeze.checkpoint.pretrained import explained
+from squeeze.engine.report import Quality
 from squeeze.errors import SqueezeError
 from squeeze.numerics.intervals import interval
 
-__all__ = ["Quality", "divergences", "evaluate"]
+__all__ = ["divergences", "evaluate"]
 
 _POSITIONS = 128  # whose log-probabilities are in memory at once, and that are a block of the intervals
 Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Quality:
-    """What `evaluate` found; kl_mean and what follows it are None without an original to compare with.
-
-    perplexity: exp of the mean negative log-likelihood. tokens: predictions made. tokens_per_second: of the model's
-    own forward passes. kl_mean, kl_p99: nats a token, KL(original || model). top1_agreement: share of positions at
-    which both find the same token most probable. ratio: the perplexity over the original's. intervals: of 95 %
-    confidence, of perplexity, kl_mean, top1_agreement and ratio, as intervals.py has them: what other text of the same
-    kind would give, and of the ratio with the same text for both.
-    """
-
-    perplexity: float
-    tokens: int
-    tokens_per_second: float
-    kl_mean: float | None = None
-    kl_p99: float | None = None
-    top1_agreement: float | None = None
-    ratio: float | None = None
-    intervals: dict[str, list[float]] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class _Block(NamedTuple):

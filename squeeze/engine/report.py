@@ -5,17 +5,40 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from squeeze.engine.quality import Quality
 from squeeze.engine.tasks import TaskScore, check_drops
 from squeeze.errors import FormatError, QualityError
 from squeeze.system import files
 from squeeze.system.json_object import read_object
 
-__all__ = ["Layer", "Report"]
+__all__ = ["Layer", "Quality", "Report"]
 
 NAME = "compression_report.json"
 _DENSE_4_BITS = 4.125  # a weight
 _AS_THEY_ARE = "surrogateescape"  # bytes of a card that are no UTF-8
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What quality.evaluate found; kl_mean and what follows it are None without an original to compare with.
+
+    perplexity: exp of the mean negative log-likelihood. tokens: predictions made. tokens_per_second: of the model's
+    own forward passes. kl_mean, kl_p99: nats a token, KL(original || model). top1_agreement: share of positions at
+    which both find the same token most probable. ratio: the perplexity over the original's. intervals: of 95 %
+    confidence, of perplexity, kl_mean, top1_agreement and ratio, as intervals.py has them: what other text of the same
+    kind would give, and of the ratio with the same text for both.
+    """
+
+    perplexity: float
+    tokens: int
+    tokens_per_second: float
+    kl_mean: float | None = None
+    kl_p99: float | None = None
+    top1_agreement: float | None = None
+    ratio: float | None = None
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True)

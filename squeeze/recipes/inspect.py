@@ -17,11 +17,12 @@ import numpy as np
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs.tensors.float_payload import DTYPES
-from squeeze.errors import escaped
+from squeeze.errors import FormatError, escaped
 from squeeze.packing import container, folder
 from squeeze.packing.base import Base, file_of
 from squeeze.packing.pack import Progress
-from squeeze.quant.formats.reading import summary
+from squeeze.system import extras
+from squeeze.system.json_object import read_object
 from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of, remote
 
@@ -121,10 +122,25 @@ def packed_sizes(source: Path) -> list[dict[str, Any]]:
 
 
 def quantised(source: Path) -> dict[str, Any] | None:
-    """What quant.formats.reading.summary says of a folder on this machine; None where it is none, or not quantised."""
-    if remote(source) or not (source / "config.json").is_file():
+    """Return what quant.formats.reading.summary says of a folder on this machine; None if it is not quantised.
+
+    Raises PackageError if it is, and torch is not installed: nothing else here needs torch.
+    """
+    if remote(source) or not _is_quantised(source / "config.json"):
         return None
-    return summary(source)
+    with extras.explained():
+        from squeeze.quant.formats.reading import summary
+
+        return summary(source)
+
+
+def _is_quantised(config: Path) -> bool:
+    """Whether a config.json describes a quantisation, other than that of `pack`."""
+    try:
+        described = read_object(config).get("quantization_config") if config.is_file() else None
+    except FormatError:
+        return False
+    return isinstance(described, dict) and described.get("quant_method") not in folder.METHODS
 
 
 def totals(entries: list[Entry]) -> list[Entry]:

@@ -378,8 +378,7 @@ def test_tokens_that_the_model_cannot_take(tmp_path, folders):
 
 
 def test_quality_is_checked():
-    from squeeze.engine.quality import Quality
-    from squeeze.engine.report import Report
+    from squeeze.engine.report import Quality, Report
 
     report = Report("in", "out", "rtn", "dense", {}, before=Quality(10.0, 5, 1.0), after=Quality(12.0, 5, 1.0, 0.2))
     report.check(max_ppl_increase=21, max_kl=0.2)
