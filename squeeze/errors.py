@@ -17,6 +17,12 @@ def escaped(text: str) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
+def drop_notes(error: BaseException, name: str) -> None:
+    """Remove the notes of an error that name a folder, such as one that is deleted or lies in a kept one."""
+    if notes := getattr(error, "__notes__", None):
+        notes[:] = [note for note in notes if name not in note]
+
+
 class SqueezeError(Exception):
     """The parent of every error that squeeze raises on purpose."""
 

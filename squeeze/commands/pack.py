@@ -63,18 +63,13 @@ def pack(source: Path, target: Path, follow: bool, cluster: str | None, manifest
     if following:
         raise click.UsageError("--interval, --until-idle, --keep and --remove-source go with --follow")
     force, common = params.pop("force"), params
-    try:
-        with reporting(source, target, "pack", **common) as (shared, done):
-            if cluster:
-                shared |= {"threads": common["threads"] or 1, "source": source, "target": target, "overwrite": force}
-                done(clustered.checkpoint("pack", cluster, manifest, **settings, **shared))
-                return
-            told = _ratio(shared["progress"])
-            done(squeeze.pack(source, target, overwrite=force, told=told, **settings, **shared))
-    except KeyboardInterrupt:
-        if cluster or not storage.remote(target):
-            click.echo("Stopped; the same command goes on from here.", err=True)
-        raise
+    with reporting(source, target, "pack", **common) as (shared, done):
+        if cluster:
+            shared |= {"threads": common["threads"] or 1, "source": source, "target": target, "overwrite": force}
+            done(clustered.checkpoint("pack", cluster, manifest, **settings, **shared))
+            return
+        told = _ratio(shared["progress"])
+        done(squeeze.pack(source, target, overwrite=force, told=told, **settings, **shared))
 
 
 def _ratio(tick: "Tick") -> Callable[[int, int], None]:

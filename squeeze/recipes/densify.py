@@ -28,9 +28,8 @@ from squeeze.packing.beside import packed_files
 from squeeze.packing.unpack import unpack
 from squeeze.quant.sources import READERS, floats
 from squeeze.system.limits import Limits
-from squeeze.system.stamps import stamps
 from squeeze.system.storage import local_path
-from squeeze.system.work import Discards, scratch_folder, work_folder
+from squeeze.system.work import scratch_folder
 
 __all__ = ["densify"]
 
@@ -90,7 +89,7 @@ def _densified(
     model = dense_model(checkpoint.folder)
     tensors = _tensors(checkpoint, source, model, limits, base)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
-    with work_folder(target, "densifying", {"source": stamps(source)}, Discards.ALL) as work:
+    with scratch_folder(target) as work:
         parts, content = Parts(work), work / folder.CONTENT
         content.mkdir()
         together = _together(model, tensors)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from squeeze.errors import StorageError
+from squeeze.errors import StorageError, drop_notes
 from squeeze.system.moving import in_the_way
 from squeeze.system.remote_errors import about_url, persistently
 from squeeze.system.remote_path import RemotePath
@@ -52,8 +52,12 @@ def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
     check_free(target, overwrite)
     with tempfile.TemporaryDirectory(prefix="squeeze-") as scratch:
         local = Path(scratch, target.name)
-        with _anew():
-            yield local
+        try:
+            with _anew():
+                yield local
+        except BaseException as error:
+            drop_notes(error, scratch)
+            raise
         folder = local.is_dir()
         before = target.below() if folder and overwrite else []
         files = sorted(path for path in local.rglob("*") if path.is_file()) if folder else [local]

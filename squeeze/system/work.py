@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from squeeze.errors import SqueezeError, StorageError, printable
+from squeeze.errors import SqueezeError, StorageError, drop_notes, printable
 from squeeze.system import temporary
 from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
 
@@ -46,8 +46,8 @@ def discards(resume: bool, overwrite: bool) -> Discards:
 
 @contextmanager
 def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discards = Discards.OTHERS) -> Iterator[Path]:
-    """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, or a storage breaks off, and goes
-    when the input proves wrong or all is done.
+    """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, a disk fails or is full, or a storage
+    breaks off: the error says so. It goes when the input proves wrong, all is done, or nothing was begun.
 
     task: what the run is, as JSON. discarded: which stopped runs are not gone on with. Raises SqueezeError where
     something else has the folder's name, another process works in it, or a run of another task is to be kept.
@@ -60,19 +60,27 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
         if before is not None and not same and discarded is Discards.NONE:
             raise SqueezeError(other_settings(target, folder, _differing(before, json.loads(text))))
         if discarded is Discards.ALL or not same:
-            _empty(inside, _LOCK, marker)
-            unfinished = folder / f"{_TASK}.unfinished"
-            unfinished.write_text(text)
-            unfinished.rename(described)
+            try:
+                _empty(inside, _LOCK, marker)
+                unfinished = folder / f"{_TASK}.unfinished"
+                unfinished.write_text(text)
+                unfinished.rename(described)
+            except BaseException as error:
+                if before is None:
+                    _give_up(folder, inside, marker, error)
+                raise
         try:
             yield folder
         except StorageError as error:
             if discarded is not Discards.ALL:
                 error.what_next = f"the same command goes on from here (with {folder})"
             raise
-        except SqueezeError:
-            with suppress(OSError):
-                _delete(folder, inside, marker)
+        except SqueezeError as error:
+            _give_up(folder, inside, marker, error)
+            raise
+        except BaseException as error:
+            drop_notes(error, f"{folder}{os.sep}")
+            error.add_note(f"what is done is kept in {folder}: the same command goes on from there")
             raise
         with harmless_to(target, folder):
             _delete(folder, inside, marker)
@@ -89,8 +97,10 @@ def forget(target: Path, work: str) -> None:
 @contextmanager
 def _opened(folder: Path, target: Path) -> Iterator[int]:
     """A handle of the folder, made if nothing is there. Raises SqueezeError for what is no folder of this user's."""
+    is_new = False
     with about(target), suppress(FileExistsError):
         folder.mkdir(0o700)
+        is_new = True
     try:
         inside = os.open(folder, _FOLDER)
     except OSError as error:
@@ -99,6 +109,11 @@ def _opened(folder: Path, target: Path) -> Iterator[int]:
         if os.fstat(inside).st_uid != os.geteuid():
             raise _not_ours(folder)
         yield inside
+    except OSError:
+        if is_new:
+            with suppress(OSError):  # there is something in it, which is named
+                folder.rmdir()
+        raise
     finally:
         os.close(inside)
 
@@ -123,7 +138,14 @@ def _locked(folder: Path, inside: int, target: Path) -> Iterator[str]:
             raise _busy(target) from None
         if not _is_at(folder, inside):
             raise _busy(target)
-        yield _marked(folder, inside, lock)
+        try:
+            marker = _marked(folder, inside, lock)
+        except OSError:
+            if os.listdir(inside) == [_LOCK]:
+                with suppress(OSError):
+                    os.unlink(_LOCK, dir_fd=inside)
+            raise
+        yield marker
     finally:
         os.close(lock)
 
@@ -171,6 +193,18 @@ def _delete(folder: Path, inside: int, marker: str) -> None:
     folder.rmdir()
 
 
+def _give_up(folder: Path, inside: int, marker: str, error: BaseException) -> None:
+    """Delete the folder of a run that ends with an error, which says so if that fails."""
+    try:
+        _delete(folder, inside, marker)
+    except OSError:
+        error.add_note(_remains(folder))
+
+
+def _remains(folder: Path) -> str:
+    return f"{folder} could not be deleted: delete it"
+
+
 def _busy(target: Path) -> SqueezeError:
     return SqueezeError(f"{target} is being written by another process")
 
@@ -186,8 +220,10 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         lock, folder = temporary.folder_beside(target)
     try:
         yield folder
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if os.path.lexists(folder):
+            error.add_note(_remains(folder))
         raise
     finally:
         os.close(lock)

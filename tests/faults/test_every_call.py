@@ -1,8 +1,8 @@
 """Every call that changes the disk fails once, and from every one on the disk is full: nothing is lost or half there.
 
 After a fault the source is what it was, the target is not there or what it was, no temporary file is left, and one
-line says what happened. The same command then does what it should. Where only what was replaced could not be deleted,
-or made to last, the target is there, and the line says so.
+line says what happened. It names the hidden folder of what is done, if one is left. The same command then does what it
+should. Where only what was replaced could not be deleted, or made to last, the target is there, and the line says so.
 """
 
 import os
@@ -114,6 +114,18 @@ def gguf() -> None:
     tiny_models.write_gguf(Path("a.gguf"), tiny_models.byte_level())
 
 
+def quantised() -> None:
+    network()
+    command("quantize", "model", "q", "-q", "-T", "1", *ROUNDED)
+    shutil.rmtree("model")
+
+
+def one_file() -> None:
+    model()
+    Path("model/a.safetensors").rename("a.safetensors")
+    shutil.rmtree("model")
+
+
 def save_cache() -> tuple[int, str]:
     model = llama()
     cache = QuantizedKVCache(model.config, KIVI(4, group=16, window=16))
@@ -137,13 +149,15 @@ CASES = {
     "decompress --rm": of_command(coded, "note.txt", "decompress", "--rm", "note.txt.sqz"),
     "pack": of_command(model, "packed", "pack", "-T", "1", "model", "packed", work=".packed.packing"),
     "pack -f": of_command(model_and_old, "packed", "pack", "-T", "1", "-f", "model", "packed", work=".packed.packing"),
+    "pack a file": of_command(one_file, "b", "pack", "-T", "1", "a.safetensors", "b", work=".b.packing"),
     "unpack": of_command(packed, "model", "unpack", "-T", "1", "packed", "model"),
     "import": of_command(gguf, "model", "import", "-q", "a.gguf", "model"),
+    "densify": of_command(quantised, "dense", "densify", "-q", "q", "dense"),
     "kv save": Case(lambda: None, save_cache, save_cache, "a.kv"),
     "quantize": of_command(network, "q", *QUANTIZE, *ROUNDED, work=".q.compressing"),
     "quantize calibrated": of_command(network, "q", *QUANTIZE, *CALIBRATED, work=".q.compressing"),
 }
-SLOW = ("import", "quantize", "quantize calibrated")
+SLOW = ("import", "densify", "quantize", "quantize calibrated")
 
 
 def sweep(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strike: Callable, numbers: Iterable[int]) -> int:
@@ -188,6 +202,8 @@ def check(case: Case, what: str, code: int, said: str, before: dict, after: dict
             raise AssertionError(f"the target is there: {what}")
         if not there:
             assert case.without_work(found) == before, what
+    known = {name.split("/")[0] for name in {**before, **after}}
+    assert all(name in said for name in {name.split("/")[0] for name in found} - known), what
     assert {name: found.get(name) for name in before if name not in case.of_target(before)} == {
         name: data for name, data in before.items() if name not in case.of_target(before)
     }, what

@@ -229,10 +229,12 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(container, "encode_tensor", encode)
     result = call("pack", "a.safetensors", "b.safetensors")
     assert result.exit_code == 1
-    assert result.stderr.splitlines() == [
-        "Stopped; the same command goes on from here.",
-        "Error: interrupted; what was not done by then is as it was",
-    ]
+    place = Path.cwd() / ".b.safetensors.packing"
+    assert result.stderr == (
+        "Error: interrupted; what was not done by then is as it was; "
+        f"what is done is kept in {place}: the same command goes on from there\n"
+    )
+    assert place.is_dir()
 
 
 def test_two_packs_of_one_target_exclude_each_other():

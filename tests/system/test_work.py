@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from squeeze.commands.job import explain
 from squeeze.errors import SqueezeError
 from squeeze.system import work as module
 from squeeze.system.work import Discards, discards, forget, scratch_folder, work_folder
@@ -83,6 +84,55 @@ def test_finished_work_goes_only_if_the_user_overwrites():
     assert discards(resume=False, overwrite=True) is Discards.OTHERS
     assert {discards(resume=True, overwrite=over) for over in (False, True)} == {Discards.NONE}
     assert discards(resume=False, overwrite=False) is Discards.NONE
+
+
+@pytest.mark.parametrize("kind", [OSError(28, "No space left on device"), KeyboardInterrupt(), MemoryError()])
+@pytest.mark.parametrize("discarded", [Discards.NONE, Discards.OTHERS])
+def test_what_stops_a_run_names_its_folder(kind, discarded):
+    with pytest.raises(type(kind)) as caught, open_work(discarded=discarded):
+        raise kind
+    note = f"what is done is kept in {Path.cwd() / PLACE}: the same command goes on from there"
+    assert explain(caught.value).endswith(f"; {note}") and PLACE.is_dir()
+
+
+def test_of_folders_in_one_another_the_outer_is_named():
+    with pytest.raises(OSError, match="full") as caught, open_work() as folder, work_folder(folder / "a", "inner", {}):
+        raise OSError(28, "full")
+    assert len(caught.value.__notes__) == 1 and "inner" not in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("call", ["pwrite", "mkdir", "open"])
+def test_nothing_is_left_of_a_run_that_could_not_begin(call, monkeypatch):
+    real = getattr(os, call)
+
+    def full(path, *rest, **options):
+        if call != "open" or rest[0] & os.O_CREAT:
+            raise OSError(28, "No space left on device")
+        return real(path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        with pytest.raises(OSError, match="No space"), open_work():
+            pass
+    assert names() == ["victim"]
+
+
+def test_nothing_is_left_of_a_run_whose_task_could_not_be_written(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", lambda *names: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full") as caught, open_work():
+            pass
+    assert names() == ["victim"] and not hasattr(caught.value, "__notes__")
+
+
+def test_a_folder_that_cannot_be_deleted_is_named(monkeypatch):
+    def busy(*rest):
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(SqueezeError) as caught, monkeypatch.context() as patch, open_work():
+        patch.setattr(module, "_delete", busy)
+        raise SqueezeError("wrong")
+    assert explain(caught.value) == f"wrong; {Path.cwd() / PLACE} could not be deleted: delete it"
 
 
 def test_another_task_starts_anew():

@@ -42,7 +42,12 @@ def making(
         path = manifest or Path(f".{target.name}.{operation}.jsonl")
         with closing(Manifest(path, operation, {**described, "target": str(target)})) as notes:
             _check_free(place, notes, overwrite)
-            yield Out(target, notes)
+            try:
+                yield Out(target, notes)
+            except BaseException as error:
+                if path.exists():
+                    error.add_note(f"what is done is noted in {path}: the same command goes on from there")
+                raise
             notes.complete(read_manifest(path).done if path.exists() else 0)
         return
     if manifest:
@@ -61,8 +66,10 @@ def making(
                     stopped = error
                     raise _Stopped from None
             folder.move_into_place(root, target, overwrite)
-    except _Stopped:
+    except _Stopped as error:
         assert stopped
+        for note in error.__notes__:
+            stopped.add_note(note)
         raise stopped from None
 
 
