@@ -1,10 +1,14 @@
-"""Layers whose weights are payloads, decoded just before they are used, into memory that all layers share."""
+"""Layers whose weights are payloads, decoded just before they are used, into memory that all layers share.
+
+They are copied, pickled and cast as the layers that they stand for: copies share no memory, and a cast changes the type
+that weights are decoded to. A layer that is given another weight is a plain one again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from typing import cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import nn
@@ -15,7 +19,16 @@ from squeeze.kernels.df_decode.together import Together
 from squeeze.packing.container import Record
 from squeeze.packing.load import prepare
 
-__all__ = ["Buffers", "CodedBlock", "CodedEmbedding", "CodedLinear", "CodedWeight", "ResidentLinear", "threads_for"]
+__all__ = [
+    "Buffers",
+    "Casting",
+    "CodedBlock",
+    "CodedEmbedding",
+    "CodedLinear",
+    "CodedWeight",
+    "ResidentLinear",
+    "threads_for",
+]
 
 _SHARED = 1 << 18  # bytes from which threads share the decoding of a weight
 _BLOCK = -1  # the slot of the weights of a block
@@ -40,6 +53,9 @@ class Buffers:
             self._buffers[device, slot] = buffer
         return buffer[:size]
 
+    def __getstate__(self) -> dict[str, object]:
+        return {"fused": self.fused, "block": None, "_buffers": {}}
+
     @property
     def nbytes(self) -> int:
         return sum(buffer.numel() for buffer in self._buffers.values())
@@ -55,6 +71,9 @@ class CodedWeight:
         self.slot = slot
         self.piece = piece  # bytes decoded at a time, where rows can be taken apart
         self._prepared: tuple[torch.Tensor, df_decode.Prepared] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_prepared": None}
 
     @property
     def size(self) -> int:
@@ -147,9 +166,46 @@ class ResidentLinear(nn.Linear):
         return _product(input, self.weight, self.bias)
 
 
-class CodedLinear(nn.Linear):
+class Casting(nn.Module):
+    """A module some of whose parameters are payloads.
+
+    A cast leaves those as they are, and changes the type that they are decoded to.
+    """
+
+    def _decoders(self) -> Iterable[CodedWeight]:
+        """All that decodes a payload of this module."""
+        return (self.__dict__["coded_weight"],)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        def apply(tensor: torch.Tensor) -> torch.Tensor:
+            changed = fn(tensor)
+            return tensor.to(changed.device) if tensor.dtype == torch.uint8 != changed.dtype else changed
+
+        super()._apply(apply, recurse)  # type: ignore[no-untyped-call]
+        for one in self._decoders():
+            one.dtype = fn(torch.empty(0, dtype=one.dtype)).dtype
+        return self
+
+
+class _CodedLayer(Casting):
+    """A layer whose weight is a payload. plain: its class with a weight that is none."""
+
+    plain: ClassVar[type[nn.Module]]
+    weight = property(_weight)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight" and isinstance(value, torch.Tensor) and value.is_floating_point():
+            del self.__dict__["coded_weight"]
+            if block := self.__dict__.get("coded_block"):
+                block.dissolve()
+            self.__class__ = self.plain  # type: ignore[assignment]
+        nn.Module.__setattr__(self, name, value)
+
+
+class CodedLinear(_CodedLayer, nn.Linear):
     """A linear layer whose weight is a payload."""
 
+    plain = ResidentLinear
     weight = property(_weight)  # type: ignore[assignment]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -183,6 +239,16 @@ class CodedBlock:
         for layer in self.layers:
             layer.__dict__["coded_block"] = self
 
+    def __getstate__(self) -> dict[str, object]:
+        return {"layers": self.layers, "buffers": self.buffers, "_together": None, "_decoded": {}}
+
+    def dissolve(self) -> None:
+        """Let each of the layers be decoded on its own."""
+        for layer in self.layers:
+            layer.__dict__.pop("coded_block", None)
+        if self.buffers.block is self:
+            self.buffers.block = None
+
     def weight(self, layer: CodedLinear) -> torch.Tensor:
         """That of one of the layers, in shared memory."""
         known = self._decoded.get(layer)
@@ -215,9 +281,10 @@ def _at_once(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-class CodedEmbedding(nn.Embedding):
+class CodedEmbedding(_CodedLayer, nn.Embedding):
     """An embedding whose weight is a payload."""
 
+    plain = nn.Embedding
     weight = property(_weight)  # type: ignore[assignment]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -8,16 +8,17 @@ every way that a model has to compute its experts computes with the bits that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from functools import cache, partial
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 from transformers.core_model_loading import ConversionOps
 
-from squeeze.integrations.coded import Buffers, threads_for
+from squeeze.integrations.coded import Buffers, Casting, threads_for
 from squeeze.kernels import df_decode
 from squeeze.packing import container
 from squeeze.packing.container import Record
@@ -79,6 +80,9 @@ class JoinedExperts:
         self.size = sum(part.record.size for expert in parts for part in expert)
         self._prepared: tuple[torch.Tensor | None, dict[Part, df_decode.Prepared]] = None, {}
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_prepared": (None, {})}
+
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
         return self.rows(payload, 0, len(self.parts), fresh)
 
@@ -112,8 +116,15 @@ class TurnedExperts:
 
     def __init__(self, experts: CodedExperts, steps: Sequence[ConversionOps], shape: tuple[int, ...]):
         """shape: of all of them when that is done."""
-        self.experts, self.steps, self.shape = experts, steps, shape
-        self.dtype, self.size = experts.dtype, experts.size
+        self.experts, self.steps, self.shape, self.size = experts, steps, shape, experts.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.experts.dtype
+
+    @dtype.setter
+    def dtype(self, dtype: torch.dtype) -> None:
+        self.experts.dtype = dtype
 
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
         return turned(self.experts.decode(payload, fresh), self.steps)
@@ -227,10 +238,40 @@ _WAYS: dict[Any, Callable[..., Any]] = {
 
 def let_decode(module: nn.Module, leaf: str, experts: CodedExperts) -> None:
     """Let a parameter of a module, which is a payload, be a stack for whoever asks the module for it."""
-    kind, known = type(module), {**experts_of(module), leaf: experts}
-    stack = property(lambda module: ExpertStack(experts_of(module)[leaf], module._parameters[leaf]))
+    known = {**experts_of(module), leaf: experts}
     module.__dict__["coded_experts"] = known
-    module.__class__ = type(kind.__name__, (kind,), {leaf: stack})
+    kind: Any = type(module)
+    module.__class__ = _coded(getattr(kind, "plain", kind), tuple(known))
+
+
+@cache
+def _coded(kind: Any, leaves: tuple[str, ...]) -> type[nn.Module]:
+    """The class of modules of a kind whose parameters `leaves` are stacks."""
+    stacks = {leaf: property(partial(_stack, leaf=leaf)) for leaf in leaves}
+    return type(kind.__name__, (_CodedModule, kind), {**stacks, "plain": kind, "leaves": leaves})
+
+
+def _stack(module: nn.Module, leaf: str) -> ExpertStack:
+    return ExpertStack(experts_of(module)[leaf], cast(torch.Tensor, module._parameters[leaf]))
+
+
+def _new(kind: type[nn.Module], leaves: tuple[str, ...]) -> nn.Module:
+    """A module without its state, for pickle."""
+    made = _coded(kind, leaves)
+    return made.__new__(made)
+
+
+class _CodedModule(Casting):
+    """A module of experts some of whose parameters are payloads."""
+
+    plain: ClassVar[type[nn.Module]]
+    leaves: ClassVar[tuple[str, ...]]
+
+    def _decoders(self) -> Iterable[Any]:
+        return experts_of(self).values()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _new, (self.plain, self.leaves), self.__dict__
 
 
 def experts_of(module: nn.Module) -> dict[str, CodedExperts]:
