@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.checkpoint.guard import unguarded
+from squeeze.checkpoint.hub_cache import why_missing
 from squeeze.errors import FormatError, printable
 from squeeze.system.json_object import read_object
 from squeeze.system.names import component
@@ -55,7 +56,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The config.json of a model's folder. Raises FormatError where it is none that a model can have."""
     path = folder / CONFIG
     if not path.is_file():
-        raise FormatError(f"{folder}: not a model's folder: it has no {CONFIG}")
+        raise FormatError(f"{folder}: not a model's folder: {why_missing(folder, CONFIG)}")
     config = read_object(path)
     try:
         check_config(config)

@@ -5,6 +5,7 @@ PyTorch's own files can hold programs, so they are never read: it is said how to
 
 from pathlib import Path
 
+from squeeze.checkpoint.hub_cache import dangling, why_missing
 from squeeze.errors import FormatError, printable
 from squeeze.system.json_object import read_object
 from squeeze.system.names import below
@@ -38,6 +39,8 @@ def weight_files(folder: Path) -> list[Path]:
             raise FormatError(f"{programs[0]}: is a PyTorch file in a packed folder: use `squeeze unpack` first")
         if programs:
             raise FormatError(how_to_convert(programs[0]))
+        if links := [name for name in (WEIGHTS, INDEX) if (folder / name).is_symlink()]:
+            raise FormatError(f"{folder}: {why_missing(folder, links[0])}")
         raise FormatError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
     return [shard_at(folder, name) for name in names]
 
@@ -67,7 +70,8 @@ def shard_at(folder: Path, name: str) -> Path:
     except FormatError:
         raise FormatError(f"{folder}: the shard {printable(repr(name))} is not in the folder") from None
     if not path.is_file():
-        raise FormatError(f"{folder}: the shard {printable(name)} is missing")
+        fault = dangling(path) if path.is_symlink() else "is missing"
+        raise FormatError(f"{folder}: the shard {printable(name)} {fault}")
     check_inside(folder, name)
     return path
 

@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from squeeze.checkpoint.config_json import check_layers, read_config
+from squeeze.checkpoint.hub_cache import why_missing
 from squeeze.checkpoint.weight_files import weight_files
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import config, vocabulary
@@ -84,7 +85,7 @@ def files(path: Path) -> list[Path]:
         return [path]
     for needed in ("config.json", "tokenizer.json"):
         if not (path / needed).is_file():
-            raise ModelError(f"{path}: not a model folder: it holds no {needed}")
+            raise ModelError(f"{path}: not a model folder: {why_missing(path, needed)}")
     return [path / "config.json", path / "tokenizer.json", *weight_files(path)]
 
 

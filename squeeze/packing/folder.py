@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from squeeze.checkpoint import safetensors as tensorfile, weight_files
+from squeeze.checkpoint.hub_cache import dangling, is_repository, repositories_in, snapshot_of, why_missing
 from squeeze.checkpoint.weight_files import read_index, shard_at
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, printable
 from squeeze.packing import container, sources
@@ -52,8 +53,7 @@ def place(root: Path, name: str) -> Path:
 def files_to_take(source: Path) -> list[str]:
     """Names of all files below a folder, or the empty name for a file. Raises FormatError where none has tensors,
     and FileNotFoundError."""
-    if not source.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+    _check_exists(source)
     if not source.is_dir():
         if source.suffix not in CODED:
             raise FormatError(
@@ -61,9 +61,19 @@ def files_to_take(source: Path) -> list[str]:
                 "folders that hold them"
             )
         return [""]
-    paths = [path for path in _below(source) if path.is_file()]
+    if is_repository(source):
+        raise FormatError(f"{source}: {why_missing(source, 'weights')}")
+    if caches := repositories_in(source):
+        raise FormatError(
+            f"{source}: holds repositories of the Hugging Face cache: name one of them, such as {caches[0]}"
+        )
+    found = _below(source)
+    paths = [path for path in found if path.is_file()]
     names = [_name(source, path) for path in paths]
     if not any(name.endswith(CODED) for name in names):
+        for path in found:
+            if path.name.endswith(CODED) and path.is_symlink():
+                raise FormatError(f"{path}: {dangling(path)}")
         raise FormatError(f"{source}: no {SUFFIX} file is in this folder, and none of torch")
     for name in names:
         if name.endswith(_INDEX):
@@ -77,6 +87,34 @@ def _name(source: Path, path: Path) -> str:
         return relative(path.relative_to(source).as_posix())
     except FormatError as error:
         raise FormatError(f"{source}: {error}: rename it") from None
+
+
+def _check_exists(source: Path) -> None:
+    if not source.exists():
+        is_link = not remote(source) and source.is_symlink()
+        raise FileNotFoundError(errno.ENOENT, dangling(source) if is_link else os.strerror(errno.ENOENT), str(source))
+
+
+def checkpoint_at(source: Path) -> tuple[Path, list[str]]:
+    """Return the checkpoint that is packed, and what there is to say of that in words: of a repository of the Hugging
+    Face cache, in which every file is twice, a snapshot. Raises FormatError if that has several, and none is main's."""
+    if not is_repository(source):
+        return source, []
+    snapshot = snapshot_of(source)
+    return snapshot, [
+        f"{printable(source)}: a repository of the Hugging Face cache; packed is its snapshot {snapshot.name}"
+    ]
+
+
+def packed_twice(source: Path, names: Iterable[str]) -> list[str]:
+    """Return, in words, which files are links to others that are packed as well: each becomes a file of its own."""
+    if remote(source) or not source.is_dir():
+        return []
+    real = {path.resolve(): name for name in names if not (path := source / name).is_symlink()}
+    links = [(source / name, real.get((source / name).resolve())) for name in names if (source / name).is_symlink()]
+    return [
+        f"{printable(link)}: is a link to {printable(other)}, and packed as a file" for link, other in links if other
+    ]
 
 
 def _below(source: Path) -> list[Path]:
@@ -104,7 +142,7 @@ def _reason_left(path: Path) -> str | None:
     if path.is_file():
         return None
     if path.is_symlink():
-        return "is a link to a folder" if path.is_dir() else "is a link to no file"
+        return "is a link to a folder" if path.is_dir() else dangling(path)
     if path.is_dir():
         return None if any(path.iterdir()) else "is an empty folder"
     return "is no regular file"
@@ -139,8 +177,7 @@ def check_apart(source: Path, target: Path) -> None:
 
 def check_target(source: Path, target: Path, overwrite: bool) -> None:
     """Raises SqueezeError where `target` may not be written from `source`."""
-    if not source.exists():
-        raise FileNotFoundError(2, "No such file or directory", str(source))
+    _check_exists(source)
     if not target.parent.is_dir():
         raise SqueezeError(f"the folder {target.parent} does not exist")
     check_apart(source, target)

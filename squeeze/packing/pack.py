@@ -89,10 +89,12 @@ def pack(
         with staged(place, overwrite) as local:  # a packed file's header is written last
             return pack(source, local, level=level, strict=strict, progress=progress, told=told, **options)
     check_level(level)
+    source, chosen = folder.checkpoint_at(source)
     folder.check_target(source, target, overwrite)
     names = folder.files_to_take(source)
     omitted = folder.left_out(source, strict)
     known, notes = base_of_chain(source, base, max_chain)
+    notes = [*chosen, *folder.packed_twice(source, names), *notes]
     task = described(source, names, level, known)
     with work_folder(target, "packing", task) as work:
         listeners = progress or (lambda count: None), told or (lambda raw, coded: None)

@@ -140,7 +140,8 @@ def test_parts_that_fail_are_named_and_the_others_go_on(engine, in_parts):
     said = fails("pack", *CLUSTER, "model", "packed")
     assert said == (
         f"Error: model/model-00001-of-00002.safetensors: its worker was lost, {ATTEMPTS} times: killed\n"
-        "Error: 1 of 7 files failed; the same command goes on with them\n"
+        f"Error: 1 of 7 files failed; what is done is kept in {Path.cwd()}/.packed.packing: "
+        "the same command goes on from there\n"
     )
     assert not Path("packed").exists()
     engine.breaks, engine.calls = lambda call: None, 0

@@ -249,7 +249,7 @@ def test_damaged_weights(tmp_path, tokenizer):
     with pytest.raises(ModelError, match="no such model"):
         load(tmp_path / "nothing")
     (path / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match=r"not a model folder: it holds no tokenizer\.json$"):
+    with pytest.raises(ModelError, match=r"not a model folder: it has no tokenizer\.json$"):
         load(path)
 
 

@@ -255,7 +255,7 @@ def plant():
 
 LEFT = (
     "model/below/empty: is an empty folder",
-    "model/gone: is a link to no file",
+    "model/gone: is a link to nowhere, which is not there",
     "model/linked: is a link to a folder",
     "model/pipe: is no regular file",
     "model/socket: is no regular file",
@@ -390,5 +390,8 @@ def test_a_full_disk_is_one_line(small, monkeypatch):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(folder, "write_manifest", full)
-    assert fails("pack", "model", "packed") == "Error: no space is left on the disk; nothing was replaced\n"
+    assert fails("pack", "model", "packed") == (
+        "Error: no space is left on the disk; nothing was replaced; what is done is kept in "
+        f"{Path.cwd()}/.packed.packing: the same command goes on from there\n"
+    )
     assert not Path("packed").exists()

@@ -62,8 +62,7 @@ class _Checkpoint:
             else:
                 self.results[work.name_in(root, done.file.source)] = done
         if going.failures:
-            again = "; the same command goes on with them" if notes else ""
-            raise ClusterError(f"{going.failures} of {len(found)} files failed{again}")
+            raise ClusterError(f"{going.failures} of {len(found)} files failed")
         return {name: self.results[name] for name in (work.name_in(root, file.source) for file in found)}
 
     def _is_done(self, file: File, notes: Manifest, record: Record | None) -> bool:
@@ -101,9 +100,11 @@ def pack(
     all others are packed. threads: of a worker. Raises ClusterError where some have failed."""
     packing.check_level(level)
     _check_source(source)
+    source, chosen = folder.checkpoint_at(source)
     names = folder.files_to_take(source)
     omitted = folder.left_out(source, strict)
     known, notes = packing.base_of_chain(source, base, max_chain)
+    notes = [*chosen, *folder.packed_twice(source, names), *notes]
     described = packing.described(source, [], level, known)
     with making(source, target, PACK, described, overwrite, manifest) as out:
         options: dict[str, Any] = {"root": source, "level": level, "base": known, "verify": verify, "threads": threads}
