@@ -24,7 +24,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.architectures import EMBEDDING, HEAD
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.view import View
-from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, read_index, weight_files
+from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, own_files, read_index, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.storage import local_path
 from squeeze.system.syncing import synced
@@ -53,17 +53,17 @@ class Checkpoint:
         if not folder.is_dir():
             raise FormatError(f"{folder}: not a folder of a model; `squeeze import` makes one of a GGUF file")
         config = read_config(folder)
-        files: dict[str, tensorfile.TensorFile] = {}
+        by_path: dict[Path, tensorfile.TensorFile] = {}
         for path in weight_files(folder):
             try:
                 file = tensorfile.read(path)
                 tensorfile.check_known(file.tensors)
             except FormatError as error:
                 raise type(error)(f"{path}: {error}") from None
-            if twice := files.keys() & file.by_name:
-                raise FormatError(f"{path}: tensor {printable(repr(min(twice)))} is in another shard, too")
-            files |= dict.fromkeys(file.by_name, file)
+            by_path[path] = file
         index = folder / INDEX
+        own = own_files({path: file.by_name for path, file in by_path.items()}, [index] if index.is_file() else ())
+        files = {name: by_path[path] for name, path in own.items()}
         if index.is_file() and (missing := set(read_index(index)) - set(files)):
             raise FormatError(f"{index}: tensor {printable(repr(min(missing)))} is in no shard")
         _check_names(folder, files)

@@ -3,6 +3,7 @@
 PyTorch's own files can hold programs, so they are never read: it is said how to convert them.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from squeeze.checkpoint.hub_cache import dangling, why_missing
@@ -17,6 +18,7 @@ __all__ = [
     "WEIGHTS",
     "check_inside",
     "how_to_convert",
+    "own_files",
     "read_index",
     "shard_at",
     "weight_files",
@@ -51,6 +53,30 @@ def read_index(path: Path) -> dict[str, str]:
     if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
         raise FormatError(f"{path}: its weight_map is not a table of tensors and the files that they are in")
     return table
+
+
+def own_files(tensors: Mapping[Path, Iterable[str]], indexes: Iterable[Path]) -> dict[str, Path]:
+    """Return the file of each tensor, by its name: of several that hold it, the one that an index names.
+
+    tensors: the names in each file. Raises FormatError if several files hold a tensor, and the indexes do not name one.
+    """
+    holders: dict[str, list[Path]] = {}
+    for path, names in tensors.items():
+        for name in names:
+            holders.setdefault(name, []).append(path)
+    named: dict[str, set[Path]] = {}
+    for index in indexes if any(len(paths) > 1 for paths in holders.values()) else ():
+        for name, shard in read_index(index).items():
+            named.setdefault(name, set()).add(index.parent / shard)
+    for name, paths in holders.items():
+        own = [path for path in paths if path in named.get(name, ())] if len(paths) > 1 else paths
+        if len(own) != 1:
+            raise FormatError(
+                f"{paths[1]}: tensor {printable(repr(name))} is in {printable(paths[0])}, too, and no index says which "
+                "counts: name one of the files"
+            )
+        holders[name] = own
+    return {name: paths[0] for name, paths in holders.items()}
 
 
 def how_to_convert(path: Path) -> str:

@@ -16,7 +16,7 @@ import xxhash
 
 from squeeze.checkpoint.config_json import check_layers, read_config
 from squeeze.checkpoint.hub_cache import why_missing
-from squeeze.checkpoint.weight_files import weight_files
+from squeeze.checkpoint.weight_files import INDEX, own_files, weight_files
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import config, vocabulary
 from squeeze.lm.config import ARCHITECTURES, Config, Family
@@ -146,12 +146,13 @@ def _open_folder(path: Path) -> Source:
     name = printable(path.resolve().name)
     values = read_config(path)
     config.known_architecture(name, values.get("model_type"))
-    by_key = {}
-    for shard in weight_files(path):
-        file = Shard(shard)
-        for key, shape in file.shapes.items():
-            if not key.endswith("rotary_emb.inv_freq"):
-                by_key[key] = Tensor(shape, partial(file.float_rows, key))
+    shards, index = {shard: Shard(shard) for shard in weight_files(path)}, path / INDEX
+    own = own_files({shard: file.shapes for shard, file in shards.items()}, [index] if index.is_file() else ())
+    by_key = {
+        key: Tensor(shards[shard].shapes[key], partial(shards[shard].float_rows, key))
+        for key, shard in own.items()
+        if not key.endswith("rotary_emb.inv_freq")
+    }
     check_layers(values, len(by_key))
     tensors = _renamed(name, 0, by_key)
     if values.get("tie_word_embeddings") and "head" in tensors and _alike(tensors["head"], tensors.get("embedding")):

@@ -89,6 +89,11 @@ def _name(source: Path, path: Path) -> str:
         raise FormatError(f"{source}: {error}: rename it") from None
 
 
+def indexes_in(source: Path, names: Iterable[str]) -> list[Path]:
+    """Return the indexes among the files of a folder."""
+    return [source / name for name in names if name.endswith(_INDEX)]
+
+
 def _check_exists(source: Path) -> None:
     if not source.exists():
         is_link = not remote(source) and source.is_symlink()

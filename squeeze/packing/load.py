@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from squeeze.checkpoint.safetensors import Tensor, named
+from squeeze.checkpoint.weight_files import own_files
 from squeeze.codecs.tensors.content import Content, InFile, whole
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped, printable
 from squeeze.kernels import df_decode
@@ -45,12 +46,13 @@ def load(
     """
     path = path_of(path)
     kept = size_of(resident) if isinstance(resident, str) else resident
-    names = [name for name in folder.files_to_take(path) if not name or name.endswith(folder.SUFFIX)]
+    found = folder.files_to_take(path)
+    names = [name for name in found if not name or name.endswith(folder.SUFFIX)]
     if not names:
         raise _no_weights(path)
     limits = limits or Limits()
     known = Base.needed(path, base, limits)
-    entries: dict[str, Entry] = {}
+    entries: dict[Path, dict[str, Entry]] = {}
     memory = raw = 0
     for name in names:
         place = folder.place(path, name)
@@ -63,13 +65,15 @@ def load(
             limits.need_output(raw)
             container.check_limits(packed, limits)
             _check_base(packed, known)
-            entries |= _entries(packed, device, known, threads)
+            entries[place] = _entries(packed, device, known, threads)
         except (FormatError, LimitError) as error:
             raise type(error)(f"{escaped(str(place))}: {error}") from None
-    for entry in entries.values():
+    own = own_files(entries, folder.indexes_in(path, found))
+    weights = {name: entries[place][name] for name, place in own.items()}
+    for entry in weights.values():
         if entry.record.size <= kept:
             kept -= entry.keep(threads)
-    return Weights(entries, threads)
+    return Weights(weights, threads)
 
 
 def _no_weights(path: Path) -> FormatError:

@@ -11,6 +11,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.guard import unguarded
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.stored import dtype_named
+from squeeze.checkpoint.weight_files import own_files
 from squeeze.errors import FormatError
 from squeeze.packing import folder as packed_folder
 from squeeze.packing.load import load
@@ -133,10 +134,11 @@ class _Files(Mapping[str, torch.Tensor]):
     """The tensors of a folder's safetensors files, each read when it is asked for."""
 
     def __init__(self, folder: Path):
-        self._where: dict[str, Path] = {}
-        for name in packed_folder.files_to_take(folder):
-            if name.endswith(packed_folder.SUFFIX):
-                self._where |= dict.fromkeys(tensorfile.read(folder / name).by_name, folder / name)
+        names = packed_folder.files_to_take(folder)
+        paths = [folder / name for name in names if name.endswith(packed_folder.SUFFIX)]
+        self._where = own_files(
+            {path: tensorfile.read(path).by_name for path in paths}, packed_folder.indexes_in(folder, names)
+        )
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return tensorfile.load(self._where[name], [name])[name]
