@@ -255,7 +255,7 @@ def _stack(module: nn.Module, leaf: str) -> ExpertStack:
     return ExpertStack(experts_of(module)[leaf], cast(torch.Tensor, module._parameters[leaf]))
 
 
-def _new(kind: type[nn.Module], leaves: tuple[str, ...]) -> nn.Module:
+def _new(kind: Any, leaves: tuple[str, ...]) -> nn.Module:
     """A module without its state, for pickle."""
     made = _coded(kind, leaves)
     return made.__new__(made)
