@@ -55,8 +55,8 @@ _ARGUMENT = re.compile("|".join(f"`{re.escape(name)}`" for name in _OPTIONS))
 
 
 def explain(error: BaseException, name: str = "") -> str:
-    """Return one sentence for what went wrong with the file `name`, with the error's notes, on one line; it names options
-    in place of arguments."""
+    """Return one sentence for what went wrong with the file `name`, with the error's notes, on one line. It names
+    options in place of arguments."""
     name = "" if getattr(error, "is_named", False) else name
     said = "; ".join([_explain(error, f"{name}: " if name else ""), *getattr(error, "__notes__", ())])
     return escaped(_ARGUMENT.sub(lambda match: _OPTIONS[match[0].strip("`")], said))

@@ -9,7 +9,7 @@ returns `Lazy` states, which are decoded only if anything but that attention loo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._pytree import tree_map
@@ -70,10 +70,9 @@ def taken(keys: Any, values: Any) -> LayerView | None:
     """The view that both are of, whose layer is told; None if a layer did not return them as they are."""
     if isinstance(keys, Lazy) and isinstance(values, Lazy):
         return keys.view
-    tags = [getattr(states, _TAG, None) for states in (keys, values)]
-    if tags[0] is None or tags[0] is not tags[1]:
+    tag = getattr(keys, _TAG, None)
+    if tag is None or getattr(values, _TAG, None) is not tag:
         return None
-    view, on_taken = tags[0]
+    view, on_taken = cast(tuple[LayerView, Callable[[], None]], tag)
     on_taken()
-    assert isinstance(view, LayerView)
     return view

@@ -220,8 +220,10 @@ def check_whole(source: Source, parts: Mapping[str, tuple[int, ...]] | None = No
         raise ModelError(f"{source.name}: the model is damaged or incomplete: it has no tensor {min(missing)}")
 
 
-_OPTIONAL = ("query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm")
-_OPTIONAL += ("gate_bias", "up_bias", "down_bias")
+_OPTIONAL = (
+    *("query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm"),
+    *("gate_bias", "up_bias", "down_bias"),
+)
 
 
 def shapes_of(settings: Config) -> dict[str, tuple[int, ...]]:
