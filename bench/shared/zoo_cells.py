@@ -188,7 +188,7 @@ def _factorize(model: _Model) -> None:
 
 def _kv_eval(model: _Model) -> None:
     model.text.write_text(TEXT)
-    wanted = ("--policy", "kivi:2,window=8", "--context", 64, "--windows", 1, "--no-cost", "--json")
+    wanted = ("--policy", "kivi:2,window=8", "--context", 192, "--windows", 1, "--no-cost", "--json")
     rows = [json.loads(line) for line in _run("kv-eval", model.folder, "--text", model.text, *wanted).splitlines()]
     if not rows[-1]["distance"]["kl"] > 0:
         raise Fault(f"kv-eval measures nothing: {rows}"[:300])
