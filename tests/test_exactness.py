@@ -11,11 +11,11 @@ ROOT = Path(__file__).parent.parent
 CHECK = """
 import squeeze
 from pathlib import Path
-from tests.golden.samples import SAMPLES, coded
-for name in ("words", "records", "mixed"):
-    golden = Path("tests/golden", f"{name}.3.sqz").read_bytes()
-    assert coded(SAMPLES[name], 3) == golden, name
-    assert squeeze.decompress(golden) == SAMPLES[name], name
+from tests.golden.samples import STREAMS
+for name in ("words.3", "records.3", "mixed.3"):
+    golden = Path("tests/golden", f"{name}.sqz").read_bytes()
+    assert STREAMS[name].make() == golden, name
+    assert squeeze.decompress(golden) == STREAMS[name].raw, name
 """
 
 

@@ -16,7 +16,7 @@ from squeeze.fused.operations import TORCH, Operations, fused
 from squeeze.fused.product import Product
 from squeeze.lm.config import Config
 from squeeze.lm.torch_engine import TorchLlama
-from squeeze.lm.weights import ARITHMETIC, Layer, Matrix, Weights
+from squeeze.lm.weights import Layer, Matrix, Weights
 from squeeze.numerics import int8
 from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
@@ -124,9 +124,8 @@ def _weights(config: Config) -> Weights:
     attended = config.heads * config.head_size
     layers = tuple(
         Layer(
-            attention_norm=None,
             qkv=matrix(attended + 2 * config.kv_heads * config.head_size, config.width),
-            **dict.fromkeys(("qkv_bias", "query_norm", "key_norm", "output_bias", "feed_forward_norm")),
+            **dict.fromkeys(("qkv_bias", "query_norm", "key_norm", "output_bias")),
             output=matrix(config.width, attended),
             gate_up=matrix(2 * config.feed_forward, config.width),
             down=matrix(config.width, config.feed_forward),
@@ -136,8 +135,8 @@ def _weights(config: Config) -> Weights:
     embedding = random.integers(-127, 128, (config.vocabulary, config.width), np.int8)
     leaves = np.arange(config.vocabulary, dtype=np.int32)
     head = matrix(config.vocabulary, config.width)
-    named = ("random", "", "", ARITHMETIC)
-    return Weights(config, layers, embedding, scales(config.vocabulary), None, head, leaves, (), *named)
+    named = ("random", "", "")
+    return Weights(config, layers, embedding, scales(config.vocabulary), head, leaves, (), *named)
 
 
 def _step() -> Case:

@@ -17,7 +17,7 @@ def test_what_is_built_in_is_left_out_in_parts_and_as_a_whole() -> None:
     found = {variant.without: variant for variant in variants(5, "text", each=False)}
     assert [*found][:4] == ["nothing", BUILT_IN, TAUGHT, "network"]
     assert found["nothing"].start and not found[TAUGHT].start
-    assert [found[name].preset.network for name in found][:4] == [2, 0, 2, False]
+    assert [found[name].preset.network for name in found][:4] == [True, False, True, False]
     assert not any(preset.taught for preset in (found[BUILT_IN].preset, found[TAUGHT].preset))
     assert BUILT_IN not in {variant.without for variant in variants(4, "table", each=False)}
 

@@ -97,7 +97,7 @@ def test_without_a_gpu_every_row_says_so(name, count, tmp_path, monkeypatch, cap
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["gpu", "gpu-model", "gpu-files", "proof"])
+@pytest.mark.parametrize("name", ["gpu", "gpu-model", "gpu-files"])
 def test_without_triton_the_command_says_so(name, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
     with pytest.raises(SystemExit, match="Error: triton is not installed"):

@@ -2,7 +2,6 @@
 
 import json
 
-from squeeze.codecs.tokenwise import on_gpu
 from squeeze.errors import DeviceError
 from squeeze.fused import choice
 from squeeze.fused.operations import TORCH
@@ -32,11 +31,10 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
     monkeypatch.setattr(about, "_gpus", lambda: ["A", "B", "C"])
     monkeypatch.setattr(tensors, "check", check)
     monkeypatch.setattr(int8_tensors, "products_of", lambda device: None)
-    monkeypatch.setattr(on_gpu, "coder_on", {"cuda:0": ("a GPU", ""), "cuda:1": (None, "no numba-cuda")}.get)
     monkeypatch.setattr(choice, "chosen", lambda device, products, sizes: operations[device])
     assert about.gather()["exact_model_on"] == [
-        "cuda:0 by fused kernels, batches mixed there",
-        "cuda:1 by torch (no ptxas), batches mixed by the processor (no numba-cuda)",
+        "cuda:0 by fused kernels",
+        "cuda:1 by torch (no ptxas)",
         "cuda:2 by nothing (cuda:2 does not compute as IEEE 754 says)",
     ]
 
