@@ -76,7 +76,10 @@ def test_what_is_learned_is_the_same_to_the_bit(tmp_path, monkeypatch, task, hal
 
 @pytest.mark.parametrize(("kind", "task"), [("mixtral", "svd"), ("qwen2_moe", "blocks first"), ("mixtral", "sparse")])
 def test_experts_stay_as_they_are_and_others_learn_the_same(tmp_path, monkeypatch, kind, task):
-    """Each expert's matrices are multiplied by themselves, where in memory several are at once: bits may differ."""
+    """In float32: bits may differ, since each expert's matrices are multiplied by themselves, and in memory several at
+    once. In bfloat16 such a difference would be one of 2^-8."""
+    for module in (trainer, by_block):
+        monkeypatch.setattr(module, "in_halves", lambda device: False)
     _, make, train = TASKS[task]
     source, done = networks.save(kind, tmp_path / "model"), {}
     make(source, tmp_path / "whole")
