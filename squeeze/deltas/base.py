@@ -10,11 +10,11 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.config_json import CONFIG, read_config
-from squeeze.checkpoint.safetensors import Tensor, named
+from squeeze.checkpoint.safetensors import named
 from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError, escaped, printable
 from squeeze.packing.base import Base
 from squeeze.packing.beside import Hashes
-from squeeze.packing.load import torch_dtype
+from squeeze.packing.load import shaped, torch_dtype
 from squeeze.system import names
 from squeeze.system.limits import Limits
 
@@ -68,16 +68,15 @@ class BaseWeights:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Of a tensor; None where there is none of this name."""
-        kind = self._kind(name)
-        return None if kind is None else kind[1]
+        record = self.base.record(name)
+        return record.shape if record else None
 
     def load(self, name: str) -> torch.Tensor:
         """A tensor in its own type. Raises FormatError where there is none, DamagedError where it is damaged."""
-        kind = self._kind(name)
-        data = None if kind is None else self.base.tensor(Tensor(name, *kind, 0, 0))
-        if kind is None or data is None:
+        record = self.base.record(name)
+        if record is None:
             raise FormatError(f"the base {escaped(str(self.path))} has no {named(name)}")
-        return torch.from_numpy(data).view(torch_dtype(kind[0], name)).view(kind[1])
+        return shaped(torch.from_numpy(self.base.for_record(name, record)), record, torch_dtype(record.dtype, name))
 
     def matrix(self, module: str, described: Mapping[str, Any]) -> torch.Tensor:
         """The weight [O, I] of a linear module, in its own type. described: the `quantization_config` of what differs
@@ -112,12 +111,6 @@ class BaseWeights:
                 raise FormatError(
                     f"{tuned.folder}: {named(name)} has shape {list(shape)}, and in the base {self.path} {list(other)}"
                 )
-
-    def _kind(self, name: str) -> tuple[str, tuple[int, ...]] | None:
-        """dtype and shape."""
-        _, tensor, record = self.base.tensors.get(("", name), (None, None, None))
-        kind = record or tensor
-        return None if kind is None else (kind.dtype, kind.shape)
 
 
 def is_transposed(module: str, described: Mapping[str, Any]) -> bool:

@@ -98,6 +98,11 @@ class Base:
             raise SqueezeError("this checkpoint needs no base")
         return known
 
+    def record(self, name: str, scope: str = "") -> Record | None:
+        """Return how a tensor is coded, or None if the base has no tensor of this name."""
+        _, tensor, record = self.tensors.get((scope, name), (None, None, None))
+        return record or (Record.of(tensor, container.STORED) if tensor else None)
+
     def tensor(self, like: Tensor, scope: str = "") -> Bytes | None:
         """The bytes of the base's tensor of the same name, dtype and shape, or None. Raises DamagedError.
 
@@ -179,10 +184,8 @@ class Base:
         return data
 
     def _found(self, scope: str, name: str, like: Tensor | Record) -> tuple[TensorFile, Tensor, Record | None] | None:
-        file, tensor, record = self.tensors.get((scope, name), (None, None, None))
-        if file is None or tensor is None or not (record or Record.of(tensor, container.STORED)).is_of(like):
-            return None
-        return file, tensor, record
+        known = self.record(name, scope)
+        return self.tensors[scope, name] if known and known.is_of(like) else None
 
     @contextmanager
     def _about(self, file: TensorFile) -> Iterator[None]:
