@@ -293,7 +293,7 @@ def test_targets_that_may_not_be_written():
     squeeze.pack("a.safetensors", "b.safetensors")
     before = Path("b.safetensors").read_bytes()
     for source, target, words in (
-        ("a.safetensors", "b.safetensors", "already exists; use -f"),
+        ("a.safetensors", "b.safetensors", "already exists; use `overwrite=True` to overwrite"),
         ("a.safetensors", "a.safetensors", "input and output are the same"),
         ("a.safetensors", "model", "is a folder"),
         ("model", "a.safetensors", "is a file"),

@@ -188,7 +188,7 @@ def test_bits_of_experts_and_nothing_else(tmp_path, mixture):
 @pytest.mark.parametrize(
     "bits, message",
     [
-        ("expertz=2", "no matrix is named 'expertz', as in --bits"),
+        ("expertz=2", "no matrix is named 'expertz', as in `bits`"),
         ("experts=", "bits 'experts=': name a number, or such as experts=2,attention=4,8"),
         ("=2", "bits '=2': name a number"),
         ("2,3", "bits '2,3': has two numbers for all others"),

@@ -181,14 +181,14 @@ def test_the_size_of_a_file_is_known_before_it_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bits": 3}, "bits does not go with the format gguf, whose --type says it"),
-        ({"grid": "nf4"}, "grid does not go with the format gguf, whose --type says it"),
-        ({"target_bits": 3.0}, "the format gguf is made to a size by --type auto with --target-size"),
-        ({"target_bytes": 10**6}, "the format gguf is made to a size by --type auto with --target-size"),
-        ({"type": "auto"}, "--type auto needs --target-size, the size of the file"),
+        ({"bits": 3}, "bits does not go with the format gguf, whose `type` says it"),
+        ({"grid": "nf4"}, "grid does not go with the format gguf, whose `type` says it"),
+        ({"target_bits": 3.0}, "the format gguf is made to a size by `type` auto with `target_bytes`"),
+        ({"target_bytes": 10**6}, "the format gguf is made to a size by `type` auto with `target_bytes`"),
+        ({"type": "auto"}, "`type` auto needs `target_bytes`, the size of the file"),
         (
             {"type": "auto", "target_bytes": 10**6, "methods": {"a": RTN(grid="q4_0")}},
-            "--type auto chooses the types of all matrices: name no methods of some",
+            "`type` auto chooses the types of all matrices: name no methods of some",
         ),
         ({"dynamic": True}, "the format gguf has neither dynamic scales nor outlier columns"),
         ({"scheme": "w8a8"}, "a scheme is one of the format compressed-tensors, not of gguf"),
