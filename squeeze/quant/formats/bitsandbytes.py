@@ -132,9 +132,14 @@ def shape_of(name: str, state: torch.Tensor) -> tuple[int, int]:
 
 
 def _state(name: str, stored: torch.Tensor) -> dict[str, Any]:
-    with understood(f"{name}.{_STATE}"):
-        state: Any = parse(bytes(stored.flatten().tolist()), most=_LONGEST_STATE)
-        return dict(state)
+    subject = f"{name}.{_STATE}"
+    with understood(subject):
+        text = bytes(stored.flatten().tolist())
+    try:
+        state: dict[str, Any] = parse(text, schema={...: object}, most=_LONGEST_STATE)
+    except FormatError as error:
+        raise FormatError(f"{subject} does not say how its weights are stored: {error}") from None
+    return state
 
 
 def _shape(name: str, state: Mapping[str, Any]) -> tuple[int, int]:

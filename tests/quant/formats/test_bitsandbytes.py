@@ -135,7 +135,7 @@ def changed(tensors, state=None, **others):
         ({"nested_quant_map": torch.zeros(256)}, "m: its scales are not on the map of bitsandbytes"),
         (
             {"quant_state.bitsandbytes__nf4": torch.zeros(3, dtype=torch.uint8)},
-            "does not say how its weights are stored",
+            "does not say how its weights are stored: is not JSON",
         ),
     ],
 )
