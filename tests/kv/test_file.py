@@ -13,7 +13,7 @@ from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.contract import CACHE
 from squeeze.kv.observe import observe
 from squeeze.kv.waterfill import transform_policy
-from squeeze.system import files
+from squeeze.system import temporary
 from tests.makers.kv_models import MODELS, llama, mistral, tokens
 
 POLICIES = [
@@ -174,7 +174,7 @@ def test_a_file_is_replaced_whole_and_by_no_name_that_can_be_guessed(tmp_path, m
     QuantizedKVCache(model.config, KIVI()).save(path)
     before = path.read_bytes()
     names = []
-    real = files.tempfile.mkstemp
+    real = temporary.tempfile.mkstemp
 
     def full(*args, **options):
         handle, name = real(*args, **options)
@@ -182,7 +182,7 @@ def test_a_file_is_replaced_whole_and_by_no_name_that_can_be_guessed(tmp_path, m
         os.close(handle)
         return os.open("/dev/full", os.O_RDWR), name
 
-    monkeypatch.setattr(files.tempfile, "mkstemp", full)
+    monkeypatch.setattr(temporary.tempfile, "mkstemp", full)
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
             QuantizedKVCache(model.config, KIVI()).save(path)
