@@ -22,9 +22,10 @@ from squeeze.kv.memory import PeakMemory, nbytes_of, tensors_of
 from squeeze.kv.teacher import teacher_forced
 from squeeze.numerics.intervals import interval
 
-__all__ = ["Cost", "Distance", "decoding", "nominal_bits", "passkeys", "quality", "stepped"]
+__all__ = ["PIECE", "Cost", "Distance", "decoding", "nominal_bits", "passkeys", "quality", "stepped"]
 
 _POSITIONS = 128  # whose log-probabilities are in memory at once, and that are a block of the intervals
+PIECE = 32  # tokens read through a cache at a time to measure it
 _CHUNK = 512  # tokens of a prompt read at a time
 
 
@@ -132,7 +133,7 @@ def stepped(
     context: int,
     windows: int,
     full: list[torch.Tensor],
-    piece: int = 32,
+    piece: int = PIECE,
     prompt: int = 0,
 ) -> Distance:
     """Perplexity through a cache itself, read `piece` tokens at a time: what decoding sees, to within a piece.

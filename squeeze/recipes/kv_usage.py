@@ -9,11 +9,13 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kernels.kv_attention import installed
+from squeeze.kv.base import Policy
 from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.contract import CACHE
 from squeeze.kv.full import FullPrecision
+from squeeze.kv.measure import PIECE
 
-__all__ = ["Usage", "check_read", "usage_of"]
+__all__ = ["Usage", "check_coded", "check_read", "usage_of"]
 
 
 @dataclass(frozen=True)
@@ -55,4 +57,24 @@ def check_read(model: Any, usage: Usage, reason: str) -> None:
         raise PolicyError(
             f"{reason}, and {type(model).__name__} shows only what it makes of its cache: choose another policy, "
             "such as kivi:4"
+        )
+
+
+def check_coded(spec: str, policy: Policy, context: int, in_pieces: bool) -> None:
+    """Raise PolicyError if a context ends before any token reads a block that the policy has coded.
+
+    Its perplexity would be that of full precision, in a row with the bits of the policy.
+
+    Args:
+        spec: The policy's name in the message.
+        context: Tokens of a window.
+        in_pieces: Whether the window is read PIECE tokens at a time.
+    """
+    exact = policy.sinks + policy.window
+    before = exact + policy.block
+    least = (-(-before // PIECE) * PIECE if in_pieces else before) + 2  # the last token predicts nothing
+    if policy.block and context < least:
+        raise PolicyError(
+            f"{spec} keeps {exact} tokens exact and codes {policy.block} at a time: in a context of {context} it codes "
+            f"nothing that is measured: use --context {least} or more, or a policy with a smaller window or block"
         )

@@ -57,6 +57,18 @@ def test_a_policy_costs_something_in_every_kind_of_attention(tmp_path, text, nam
     assert coded["cost"]["bytes"] < full["cost"]["bytes"]
 
 
+@pytest.mark.parametrize("name, least", [("gpt_oss", 78), ("falcon", 98)])
+def test_the_shortest_context_measures_something(tmp_path, text, name, least):
+    """One token fewer is refused: a row with the bits of a policy and a KL of 0 would say that it costs nothing."""
+    folder = kv_models.write(kv_models.ASKING[name](vocab_size=400), tmp_path)
+    words = "kv-eval", folder, "--text", text, "--policy", "kivi:2,window=8", "--windows", 1, "--no-cost", "--json"
+    refused = call(*words, "--context", least - 1)
+    assert refused.exit_code == 1 and f"use --context {least} or more" in refused.output.splitlines()[-1]
+    found = call(*words, "--context", least)
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.output.splitlines()[-1])["distance"]["kl"] > 1e-6
+
+
 @pytest.mark.parametrize("policy", ["transform:4", "kivi:4+snapkv:64"])
 def test_policies_that_look_at_queries_are_refused_if_none_are_shown(tmp_path, text, policy):
     folder = kv_models.write(kv_models.falcon(vocab_size=400), tmp_path)

@@ -70,6 +70,8 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
         (("--policy", "kivi:many"), "bits is a number, and 'many' is none"),
         (("--policy", "transform:2"), "this policy needs a text to calibrate on: name one with --calibrate"),
         (("--policy", "kivi:4", "--context", "100000"), "the text has"),
+        (("--policy", "kivi:2,window=8", "--context", "64"), "kivi:2,window=8 keeps 12 tokens exact and codes 64 at a "
+         "time: in a context of 64 it codes nothing that is measured: use --context 78 or more, or a policy with"),
     ],
 )  # fmt: skip
 def test_kv_eval_errors(folder, text, arguments, message):
