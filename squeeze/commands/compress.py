@@ -64,6 +64,8 @@ def compress(
     """
     from squeeze.codecs.stream import forecast, levels as known, resources
 
+    if cluster and backend == "llamacpp":
+        raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
     per_call = common["threads"] or 1
     template = sharded.template(shards, train_dictionary, dictionary, common)
     job = Job(**common)
@@ -81,8 +83,6 @@ def compress(
         "block_size": block_size,
         "dictionary": learned or dictionary,
     }
-    if cluster and backend == "llamacpp":
-        raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
     if template and shards:
         sharded.run(
             job,
