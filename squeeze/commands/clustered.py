@@ -85,7 +85,7 @@ class _Listing:
         from squeeze.cluster.files import File, stamp_of, version_of
 
         going_on = bool(self.manifest.earlier) and not self.manifest.was_complete
-        listed = self.job.each(lambda path: self.wanted(path) or self._is_our_own(path))
+        listed = self.job.each(lambda path: not self._is_our_own(path) and self.wanted(path))
         paths = (path for path in listed if path is not None and not self._is_our_own(path))
         for path, target in _with_targets(paths, self.name):
             with self.job.attempt(str(path)):
