@@ -4,15 +4,14 @@ What does not go along are other copies of the weights, which would still be the
 Each is named, so that nothing is lost without a word.
 """
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from squeeze.checkpoint.weight_files import INDEX, TORCH, WEIGHTS, check_inside, weight_files
-from squeeze.errors import printable
+from squeeze.checkpoint.weight_files import INDEX, TORCH, WEIGHTS, check_inside, read_index, weight_files
+from squeeze.errors import FormatError, printable
 
 __all__ = ["copy_other_files", "left_out"]
 
@@ -97,7 +96,7 @@ def _reason(path: Path, is_top: bool) -> str | None:
 def _weight_map(path: Path) -> bool:
     """Whether an index in a subfolder is of files that stay behind."""
     try:
-        files = json.loads(path.read_text())["weight_map"].values()
-        return any(_reason(path.parent / str(file), is_top=False) for file in set(files))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        files = set(read_index(path).values())
+        return any(_reason(path.parent / file, is_top=False) for file in files)
+    except (OSError, ValueError, FormatError):
         return False

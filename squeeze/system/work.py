@@ -18,8 +18,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from squeeze.errors import SqueezeError, StorageError, drop_notes, printable
+from squeeze.errors import FormatError, SqueezeError, StorageError, drop_notes, printable
 from squeeze.system import temporary
+from squeeze.system.json_object import parse_object
 from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
 
 __all__ = ["Discards", "discards", "forget", "other_settings", "scratch_folder", "work_folder"]
@@ -58,7 +59,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
         before = described.read_bytes() if described.is_file() else None
         same = before == text.encode()
         if before is not None and not same and discarded is Discards.NONE:
-            raise SqueezeError(other_settings(target, folder, _differing(before, json.loads(text))))
+            raise SqueezeError(other_settings(target, folder, _differing(before, text)))
         if discarded is Discards.ALL or not same:
             try:
                 _empty(inside, _LOCK, marker)
@@ -241,15 +242,12 @@ def other_settings(target: Path, folder: Path | None = None, differing: str = ""
     )
 
 
-def _differing(before: bytes, task: dict[str, Any]) -> str:
+def _differing(before: bytes, task: str) -> str:
     """Name the settings that differ from those of a stopped run, the first few."""
     try:
-        known = json.loads(before)
-    except ValueError:
+        was, now = _flat(parse_object(before)), _flat(parse_object(task))
+    except FormatError:
         return ""
-    if not isinstance(known, dict):
-        return ""
-    was, now = _flat(known), _flat(task)
     names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
     return f" ({printable(', '.join(names[:_NAMED]))}{', ...' * (len(names) > _NAMED)})"
 
