@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,14 @@ def test_every_page_is_in_the_navigation():
 
 def test_every_public_name_is_in_the_reference():
     page = (DOCS / "reference" / "python.md").read_text("utf-8")
-    named = re.findall(r"^::: squeeze\.(?:[\w.]+\.)?(\w+)$|`squeeze\.(\w+)`", page, re.MULTILINE)
-    assert {name for pair in named for name in pair if name} == set(squeeze.__all__)
+    entries = re.findall(
+        r"^::: (squeeze\.[\w.]+)(?:\n    options:\n      heading: (squeeze\.[\w.]+))?$", page, re.MULTILINE
+    )
+    named = {(heading or place).rpartition(".") for place, heading in entries}
+    assert {name for module, _, name in named if module == "squeeze"} == set(squeeze.__all__)
+    assert set(re.findall(r"`squeeze\.(\w+)`", page)) <= set(squeeze.__all__)
+    for module, _, name in named:
+        assert name in import_module(module).__all__
 
 
 def test_every_command_is_in_a_guide():
