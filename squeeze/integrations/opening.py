@@ -22,10 +22,10 @@ from squeeze.checkpoint.renaming import Fit, Renamed, fit_of, model_modules, ren
 from squeeze.checkpoint.safetensors import named
 from squeeze.engine.experts import is_expert
 from squeeze.errors import ModelError, SqueezeError, printable
-from squeeze.integrations.forms import FORMS
+from squeeze.integrations.forms import FORMS, open_stored
 from squeeze.packing.folder import CONVERTED
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
-from squeeze.quant.sources import floats
+from squeeze.quant.sources import READERS, floats
 
 __all__ = ["check_opens", "check_planned", "unopened"]
 
@@ -42,11 +42,11 @@ def check_opens(written: Path, source: Checkpoint | None = None, target: Path | 
     """
     folder, checkpoint = target or written, Checkpoint.open(written)
     quiet()
-    known = _faults_of(source) if source else Fit(frozenset(), frozenset())
+    known, known_shapes = _faults_of(source) if source else (Fit(frozenset(), frozenset()), frozenset[str]())
     try:
         with explained("transformers"):
             model = dense_model(written)
-            places = _opened(model, checkpoint)
+            places, shapes = _opened(model, checkpoint)
             fit = fit_of(model, places)
     except SqueezeError as error:
         raise ModelError(f"{folder}: would not load: {error}; nothing was written") from None
@@ -54,12 +54,10 @@ def check_opens(written: Path, source: Checkpoint | None = None, target: Path | 
         raise _unloadable(folder, f"{type(model).__name__} has no place for", unclaimed)
     if missing := sorted(fit.missing - known.missing):
         raise _unloadable(folder, f"{type(model).__name__} finds nothing for", missing)
-    infos = {name: checkpoint.info(name).shape for name in checkpoint.files}
-    state = model.state_dict()
-    for name, place in places.items():
-        if name in infos and place.claimed and not place.converter and infos[name] != tuple(state[place.target].shape):
-            shapes = f"{list(infos[name])}, and {type(model).__name__} has {list(state[place.target].shape)}"
-            raise ModelError(f"{folder}: would not load: {named(name)} has shape {shapes}; nothing was written")
+    misshapen = _misshapen(model, places, shapes)
+    if names := sorted(misshapen.keys() - known_shapes):
+        differ = f"has shape {list(shapes[names[0]])}, and {type(model).__name__} has {list(misshapen[names[0]])}"
+        raise ModelError(f"{folder}: would not load: {named(names[0])} {differ}; nothing was written")
     if wanted := wanted_weights(model):
         raise _unloadable(folder, "transformers wants a dense weight of", sorted(wanted))
 
@@ -76,7 +74,7 @@ def check_planned(checkpoint: Checkpoint, modules: Iterable[str], described: Map
     if not find_spec("compressed_tensors"):
         return
     quiet()
-    known = _faults_of(checkpoint)
+    known, _ = _faults_of(checkpoint)
     with explained(target):
         model = dense_model(checkpoint.folder)
         found = model_modules(model, modules)
@@ -133,31 +131,55 @@ def _owned(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
     yield module, owner
 
 
-def _faults_of(source: Checkpoint) -> Fit:
-    """How a source fits its own model. Of one that does not open, no tensor that is kept is anybody's fault."""
+def _faults_of(source: Checkpoint) -> tuple[Fit, frozenset[str]]:
+    """How a source fits its own model, and which of its tensors have other shapes there. Of one that does not open, no
+    tensor that is kept is anybody's fault."""
     try:
         with explained(source.folder):
             model = dense_model(source.folder)
-            return fit_of(model, _opened(model, source))
+            places, shapes = _opened(model, source)
+            return fit_of(model, places), frozenset(_misshapen(model, places, shapes))
     except SqueezeError:
-        return Fit(frozenset(source.files), frozenset())
+        return Fit(frozenset(source.files), frozenset()), frozenset(source.files)
 
 
-def _opened(model: nn.Module, checkpoint: Checkpoint) -> dict[str, Renamed]:
-    """Where the tensors of a checkpoint go in a model, which gets the modules that its loader gives it."""
+def _misshapen(
+    model: nn.Module, places: Mapping[str, Renamed], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the model's shape of each tensor that has another shape. shapes: of tensors as they reach the model."""
+    state = model.state_dict()
+    claimed = {name: place.target for name, place in places.items() if place.claimed and not place.converter}
+    wanted = {name: tuple(state[target].shape) for name, target in claimed.items() if name in shapes}
+    return {name: shape for name, shape in wanted.items() if shapes[name] != shape}
+
+
+def _opened(model: nn.Module, checkpoint: Checkpoint) -> tuple[dict[str, Renamed], Mapping[str, tuple[int, ...]]]:
+    """Return where the tensors of a checkpoint go in a model, and their shapes as the loader hands them to the model
+    (those that headers tell). The model gets the modules that the loader gives it."""
     from squeeze.integrations.fused_experts import converters
 
     described = checkpoint.config.get("quantization_config") or {}
     method = str(described.get("quant_method", ""))
-    names: Iterable[str] = checkpoint.files
+    shapes = {name: checkpoint.info(name).shape for name in checkpoint.files}
     if method in FORMS:
-        return _opened_by_us(model, checkpoint, described)
-    if method == COMPRESSED and find_spec("compressed_tensors") and not _has_experts(names):
-        return renamed(model, names, _placed_by_package(model, described))
-    if method and method not in CONVERTED:
-        names = floats(checkpoint).files
+        return _opened_by_us(model, checkpoint, described), shapes
+    if method == COMPRESSED and find_spec("compressed_tensors") and not _has_experts(shapes):
+        return renamed(model, shapes, _placed_by_package(model, described)), shapes
+    names: Iterable[str] = shapes
+    if method in READERS and method not in CONVERTED:
+        dense = floats(checkpoint)
+        names = shapes = {name: dense.info(name).shape for name in dense.files}
+    elif described and method not in CONVERTED:
+        names = _dense_names(checkpoint)
     conversions = _conversions(model)
-    return renamed(model, names, [*conversions, *converters(model, names, conversions)])
+    return renamed(model, names, [*conversions, *converters(model, names, conversions)]), shapes
+
+
+def _dense_names(checkpoint: Checkpoint) -> set[str]:
+    """Return the names of a folder's tensors after `densify`, for a form that only squeeze reads."""
+    modules = open_stored(checkpoint).modules
+    leaves = {f"{module}.{leaf}" for module, stored in modules.items() for leaf in stored}
+    return (checkpoint.files.keys() - leaves) | {f"{module}.weight" for module in modules}
 
 
 def _opened_by_us(model: nn.Module, checkpoint: Checkpoint, described: Mapping[str, Any]) -> dict[str, Renamed]:
