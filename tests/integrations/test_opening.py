@@ -134,17 +134,6 @@ def test_our_own_formats_need_no_dense_weight(folders, tmp_path, kind):
     assert apart(ours, dense) < 10 * CLOSE  # recurrences add up what is rounded
 
 
-def test_an_encoder_beside_the_decoder_is_ignored(tmp_path):
-    folder = networks.save_hearing(tmp_path / "model")
-    report = squeeze.quantize(folder, "rtn", out=tmp_path / "out")
-    name = "model.encoder.layers.0.fc1"
-    assert report.left[name] == "is not part of the network that transformers runs"
-    assert name in config_of(tmp_path / "out")["ignore"]
-    kind = transformers.AutoModelForSpeechSeq2Seq
-    _, found = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not any(found.values())
-
-
 def test_layers_that_transformers_leaves_aside(folders, tmp_path):
     """Such as those that predict several tokens ahead: they stay, and readers are told that they are dense."""
     folder = shutil.copytree(folders("llama"), tmp_path / "model")

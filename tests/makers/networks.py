@@ -62,22 +62,6 @@ def save_seeing(folder: Path) -> Path:
     return folder
 
 
-def save_hearing(folder: Path) -> Path:
-    """A Whisper, whose encoder is no part of the decoder that is compressed."""
-    import transformers
-
-    sizes = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 2, "vocab_size": 300, "num_mel_bins": 8}
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
-    tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"), 1)
-    config = transformers.WhisperConfig(
-        **{**sizes, **heads, **tokens, "max_source_positions": 20, "max_target_positions": 40},
-        **{"suppress_tokens": None, "begin_suppress_tokens": None},
-    )
-    torch.manual_seed(4)
-    transformers.WhisperForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
-    return folder
-
-
 def peaked_llama(layers: int) -> torch.nn.Module:
     """A network whose logits are far from uniform, of matrices of several shapes: 32 inputs, 16, 32, or 48 outputs."""
     import transformers
