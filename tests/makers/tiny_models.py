@@ -157,7 +157,7 @@ def write_gguf(
     add_vocabulary(writer, tokenizer)
     for name, array in (values or tensors(tokenizer.get_vocab_size())).items():
         heads = {"q": HEADS, "k": KV_HEADS}.get(name.split("_proj")[0][-1] if "self_attn" in name else "")
-        stored = _interleaved(array, heads) if heads else array
+        stored = _interleaved(array, heads) if heads and architecture == "llama" else array
         stored_name = name
         for theirs, ours in _GGUF_NAMES.items():
             stored_name = stored_name.replace(theirs, ours)

@@ -9,6 +9,8 @@ from random import Random
 from typing import Any
 
 import gguf
+import numpy as np
+from tokenizers import Tokenizer
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
@@ -128,11 +130,11 @@ class Gguf:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
-        kinds = gguf.GGMLQuantizationType
+        kinds, bytes_of = gguf.GGMLQuantizationType, tiny_models.byte_level()
         paths = [
             tiny_models.write_gguf(folder / "a.gguf", tiny_models.byte_level()),
             tiny_models.write_gguf(folder / "b.gguf", tiny_models.sentence_piece(), kind=kinds.Q8_0),
-            tiny_models.write_gguf(folder / "c.gguf", tiny_models.byte_level(), kind=kinds.Q4_1, architecture="qwen2"),
+            tiny_models.write_gguf(folder / "c.gguf", bytes_of, _biased(bytes_of), kinds.Q4_1, "qwen2"),
         ]
         runs_exactly = len(paths)
         paths += [_exported(kind, folder) for kind in ("mixtral", "gemma2")]
@@ -166,6 +168,13 @@ class Gguf:
         else:
             _round_trip(path)
         return SAME if case.data in self.samples else TRUE
+
+
+def _biased(tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """The tensors of a tiny network with the biases that Qwen 2 has."""
+    values = tiny_models.tensors(tokenizer.get_vocab_size())
+    biased = [name for name in values if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]
+    return values | {name.replace("weight", "bias"): values[name][:, 0].copy() for name in biased}
 
 
 def _exported(kind: str, folder: Path) -> Path:
