@@ -105,6 +105,7 @@ def _measured(
         report(progress, found.taken)
         own = replace(
             block,
+            kind=container.BYTEWISE,  # by no language model, which the rest may need
             raw_length=found.taken,
             payload_length=block.payload_length - own.payload_length,
             coded_length=block.coded_length - own.payload_length,
