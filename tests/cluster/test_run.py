@@ -320,7 +320,7 @@ def test_an_output_that_is_there_is_kept_and_has_to_be_the_same(tmp_path, large)
         others = [spoil(file.target.read_bytes()) for file in (small, large)]
         for file, other in zip((small, large), others, strict=True):
             file.target.write_bytes(other)
-        assert all("already exists; use -f" in error for error in done().values())
+        assert all("already exists; use `overwrite=True`" in error for error in done().values())
         assert [file.target.read_bytes() for file in (small, large)] == others
 
 

@@ -145,6 +145,6 @@ def test_what_was_written_and_not_noted_is_compared(tmp_path, shards):
     assert not here(shards[1], TASK).error
     shards[0].target.write_bytes(data + b"x")
     (_, result), *_ = by_workers(Inline(), shards[:1], TASK, Needs())
-    assert "already exists; use -f" in result.error and shards[0].target.read_bytes() == data + b"x"
+    assert "already exists; use `overwrite=True`" in result.error and shards[0].target.read_bytes() == data + b"x"
     assert here(shards[0], Task(OPTIONS, ".mark", overwrite=True)).checksum == before.checksum
     assert shards[0].target.read_bytes() == data

@@ -29,7 +29,7 @@ def test_list_of_blocks(note: Path):
     run("compress", "-1", "--block-size", "2K", note)
     lines = run("list", "-v", "note.txt.sqz").stdout.splitlines()
     blocks = listed("note.txt.sqz")["streams"][0]["blocks"]
-    assert lines[2] == "  parameters: level 1, numerics 7"
+    assert lines[2] == "  parameters: level 1, numerics 1"
     for line, block in zip(lines[4:], blocks, strict=True):
         numbers = [str(block[name]) for name in ("raw_offset", "raw_length", "coded_length")]
         assert line.split() == [*numbers, "bytewise", "text", block["checksum"]]

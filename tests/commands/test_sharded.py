@@ -123,7 +123,7 @@ def test_from_a_store_to_a_store():
     said = call(*url)
     assert said.exit_code == 0 and "files were done before" in said.stderr
     assert {key: data for key, data in Store.objects.items() if key.startswith("bucket/out")} == before
-    run("test", "--manifest", "part-manifest.jsonl")
+    run("test", "--manifest", "part-manifest.jsonl", "fake://bucket/out")
 
 
 def test_objects_that_changed_after_they_were_listed(monkeypatch):

@@ -287,7 +287,7 @@ def test_from_a_store_to_a_store(engine):
     assert read.count("get") == read.count("head") == len(FILES)  # each is opened once, and not asked what it is
     made = {key.rpartition("/")[2]: data for key, data in Store.objects.items() if key.startswith("bucket/out")}
     assert made == whole() and not Path("part-manifest.jsonl").exists()
-    run("test", "-q", "--manifest", "other.jsonl")
+    run("test", "-q", "--manifest", "other.jsonl", "fake://bucket/out")
     Store.put("bucket/tree/sub/007.txt", b"changed")
     said = fails(*url, "-o", "fake://bucket/out/part-{}.tar.sqz", "--manifest", "other.jsonl")
     assert "it changed since it went into fake://bucket/out/part-1.tar.sqz" in said

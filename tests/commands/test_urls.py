@@ -158,8 +158,14 @@ def test_a_store_that_breaks_in_the_middle_is_one_line(error, monkeypatch):
     Store.put("bucket/weights.safetensors", Path("weights.safetensors").read_bytes())
     run("pack", "weights.safetensors", "packed.safetensors")
     Store.put("bucket/packed.safetensors", Path("packed.safetensors").read_bytes())
-    said = "access was refused (Access Denied): check the credentials"
-    said = said if isinstance(error, PermissionError) else "the connection broke: reset by peer"
+    refused, goes_on = isinstance(error, PermissionError), "the same command goes on from"
+    said = (
+        "access was refused (Access Denied): check the credentials"
+        if refused
+        else "the connection broke: reset by peer"
+    )
+    kept = Path.cwd() / ".new.safetensors.packing"
+    pack_says = f"what is done is kept in {kept}: {goes_on} there" if refused else f"{goes_on} here (with {kept})"
     before, files = dict(Store.objects), names()
     for arguments in (
         ("compress", "-1", "-o", "new", "fake://bucket/long.txt"),
@@ -171,9 +177,8 @@ def test_a_store_that_breaks_in_the_middle_is_one_line(error, monkeypatch):
     ):
         Store.fail("get", error, after=arguments[0] != "compress")  # which reads all at once
         message, place = fails(*arguments), arguments[-2] if "://" in str(arguments[-2]) else arguments[-1]
-        goes_on = f"the same command goes on from here (with {Path.cwd()}/.new.safetensors.packing)"
-        what_next = f"; {goes_on if arguments[0] == 'pack' else 'run again'}"
-        assert message == f"Error: {place}: {said}{'' if isinstance(error, PermissionError) else what_next}\n"
+        what_next = pack_says if arguments[0] == "pack" else "" if refused else "run again"
+        assert message == f"Error: {place}: {said}{what_next and f'; {what_next}'}\n"
         left = [name for name in names() if name not in files and not name.endswith(".packing")]
         assert Store.objects == before and not Store.uploads and not left
 

@@ -11,10 +11,10 @@ import pytest
 import squeeze
 from squeeze.codecs.stream import compressor, decompressor
 from squeeze.system import files, temporary
-from squeeze.system.moving import in_the_way
 from tests.makers.command import TEXT, call, names
 
 pytestmark = pytest.mark.usefixtures("note")
+IN_THE_WAY = "Error: note.txt: note.txt.sqz already exists; use -f to overwrite\n"
 
 
 def said(*words: str) -> tuple[int, str]:
@@ -121,7 +121,7 @@ def test_nothing_is_lost_to_a_device(monkeypatch):
 
 def test_an_output_that_appears_is_kept(monkeypatch):
     meanwhile(monkeypatch, lambda: Path("note.txt.sqz").write_bytes(b"theirs"))
-    assert said("compress", "-1", "--rm", "note.txt") == (1, f"Error: note.txt: {in_the_way(Path('note.txt.sqz'))}\n")
+    assert said("compress", "-1", "--rm", "note.txt") == (1, IN_THE_WAY)
     assert (Path("note.txt").read_bytes(), Path("note.txt.sqz").read_bytes()) == (TEXT, b"theirs")
     assert said("compress", "-1", "-f", "note.txt") == (0, "")
     assert names() == ["note.txt", "note.txt.sqz"]
@@ -129,7 +129,7 @@ def test_an_output_that_appears_is_kept(monkeypatch):
 
 def test_a_dangling_link_at_the_output():
     Path("note.txt.sqz").symlink_to("nothing")
-    assert said("compress", "-1", "note.txt") == (1, f"Error: note.txt: {in_the_way(Path('note.txt.sqz'))}\n")
+    assert said("compress", "-1", "note.txt") == (1, IN_THE_WAY)
     assert said("compress", "-1", "-f", "note.txt") == (0, "")
     assert names() == ["note.txt", "note.txt.sqz"] and not Path("note.txt.sqz").is_symlink()
 

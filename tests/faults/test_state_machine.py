@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import squeeze
+from squeeze.codecs.stream import container
 from tests.faults.disk import Disk, Strike, broken_at, full_from, interrupted_at
 from tests.makers.command import call
 
@@ -25,11 +26,8 @@ FAULTS = st.builds(lambda kind, n: kind(n), st.sampled_from([broken_at, full_fro
 Files = dict[str, bytes]
 
 
-MARK = squeeze.compress(b"", level=1)[:4]
-
-
 def meaning(data: bytes) -> bytes:
-    return CODED + squeeze.decompress(data) if data[:4] == MARK else data
+    return CODED + squeeze.decompress(data) if data.startswith(container.MAGIC) else data
 
 
 class FilesOnDisk(RuleBasedStateMachine):
