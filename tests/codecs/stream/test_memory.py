@@ -35,7 +35,7 @@ def claiming(level: int, kind: int = container.BYTEWISE, blocks: int = 1) -> byt
     """A file of few bytes whose blocks claim to be as long as a block can be."""
     payload = b"\x01" + bytes(150)
     block = container.block_header_bytes(kind, container.MAX_BLOCK, len(payload), 0) + payload
-    return container.header_bytes({"level": level, "numerics": levels.LEVELS[level].numerics}) + blocks * block
+    return container.header_bytes({"level": level, "numerics": container.NUMERICS}) + blocks * block
 
 
 @pytest.mark.parametrize(("level", "size"), [(1, 0), (1, 1 << 24), (3, 1 << 28), (4, 1_000), (6, 1 << 20)])
