@@ -1,6 +1,8 @@
 """`squeeze generate`."""
 
 import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -71,19 +73,22 @@ def generate(
     if kv_file is not None and cache is not None:
         cache, taken = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, asked)
 
+    result = sys.stdout
+
     def show(piece: str) -> None:
         if not as_json:
-            click.echo(piece, nl=False)
+            click.echo(piece, nl=False, file=result)
 
-    generated = generating.generate(
-        *(network, tokenizer, prompt),
-        cache=cache,
-        draft=helper,
-        tokens=tokens,
-        temperature=temperature,
-        seed=seed,
-        on_text=show,
-    )
+    with redirect_stdout(sys.stderr):  # transformers prints warnings for some models, such as Reformer
+        generated = generating.generate(
+            *(network, tokenizer, prompt),
+            cache=cache,
+            draft=helper,
+            tokens=tokens,
+            temperature=temperature,
+            seed=seed,
+            on_text=show,
+        )
     if as_json:
         sizes = {"prompt_tokens": generated.prompt, "tokens": generated.tokens, "seconds": round(generated.seconds, 3)}
         details: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 Settings that come with a model neither run code nor work without end.
 """
 
+import functools
 import json
 
 import pytest
@@ -20,6 +21,8 @@ from tests.makers.command import call
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+from transformers import GenerationMixin
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -33,6 +36,23 @@ def test_generate_streams_and_says_what_memory_it_took(folder):
     assert json.loads(plain.output)["tokens"] == 90
     assert "KV cache" in coded.output.splitlines()[-1] and "torch" not in coded.output
     assert f"90 tokens after {json.loads(plain.output)['prompt_tokens']}" in coded.output
+
+
+def test_what_a_model_prints_is_not_in_its_text(folder, monkeypatch):
+    """As transformers' Reformer does with each token."""
+    asked = "generate", folder, "def main():", "-n", 5, "-T", 1, "-q"
+    expected = call(*asked).stdout
+    prepare = GenerationMixin.prepare_inputs_for_generation
+
+    @functools.wraps(prepare)  # transformers reads its signature
+    def printing(*arguments, **options):
+        print("Warning: an input")
+        return prepare(*arguments, **options)
+
+    monkeypatch.setattr(GenerationMixin, "prepare_inputs_for_generation", printing)
+    found = call(*asked)
+    assert found.stdout == expected
+    assert "Warning: an input" in found.stderr
 
 
 def test_a_draft_changes_nothing_but_the_time(folder, tmp_path):
