@@ -37,7 +37,13 @@ def usage_of(model: Any) -> Usage:
     with installed(model):
         cache = QuantizedKVCache(model.config, FullPrecision())
         ids = torch.tensor([[0, 1]], device=model.device)
-        model(ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
+        try:
+            model(ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
+        except ValueError as error:
+            if type(cache).__name__ not in str(error):
+                raise
+            name = type(model).__name__
+            raise PolicyError(f"{name} runs only with a cache class of its own, which no policy codes") from error
     filled = [layer for layer in cache.packed_layers if layer.is_initialized]
     others = {type(layer).__name__ for layer in cache.layers if getattr(layer, "is_initialized", False)}
     if not filled and others:

@@ -9,7 +9,7 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM
 
 from squeeze.checkpoint.pretrained import load_tokenizer
-from tests.makers import kv_models, tiny_models
+from tests.makers import kv_models, tiny_models, zoo
 from tests.makers.command import call
 
 PROMPT = "def main():\n    return"
@@ -83,3 +83,12 @@ def test_a_state_space_model_has_no_keys_to_code(tmp_path, text):
         found = call(*words)
         assert found.exit_code == 1
         assert "MambaForCausalLM keeps no keys and values in a cache" in found.output.splitlines()[-1]
+
+
+def test_a_model_that_takes_only_its_own_cache(tmp_path, text):
+    folder = zoo.write(tmp_path / "model", "minimax")
+    for words in (("kv-eval", folder, "--text", text, "--policy", "kivi:4"), ("generate", folder, "def", "--kv", 4)):
+        found = call(*words)
+        assert found.exit_code == 1
+        said = found.output.splitlines()[-1]
+        assert said == "Error: MiniMaxForCausalLM runs only with a cache class of its own, which no policy codes"
