@@ -110,7 +110,7 @@ class Manifest:
         other = [name for name, value in self._head.items() if head.get(name, value) != value]
         if other:
             what = "over other files" if other == ["sources"] else "with other options"
-            raise SqueezeError(f"{self.path}: is of a run {what}: delete it, or name another with --manifest")
+            raise SqueezeError(f"{self.path}: is of a run {what}: delete it, or name another with `manifest`")
 
     def begin(self) -> None:
         """Write that a run begins, once. Raises SqueezeError where another process has begun one meanwhile."""

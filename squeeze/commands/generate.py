@@ -48,7 +48,7 @@ def generate(
     as_json: bool,
     quiet: bool,
     threads: int,
-    calibrate: Path | None,
+    calibration: Path | None,
     kv_budget: float | None,
     temperature: float,
     seed: int,
@@ -69,7 +69,7 @@ def generate(
     network, tokenizer = generating.opened(model, **opening)
     helper = generating.opened(draft, opening["device"])[0] if draft else None
     asked, taken = bool(kv or kv_budget), 0
-    cache = cache_for(network, tokenizer, kv, kv_budget, calibrate) if asked or kv_file else None
+    cache = cache_for(network, tokenizer, kv, kv_budget, calibration) if asked or kv_file else None
     if kv_file is not None and cache is not None:
         cache, taken = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, asked)
 

@@ -31,27 +31,16 @@ if TYPE_CHECKING:
     from squeeze.codecs.stream.totals import Totals
 
 MISHAPS = (SqueezeError, OSError, MemoryError)
-_OPTIONS = {  # what messages of the library call arguments, and the command line options
-    "adapter": "--adapter",
-    "bits": "--bits",
-    "device": "--device",
+_RENAMED = {  # arguments whose options are not called like them
+    "base_folder": "--base",
     "dictionary": "-D",
-    "heal": "--heal",
-    "ignore": "--ignore",
     "limits.memory": "--memlimit",
     "limits.output": "--max-output",
-    "missing='skip'": "--missing skip",
-    "model": "--model",
-    "outliers": "--outliers",
-    "overwrite=True": "-f",
-    "resume=True": "--resume",
-    "salvage=True": "--salvage",
+    "overwrite": "-f",
     "span": "--range",
-    "strict": "--strict",
     "target_bytes": "--target-size",
-    "type": "--type",
 }
-_ARGUMENT = re.compile("|".join(f"`{re.escape(name)}`" for name in _OPTIONS))
+_ARGUMENT = re.compile(r"`([a-z_.]+)(?:=(?:True|'(\w+)'))?`")  # as messages of the library name them
 
 
 def explain(error: BaseException, name: str = "") -> str:
@@ -59,7 +48,13 @@ def explain(error: BaseException, name: str = "") -> str:
     options in place of arguments."""
     name = "" if getattr(error, "is_named", False) else name
     said = "; ".join([_explain(error, f"{name}: " if name else ""), *getattr(error, "__notes__", ())])
-    return escaped(_ARGUMENT.sub(lambda match: _OPTIONS[match[0].strip("`")], said))
+    return escaped(_ARGUMENT.sub(_as_option, said))
+
+
+def _as_option(argument: re.Match[str]) -> str:
+    name, value = argument.groups()
+    option = _RENAMED.get(name, f"--{name.replace('_', '-')}")
+    return f"{option} {value}" if value else option
 
 
 def _explain(error: BaseException, prefix: str) -> str:

@@ -312,7 +312,7 @@ caching = several(
         type=click.FloatRange(0, 1, min_open=True),
         help="Share of 16 bits a value; the calibration spreads it over heads.",
     ),
-    click.option("--calibrate", metavar="FILE", type=PATH, help="A text to calibrate on."),
+    click.option("--calibration", metavar="FILE", type=PATH, help="A text to calibrate on."),
     computing,
     saying,
 )

@@ -51,7 +51,7 @@ class BaseWeights:
             if packed is None:
                 raise SqueezeError(
                     f"{escaped(str(folder))}: is the difference from a base, {name}, which is not beside it: put it "
-                    "there, or name it with --base"
+                    "there, or name it with `base_folder`"
                 )
             return cls(packed)
         found = cls.open(beside if given is None else given)

@@ -96,7 +96,7 @@ def make(spec: str, model: Any = None, statistics: dict[int, KVStatistics] | Non
     if name != "full" or plus:
         options = defaults | options
     if needs_calibration(base) and statistics is None:
-        raise PolicyError(f"policy {name} needs a text to calibrate on: name one with --calibrate")
+        raise PolicyError(f"policy {name} needs a text to calibrate on: name one with `calibration`")
     policy = _made(name, options, model, statistics)
     if plus:
         kind, numbers = _split_eviction(eviction)

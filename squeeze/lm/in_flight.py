@@ -19,7 +19,7 @@ def free_memory(device: str) -> int | None:
 
 
 @contextmanager
-def needed(device: str, advice: str = "use a shorter --window, or --device cpu") -> Iterator[None]:
+def needed(device: str, advice: str = "use a shorter `window`, or `device='cpu'`") -> Iterator[None]:
     """Raises DeviceError where the device has no memory for what is done within."""
     try:
         yield

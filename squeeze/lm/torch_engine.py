@@ -68,7 +68,7 @@ class TorchLlama(ExactModel):
         self.device, config = device, weights.config
         self._block = block_of(config.feed_forward)
         self._rotation = float(factor(self._block))
-        with needed(device, f"the language model takes {self.size >> 20:,} MiB; use --device cpu"):
+        with needed(device, f"the language model takes {self.size >> 20:,} MiB; use `device='cpu'`"):
             check(device)
             self._products = products_of(device)
             self._table = torch.tensor(cos_sin_table(config.frequencies), device=device)

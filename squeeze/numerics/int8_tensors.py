@@ -82,7 +82,7 @@ def products_of(device: str) -> Products:
     for way in (Int8Products(), FloatProducts()):
         if _is_exact(way, device):
             return way
-    raise DeviceError(f"{device} does not multiply integers exactly: use --device cpu")
+    raise DeviceError(f"{device} does not multiply integers exactly: use `device='cpu'`")
 
 
 def _is_exact(way: Products, device: str) -> bool:

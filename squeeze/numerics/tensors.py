@@ -153,7 +153,7 @@ def check(device: str) -> None:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        raise DeviceError(f"{device} cannot run the language model: use --device cpu ({error})") from None
+        raise DeviceError(f"{device} cannot run the language model: use `device='cpu'` ({error})") from None
     for ours, theirs in zip(wanted, found, strict=True):
         if not np.array_equal(ours, theirs.cpu().numpy(), equal_nan=True):
-            raise DeviceError(f"{device} does not compute as IEEE 754 says: use --device cpu")
+            raise DeviceError(f"{device} does not compute as IEEE 754 says: use `device='cpu'`")

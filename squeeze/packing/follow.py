@@ -69,7 +69,7 @@ class Follow:
         """What happens, as it happens. Raises SqueezeError where the folders cannot be used, or another process follows
         into the same one."""
         if not self.source.is_dir():
-            raise SqueezeError(f"{escaped(str(self.source))}: not a folder, and --follow takes one")
+            raise SqueezeError(f"{escaped(str(self.source))}: not a folder, and `follow` takes one")
         folder.check_target(self.source, self.target, overwrite=True)
         self.target.mkdir(exist_ok=True)
         with _alone(self.target):

@@ -129,7 +129,7 @@ def base_of_chain(source: Path, base: Path | str | None, max_chain: int) -> tupl
         return known, []
     note = (
         f"{printable(source)}: packed whole, since its base ends a chain of {known.length} differences "
-        f"(--max-chain {max_chain})"
+        f"(`max_chain` {max_chain})"
     )
     return None, [note]
 

@@ -43,7 +43,7 @@ def window_for(*models: nn.Module | None, asked: int | None = None) -> int:
     Raises SqueezeError if one has fewer than were asked for."""
     networks = [model for model in models if model is not None]
     for model in networks if asked else ():
-        check_positions(model, asked or 0, "use --window {}")
+        check_positions(model, asked or 0, "use `window` {}")
     return asked or min([WINDOW, *(position_limit(model) or WINDOW for model in networks)])
 
 

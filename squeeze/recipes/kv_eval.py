@@ -79,8 +79,8 @@ class Row:
 @dataclasses.dataclass(frozen=True)
 class KVEvalOptions:
     """What is measured of policies, beside their names and contexts. sinks, window: of policies whose words say
-    nothing of them. against: transformers' caches beside ours. passkeys: depths to look for one at. calibrate: a text.
-    kv_budget: share of 16 bits a value, for one more policy. save_policy: a file for the one policy. dtype: the
+    nothing of them. against: transformers' caches beside ours. passkeys: depths to look for one at. calibration: a
+    text. kv_budget: share of 16 bits a value, for one more policy. save_policy: a file for the one policy. dtype: the
     model's, by torch's name of it.
     """
 
@@ -91,7 +91,7 @@ class KVEvalOptions:
     passkeys: int = 0
     no_cost: bool = False
     device: str = "cpu"
-    calibrate: Path | None = None
+    calibration: Path | None = None
     kv_budget: float | None = None
     save_policy: Path | None = None
     dtype: str | None = None
@@ -110,14 +110,14 @@ def rows(
     for spec in specs:
         check(spec)  # before anything takes time
     if options.save_policy and len(specs) + bool(options.kv_budget) != 1:
-        raise PolicyError("--save-policy takes one policy")
+        raise PolicyError("`save_policy` takes one policy")
     kind = getattr(torch, options.dtype) if options.dtype else None
     model, tokenizer = load_model(folder, kind, options.device), tokenizer_of(folder)
     tokens = read_tokens(text, folder, tokenizer_of)
     check_vocabulary(model, tokens)
     check_causal(model)
     contexts = contexts or (min(_CONTEXT, position_limit(model) or _CONTEXT),)
-    check_positions(model, max(contexts), "use --context {}")
+    check_positions(model, max(contexts), "use `context` {}")
     with explained(folder):
         usage = usage_of(model)
         policies = policies_of(model, tokenizer, specs, options, usage)
@@ -199,12 +199,12 @@ class _Measured:
 def policies_of(
     model: Any, tokenizer: Any, words: tuple[str, ...], options: KVEvalOptions, usage: Usage
 ) -> dict[str, Policy]:
-    """Policies by their words; of options, sinks, window, calibrate and kv_budget. usage: of the model's cache. Raises
-    PolicyError."""
+    """Return policies by their words. options: sinks, window, calibration and kv_budget are read. usage: of the
+    model's cache. Raises PolicyError."""
     specs = [*words, *([f"transform:{16 * options.kv_budget}"] if options.kv_budget else [])]
     statistics = None
     if any(map(needs_calibration, specs)):
-        if options.calibrate is not None:
+        if options.calibration is not None:
             check_read(model, usage, "calibration looks at keys, values and queries")
         statistics = _statistics(model, tokenizer, options)
     policies = {spec: make(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs}
@@ -214,10 +214,10 @@ def policies_of(
 
 
 def _statistics(model: Any, tokenizer: Any, options: KVEvalOptions) -> dict[int, KVStatistics]:
-    if options.calibrate is None:
-        raise PolicyError("this policy needs a text to calibrate on: name one with --calibrate")
+    if options.calibration is None:
+        raise PolicyError("this policy needs a text to calibrate on: name one with `calibration`")
     limit = getattr(model.config, "max_position_embeddings", 1024)
-    tokens = tokenize(tokenizer, options.calibrate.read_text("utf-8", errors="replace"))
+    tokens = tokenize(tokenizer, options.calibration.read_text("utf-8", errors="replace"))
     context = min(1024, limit, len(tokens))
     return observe(model, tokens, context=context, windows=_WINDOWS, sinks=options.sinks, window=options.window)
 
@@ -256,14 +256,14 @@ def cache_for(
 ) -> QuantizedKVCache:
     """The cache that `--kv` and `--kv-budget` ask for, and the model made to read it as it lies."""
     if kv and budget:
-        raise PolicyError("--kv and --kv-budget say two things: give one of them")
+        raise PolicyError("`kv` and `kv_budget` say two things: give one of them")
     spec = f"kivi:{kv}" if kv and kv.isdigit() else kv
     with explained(getattr(model, "name_or_path", "") or type(model).__name__):
         usage = usage_of(model)
     install(model)
     if not spec and not budget:
         return QuantizedKVCache(model.config, FullPrecision())
-    options = KVEvalOptions(calibrate=calibration, kv_budget=budget)
+    options = KVEvalOptions(calibration=calibration, kv_budget=budget)
     (policy,) = policies_of(model, tokenizer, (spec,) if spec else (), options, usage).values()
     return QuantizedKVCache(model.config, policy)
 

@@ -82,5 +82,5 @@ def check_coded(spec: str, policy: Policy, context: int, in_pieces: bool) -> Non
     if policy.block and context < least:
         raise PolicyError(
             f"{spec} keeps {exact} tokens exact and codes {policy.block} at a time: in a context of {context} it codes "
-            f"nothing that is measured: use --context {least} or more, or a policy with a smaller window or block"
+            f"nothing that is measured: use `context` {least} or more, or a policy with a smaller window or block"
         )

@@ -178,7 +178,7 @@ def _loaded(manager: Any, name: str) -> dict[str, dict[str, Any]]:
         if not _is_offline(error):
             raise
         raise SqueezeError(
-            f"{name}: its data is not on this machine, and could not be fetched: --task-folder takes local tasks"
+            f"{name}: its data is not on this machine, and could not be fetched: `task_folder` takes local tasks"
         ) from error
 
 

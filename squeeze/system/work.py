@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from squeeze.errors import FormatError, SqueezeError, StorageError, drop_notes, printable
+from squeeze.errors import DeviceError, FormatError, SqueezeError, StorageError, drop_notes, printable
 from squeeze.system import temporary
 from squeeze.system.json_object import parse_object
 from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
@@ -47,8 +47,9 @@ def discards(resume: bool, overwrite: bool) -> Discards:
 
 @contextmanager
 def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discards = Discards.OTHERS) -> Iterator[Path]:
-    """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, a disk fails or is full, or a storage
-    breaks off: the error says so. It goes when the input proves wrong, all is done, or nothing was begun.
+    """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, a disk fails or is full, a storage
+    breaks off or a device has too little memory: the error says so. It goes when all is done, nothing was begun, or
+    the input proves wrong in a run that did not go on from finished work.
 
     task: what the run is, as JSON. discarded: which stopped runs are not gone on with. Raises SqueezeError where
     something else has the folder's name, another process works in it, or a run of another task is to be kept.
@@ -77,11 +78,14 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
                 error.what_next = f"the same command goes on from here (with {folder})"
             raise
         except SqueezeError as error:
-            _give_up(folder, inside, marker, error)
+            if (same and discarded is not Discards.ALL) or isinstance(error, DeviceError):
+                error.add_note(_kept(folder))
+            else:
+                _give_up(folder, inside, marker, error)
             raise
         except BaseException as error:
             drop_notes(error, f"{folder}{os.sep}")
-            error.add_note(f"what is done is kept in {folder}: the same command goes on from there")
+            error.add_note(_kept(folder))
             raise
         with harmless_to(target, folder):
             _delete(folder, inside, marker)
@@ -200,6 +204,10 @@ def _give_up(folder: Path, inside: int, marker: str, error: BaseException) -> No
         _delete(folder, inside, marker)
     except OSError:
         error.add_note(_remains(folder))
+
+
+def _kept(folder: Path) -> str:
+    return f"what is done is kept in {folder}: the same command goes on from there"
 
 
 def _remains(folder: Path) -> str:

@@ -14,7 +14,6 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import writer
-from squeeze.commands import job
 from squeeze.system import files, moving
 from tests.makers import inputs
 from tests.makers.command import SQUEEZE, TEXT, call, fails, names, run, usage_error
@@ -407,6 +406,3 @@ def test_advice_names_arguments_in_python_and_options_on_the_command_line(note: 
     with pytest.raises(squeeze.SqueezeError, match=r"the limit is 10: raise it with `limits\.output`$"):
         squeeze.decompress(packed.read_bytes(), limits=squeeze.Limits(output=10))
     assert fails("test", "--max-output", "10", packed).endswith("the limit is 10: raise it with --max-output\n")
-    for name, option in job._OPTIONS.items():
-        said = job.explain(squeeze.SqueezeError(f"use `{name}` or `squeeze train`"))
-        assert said == f"use {option} or `squeeze train`"

@@ -293,7 +293,7 @@ def test_weights_that_do_not_fit_are_told(loaded, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(type(int8_tensors.products_of("cpu")), "prepared", full)
-    message = r"^cpu has too little memory: the language model takes 0 MiB; use --device cpu$"
+    message = r"^cpu has too little memory: the language model takes 0 MiB; use `device='cpu'`$"
     with pytest.raises(DeviceError, match=message):
         TorchLlama(loaded.weights, loaded.tokenizer, "cpu")
 

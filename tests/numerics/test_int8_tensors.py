@@ -52,7 +52,7 @@ def test_products_of_bytes_that_are_wrong_or_not_there_are_not_taken(asked_anew,
 def test_a_device_without_exact_products_is_refused(asked_anew, monkeypatch):
     monkeypatch.setattr(torch, "_int_mm", not_there)
     monkeypatch.setattr(FloatProducts, "sums", lambda self, a, weights: (a @ weights.t()).half().float())
-    with pytest.raises(DeviceError, match=r"^cpu does not multiply integers exactly: use --device cpu$"):
+    with pytest.raises(DeviceError, match=r"^cpu does not multiply integers exactly: use `device='cpu'`$"):
         products_of("cpu")
 
 

@@ -138,7 +138,7 @@ def test_a_device_that_rounds_otherwise_is_refused(operation, monkeypatch):
         return torch.where(torch.arange(found.numel()) == 500, found * (1 + 1e-6), found)
 
     monkeypatch.setattr(tensors, operation, wrong)
-    with pytest.raises(DeviceError, match=r"^cpu does not compute as IEEE 754 says: use --device cpu$"):
+    with pytest.raises(DeviceError, match=r"^cpu does not compute as IEEE 754 says: use `device='cpu'`$"):
         tensors.check.__wrapped__("cpu")
 
 
@@ -147,5 +147,5 @@ def test_a_device_that_lacks_an_operation_is_refused(monkeypatch):
         raise RuntimeError("not implemented")
 
     monkeypatch.setattr(tensors, "square_root", missing)
-    with pytest.raises(DeviceError, match=r"^cpu cannot run the language model: use --device cpu"):
+    with pytest.raises(DeviceError, match=r"^cpu cannot run the language model: use `device='cpu'`"):
         tensors.check.__wrapped__("cpu")

@@ -468,7 +468,7 @@ def test_folders_that_cannot_be_followed():
     checkpoint(1)
     Path("file").touch()
     for source, target, words in (
-        ("file", "packed", "^file: not a folder, and --follow takes one$"),
+        ("file", "packed", "^file: not a folder, and `follow` takes one$"),
         ("run", "run/packed", "the output may not lie in the input folder"),
         ("run", "no/packed", "the folder no does not exist"),
         ("run", "file", "exists and is a file"),

@@ -72,7 +72,7 @@ def test_the_shortest_context_measures_something(tmp_path, text, name, least):
 @pytest.mark.parametrize("policy", ["transform:4", "kivi:4+snapkv:64"])
 def test_policies_that_look_at_queries_are_refused_if_none_are_shown(tmp_path, text, policy):
     folder = kv_models.write(kv_models.falcon(vocab_size=400), tmp_path)
-    found = call("kv-eval", folder, "--text", text, "--policy", policy, "--calibrate", text, "--context", 200)
+    found = call("kv-eval", folder, "--text", text, "--policy", policy, "--calibration", text, "--context", 200)
     assert found.exit_code == 1
     assert "FalconForCausalLM shows only what it makes of its cache" in found.output.splitlines()[-1]
 

@@ -35,7 +35,7 @@ def test_kv_eval_in_16_bits(folder, text, dtype):
     """As a model is on a GPU: every way of measuring, and what calibration finds."""
     words = "kivi:4", "rotated:3", "blockfloat:4,ordered=1", "transform:3", "kivi:mean=6,group=16", "kivi:4+snapkv:40"
     policies = [word for one in words for word in ("--policy", one)]
-    found = call("kv-eval", folder, "--text", text, *policies, "--calibrate", text, "--context", 200, "--windows", 1,
+    found = call("kv-eval", folder, "--text", text, *policies, "--calibration", text, "--context", 200, "--windows", 1,
                  "--passkeys", 1, "--dtype", dtype, "--json", "-T", 1)  # fmt: skip
     assert found.exit_code == 0, found.output
     rows = list(map(json.loads, found.output.splitlines()))
@@ -44,7 +44,7 @@ def test_kv_eval_in_16_bits(folder, text, dtype):
 
 
 def test_kv_eval_as_json_with_a_budget(folder, text):
-    found = call("kv-eval", folder, "--text", text, "--kv-budget", 0.2, "--calibrate", text, "--context", 150,
+    found = call("kv-eval", folder, "--text", text, "--kv-budget", 0.2, "--calibration", text, "--context", 150,
                  "--windows", 1, "--json", "-T", 1, "--no-cost")  # fmt: skip
     assert found.exit_code == 0, found.output
     full, budget = map(json.loads, found.output.splitlines())
@@ -60,7 +60,7 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
         (("--policy", "magic:4"), "no policy is named 'magic': choose from full, kivi, rotated, vidkv, blockfloat, "
          "transform, lowrank"),
         (("--policy", "kivi:depth=4"), "policy kivi has no depth: it takes bits, group, mean, sinks, value_bits, win"),
-        (("--policy", "kivi:mean=3"), "this policy needs a text to calibrate on: name one with --calibrate"),
+        (("--policy", "kivi:mean=3"), "this policy needs a text to calibrate on: name one with --calibration"),
         (("--policy", "kivi:4,sinks=1.5"), "sinks cannot be 1.5"),
         (("--policy", "kivi:4+lru:9"), "no eviction is named 'lru': choose from window, snapkv, adakv, softprune"),
         (("--policy", "kivi:4+adakv:9,floor=2"), "floor is a share of the tokens that stay, from 0 to 1, and 2 is"),
@@ -68,7 +68,7 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
         (("--policy", "no.json"), "no.json: No such file or directory"),
         (("--policy", "kivi:4", "--policy", "kivi:2", "--save-policy", "a.json"), "--save-policy takes one policy"),
         (("--policy", "kivi:many"), "bits is a number, and 'many' is none"),
-        (("--policy", "transform:2"), "this policy needs a text to calibrate on: name one with --calibrate"),
+        (("--policy", "transform:2"), "this policy needs a text to calibrate on: name one with --calibration"),
         (("--policy", "kivi:4", "--context", "100000"), "the text has"),
         (("--policy", "kivi:2,window=8", "--context", "64"), "kivi:2,window=8 keeps 12 tokens exact and codes 64 at a "
          "time: in a context of 64 it codes nothing that is measured: use --context 78 or more, or a policy with"),
@@ -82,7 +82,7 @@ def test_kv_eval_errors(folder, text, arguments, message):
 
 def test_eviction_and_bits_of_heads_by_words_and_by_file(folder, text):
     spec, path = "kivi:mean=5.5,group=16,window=16+snapkv:40,observed=8", folder.parent / "policy.json"
-    found = call("kv-eval", folder, "--text", text, "--policy", spec, "--calibrate", text, "--context", 200,
+    found = call("kv-eval", folder, "--text", text, "--policy", spec, "--calibration", text, "--context", 200,
                  "--windows", 2, "--passkeys", 1, "--save-policy", path, "--json", "-T", 1)  # fmt: skip
     assert found.exit_code == 0, found.output
     _, full, row = map(json.loads, found.output.splitlines())

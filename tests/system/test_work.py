@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from squeeze.commands.job import explain
-from squeeze.errors import SqueezeError
+from squeeze.errors import DeviceError, SqueezeError
 from squeeze.system import work as module
 from squeeze.system.work import Discards, discards, forget, scratch_folder, work_folder
 
@@ -93,6 +93,23 @@ def test_what_stops_a_run_names_its_folder(kind, discarded):
         raise kind
     note = f"what is done is kept in {Path.cwd() / PLACE}: the same command goes on from there"
     assert explain(caught.value).endswith(f"; {note}") and PLACE.is_dir()
+
+
+def test_what_an_error_ends_stays_if_the_run_went_on_from_finished_work():
+    stop(part="half")
+    with pytest.raises(SqueezeError, match="wrong") as caught, open_work():
+        raise SqueezeError("wrong")
+    assert (PLACE / "part").read_text() == "half"
+    assert explain(caught.value).endswith(
+        f"what is done is kept in {Path.cwd() / PLACE}: the same command goes on from there"
+    )
+
+
+def test_a_device_with_too_little_memory_costs_no_finished_work():
+    with pytest.raises(DeviceError), open_work() as folder:
+        (folder / "part").write_text("half")
+        raise DeviceError("cuda has too little memory")
+    assert (PLACE / "part").read_text() == "half"
 
 
 def test_of_folders_in_one_another_the_outer_is_named():

@@ -51,7 +51,7 @@ def making(
             notes.complete(read_manifest(path).done if path.exists() else 0)
         return
     if manifest:
-        raise SqueezeError("--manifest is for targets at URLs: on the disk a run's notes are beside the target")
+        raise SqueezeError("`manifest` is for targets at URLs: on the disk a run's notes are beside the target")
     folder.check_target(source, target, overwrite)
     stopped: ClusterError | None = None
     try:

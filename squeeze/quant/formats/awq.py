@@ -51,7 +51,7 @@ class AWQFormat:
         if any(grid.bits != 4 for grid in grids):
             raise FormatError("awq holds codes of 4 bits only")
         if any(grid.symmetric for grid in grids):
-            raise FormatError("awq holds grids with zero points: add --asymmetric")
+            raise FormatError("awq holds grids with zero points: add `asymmetric`")
         if len(grids) > 1:
             raise FormatError("awq holds one group size for all matrices")
 

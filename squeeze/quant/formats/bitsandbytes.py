@@ -48,7 +48,7 @@ class BitsAndBytesFormat:
     def check(self, spec: QuantizationSpec) -> None:
         for grid in spec.grids.values():
             if grid.codebook != _GRID or grid.outliers:
-                raise FormatError(f"bitsandbytes holds the grid {_GRID} only, without outliers: add --grid {_GRID}")
+                raise FormatError(f"bitsandbytes holds the grid {_GRID} only, without outliers: add `grid` {_GRID}")
 
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
         """Nothing but what the grid itself needs."""

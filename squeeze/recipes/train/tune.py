@@ -124,7 +124,7 @@ def _divide(samples: Sequence[Path], level: int) -> _Divided:
     content, pieces = dictionaries.pieces_of(samples)
     if not getattr(levels.LEVELS[level].models(content.kind), "network", False):
         if content.kind == "table":
-            raise DictionaryError("the samples are tables, which are coded without the network: leave --minutes out")
+            raise DictionaryError("the samples are tables, which are coded without the network: leave `minutes` out")
         raise LevelError(f"level {level} has no network: train at level 5 or 6")
     place = np.random.default_rng(0).permutation(len(pieces)) % _SHARES
     held = [piece for piece, at in zip(pieces, place, strict=True) if at == 0]
