@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-import llama_cpp
 import numpy as np
 
 from bench.entry import Row
+from bench.shared.llamacpp import opened
 from bench.shared.texts import read
 from squeeze.codecs.stream import levels
 from squeeze.codecs.tokenwise import lanes
@@ -86,9 +86,7 @@ def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
 def llama_cpp_runs(options: argparse.Namespace, tokens: list[int]) -> dict[str, Callable[[], int]]:
     """What llama.cpp does with the same weights."""
     path, threads = options.model or models.bundled_path(), options.threads
-    network = llama_cpp.Llama(
-        str(path), n_ctx=1024, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False
-    )
+    network = opened(path, 1024, threads, n_batch=512)
 
     def singly() -> int:
         network.reset()

@@ -5,11 +5,12 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from squeeze.lm.llamacpp_library import library
+from squeeze.lm.llamacpp_library import library, model_parameters
 
 FILE_TYPES = {
     **{"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14, "q5_k": 16},
@@ -37,13 +38,22 @@ def quantise(
         sys.exit(f"Error: llama.cpp does not quantise {source.name} to {kind}")
 
 
+def opened(model: Path, window: int, threads: int, **options: Any) -> Any:
+    """A model as llama-cpp-python opens it, but for AMX (squeeze/lm/llamacpp_library.py)."""
+    llama = library()
+    chosen, low = model_parameters(llama), llama.llama_cpp
+    default, low.llama_model_default_params = low.llama_model_default_params, lambda: chosen
+    try:
+        return llama.Llama(
+            str(model), n_ctx=window, n_threads=threads, n_threads_batch=threads, verbose=False, **options
+        )
+    finally:
+        low.llama_model_default_params = default
+
+
 def losses(model: Path, tokens: torch.Tensor, windows: int, threads: int, window: int = 1024) -> np.ndarray:
     """For each window the mean negative log-likelihood of its tokens but the first, in nats."""
-    from llama_cpp import Llama
-
-    library()
-    computing = {"n_threads": threads, "n_threads_batch": threads, "n_batch": window}
-    llama = Llama(str(model), n_ctx=window, logits_all=True, verbose=False, **computing)
+    llama = opened(model, window, threads, n_batch=window, logits_all=True)
     found = []
     for ids in torch.split(tokens, window)[:windows]:
         llama.reset()

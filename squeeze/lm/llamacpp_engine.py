@@ -15,7 +15,7 @@ import numpy as np
 from squeeze.errors import DamagedError, FormatError, ModelError
 from squeeze.lm import vocabulary
 from squeeze.lm.gguffile import GgufFile
-from squeeze.lm.llamacpp_library import library, needed, reason, system
+from squeeze.lm.llamacpp_library import ON_GPU, library, model_parameters, needed, reason, system
 from squeeze.lm.sources import DAMAGE, damage_told
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.numerics import exact, frequencies
@@ -46,8 +46,8 @@ class Setup:
     @classmethod
     def here(cls, threads: int, lanes: int, window: int) -> "Setup":
         llama = library()
-        everything_on_gpu = 999 if llama.llama_supports_gpu_offload() else 0
-        return cls(llama.__version__, system(llama), threads, lanes, window, everything_on_gpu)
+        layers = model_parameters(llama).n_gpu_layers
+        return cls(llama.__version__, system(llama), threads, lanes, window, layers)
 
     @classmethod
     def from_json(cls, values: Any) -> "Setup":
@@ -57,7 +57,7 @@ class Setup:
             raise FormatError("the file was written with another kind of llama.cpp set-up: use a newer squeeze")
         settings = dict(values)
         setup = cls(fingerprint=settings.pop(_FINGERPRINT), **settings)
-        sane = 1 <= setup.threads <= 1024 and 1 <= setup.lanes <= MAX_LANES and 0 <= setup.gpu_layers <= 999
+        sane = 1 <= setup.threads <= 1024 and 1 <= setup.lanes <= MAX_LANES and 0 <= setup.gpu_layers <= ON_GPU
         if not sane or setup.window < 16 or setup.window % 16 or setup.window * setup.lanes > MAX_POSITIONS:
             raise DamagedError("the header's llama.cpp set-up is impossible: the file is damaged")
         return setup
@@ -89,9 +89,7 @@ class Engine:
         self._path = path
         self.identity, fields = _identity_and_fields(path)
         self.name = str(fields.get("general.name") or path.stem)
-        parameters = llama.llama_model_default_params()
-        parameters.n_gpu_layers = 999 if llama.llama_supports_gpu_offload() else 0
-        self.handle = needed(llama.llama_model_load_from_file(bytes(path), parameters), path)
+        self.handle = needed(llama.llama_model_load_from_file(bytes(path), model_parameters(llama)), path)
         weakref.finalize(self, llama.llama_model_free, self.handle)
         if llama.llama_model_has_encoder(self.handle) or not llama.llama_model_has_decoder(self.handle):
             raise ModelError(f"{path}: a model with an encoder predicts no text token by token")

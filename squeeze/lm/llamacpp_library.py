@@ -7,6 +7,7 @@ from typing import Any
 from squeeze.errors import ModelError
 from squeeze.system.extras import how_to_install
 
+ON_GPU = 999  # layers of a model: all that there are
 _said: list[str] = []  # the latest errors of llama.cpp, which would go to standard error
 
 
@@ -42,6 +43,15 @@ def needed(pointer: Any, what: object) -> Any:
     if not pointer:
         raise ModelError(f"{what}: llama.cpp cannot load the model{reason()}")
     return pointer
+
+
+def model_parameters(llama: Any) -> Any:
+    """How a model is opened: on a GPU where the build has one, and never with weights in the order of AMX's tiles. What
+    llama.cpp does with these ends in an illegal instruction where GCC built it (llama.cpp's pull request 26954)."""
+    parameters = llama.llama_model_default_params()
+    parameters.n_gpu_layers = ON_GPU if llama.llama_supports_gpu_offload() else 0
+    parameters.use_extra_bufts = "AMX_INT8" not in system(llama)
+    return parameters
 
 
 def system(library: Any) -> str:

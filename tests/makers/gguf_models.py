@@ -12,6 +12,7 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.lm.gguffile import GgufFile
+from squeeze.lm.llamacpp_library import model_parameters
 from squeeze.recipes.export_gguf import Export
 from squeeze.recipes.gguf_metadata import Metadata
 from tests.makers import tiny_models
@@ -114,7 +115,10 @@ def types_of(path: Path) -> dict[str, str]:
 def opened(path: Path) -> Any:
     llama_cpp = pytest.importorskip("llama_cpp")
     exact = {"type_k": 0, "type_v": 0, "n_threads": 1, "n_threads_batch": 1}  # keys and values in float32
-    return llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, logits_all=True, verbose=False, **exact)
+    chosen = model_parameters(llama_cpp)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llama_cpp.llama_cpp.llama_model_default_params", lambda: chosen)
+        return llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, logits_all=True, verbose=False, **exact)
 
 
 def llama_logits(path: Path, ids: torch.Tensor) -> torch.Tensor:
