@@ -10,12 +10,13 @@ from click.testing import CliRunner
 
 from squeeze import compress, decompress
 from squeeze.cli import main
-from squeeze.codecs.stream import coding, container, levels
+from squeeze.codecs.stream import container, levels
 from squeeze.codecs.tokenwise import lanes
 from squeeze.errors import DamagedError, FormatError, LevelError, LimitError, ModelError, VerifyError
 from squeeze.lm import llamacpp, llamacpp_engine, llamacpp_library, models
 from squeeze.system.limits import Limits
 from tests.makers import inputs, tiny_models
+from tests.makers.tokenwise import language_alone
 
 pytest.importorskip("llama_cpp")
 
@@ -24,9 +25,10 @@ ODD = b"\xef\xbb\xbfa\r\nb\x00\x04\x06\x13\x7f caf\xe9 \xff\xfe <|endoftext|> \x
 
 
 @pytest.fixture(autouse=True)
-def tokenwise_only(monkeypatch):
+def tokenwise_only():
     """The models' weights are random, so the bytewise models would win every text."""
-    monkeypatch.setattr(coding, "_encode_bytewise", lambda *_: None)
+    with language_alone():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """Texts, a tiny model's weights and presets of the tests of tokenwise coding."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from squeeze.codecs.stream import coding, levels
+from squeeze.codecs.stream import compressor, container, encoding, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import LanguageOptions
@@ -35,11 +37,25 @@ def codecs_of(coded: bytes) -> list[str]:
     return [block.codec for stream in read_index(io.BytesIO(coded)) for block in stream.blocks]
 
 
+@contextmanager
+def language_alone() -> Iterator[None]:
+    """Texts are coded by the language model, though it is one of noise, and what knows nothing of words is better."""
+    of_blocks, of_inputs = encoding.candidates, compressor.candidates
+
+    def by_language(*block) -> list[encoding.Way]:
+        ways = list(of_blocks(*block))
+        return [way for way in ways if way.kind in container.BY_LANGUAGE] or ways
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoding, "candidates", by_language)
+        patch.setattr(compressor, "candidates", lambda *given: of_inputs(*given)[:1])
+        yield
+
+
 def text_around_noise(folder: Path, data: bytes, block_size: int) -> bytes:
     """A compressed text of two blocks and a stored one, the text by the language model alone; its index lies at the
     end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coding, "_encode_bytewise", lambda *_: None)
+    with language_alone():
         sink = io.BytesIO()
         compress_stream(io.BytesIO(data), sink, level=8, model=folder, lanes=3, window=32, block_size=block_size)
     assert codecs_of(sink.getvalue()) == ["tokenwise", "stored", "tokenwise"]

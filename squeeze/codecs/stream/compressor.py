@@ -3,7 +3,7 @@
 `compress_stream` cuts its input into blocks of one kind of content, codes them
 (with threads, always to the same bytes), decodes each again to be sure, and
 writes what is smallest. decompressor.py undoes it. What decides how blocks are
-coded is settings.py's, how one is coded is coding.py's, and how it lies in the
+coded is settings.py's, how one is coded is encoding.py's, and how it lies in the
 file is container.py's.
 """
 
@@ -16,8 +16,10 @@ from typing import Any, BinaryIO, Unpack
 import numpy as np
 
 from squeeze.codecs.stream import blocks, container, levels, split
-from squeeze.codecs.stream.coding import SMALL, Coded, Progress, encode_block, memory_of, unread
 from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.decoding import Coded, Progress, memory_of
+from squeeze.codecs.stream.dictionary import Dictionary
+from squeeze.codecs.stream.encoding import SMALL, encode_block, unread
 from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.resources import (
     DictionarySource,
@@ -103,96 +105,77 @@ def prepare(
 def _compress(
     source: BinaryIO, sink: BinaryIO, settings: Settings, size: int, verify: bool, progress: Progress
 ) -> Totals:
-    """Compress in blocks of at most `size` raw bytes, or as a short stream."""
-    writer = Writer(sink, to_header(settings))
+    """Compress in blocks of at most `size` raw bytes; what is less than one in the ways of `candidates`."""
     first = _read_full(source, size)
-    if lower := _beside(first, settings, size):
-        stream = _smallest(first, settings, lower, size, verify, progress)
-        write_all(sink, stream)
-        return Totals(len(first), len(stream))
-    if settings.language and not settings.bound and container.MAX_SHORT < len(first) < size:
-        coded = list(_coded(_parts(first, io.BytesIO(), size, settings), settings, verify, progress))
-        if not any(block and block.kind in container.BY_LANGUAGE for _, block in coded):
-            if _beside(first, _plain(settings), size):
-                return _compress(io.BytesIO(first), sink, _plain(settings), size, verify, None)
-            writer = Writer(sink, to_header(_plain(settings)))  # whose blocks these are
-        return _written(writer, coded)
-    if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
-        return _write_long(writer, _parts(first, source, size, settings), settings, verify, progress)
-    parts = list(_parts(first, io.BytesIO(), size, settings))
-    if settings.language is None or not (settings.bound or len(parts) > 1 or any(map(_has_texts, parts))):
-        stream = _short(first, settings, verify, progress)
-        if _is_foreign(first, settings):
-            stream = min(stream, _without_dictionary(first, settings, size, verify), key=len)
-    else:
-        long = io.BytesIO()
-        _write_long(Writer(long, to_header(settings)), iter(parts), settings, verify, progress)
-        stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
-    if settings.language and (lower := _beside(first, _plain(settings), size)):
-        stream = min(stream, _smallest(first, _plain(settings), lower, size, verify, None), key=len)
+    if len(first) == size:
+        return _write(sink, settings, _coded(_parts(first, source, size, settings), settings, verify, progress))
+    requested, *others = candidates(first, settings)
+    streams = [_stream(first, requested, verify, progress), *(_stream(first, way, verify, None) for way in others)]
+    stream = min(filter(None, streams), key=len)
     write_all(sink, stream)
     return Totals(len(first), len(stream))
 
 
-def _beside(raw: bytes, settings: Settings, size: int) -> list[levels.Level]:
-    """Lower levels at which an input of less than a block is coded, too."""
-    if settings.level is None or settings.dictionary or len(raw) >= size:
-        return []
-    data = np.frombuffer(raw, np.uint8)
+def candidates(raw: bytes, settings: Settings) -> list[Settings]:
+    """Return the ways to code an input of less than a block, of which the smallest result is written, the first of
+    equals: at the level itself and at lower ones beside it; without the language model, and with it where there are
+    texts; with the dictionary, and without it where the input seems to be of another kind."""
+    data, level = np.frombuffer(raw, np.uint8), settings.level
+    assert level
+    if settings.language:
+        ways = candidates(raw, _without_model(settings))
+        if not (settings.bound or _has_text(raw, settings)):
+            return ways
+        return [settings, *ways[len(raw) > container.MAX_SHORT :]]  # each long block is coded without the model, too
+    if settings.dictionary:
+        alone = Settings(levels.level(level.number), settings.threads)
+        return [settings, *(candidates(raw, alone) if _is_foreign(data, settings.dictionary) else [])]
     looks = lambda: blocks.content(data).kind, lambda: unread(data, settings)
-    return levels.with_those_beside(settings.level, len(raw), *looks)[1:]
+    rows = levels.with_those_beside(level, len(raw), *looks)
+    return [settings, *(replace(settings, level=row) for row in rows[1:])]
 
 
-def _is_foreign(raw: bytes, settings: Settings) -> bool:
-    """Whether an input seems to be of another kind of content than what a dictionary knows, which may do it harm."""
-    known = settings.dictionary
-    if known is None:
-        return False
-    found = blocks.content(np.frombuffer(raw, np.uint8))
-    unclear = found.kind == "other" and len(raw) < SMALL  # a table, or a program, of so few bytes looks like nothing
-    return found != known.content and not (unclear and known.content.kind != "text")
+def _without_model(settings: Settings) -> Settings:
+    """The highest level without a language model, on as many threads."""
+    return Settings(levels.without_language_model(), settings.allotment.per_text)
 
 
-def _without_dictionary(raw: bytes, settings: Settings, size: int, verify: bool) -> bytes:
-    """The stream of the level alone."""
-    assert settings.level
-    sink, alone = io.BytesIO(), Settings(levels.level(settings.level.number), settings.threads)
-    _compress(io.BytesIO(raw), sink, alone, size, verify, None)
-    return sink.getvalue()
+def _has_text(raw: bytes, settings: Settings) -> bool:
+    parts = _parts(raw, io.BytesIO(), len(raw), settings)
+    return any(content.kind == "text" or split.find(data) is not None for data, content in parts)
 
 
-def _has_texts(part: tuple[np.ndarray, Content]) -> bool:
-    """Whether a part that seems to be something else holds texts."""
-    return part[1].kind != "text" and split.find(part[0]) is not None
+def _is_foreign(data: np.ndarray, known: Dictionary) -> bool:
+    """Whether a short input seems to be of another kind of content than what a dictionary knows, which may do it
+    harm."""
+    found = blocks.content(data)
+    unclear = found.kind == "other" and data.size < SMALL  # a table, or a program, of so few bytes looks like nothing
+    is_short = data.size <= container.MAX_SHORT
+    return is_short and found != known.content and not (unclear and known.content.kind != "text")
 
 
-def _smallest(
-    raw: bytes, settings: Settings, lower: list[levels.Level], size: int, verify: bool, progress: Progress
-) -> bytes:
-    """The smallest stream of those at a level and at lower ones; of equals that of the level."""
-    streams = [_alone(raw, settings, size, verify, progress)]
-    streams += [_alone(raw, replace(settings, level=row), size, verify, None) for row in lower]
-    return min(streams, key=len)
-
-
-def _alone(raw: bytes, settings: Settings, size: int, verify: bool, progress: Progress) -> bytes:
-    """The stream of an input without a language model."""
-    if len(raw) <= container.MAX_SHORT:
+def _stream(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes | None:
+    """Return an input of less than a block as a stream, a short one where that can be; None where a short one should
+    have a language model, and its block has none."""
+    parts = list(_parts(raw, io.BytesIO(), len(raw), settings))
+    if len(raw) <= container.MAX_SHORT and not (settings.language and _needs_blocks(parts, settings)):
         return _short(raw, settings, verify, progress)
+    coded = list(_coded(parts, settings, verify, progress))
+    if settings.language and not settings.bound and not any(b and b.kind in container.BY_LANGUAGE for _, b in coded):
+        settings = _without_model(settings)  # whose blocks these are
     sink = io.BytesIO()
-    parts = _parts(raw, io.BytesIO(), size, settings)
-    _write_long(Writer(sink, to_header(settings)), parts, settings, verify, progress)
+    _write(sink, settings, coded)
     return sink.getvalue()
 
 
-def _write_long(
-    writer: Writer, parts: Iterable[tuple[np.ndarray, Content]], settings: Settings, verify: bool, progress: Progress
-) -> Totals:
-    """A stream of blocks, with an index."""
-    return _written(writer, _coded(parts, settings, verify, progress))
+def _needs_blocks(parts: list[tuple[np.ndarray, Content]], settings: Settings) -> bool:
+    """Whether parts are not one text that the exact language model codes: a short stream has one block of one kind."""
+    return settings.bound or len(parts) > 1 or any(content.kind != "text" for _, content in parts)
 
 
-def _written(writer: Writer, coded: Iterable[tuple[np.ndarray, Coded | None]]) -> Totals:
+def _write(sink: BinaryIO, settings: Settings, coded: Iterable[tuple[np.ndarray, Coded | None]]) -> Totals:
+    """Write a stream of blocks, with an index."""
+    writer = Writer(sink, to_header(settings))
     for data, block in coded:
         writer.write_block(data, block)
     return writer.finish()
@@ -228,29 +211,20 @@ def coded_blocks(
     return _coded(_parts(_read_full(source, size), source, size, settings), settings, verify, progress)
 
 
-def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes:
-    """A short stream, which has no index. With a language model it is of a level without where that does no worse."""
-    data, dictionary = np.frombuffer(raw, np.uint8), settings.dictionary
+def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes | None:
+    """Return a short stream, which has no index and one block; None as in `_stream`."""
+    data, dictionary, model = np.frombuffer(raw, np.uint8), settings.dictionary, None
     content = dictionary.content if dictionary else settings.content or blocks.content(data)
-    coded, model = None, None
-    if settings.language and content.kind == "text":
-        coded = encode_block(data, content, replace(settings, short=True, alone=True), verify, progress)
-        if coded is not None and coded.kind == container.TOKENWISE:
-            model = settings.language.model.identity
-        progress = None  # it is told already
-    if settings.language and model is None:
-        settings = _plain(settings)
-    if model is None:
-        coded = encode_block(data, content, replace(settings, short=True, alone=True), verify, progress)
+    coded = encode_block(data, content, replace(settings, short=True, alone=True), verify, progress)
+    if settings.language:
+        if coded is None or coded.kind != container.TOKENWISE:
+            return None
+        model = settings.language.model.identity
     assert settings.level
     header = container.short_header_bytes(
         settings.level.number, settings.level.bare, dictionary.identity if dictionary else None, model
     )
     return container.short_stream_bytes(header, raw, coded.payload if coded else None)
-
-
-def _plain(settings: Settings) -> Settings:
-    return Settings(levels.without_language_model(), settings.threads)
 
 
 def _parts(chunk: bytes, source: BinaryIO, size: int, settings: Settings) -> Iterator[tuple[np.ndarray, Content]]:

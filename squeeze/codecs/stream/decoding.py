@@ -1,11 +1,8 @@
-"""How one block is coded: filters, models, and the proof that it decodes again."""
+"""How a coded block is decoded, by its kind."""
 
 import io
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
-from threading import Event
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,25 +11,17 @@ import xxhash
 
 from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.bytewise import coder as bytewise
-from squeeze.codecs.presets import LARGE, Preset
+from squeeze.codecs.presets import Preset
 from squeeze.codecs.stream import blocks, container, memory, runs, split
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
-from squeeze.errors import DamagedError, VerifyError
+from squeeze.errors import DamagedError
 
 if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset
 
 
 Progress = Callable[[int], None] | None
-_HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
-_IDENTITY_COST = 4  # bytes that name the language model in a short stream
-_SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's length
-# From so many raw bytes of text on, what a language model makes of them is taken at once where it is less than this
-# share of what level 3 does: level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
-_LARGE, _FAR_SMALLER = 1 << 19, 0.55
-_SAMPLE = 1 << 16  # raw bytes of a block that are coded in two ways, to choose one
-SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
 
 
 @dataclass(frozen=True)
@@ -41,61 +30,6 @@ class Coded:
 
     kind: int
     payload: bytes
-
-
-def encode_block(
-    data: np.ndarray, content: Content, settings: Settings, verify: bool = True, progress: Progress = None
-) -> Coded | None:
-    """A coded block, or None where storing `data` is no larger."""
-    if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
-        content = settings.dictionary.content
-    found = None if settings.names_content else runs.find(data, content.record)
-    if found:
-        coded: Coded | None = _encode_rest(data, found, content, settings, progress)
-    else:
-        coded = _encode_whole(data, content, settings, progress)
-    if coded is None:
-        report(progress, data.size if verify else 0)
-        return None
-    if verify or settings.bound:
-        _verify(coded, data, settings, progress)
-    return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
-
-
-def _encode_rest(data: np.ndarray, found: runs.Runs, content: Content, settings: Settings, progress: Progress) -> Coded:
-    """A block without its runs, which are written before it."""
-    rest = found.rest(data)
-    if found.taken > rest.size:
-        content = blocks.content(rest)
-    coded = _encode_whole(rest, content, settings, progress)
-    report(progress, found.taken)
-    begin = container.RUNS + found.to_bytes()
-    if coded is None or len(coded.payload) > rest.size:
-        return Coded(container.BYTEWISE, begin + container.RAW + rest.tobytes())
-    return Coded(coded.kind, begin + coded.payload)
-
-
-def _encode_whole(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    texts = split.find(data) if settings.language and not settings.short else None
-    if data.size == 0 or (blocks.is_packed(content) and texts is None):
-        report(progress, data.size)
-        return None
-    if texts is not None:
-        return _encode_split(data, content, texts, settings, progress)
-    if content.kind == "text" and settings.language:
-        return _encode_language(data, content, settings, progress)
-    return _encode_bytewise(data, content, settings, progress)
-
-
-def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progress) -> None:
-    try:
-        same = np.array_equal(decode_block(coded, data.size, settings, progress, data), data)
-    except DamagedError:
-        same = False
-    if not same and settings.bound:
-        raise VerifyError("llama.cpp did not compute the same numbers twice: use the backend exact, or other lanes")
-    if not same:
-        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
 
 
 def decode_block(
@@ -211,129 +145,6 @@ def need_memory(settings: Settings, kind: int, length: int, payload: int) -> int
     return needed
 
 
-def _encode_bytewise(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    """Without a language model; text that the pretrained network does not read as what is no text, where that is
-    smaller."""
-    if content.kind != "text" or not unread(data, settings):
-        return _encode_as(data, content, settings, progress)
-    begin = max(data.size - _SAMPLE, 0) // 2
-    sample, other = data[begin : begin + _SAMPLE], Content("other")
-    whole = sample.size == data.size
-    as_text = _encode_as(sample, content, settings, progress if whole else None)
-    as_other = _encode_as(sample, other, settings, None)
-    is_other = _length_of(as_other, sample.size) < _length_of(as_text, sample.size)
-    if whole:
-        return as_other if is_other else as_text
-    return _encode_as(data, other if is_other else content, settings, progress)
-
-
-def unread(data: np.ndarray, settings: Settings) -> bool:
-    """Whether a pretrained network is beside the models of text, and does not read what `data` holds; where no
-    dictionary says what blocks hold."""
-    assert settings.level
-    if settings.dictionary or settings.content:
-        return False
-    models = settings.level.models("text")
-    if isinstance(models, Preset) or not models.network:
-        return False
-    from squeeze.codecs.deep import reading  # start-up, as in levels.py
-
-    return not reading.reads(data)
-
-
-def _length_of(coded: Coded | None, size: int) -> int:
-    return size if coded is None else len(coded.payload)
-
-
-def _encode_as(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    filtered = data
-    if content.kind == "executable":
-        filtered = data.copy()
-        blocks.calls_to_absolute(filtered)
-    assert settings.level
-    coded = _encode_bytes(filtered, settings.level.models(content.kind), content, settings, progress)
-    if coded is None:
-        return None
-    return Coded(container.BYTEWISE, (b"" if settings.names_content else container.content_bytes(content)) + coded)
-
-
-def _encode_language(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    """By the language model, or without it where that is no larger."""
-    with ExitStack() as stack:
-        size = _size_of_fast(data, settings.allotment.per_text, stack) if data.size >= _LARGE else None
-        coded = _encode_text(data, content, settings, progress)
-        if coded and size and len(coded.payload) < _FAR_SMALLER * (size() or 0):
-            return coded
-    other = _encode_bytewise(data, content, settings, None)
-    named = _IDENTITY_COST if settings.short else 0
-    return other if coded is None or (other and len(other.payload) <= len(coded.payload) + named) else coded
-
-
-def _encode_split(
-    data: np.ndarray, content: Content, of_text: np.ndarray, settings: Settings, progress: Progress
-) -> Coded | None:
-    """Texts by the language model and the rest without it, or all of it without where that is no larger."""
-    rest = data[~of_text]
-    coded = _encode_text(data[of_text], Content("text"), settings, progress)
-    whole = None if blocks.is_packed(content) else _encode_bytewise(data, content, settings, None)
-    if coded is None:
-        report(progress, rest.size)
-        return whole
-    payload = _join(of_text, coded, rest, settings, progress)
-    return whole if whole and len(whole.payload) <= len(payload) else Coded(container.SPLIT, payload)
-
-
-def _join(of_text: np.ndarray, text: Coded, rest: np.ndarray, settings: Settings, progress: Progress) -> bytes:
-    """The payload of a split block whose texts are coded."""
-    content, other = blocks.content(rest), None
-    if blocks.is_packed(content):
-        content = Content("other")
-        report(progress, rest.size)
-    else:
-        other = _encode_bytewise(rest, content, settings, progress)
-    kind = container.content_bytes(content)
-    coded = other.payload.removeprefix(kind) if other else b""
-    return kind + split.join(of_text, text.payload, coded if other and len(coded) < rest.size else rest.tobytes())
-
-
-def _size_of_fast(data: np.ndarray, threads: int, stack: ExitStack) -> Callable[[], int | None]:
-    """The coded size of a text at level 3, which one of some threads finds out meanwhile, and a single one when it is
-    asked for; None where it is no shorter."""
-    if threads == 1:
-        return lambda: _length(bytewise.encode(data, LARGE["text"]))
-    ended = Event()
-
-    def go_on(_: int) -> None:
-        if ended.is_set():
-            raise CancelledError
-
-    pool = stack.enter_context(ThreadPoolExecutor(1))
-    stack.callback(ended.set)
-    found = pool.submit(bytewise.encode, data, LARGE["text"], 0, go_on)
-    return lambda: _length(found.result())
-
-
-def _length(coded: bytes | None) -> int | None:
-    return None if coded is None else len(coded)
-
-
-def _encode_text(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    assert settings.language
-    coded = settings.language.encode(data, settings.allotment.per_text, progress)
-    return None if coded is None else Coded(container.TOKENWISE, container.content_bytes(content) + coded)
-
-
-def _encode_bytes(
-    data: np.ndarray, preset: "Preset | DeepPreset", content: Content, settings: Settings, progress: Progress
-) -> bytes | None:
-    """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
-    if not isinstance(preset, Preset):
-        start = settings.start(content, preset)
-        coded: bytes | None = _deep().encode(data, preset, content.record, progress, start, settings.per_block)
-        return coded
-    return bytewise.encode(data, preset, content.record, progress)
-
-
 def _decode_bytes(
     payload: bytes,
     length: int,
@@ -346,14 +157,14 @@ def _decode_bytes(
 ) -> np.ndarray:
     if not isinstance(preset, Preset):
         start, threads = settings.start(content, preset), settings.per_block
-        data: np.ndarray = _deep().decode(
+        data: np.ndarray = deep().decode(
             payload, length, preset, content.record, progress, start, recorder, guessed, threads
         )
         return data
     return bytewise.decode(payload, length, preset, content.record, progress, recorder)
 
 
-def _deep() -> ModuleType:
+def deep() -> ModuleType:
     from squeeze.codecs.deep import coder  # start-up, as in levels.py
 
     return coder

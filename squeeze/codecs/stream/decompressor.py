@@ -10,8 +10,8 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs.stream import container, memory
-from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_block, need_memory, report
 from squeeze.codecs.stream.container import BlockHeader, Header
+from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block, need_memory, report
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Index, read_following_index, read_index
 from squeeze.codecs.stream.resources import DictionarySource, Resources

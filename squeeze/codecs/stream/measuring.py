@@ -9,7 +9,8 @@ import numpy as np
 
 from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import (
+from squeeze.codecs.stream.container import Content, Header
+from squeeze.codecs.stream.decoding import (
     Coded,
     Progress,
     check_raw,
@@ -20,7 +21,6 @@ from squeeze.codecs.stream.coding import (
     report,
     rest_of,
 )
-from squeeze.codecs.stream.container import Content, Header
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Block, Stream, read_index
 from squeeze.codecs.stream.resources import Resources

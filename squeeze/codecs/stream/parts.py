@@ -12,8 +12,8 @@ from typing import BinaryIO, cast
 import xxhash
 
 from squeeze.codecs.part_file import PartFile, PartWriter, damaged
-from squeeze.codecs.stream.coding import Progress
 from squeeze.codecs.stream.compressor import coded_blocks
+from squeeze.codecs.stream.decoding import Progress
 from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals

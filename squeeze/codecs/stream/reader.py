@@ -12,8 +12,8 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, check_raw, decode_block, need_memory
 from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader
+from squeeze.codecs.stream.decoding import Coded, check_raw, decode_block, need_memory
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members
 from squeeze.codecs.stream.places import Place, read_block, read_places

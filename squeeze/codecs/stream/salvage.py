@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_block, need_memory
+from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block, need_memory
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Index, before_padding, index_bytes, read_checksum, read_index_before
 from squeeze.codecs.stream.memory import Entries

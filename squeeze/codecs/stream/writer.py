@@ -9,7 +9,7 @@ import xxhash
 
 from squeeze.codecs.part_file import PartFile, damaged
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded
+from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import Index, index_bytes
 from squeeze.codecs.stream.totals import Totals
 from squeeze.system.pipes import write_all

@@ -6,8 +6,8 @@ import pytest
 import squeeze
 from squeeze.codecs.deep import ahead, coder, presets
 from squeeze.codecs.stream import built_in, levels
-from squeeze.codecs.stream.coding import encode_block
 from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
 from tests.makers import inputs

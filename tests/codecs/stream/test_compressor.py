@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
-from squeeze.codecs.stream import coding, container, levels
+from squeeze.codecs.stream import container, encoding, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decompressor import decompress_stream
@@ -244,14 +244,14 @@ def test_what_the_network_does_not_read_is_no_larger_than_at_level_4(name, level
 
 @pytest.mark.parametrize("sample", [1 << 16, 1 << 12], ids=["whole", "by a sample"])
 def test_text_that_the_network_does_not_read_is_coded_as_no_text_where_that_is_smaller(sample, monkeypatch):
-    monkeypatch.setattr(coding, "_SAMPLE", sample)
+    monkeypatch.setattr(encoding, "_SAMPLE", sample)
     data = np.frombuffer(UNREAD["hexadecimal"], np.uint8)
     text, settings = Content("text"), Settings(levels.level(5))
-    assert coding.unread(data, settings)
-    coded = coding.encode_block(data, text, settings)
+    assert encoding.unread(data, settings)
+    coded = encoding.encode_block(data, text, settings)
     assert container.read_content(io.BytesIO(coded.payload))[0].kind == "other"
-    assert len(coded.payload) < len(coding._encode_as(data, text, settings, None).payload)
+    assert len(coded.payload) < len(encoding._bytewise(data, text, settings, None).payload)
     for others in (replace(settings, level=levels.level(4)), replace(settings, content=text)):
-        assert not coding.unread(data, others)
+        assert not encoding.unread(data, others)
     prose = np.frombuffer(inputs.python_text(3000), np.uint8)
-    assert container.read_content(io.BytesIO(coding.encode_block(prose, text, settings).payload))[0] == text
+    assert container.read_content(io.BytesIO(encoding.encode_block(prose, text, settings).payload))[0] == text

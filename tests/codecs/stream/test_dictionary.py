@@ -12,9 +12,10 @@ import xxhash
 import squeeze
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import container, dictionary_file, levels
-from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.compressor import candidates, compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelError, LimitError, TruncatedError
 from tests.makers import inputs
@@ -106,8 +107,8 @@ def test_a_short_record_of_a_table_is_not_tried_without_its_dictionary(tmp_path,
     squeeze.train([inputs.records(700)] * 2, tmp_path / "table.sqzp", level=4)
     table = squeeze.Dictionary.read(tmp_path / "table.sqzp")
     assert table.content.kind == "table"
-    monkeypatch.setattr("squeeze.codecs.stream.compressor._without_dictionary", None)
     record = inputs.records(40)
+    assert [way.dictionary for way in candidates(record, Settings(levels.level(4), dictionary=table))] == [table]
     assert squeeze.decompress(squeeze.compress(record, dictionary=table), dictionary=table) == record
 
 

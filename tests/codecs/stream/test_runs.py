@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.stream import coding, container, runs
-from squeeze.codecs.stream.coding import Coded
+from squeeze.codecs.stream import container, decoding, runs
+from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, LimitError
@@ -134,7 +134,7 @@ def payload_of(rows, rest):
 def test_impossible_runs_are_damage(payload):
     settings = squeeze.codecs.stream.settings.Settings(squeeze.codecs.stream.levels.level(1), 1)
     with pytest.raises(DamagedError):
-        coding.decode_block(Coded(container.BYTEWISE, payload), 10_000, settings)
+        decoding.decode_block(Coded(container.BYTEWISE, payload), 10_000, settings)
 
 
 def test_limits_hold_for_runs():

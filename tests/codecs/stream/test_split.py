@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 import squeeze
-from squeeze.codecs.stream import blocks, coding, container, levels, runs, split
-from squeeze.codecs.stream.coding import Coded
+from squeeze.codecs.stream import blocks, container, decoding, encoding, levels, runs, split
 from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError
 from tests.makers import inputs, tiny_models
-from tests.makers.tokenwise import calm, settings_of
+from tests.makers.tokenwise import calm, language_alone, settings_of
 
 TEXT = inputs.python_text(3_000)
 CODE = inputs.machine_code(500)
@@ -99,13 +99,13 @@ def test_places_and_payloads_come_back(lengths, begins):
 def test_the_smaller_of_split_and_bytewise_is_written(folder, monkeypatch, level, longer):
     """An untrained model codes badly: what goes without it is made so much longer, or not."""
     data = archive([TEXT[i : i + 800] for i in range(0, len(TEXT) - 800, 700)])
-    without, whole = coding._encode_bytewise, size_without_runs(data)
+    without, whole = encoding._bytewise, size_without_runs(data)
 
     def bytewise(part, *rest):
         coded = without(part, *rest)
         return replace(coded, payload=coded.payload + bytes(3_000 - longer)) if part.size == whole else coded
 
-    monkeypatch.setattr(coding, "_encode_bytewise", bytewise)
+    monkeypatch.setattr(encoding, "_bytewise", bytewise)
     coded = squeeze.compress(data, level, model=folder, verify=False)
     ((block,),) = [stream.blocks for stream in read_index(io.BytesIO(coded))]
     assert block.codec == ("bytewise" if longer else "split")
@@ -117,8 +117,8 @@ def force(data: bytes, settings) -> Coded:
     """A split block, whether it pays or not."""
     array = np.frombuffer(data, np.uint8)
     of_text = split.find(array)
-    text = coding._encode_text(array[of_text], Content("text"), settings, None)
-    return Coded(container.SPLIT, coding._join(of_text, text, array[~of_text], settings, None))
+    text = encoding.by_language(array[of_text], Content("text"), settings, None)
+    return Coded(container.SPLIT, encoding.join(of_text, text, array[~of_text], settings, None))
 
 
 @pytest.mark.parametrize(
@@ -130,16 +130,16 @@ def test_all_kinds_of_rest_come_back(folder, rest):
     coded = force(data, settings)
     raw = np.frombuffer(data, np.uint8)
     for guessed in (None, raw):
-        assert coding.decode_block(coded, len(data), settings, None, guessed).tobytes() == data
+        assert decoding.decode_block(coded, len(data), settings, None, guessed).tobytes() == data
 
 
 def test_progress_is_told_of_each_byte_once(folder):
     settings, told = settings_of(folder, 1), []
     data = CODE + TEXT + CODE
-    coding.encode_block(np.frombuffer(data, np.uint8), Content("executable"), settings, False, told.append)
+    encoding.encode_block(np.frombuffer(data, np.uint8), Content("executable"), settings, False, told.append)
     assert sum(told) == len(data)
     told.clear()
-    coding.decode_block(force(data, settings), len(data), settings, told.append)
+    decoding.decode_block(force(data, settings), len(data), settings, told.append)
     assert sum(told) == len(data)
 
 
@@ -154,7 +154,7 @@ def test_damage_is_told(folder):
         b"\x00" + varint(99),
     ):
         with pytest.raises(DamagedError):
-            coding.decode_block(Coded(container.SPLIT, payload), 100, settings)
+            decoding.decode_block(Coded(container.SPLIT, payload), 100, settings)
 
 
 @pytest.mark.parametrize("place", range(0, 60, 7))
@@ -165,7 +165,7 @@ def test_a_flipped_byte_is_told_or_changes_what_comes_back(folder, place):
     payload = bytearray(coded.payload)
     payload[place] ^= 0x41
     try:
-        restored = coding.decode_block(Coded(container.SPLIT, bytes(payload)), len(data), settings)
+        restored = decoding.decode_block(Coded(container.SPLIT, bytes(payload)), len(data), settings)
     except DamagedError:
         return
     assert restored.size == len(data)
@@ -173,11 +173,7 @@ def test_a_flipped_byte_is_told_or_changes_what_comes_back(folder, place):
 
 def test_what_each_byte_cost_is_told_of_both_parts(folder):
     data = archive([TEXT[i : i + 800] for i in range(0, len(TEXT) - 800, 700)])
-    without, whole = coding._encode_bytewise, size_without_runs(data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            coding, "_encode_bytewise", lambda part, *rest: without(part, *rest) if part.size < whole else None
-        )
+    with language_alone():
         coded = squeeze.compress(data, 8, model=folder)
     explanation = squeeze.explain(coded, model=folder)
     assert explanation.data == data
@@ -189,4 +185,4 @@ def test_what_each_byte_cost_is_told_of_both_parts(folder):
 
 def test_a_header_without_a_language_model_has_no_split_blocks():
     with pytest.raises(DamagedError, match="the header names none"):
-        coding.decode_block(Coded(container.SPLIT, b"\x00\x02"), 100, Settings(levels.LEVELS[6], 1))
+        decoding.decode_block(Coded(container.SPLIT, b"\x00\x02"), 100, Settings(levels.LEVELS[6], 1))

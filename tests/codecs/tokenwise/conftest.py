@@ -1,12 +1,12 @@
 """Fixtures of tokenwise coding: a model of noise, and a file that it wrote."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from squeeze.codecs.stream import coding
 from tests.makers import tiny_models
-from tests.makers.tokenwise import DATA, calm, text_around_noise
+from tests.makers.tokenwise import DATA, calm, language_alone, text_around_noise
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,14 +23,10 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def only_tokenwise(monkeypatch) -> None:
+def only_tokenwise() -> Iterator[None]:
     """Text is never coded by the bytewise models, which are better than a model of noise."""
-    right = coding._encode_bytewise
-
-    def other(data, content, *rest):
-        return right(data, content, *rest) if content.kind != "text" else None
-
-    monkeypatch.setattr(coding, "_encode_bytewise", other)
+    with language_alone():
+        yield
 
 
 @pytest.fixture(scope="module")

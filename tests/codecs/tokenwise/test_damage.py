@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.stream import coding, container
+from squeeze.codecs.stream import container, decoding
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.varint import varint
@@ -73,7 +73,7 @@ def _of(layout: tuple[int, ...]) -> bytes:
 def test_impossible_layouts(folder, layout):
     payload = b"\x01" + _of(layout) + bytes(50)
     with pytest.raises(squeeze.DamagedError):
-        coding.decode_block(coding.Coded(container.TOKENWISE, payload), 1000, settings_of(folder, 1))
+        decoding.decode_block(decoding.Coded(container.TOKENWISE, payload), 1000, settings_of(folder, 1))
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x00" * 30, b"\xff" * 30, inputs.random_bytes(400)])
@@ -81,9 +81,9 @@ def test_impossible_layouts(folder, layout):
 def test_payloads_of_nonsense_end(folder, layout, rest):
     payload = b"\x01" + _of(layout) + rest
     for threads in (1, 2):
-        block = coding.Coded(container.TOKENWISE, payload)
+        block = decoding.Coded(container.TOKENWISE, payload)
         try:
-            assert coding.decode_block(block, 1000, settings_of(folder, threads)).size == 1000
+            assert decoding.decode_block(block, 1000, settings_of(folder, threads)).size == 1000
         except squeeze.DamagedError:
             continue
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
 from squeeze import cli
-from squeeze.codecs.stream import coding, levels
+from squeeze.codecs.stream import encoding, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
@@ -337,10 +337,10 @@ def test_the_bundled_model_and_all_kinds_of_bytes():
 @pytest.mark.parametrize(("share", "tried", "codec"), [(0.0, True, "bytewise"), (9.0, False, "tokenwise")])
 def test_a_large_text_far_smaller_than_at_level_3_is_coded_once(folder, monkeypatch, share, tried, codec, threads):
     """By the language model alone: level 6 would make it no smaller."""
-    tries, right = [], coding._encode_bytewise
-    monkeypatch.setattr(coding, "_encode_bytewise", lambda *given: tries.append(1) or right(*given))
-    monkeypatch.setattr(coding, "_LARGE", len(TEXT))
-    monkeypatch.setattr(coding, "_FAR_SMALLER", share)
+    tries, right = [], encoding._bytewise
+    monkeypatch.setattr(encoding, "_bytewise", lambda *given: tries.append(1) or right(*given))
+    monkeypatch.setattr(encoding, "_LARGE", len(TEXT))
+    monkeypatch.setattr(encoding, "_FAR_SMALLER", share)
     coded = squeeze.compress(TEXT, 8, model=folder, verify=False, threads=threads)
     assert (codecs_of(coded), bool(tries)) == ([codec], tried)
     assert squeeze.decompress(coded, model=folder) == TEXT

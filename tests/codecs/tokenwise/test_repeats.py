@@ -18,7 +18,7 @@ from squeeze.lm import models
 from squeeze.lm.llama import LlamaLanes
 from tests.makers import inputs
 from tests.makers.mutations import mutate
-from tests.makers.tokenwise import TEXT, preset
+from tests.makers.tokenwise import TEXT, language_alone, preset
 
 
 def _repeated(seed: int, times: int = 8) -> bytes:
@@ -114,8 +114,7 @@ def test_a_feed_has_each_entry_once(folder):
 
 @pytest.fixture(scope="module")
 def coded(folder) -> bytes:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("squeeze.codecs.stream.coding._encode_bytewise", lambda *_: None)
+    with language_alone():
         return squeeze.compress(CASES["odd places"], 8, model=folder, lanes=3, window=32, block_size=2_000)
 
 

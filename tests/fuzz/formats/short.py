@@ -11,7 +11,7 @@ import xxhash
 
 import squeeze
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, decode_block
+from squeeze.codecs.stream.decoding import Coded, decode_block
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.resources import Resources
 from squeeze.codecs.varint import varint

@@ -12,8 +12,9 @@ import xxhash
 
 import squeeze
 from squeeze.codecs.stream import container, index, levels
-from squeeze.codecs.stream.coding import Coded, _encode_text, _join, decode_block
 from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.decoding import Coded, decode_block
+from squeeze.codecs.stream.encoding import by_language, join
 from squeeze.codecs.stream.header import from_header, to_header
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
 from squeeze.codecs.stream.settings import choose
@@ -89,7 +90,7 @@ class Sqz:
         stream = Stream(to_header(settings), [], xxhash.xxh3_64_intdigest(raw))
         for at in range(0, len(raw), size):
             piece = raw[at : at + size]
-            coded = _encode_text(np.frombuffer(piece, np.uint8), Content("text"), settings, None)
+            coded = by_language(np.frombuffer(piece, np.uint8), Content("text"), settings, None)
             kind, payload = (coded.kind, coded.payload) if coded else (container.STORED, piece)
             stream.parts.append(Part(kind, len(piece), payload, xxhash.xxh3_64_intdigest(piece), piece))
         return stream
@@ -102,9 +103,9 @@ class Sqz:
         raw = code + text + code + text
         of_text = np.repeat([False, True, False, True], [len(code), len(text)] * 2)
         data = np.frombuffer(raw, np.uint8)
-        coded = _encode_text(data[of_text], Content("text"), settings, None)
+        coded = by_language(data[of_text], Content("text"), settings, None)
         assert coded
-        payload = _join(of_text, coded, data[~of_text], settings, None)
+        payload = join(of_text, coded, data[~of_text], settings, None)
         checksum = xxhash.xxh3_64_intdigest(raw)
         stream = Stream(to_header(settings), [Part(container.SPLIT, len(raw), payload, checksum, raw)], checksum)
         return Sample(raw, stream.to_bytes(), [stream])

@@ -1,0 +1,208 @@
+"""How a block is coded: the ways there are, the smallest result of them, and the proof that it decodes again."""
+
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from squeeze.codecs.bytewise import coder as bytewise
+from squeeze.codecs.presets import LARGE, Preset
+from squeeze.codecs.stream import blocks, container, runs, split
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.decoding import Coded, Progress, decode_block, deep, report
+from squeeze.codecs.stream.settings import Settings
+from squeeze.errors import DamagedError, VerifyError
+
+SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
+_HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
+_SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's length
+_SAMPLE = 1 << 16  # raw bytes of a block that are coded in two ways, to choose one
+# From this many raw bytes of text on, the language model's result is final where it is below this share of level 3's:
+# level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
+_LARGE, _FAR_SMALLER = 1 << 19, 0.55
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to code a block. of_text: bool [bytes], of a split block: those that the language model codes."""
+
+    kind: int  # container.BYTEWISE, TOKENWISE or SPLIT
+    content: Content
+    of_text: np.ndarray | None = None
+
+
+def encode_block(
+    data: np.ndarray, content: Content, settings: Settings, verify: bool = True, progress: Progress = None
+) -> Coded | None:
+    """Return a coded block, or None where storing uint8 `data` is no larger. Raises VerifyError."""
+    if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
+        content = settings.dictionary.content
+    found = None if settings.names_content else runs.find(data, content.record)
+    if found:
+        coded: Coded | None = _without_runs(data, found, content, settings, progress)
+    else:
+        coded = _smallest(candidates(data, content, settings), data, settings, progress)
+    if coded is None:
+        report(progress, data.size if verify else 0)
+        return None
+    if verify or settings.bound:
+        _verify(coded, data, settings, progress)
+    return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
+
+
+def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Way]:
+    """Yield the ways to code a block, the slowest first; none where it stays as it is."""
+    texts = split.find(data) if settings.language and not settings.short else None
+    if texts is not None:
+        yield Way(container.SPLIT, content, texts)
+    elif settings.language and content.kind == "text":
+        yield Way(container.TOKENWISE, content)
+        if settings.short:
+            return  # a stream without the language model is a candidate of its own (compressor.py)
+    yield from _without_language(data, content, settings)
+
+
+def _without_language(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Way]:
+    """Text that the pretrained network does not read may be smaller as what is no text. A sample of a large block shows
+    it."""
+    if data.size == 0 or blocks.is_packed(content):
+        return
+    kinds = (content,)
+    if content.kind == "text" and unread(data, settings):
+        kinds = (content, Content("other"))
+    if len(kinds) > 1 and data.size > _SAMPLE:
+        begin = (data.size - _SAMPLE) // 2
+        sample = data[begin : begin + _SAMPLE]
+        kinds = (min(kinds, key=lambda kind: _length(_bytewise(sample, kind, settings, None), _SAMPLE)),)
+    for kind in kinds:
+        yield Way(container.BYTEWISE, kind)
+
+
+def unread(data: np.ndarray, settings: Settings) -> bool:
+    """Return whether a pretrained network is beside the models of text, and does not read what `data` holds; where no
+    dictionary says what blocks hold."""
+    assert settings.level
+    if settings.dictionary or settings.content:
+        return False
+    models = settings.level.models("text")
+    if isinstance(models, Preset) or not models.network:
+        return False
+    from squeeze.codecs.deep import reading  # start-up, as in levels.py
+
+    return not reading.reads(data)
+
+
+def _without_runs(
+    data: np.ndarray, found: runs.Runs, content: Content, settings: Settings, progress: Progress
+) -> Coded:
+    """A block without its runs, which are written before it."""
+    rest = found.rest(data)
+    if found.taken > rest.size:
+        content = blocks.content(rest)
+    coded = _smallest(candidates(rest, content, settings), rest, settings, progress)
+    report(progress, found.taken)
+    begin = container.RUNS + found.to_bytes()
+    if coded is None or len(coded.payload) > rest.size:
+        return Coded(container.BYTEWISE, begin + container.RAW + rest.tobytes())
+    return Coded(coded.kind, begin + coded.payload)
+
+
+def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progress) -> None:
+    try:
+        same = np.array_equal(decode_block(coded, data.size, settings, progress, data), data)
+    except DamagedError:
+        same = False
+    if not same and settings.bound:
+        raise VerifyError("llama.cpp did not compute the same numbers twice: use the backend exact, or other lanes")
+    if not same:
+        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
+
+
+def _smallest(ways: Iterable[Way], data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
+    """Return the smallest result, of equals one without a language model; None where none is shorter than the data."""
+    best, told = None, False
+    for way in ways:
+        if best and best.kind == container.TOKENWISE and _is_far_smaller(best, data):
+            break
+        coded = _encode(way, data, settings, None if told else progress)
+        told = True
+        if coded and (best is None or _rank(coded) < _rank(best)):
+            best = coded
+    if not told:
+        report(progress, data.size)
+    return best
+
+
+def _rank(coded: Coded) -> tuple[int, bool]:
+    return len(coded.payload), coded.kind in container.BY_LANGUAGE
+
+
+def _is_far_smaller(coded: Coded, data: np.ndarray) -> bool:
+    """Return whether no way without a language model can be as small, by what level 3 makes of a large text."""
+    if data.size < _LARGE:
+        return False
+    fast = bytewise.encode(data, LARGE["text"])
+    return fast is not None and len(coded.payload) < _FAR_SMALLER * len(fast)
+
+
+def _encode(way: Way, data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
+    """Return a block coded in one way, or None where that is no shorter than the data."""
+    if way.kind == container.SPLIT:
+        assert way.of_text is not None
+        return _split(data, way.content, way.of_text, settings, progress)
+    if way.kind == container.TOKENWISE:
+        return by_language(data, way.content, settings, progress)
+    return _bytewise(data, way.content, settings, progress)
+
+
+def _bytewise(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
+    """By the models of the level for this kind of content."""
+    assert settings.level
+    if content.kind == "executable":
+        data = data.copy()
+        blocks.calls_to_absolute(data)
+    preset = settings.level.models(content.kind)
+    if isinstance(preset, Preset):
+        coded = bytewise.encode(data, preset, content.record, progress)
+    else:
+        start = settings.start(content, preset)
+        coded = deep().encode(data, preset, content.record, progress, start, settings.per_block)
+    if coded is None:
+        return None
+    return Coded(container.BYTEWISE, (b"" if settings.names_content else container.content_bytes(content)) + coded)
+
+
+def by_language(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
+    """Return text coded by the language model."""
+    assert settings.language
+    coded = settings.language.encode(data, settings.allotment.per_text, progress)
+    return None if coded is None else Coded(container.TOKENWISE, container.content_bytes(content) + coded)
+
+
+def _split(
+    data: np.ndarray, content: Content, of_text: np.ndarray, settings: Settings, progress: Progress
+) -> Coded | None:
+    """Texts by the language model and the rest without it."""
+    rest = data[~of_text]
+    text = by_language(data[of_text], Content("text"), settings, progress)
+    if text is None:
+        report(progress, rest.size)
+        return None
+    return Coded(container.SPLIT, join(of_text, text, rest, settings, progress))
+
+
+def join(of_text: np.ndarray, text: Coded, rest: np.ndarray, settings: Settings, progress: Progress) -> bytes:
+    """Return the payload of a split block whose texts are coded."""
+    ways = _without_language(rest, blocks.content(rest), settings)
+    coded, kind, payload = _smallest(ways, rest, settings, progress), Content("other"), rest.tobytes()
+    if coded:
+        stream = io.BytesIO(coded.payload)
+        found, _ = container.read_content(stream)
+        if (shorter := stream.read()) and len(shorter) < rest.size:
+            kind, payload = found, shorter
+    return container.content_bytes(kind) + split.join(of_text, text.payload, payload)
+
+
+def _length(coded: Coded | None, size: int) -> int:
+    return size if coded is None else len(coded.payload)
