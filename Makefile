@@ -70,8 +70,7 @@ test-browser: .venv/browser  # pages in Debian's Chromium (apt-get install chrom
 	$(BIN)/python -m pytest -m browser tests/browser
 
 gpu:  # on a machine with a GPU, and without a network: nothing is installed
-	TRITON_INTERPRET=0 $(HERE) -m pytest -p no:benchmark -m cuda; failed=$$?; \
-		for name in gpu gpu-model gpu-files; do $(HERE) -m bench $$name || failed=1; done; exit $$failed
+	TRITON_INTERPRET=0 $(HERE) -m pytest -p no:benchmark -m cuda; failed=$$?; $(HERE) -m bench gpu || failed=1; exit $$failed
 
 test-newest: .venv/newest/stamp  # with the newest versions that pyproject.toml allows, released after constraints.txt
 	$(NEWEST) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(LOWEST_TESTS)

@@ -1,11 +1,11 @@
 """Benchmarks, one a name.
 
-python -m bench                          what there is
-python -m bench NAME [OPTIONS]           measure, print, and keep the results in bench/results/NAME.jsonl
+python -m bench                          list them
+python -m bench NAME [OPTIONS]           measure, print, and keep the rows in bench/results/NAME.json
 python -m bench docs [--check]           write the tables and plots of the docs from the results
 python -m bench quick                    a subset in ten minutes; its results are not kept
 
-Of every NAME: --help, --json (one JSON object a row), --results FOLDER (where to keep the results), --no-save.
+Every NAME has --help, --json (one JSON object a row), --results FOLDER and --no-save.
 """
 
 import argparse
@@ -18,77 +18,65 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import docs, machine, records
-from bench.entry import Entry, Row
-from bench.registry import ENTRIES
+from bench import docs, records
+from bench.measure import MEASURES, Measure, Row, load
 
-CORPUS = "a folder with text/ and binary/"
+CORPUS = "set SQUEEZE_CORPUS to a folder with text/ and binary/"
 
 
 def main(arguments: list[str]) -> int:
     name, *rest = arguments or [""]
     if name in ("", "-h", "--help"):
-        print(overview())
+        print("\n".join([str(__doc__), *(f"  {name:<14} {summary}" for name, summary in MEASURES.items())]))
     elif name == "docs":
         return docs.main(rest)
     elif name == "quick":
         return quick()
-    elif name in ENTRIES:
-        return measure(name, rest)
+    elif name in MEASURES:
+        return run(name, load(name), rest)
     else:
         sys.exit(f"Error: there is no benchmark {name!r}; `python -m bench` lists them")
     return 0
 
 
-def overview() -> str:
-    lines = [str(__doc__)]
-    for name, entry in ENTRIES.items():
-        lines.append(f"  {name:<20} {entry.measures}")
-        lines.append(f"  {'':<20} {' '.join(entry.requirements())}")
-    return "\n".join(lines)
-
-
-def measure(name: str, arguments: list[str]) -> int:
-    """Run a benchmark; 1 where nothing was measured."""
-    entry = ENTRIES[name]
-    options = parser(name, entry).parse_args(arguments)
-    if lacks_corpus(entry) and not (getattr(options, "files", None) or getattr(options, "file", None)):
-        sys.exit(f"Error: set SQUEEZE_CORPUS to {CORPUS}")
-    if "triton" in entry.needs and importlib.util.find_spec("triton") is None:
+def run(name: str, measure: Measure, arguments: list[str]) -> int:
+    """Measure, print and keep rows. Returns 1 if nothing was measured."""
+    options = parser(name, measure).parse_args(arguments)
+    if lacks_corpus(measure) and not getattr(options, "files", None):
+        sys.exit(f"Error: {CORPUS}")
+    if "triton" in measure.needs and importlib.util.find_spec("triton") is None:
         sys.exit("Error: triton is not installed")
-    common = about(name, entry, arguments)
-    count = 0
-    for row in entry.rows(name)(options):
-        record = {**common, "row": row}
+    about, count = about_run(name, measure, arguments), 0
+    for row in measure.rows(options):
         count += 1
-        print(json.dumps(record) if options.json else shown(row), flush=True)
-        if entry.saves and entry.keeps(row) and not options.no_save:
-            records.save(name, entry, record, options.results)
-    return 0 if count or not entry.saves else 1
+        print(json.dumps({**about, "row": row}) if options.json else shown(row), flush=True)
+        if measure.key and measure.keeps(row) and not options.no_save:
+            records.save(name, measure, about, row, options.results)
+    return 0 if count or not measure.key else 1
 
 
-def lacks_corpus(entry: Entry) -> bool:
-    return "a corpus" in entry.needs and not os.environ.get("SQUEEZE_CORPUS")
+def lacks_corpus(measure: Measure) -> bool:
+    return "a corpus" in measure.needs and not os.environ.get("SQUEEZE_CORPUS")
 
 
-def parser(name: str, entry: Entry) -> argparse.ArgumentParser:
-    found = entry.parser(name)
-    found.add_argument("--json", action="store_true", help="print one JSON object a row")
-    found.add_argument("--no-save", action="store_true", help="do not keep the results")
-    found.add_argument("--results", type=Path, default=records.RESULTS, metavar="FOLDER", help="where to keep them")
-    return found
+def parser(name: str, measure: Measure) -> argparse.ArgumentParser:
+    made = measure.parser(name)
+    made.add_argument("--json", action="store_true", help="print one JSON object a row")
+    made.add_argument("--no-save", action="store_true", help="do not keep the results")
+    made.add_argument("--results", type=Path, default=records.RESULTS, metavar="FOLDER", help="where they are kept")
+    return made
 
 
-def about(name: str, entry: Entry, arguments: list[str]) -> records.Record:
-    """What all records of a run say. Of paths the command keeps names only."""
-    kept = [word for word in arguments if word not in ("--json", "--no-save")]
+def about_run(name: str, measure: Measure, arguments: list[str]) -> records.Record:
+    """A record without rows. Its command keeps only the names of absolute paths."""
+    kept = [word for word in arguments if word not in ("--json", "--no-save", "--rest")]
     words = [Path(word).name if word.startswith("/") else word for word in kept]
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": machine.commit(),
-        "machine": machine.machine(),
-        "versions": machine.versions(entry.rivals),
-        "command": shlex.join(["python", "-m", "bench", name, *words]),
+        "commit": records.commit(),
+        "machine": records.machine(),
+        "versions": records.versions(measure.rivals),
+        "commands": [shlex.join(["python", "-m", "bench", name, *words])],
     }
 
 
@@ -103,17 +91,18 @@ def text(value: object) -> str:
 
 
 def quick() -> int:
-    """All benchmarks with a quick form, their results in a folder that is thrown away."""
+    """Run every benchmark that has a quick form; results go to a folder that is deleted."""
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, entry in ENTRIES.items():
-            if entry.quick is None:
+        for name, summary in MEASURES.items():
+            measure = load(name)
+            if measure.quick is None:
                 continue
-            print(f"\n{name}: {entry.measures}", flush=True)
-            if lacks_corpus(entry):
-                print(f"Note: skipped; set SQUEEZE_CORPUS to {CORPUS}")
+            print(f"\n{name}: {summary}", flush=True)
+            if lacks_corpus(measure):
+                print(f"Note: skipped; {CORPUS}")
             else:
-                failed |= measure(name, [*shlex.split(entry.quick), "--results", folder])
+                failed |= run(name, measure, [*shlex.split(measure.quick), "--results", folder])
     return failed
 
 

@@ -1,4 +1,4 @@
-"""Tables of the docs, made of the rows of results."""
+"""Tables of the docs, made from the rows of results."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,14 +6,12 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 Row = dict[str, Any]
-Record = dict[str, Any]
-MACHINE = "on machine"  # a field that rows of docs have besides: what they were measured on
 Value = str | Callable[[Row], object]
 
 
 @dataclass(frozen=True)
 class Column:
-    """value: a field of the row, or what makes the cell of it; form: as `format` has it. None gives an empty cell."""
+    """value: a field of the row, or a function of it; form: a format specification. None gives an empty cell."""
 
     title: str
     value: Value
@@ -24,21 +22,18 @@ class Column:
 
 
 class Table(Protocol):
-    def chosen(self, records: Iterable[Record]) -> list[Record]:
-        """The records that the table shows."""
+    def chosen(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that the table shows."""
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
-        """Its lines in Markdown."""
-
-    def title(self, row: Row) -> str:
-        """The first cell of the line that a row is in."""
+        """Return its lines in Markdown."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A line a row, in the order of the results.
+    """A line a row, in the order of the results. A column that no row fills is left out.
 
-    where: which rows are shown; order: what sorts them; prepare: what gives rows fields that take other rows.
+    where: which rows are shown; order: sorts them; prepare: adds fields that depend on other rows.
     """
 
     columns: tuple[Column, ...]
@@ -46,74 +41,53 @@ class Listing:
     order: Callable[[Row], Any] | None = None
     prepare: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
 
-    def chosen(self, records: Iterable[Record]) -> list[Record]:
-        return [record for record in records if self.where(record["row"])]
+    def chosen(self, rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if self.where(row)]
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
         rows = self.prepare(rows)
         ordered = sorted(rows, key=self.order) if self.order else rows
-        cells = [[column.cell(row) for column in self.columns] for row in ordered]
-        return markdown([column.title for column in self.columns], cells)
-
-    def title(self, row: Row) -> str:
-        return self.columns[0].cell(row)
+        columns = [column for column in self.columns if any(column.cell(row) for row in ordered)]
+        return markdown([column.title for column in columns], [[one.cell(row) for one in columns] for row in ordered])
 
 
 @dataclass(frozen=True)
 class Pivot:
-    """A line for all rows of the same `lead`, a column for each value of `across`.
+    """A line for all rows of the same `lead`, a column for each value of the field `across`.
 
-    titles: value of `across` -> title of its column, in their order; rows of other values are not shown. None: all
-    that there are. needed: a value of `across` without which a line is left out. top: title of a first line, and its
-    value in each column. total: title of the last line, the sums of numbers in the columns that have all lines.
+    titles: value of `across` -> title of its column, in their order; rows of other values are not shown. total: the
+    title of a last line with the sums of the columns that have every line, empty for none.
     """
 
     lead: tuple[Column, ...]
     across: Value
-    titles: Mapping[Any, str] | None
+    titles: Mapping[Any, str]
     value: Value
     form: str = ""
-    where: Callable[[Row], bool] = lambda row: True
     order: Callable[[Row], Any] | None = None
-    needed: object = None
-    top: tuple[str, Value] | None = None
     total: str = ""
 
-    def chosen(self, records: Iterable[Record]) -> list[Record]:
-        shown = [one for one in records if self._column(one["row"]) and self.where(one["row"])]
-        leads = {self._lead(one["row"]) for one in shown if value(self.across, one["row"]) == self.needed}
-        return [one for one in shown if self.needed is None or self._lead(one["row"]) in leads]
+    def chosen(self, rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if self._column(row)]
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
-        titles = list(self.titles.values()) if self.titles else list(dict.fromkeys(map(self._column, rows)))
-        ordered = sorted(rows, key=self.order) if self.order else rows
+        present = {self._column(row) for row in rows}
+        titles = [title for title in self.titles.values() if title in present]
         grid: dict[tuple[str, ...], dict[str, Row]] = {}
-        for row in ordered:
-            grid.setdefault(self._lead(row), {})[self._column(row)] = row
+        for row in sorted(rows, key=self.order) if self.order else rows:
+            lead = tuple(column.cell(row) for column in self.lead)
+            grid.setdefault(lead, {})[self._column(row)] = row
         cells = [
             [*lead, *(cell(self.value, found[title], self.form) if title in found else "" for title in titles)]
             for lead, found in grid.items()
         ]
-        if self.top:
-            cells.insert(0, self._first(self.top, rows, titles))
         if self.total:
             cells.append(self._sums(rows, titles))
         return markdown([*(column.title for column in self.lead), *titles], cells)
 
-    def title(self, row: Row) -> str:
-        return self.lead[0].cell(row)
-
-    def _lead(self, row: Row) -> tuple[str, ...]:
-        return tuple(column.cell(row) for column in self.lead)
-
     def _column(self, row: Row) -> str:
-        """The title of a row's column; empty where it has none."""
-        found = value(self.across, row)
-        return str(found) if self.titles is None else self.titles.get(found, "")
-
-    def _first(self, top: tuple[str, Value], rows: Sequence[Row], titles: Sequence[str]) -> list[str]:
-        columns = {self._column(row): cell(top[1], row, self.form) for row in rows}
-        return [top[0], *(columns[title] for title in titles)]
+        """Return the title of a row's column, empty if it has none."""
+        return self.titles.get(value(self.across, row), "")
 
     def _sums(self, rows: Sequence[Row], titles: Sequence[str]) -> list[str]:
         columns = [[row for row in rows if self._column(row) == title] for title in titles]
@@ -134,7 +108,7 @@ def cell(source: Value, row: Row, form: str) -> str:
 
 
 def markdown(head: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:
-    """Columns of numbers to the right, the others to the left."""
+    """Align columns of numbers to the right, the others to the left."""
     grid = list(cells)
     marks = ["--:" if is_numbers([row[place] for row in grid]) else "---" for place in range(len(head))]
     return [f"| {' | '.join(head)} |", f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in grid)]
@@ -145,40 +119,23 @@ def is_numbers(column: Iterable[str]) -> bool:
 
 
 def above(part: str, whole: str, digits: int = 2) -> Callable[[Row], str | None]:
-    """The field `part`, and how far it is above `whole`."""
+    """Show the field `part`, and how far it is above `whole`."""
 
-    def found(row: Row) -> str | None:
+    def shown(row: Row) -> str | None:
         return f"{row[part]:,} ({100 * row[part] / row[whole] - 100:+.{digits}f} %)" if row.get(part) else None
 
-    return found
+    return shown
 
 
-def percent(field: str, digits: int = 2, sign: str = "") -> Callable[[Row], str | None]:
-    """A share, in per cent."""
-
-    def found(row: Row) -> str | None:
-        return f"{100 * row[field]:{sign}.{digits}f} %" if row.get(field) is not None else None
-
-    return found
-
-
-def pair(one: str, other: str, form: str = ".2f") -> Callable[[Row], str | None]:
-    """Two fields with a stroke between them, such as both ways of a coder."""
-
-    def found(row: Row) -> str | None:
-        return f"{row[one]:{form}} / {row[other]:{form}}" if row.get(one) is not None else None
-
-    return found
+def percent(field: str, digits: int = 2) -> Callable[[Row], str | None]:
+    """Show a share in per cent."""
+    return lambda row: f"{100 * row[field]:.{digits}f} %" if row.get(field) is not None else None
 
 
 def significant(field: str, digits: int, unit: str = "") -> Callable[[Row], str | None]:
-    """A number with so many digits that say something, never with an exponent."""
+    """Show a number with so many significant digits, never with an exponent."""
 
-    def found(row: Row) -> str | None:
+    def shown(row: Row) -> str | None:
         return None if row.get(field) is None else f"{Decimal(f'{row[field]:.{digits}g}'):,f}{unit}"
 
-    return found
-
-
-def mebibytes(field: str) -> Callable[[Row], str | None]:
-    return lambda row: f"{row[field] / 2**20:,.0f}" if row.get(field) else None
+    return shown

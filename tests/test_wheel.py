@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.shared.environments import PINNED, empty, pip, run
 from tests.docs.pages import ROOT, blocks
 from tests.makers import lessons
+from tests.makers.environments import PINNED, empty, pip, run
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,6 @@ def _series(records: Sequence[dict[str, Any]]) -> list[Series]:
 
 CURVE = Plot(
     caption="Bits a byte of the network against megabytes of text that it was trained on",
-    entry="",
     series=_series,
     x="megabytes of text seen",
     y="bits a byte",
@@ -36,7 +35,7 @@ CURVE = Plot(
 
 def drawn(log: Path = LOG) -> bytes:
     """The picture as SVG: the same bytes for the same log."""
-    found: bytes = picture(CURVE, [json.loads(line) for line in log.read_text("utf-8").splitlines()], "svg")
+    found: bytes = picture(CURVE, [json.loads(line) for line in log.read_text("utf-8").splitlines()])
     return found
 
 

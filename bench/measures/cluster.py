@@ -1,9 +1,7 @@
-"""Files by one worker of a local Ray cluster and by two, beside the same command without a cluster.
+"""Files compressed by one worker of a local Ray cluster and by two, compared with the same command without a cluster.
 
-One after another in turns, so that what else the machine does meets all of them. Two commands at once, each over all of
-the files, say what the machine's cores have to give, whoever shares out the work. Seconds of processors are counted,
-too: those of a worker are what it is at work, whatever else the machine does, and the workers end together if they take
-the same. A worker starts with the run, as each of a command does.
+The runs take turns, so that other work on the machine counts for all of them. Two commands at once, each over all
+files, show what the cores have to give without a cluster. The CPU time of each worker is counted, too.
 """
 
 import argparse
@@ -20,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from bench.entry import Row
+from bench.measure import Measure, Row, option
+from bench.tables import Column, Listing
 
 _LARGE = 1 << 22  # bytes of the one large file
 _EVERY = 0.1  # seconds between two looks at the workers
@@ -136,3 +135,33 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 "two workers, processor": [round(worker, 1) for worker in two.workers[-2:]],
                 "two of one, processor": round(one.workers[-1] / two.workers[-1], 3),
             }
+
+
+MEASURE = Measure(
+    rows,
+    key=("level",),
+    needs=("ray",),
+    time=20,
+    options=(
+        option("--bytes", type=int, default=20_000_000, help="of files of Python's library, default: 20000000"),
+        option("--levels", default="1,3", help="separated by commas, default: 1,3"),
+        option("--runs", type=int, default=2, help="of which the fastest counts, default: 2"),
+    ),
+    tables={
+        "cluster": Listing(
+            (
+                Column("level", lambda row: -row["level"]),
+                Column("files", "files", ","),
+                Column("bytes", "raw", ","),
+                Column("no cluster, s", "without", ".1f"),
+                Column("1 worker, s", "one worker", ".1f"),
+                Column("2 workers, s", "two workers", ".1f"),
+                Column("speed-up", "two of one", ".2f"),
+                Column("of two commands", "two commands of one", ".2f"),
+                Column("speed-up by CPU time", "two of one, processor", ".2f"),
+                Column("driver load", lambda row: f"{100 * row['driver, processor'] / row['one worker']:.1f} %"),
+            ),
+            order=lambda row: row["level"],
+        )
+    },
+)

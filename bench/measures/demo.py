@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from bench.entry import Row
+from bench.measure import Measure, Row
 from bench.plots import bars
 
 SIZE = 1 << 13  # of the text: -8 codes it three times, by one lane, and compiles its code first
@@ -76,3 +76,6 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     for tool, size in sizes.items():
         share = f"{100 * int(size) / len(data):.2f} %" if size.isdigit() else None
         yield {"tool": f"{tool:<12}", "bytes": f"{size:>14}", "share": share}
+
+
+MEASURE = Measure(rows, time=1)

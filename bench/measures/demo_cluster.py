@@ -14,12 +14,13 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from bench.entry import Row
-from bench.measures.cluster_faults import Nodes, two_nodes
-from bench.shared import s3_server
+from bench.measure import Measure, Row
 from squeeze.cluster.engine import SETTINGS
+from tests.makers import s3_server
 
 _FILES, _LARGE = 60, 1_000_000  # small ones, and bytes of one that is large
 _SUFFIXES = {".txt", ".html", ".md", ".rst", ".py", ".copyright", ""}
@@ -33,8 +34,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         shutil.copytree(source / "corpus", source / "again")  # nothing compressed will lie beside these
         with s3_server.serving(source) as environment:
             os.environ.update(environment, **SETTINGS)  # which workers inherit
-            with two_nodes() as nodes:
-                killed = compress_and_kill(nodes, "--manifest", manifest)
+            with two_nodes() as workers:
+                killed = compress_and_kill(workers, "--manifest", manifest)
                 squeeze("test", "--cluster", "auto", "--manifest", manifest, f"{_BUCKET}/corpus")
                 shards = f"{_BUCKET}/shards/part-{{}}.tar.sqz"
                 by = ("--cluster", "auto", "--manifest", Path(name, "shards.jsonl"))
@@ -76,15 +77,44 @@ def corpus(folder: Path) -> tuple[int, int]:
     return count + 1, total + len(large)
 
 
-def compress_and_kill(nodes: Nodes, *arguments: str | Path) -> Row:
+@contextmanager
+def two_nodes() -> Iterator[list[Any]]:
+    """Start a cluster on this machine: a head that only keeps it together, and two nodes of one core each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    os.environ["RAY_ADDRESS"] = cluster.address
+    try:
+        yield [cluster.add_node(num_cpus=1) for _ in range(2)]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        del os.environ["RAY_ADDRESS"]
+
+
+def at_work(nodes: list[Any]) -> list[int]:
+    """Return the process numbers of workers that run a task of ours, which a worker shows in its title."""
+    import psutil
+
+    found: list[int] = []
+    for node in nodes:
+        with suppress(psutil.NoSuchProcess):
+            for one in psutil.Process(node.all_processes["raylet"][0].process.pid).children():
+                if one.cmdline()[:1] and one.cmdline()[0].startswith(("ray::compress", "ray::join", "ray::shard")):
+                    found.append(one.pid)
+    return found
+
+
+def compress_and_kill(nodes: list[Any], *arguments: str | Path) -> Row:
     """Compress the corpus in S3, and kill the first worker that is seen at it."""
     where = ("--cluster", "auto", *arguments)
     running = subprocess.Popen(command("compress", "-3", "-r", "--block-size", "256K", *where, f"{_BUCKET}/corpus"))
     killed = 0
     while running.poll() is None:
-        if not killed and (workers := nodes.at_work()):
+        if not killed and (workers := at_work(nodes)):
             time.sleep(1)  # let it be in the middle of something
-            killed = workers[0][0]
+            killed = workers[0]
             os.kill(killed, signal.SIGKILL)
             print(f"$ kill -9 {killed}  # a worker", flush=True)
         time.sleep(0.05)
@@ -108,3 +138,6 @@ def stored(prefix: str, ending: str) -> int:
 
     found = fsspec.filesystem("s3").find(f"bucket/{prefix}", detail=True)
     return sum(info["size"] for name, info in found.items() if name.endswith(ending))
+
+
+MEASURE = Measure(rows, rivals=("ray", "s3fs", "moto"), time=2)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.entry import Row
+from bench.measure import Measure, Row
 
 TEXT = Path(__file__).parents[2] / "docs"
 
@@ -39,3 +39,6 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         report = json.loads((small / "compression_report.json").read_text())
         print(f"\n{page} shows it: open it in a browser\n")
         yield {"bytes": before, "became": after, "bits a weight of the blocks": report["bits_per_weight"]}
+
+
+MEASURE = Measure(rows, time=6)

@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.entry import Row
-from bench.machine import machine
+from bench.measure import Measure, Row, option
+from bench.records import machine
+from bench.tables import Column, Listing
 
 SIZE = 20_000
 GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
@@ -108,3 +109,25 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     if not all(row.get("decodes") and "tokenwise" in row.get("codecs", ()) for row in results):
         sys.exit("Error: NOT ALL WERE DECODED.")
     print("All files are the same, and all were decoded.", file=sys.stderr)
+
+
+MEASURE = Measure(
+    rows,
+    key=("way",),
+    time=20,
+    options=(
+        option("file", nargs="?", type=Path, help="a text, default: 20,000 bytes of Python's documentation"),
+        option("--lanes", type=int, default=8, help="default: 8"),
+        option("--model", help="a .gguf file, default: the bundled model"),
+    ),
+    tables={
+        "exactness": Listing(
+            (
+                Column("run", "way"),
+                Column("SHA-256 of the .sqz", lambda row: row["sha256"][:16]),
+                Column("bytes", "coded_size", ","),
+                Column("decoded the file of", "decoded"),
+            )
+        )
+    },
+)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import squeeze
-from bench.entry import Row
-from bench.shared.small_models import Bench, bytes_of
+from bench.measure import Measure, Row, minutes, option
+from bench.shared.small_models import OPTIONS, Bench, bytes_of
+from bench.tables import Column, Listing
 from squeeze.engine.report import NAME, Report
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.methods import METHODS
@@ -38,7 +39,7 @@ def recipes() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for keep in KEEPS:
         found[f"textbook-{keep}"] = {"method": WhitenedSVD.textbook(keep), "correction": 0.0}
-        found |= {f"{name}-{keep}": {"method": name, "keep": keep} for name in (*METHODS, "modegpt", "slicegpt")}
+        found |= {f"{name}-{keep}": {"method": name, "keep": keep} for name in (*METHODS, "modegpt")}
         found[f"plan-singles-{keep}"] = {"keep": keep, "pairs": False}
         found[f"plan-{keep}"] = {"keep": keep}
         found[f"plan-{keep}-healed"] = {"heal": f"plan-{keep}"}
@@ -88,3 +89,23 @@ def measure(bench: Bench, name: str) -> Row:
     if not any(row.get("heal") == name for row in recipes().values()):
         shutil.rmtree(out)
     return {**known, **found, "seconds": seconds}
+
+
+MEASURE = Measure(
+    rows,
+    key=("name", "samples", "windows"),
+    needs=("a corpus", "the bundled model"),
+    time=600,
+    options=(*OPTIONS, option("--heal", type=minutes, default=20, metavar="MINUTES", help="default: 20")),
+    tables={
+        "factorize": Listing(
+            (
+                Column("row", "name"),
+                Column("bytes of the blocks", "bytes", ","),
+                Column("tensors, packed", "packed", ","),
+                Column("gap", "gap", ".3f"),
+            ),
+            order=lambda row: (-(row["bytes"] // 10_000_000), -row["gap"]),
+        )
+    },
+)

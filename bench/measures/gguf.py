@@ -1,9 +1,8 @@
 """GGUF files of each type: ours beside llama.cpp's own quantiser with an importance matrix.
 
-The original is one of originals.py's: the bundled model's weights lie on a grid of 4 bits (q4_1), so that q4_1 and what
-is finer cost next to nothing. All files of a row have the same types of all tensors. llama.cpp measures them; the
-importance matrix is the mean square of the original's inputs on the tokens that we calibrate on. A file that stands in
-WORK is not made again, nor measured. Where we choose types of tensors for a size, there is no other file beside ours.
+The bundled model's weights lie on a grid of 4 bits (q4_1), so that q4_1 and finer types cost next to nothing. All files
+of a row have the same types in all tensors. llama.cpp measures them; the importance matrix is the mean square of the
+original's inputs on our calibration tokens. A file that is in WORK is not made again, nor measured.
 """
 
 import argparse
@@ -16,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 import squeeze
-from bench.entry import Row
+from bench.measure import Measure, Row, option
 from bench.shared import llamacpp
-from bench.shared.originals import folder_of, named, original
+from bench.shared.small_models import ADAPTED, WORK, folder_of, named, original
+from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.inputs import input_squares
@@ -147,3 +147,36 @@ def sure(better: np.ndarray) -> bool:
     random = np.random.default_rng(0)
     means = random.choice(better, (_DRAWS, len(better))).mean(1)
     return bool((means > 0).mean() >= 0.9)
+
+
+MEASURE = Measure(
+    rows,
+    key=("type", "samples", "windows"),
+    needs=("a corpus", "the bundled model", "llama-cpp-python"),
+    rivals=("llama-cpp-python",),
+    time=60,
+    options=(
+        WORK,
+        ADAPTED,
+        option("--types", default="q4_0,q4_k,q3_k,q2_k", help="separated by commas; auto:SIZE chooses them for a size"),
+        option("--bound", type=float, help="bound of a token's weight in the calibration, default: 4 for q3_k"),
+        option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
+        option("--windows", type=int, default=8, help="windows of 1,024 tokens to evaluate on, default: 8"),
+        option("--plain", action="store_true", help="also llama.cpp without an importance matrix"),
+        option("--threads", type=int, default=1, help="default: 1"),
+    ),
+    tables={
+        "gguf": Listing(
+            (
+                Column("type", "type"),
+                Column("matrices of it", percent("matrices", 0)),
+                Column("bytes", "bytes", ","),
+                Column("gap", "gap", ".4f"),
+                Column("llama.cpp with imatrix", "imatrix", ".4f"),
+                Column("llama.cpp without", "plain", ".4f"),
+                Column("gap, relative to imatrix's", percent("of imatrix", 0)),
+                Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
+            )
+        )
+    },
+)

@@ -1,8 +1,8 @@
 """Every KV cache policy: perplexity, KL, bits, bytes, peak and time.
 
 Before anything is measured, a cache without coding is compared with transformers' DynamicCache, logit for logit.
-`fp8` is no policy but what `quantize --kv-scheme fp8` gives a server: a scale for the keys and one for the values of a
-layer, no token left in full precision.
+`fp8` is not a policy: it is what `quantize --kv-scheme fp8` gives a server, a scale for the keys and one for the values
+of a layer, with no token left in full precision.
 """
 
 import argparse
@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from transformers import DynamicCache
 
-from bench.entry import Row
+from bench.measure import Measure, Row, option
+from bench.tables import Column, Listing, significant
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
 from squeeze.integrations.load_model import load_model
@@ -114,3 +115,38 @@ def check(folder: Path, text: Path) -> None:
     for part in (ids[:, :40], *ids[:, 40:].split(1, 1)):
         expected, found = (model(part, **{CACHE: cache}).logits for cache in caches)
         assert torch.equal(expected, found), "a cache without coding differs from DynamicCache"
+
+
+def policies(way: str) -> Listing:
+    return Listing(
+        (
+            Column("policy", "policy"),
+            Column("bits", significant("bits", 4)),
+            Column("perplexity above full precision", significant("percent", 4, " %")),
+            Column("KL, nats a token", significant("kl", 4)),
+        ),
+        where=lambda row: row["way"] == way and row["bits"] is not None,
+        order=lambda row: (-row["bits"], row["kl"]),
+    )
+
+
+MEASURE = Measure(
+    rows,
+    key=("policy", "way", "context", "text", "windows", "window"),
+    needs=("a corpus",),
+    rivals=("optimum-quanto", "transformers"),
+    time=80,
+    options=(
+        option("model", type=Path, help="a folder; `squeeze import smollm2 FOLDER` writes one"),
+        option("--text", type=Path, help="default: text/wiki.eval.raw of the corpus"),
+        option("--calibrate", type=Path, help="default: text/wiki.calibration.raw of the corpus"),
+        option("--context", type=int, nargs="+", default=[1024], help="tokens, default: 1024"),
+        option("--windows", type=int, default=8, help="how many contexts, default: 8"),
+        option("--window", type=int, default=64, help="latest tokens in full precision, default: 64"),
+        option("--policy", nargs="+", help="default: all"),
+        option("--against", nargs="*", default=[], help="other caches: quanto"),
+        option("--passkeys", type=int, default=0, help="passkeys to hide in the context and ask for"),
+        option("--threads", type=int, default=1, help="default: 1"),
+    ),
+    tables={"kv": policies("one pass"), "kv-evicted": policies("continued"), "kv-quanto": policies("stepped")},
+)

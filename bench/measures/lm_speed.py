@@ -1,6 +1,6 @@
-"""Tokens a second of the levels that use a language model, beside llama.cpp on the same weights and threads.
+"""Tokens a second of level 8, compared with llama.cpp on the same weights and threads.
 
-All of them take turns, and the medians count; what is decoded is compared.
+All take turns, and the medians count. What is decoded is compared.
 """
 
 import argparse
@@ -9,12 +9,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
-from bench.entry import Row
+from bench.measure import Measure, Row, option
 from bench.shared.llamacpp import opened
 from bench.shared.texts import read
+from bench.tables import Column, Listing
 from squeeze.codecs.stream import levels
 from squeeze.codecs.tokenwise import lanes
 from squeeze.lm import models
@@ -26,21 +28,14 @@ BASE = "llama.cpp, one token at a time"
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     if (load := os.getloadavg()[0]) > 0.5:
         print(f"Note: other work (load {load:.1f}) slows llama.cpp most: its threads spin", file=sys.stderr)
-    run = time.strftime("%Y-%m-%d", time.gmtime())
     medians = measured(runs(options), options.repeat)
     for name, value in medians.items():
-        ratio = round(value / medians[BASE], 3)
-        yield {
-            "run": run,
-            "what": name,
-            "tokens_per_second": round(value, 1),
-            "ratio": ratio,
-            "threads": options.threads,
-        }
+        row = {"what": name, "tokens_per_second": round(value, 1), "ratio": round(value / medians[BASE], 3)}
+        yield row | {"threads": options.threads}
 
 
 def measured(tasks: dict[str, Callable[[], int]], repeat: int) -> dict[str, float]:
-    """Tokens a second of each, after one run of the last, which compiles."""
+    """Return tokens a second of each, after one run of the last, which compiles."""
     tasks[next(reversed(tasks))]()
     speeds: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(repeat):
@@ -52,7 +47,7 @@ def measured(tasks: dict[str, Callable[[], int]], repeat: int) -> dict[str, floa
 
 
 def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
-    """What is timed; each returns how many tokens went through."""
+    """Return what is timed. Each returns how many tokens went through."""
     model, threads = models.find(options.model).network, options.threads
     data = read(options.file, "enwik8.1m", options.bytes)
     entries = model.encode(data)
@@ -84,7 +79,7 @@ def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
 
 
 def llama_cpp_runs(options: argparse.Namespace, tokens: list[int]) -> dict[str, Callable[[], int]]:
-    """What llama.cpp does with the same weights."""
+    """Return what llama.cpp does with the same weights."""
     path, threads = options.model or models.bundled_path(), options.threads
     network = opened(path, 1024, threads, n_batch=512)
 
@@ -100,3 +95,29 @@ def llama_cpp_runs(options: argparse.Namespace, tokens: list[int]) -> dict[str, 
         return 512
 
     return {BASE: singly, "llama.cpp, prefill of 512": prefill}
+
+
+MEASURE = Measure(
+    rows,
+    key=("what",),
+    needs=("a corpus", "llama_cpp_python"),
+    rivals=("llama_cpp_python",),
+    time=12,
+    options=(
+        option("file", nargs="?", type=Path, help="default: enwik8.1m of the corpus"),
+        option("--model", type=Path, help="a .gguf file, default: the bundled model"),
+        option("--threads", type=int, default=2, help="default: 2"),
+        option("--bytes", type=int, default=100_000, help="that are encoded, default: 100000"),
+        option("--decoded", type=int, default=40_000, help="bytes to decode, a 16th with one lane, default: 40000"),
+        option("--repeat", type=int, default=3, help="turns of each, default: 3"),
+    ),
+    tables={
+        "lm-speed": Listing(
+            (
+                Column("task", "what"),
+                Column("tokens a second", "tokens_per_second", ",.0f"),
+                Column("x llama.cpp, one token at a time", "ratio", ".2f"),
+            )
+        )
+    },
+)

@@ -1,6 +1,6 @@
-"""Whether a higher level is ever larger than the one below: files of every kind, their first bytes, each proved.
+"""Whether a level is ever larger than the one below, on the first bytes of files of every kind.
 
-The longest of them are measured as text that no model knows, too: in hexadecimal digits, base64 and EBCDIC.
+The longest files are also measured as text that no model knows: in hexadecimal digits, base64 and EBCDIC.
 """
 
 import argparse
@@ -9,14 +9,15 @@ import itertools
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import squeeze
-from bench.entry import Row
+from bench.measure import Measure, Row, option
 from bench.shared.texts import found
+from bench.tables import Column, Listing
 
-SHARE, SLACK = 1.001, 32  # of the size one level below, and bytes more: so much may a file grow
+SHARE, SLACK = 1.001, 32  # a file may have this share of the size one level below, and these bytes more
 _LEAST = 64  # bytes of a file
 _ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "hexadecimal": lambda data: data.hex().encode(),
@@ -26,7 +27,7 @@ _ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    """One row for each pair of neighbouring levels, and one for each file that grows: of files, and of encoded ones."""
+    """Yield a row for each pair of neighbouring levels, and one for each file that grows."""
     levels = sorted(int(level) for level in options.levels.split(","))
     paths = [*map(found, options.files)] or chosen(options.folder, options.skip + options.count)[options.skip :]
     longest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[: options.encoded]
@@ -44,12 +45,12 @@ def first(path: Path, count: int) -> bytes:
 
 
 def in_encoding(path: Path, name: str, count: int) -> bytes:
-    """The first bytes of a file in an encoding."""
+    """Return the first bytes of a file in an encoding."""
     return _ENCODINGS[name](first(path, count))[:count]
 
 
 def _compared(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str) -> Iterator[Row]:
-    """Rows of inputs, which are named, each and together."""
+    """Compare named inputs. `named` says what all of them are."""
     pairs = list(itertools.pairwise(levels))
     worst, grown = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0)
     for name, data in inputs:
@@ -61,12 +62,8 @@ def _compared(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str
                 of_file = {"file": name, "raw": len(data), "lower": lower, "higher": higher}
                 yield of_file | {"bytes below": sizes[lower], "bytes": sizes[higher]}
     for lower, higher in pairs:
-        total = {"file": named, "lower": lower, "higher": higher}
-        yield (
-            total
-            | {"monotone": not grown[lower, higher], "larger": grown[lower, higher]}
-            | {"worst": round(worst[lower, higher], 4)}
-        )
+        total = {"file": named, "lower": lower, "higher": higher, "monotone": not grown[lower, higher]}
+        yield total | {"larger": grown[lower, higher], "worst": round(worst[lower, higher], 4)}
 
 
 def size(data: bytes, level: int) -> int:
@@ -77,7 +74,7 @@ def size(data: bytes, level: int) -> int:
 
 
 def chosen(folder: Path, count: int, most: int | None = None) -> list[Path]:
-    """Choose files below a folder, as many of each ending, and none of more than `most` bytes; always the same ones."""
+    """Choose files below a folder, the same ones each time: as many of each ending, none of more than `most` bytes."""
     kinds: dict[str, list[Path]] = {}
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
@@ -93,3 +90,46 @@ def chosen(folder: Path, count: int, most: int | None = None) -> list[Path]:
         found.append(kinds[kind].pop())
         order = [kind for kind in order if kinds[kind]]
     return found
+
+
+def by_pair(rows: Sequence[Row]) -> list[Row]:
+    """Add up the rows of each pair of levels."""
+    pairs: dict[tuple[int, int], Row] = {}
+    for row in rows:
+        pair = pairs.setdefault((row["lower"], row["higher"]), row | {"files": 0, "larger": 0, "worst": 0.0})
+        words = row["file"].partition(", ")[2] or row["file"]  # "50 after the first 100", "all 200, 12 encoded"
+        pair["files"] += int(next(word for word in words.split() if word.isdigit()))
+        pair["larger"] += row["larger"]
+        pair["worst"] = max(pair["worst"], row["worst"])
+    return list(pairs.values())
+
+
+MEASURE = Measure(
+    rows,
+    key=("file", "lower", "higher"),
+    time=40,
+    options=(
+        option("files", nargs="*", type=Path, help="default: files below --folder"),
+        option("--folder", type=Path, default=Path("/usr"), help="default: /usr"),
+        option("--count", type=int, default=200, help="how many files, default: 200"),
+        option("--skip", type=int, default=0, help="leave out the first N files, which another run checks"),
+        option("--first", type=int, default=100_000, help="bytes of a file that are measured, default: 100000"),
+        option("--levels", default="1,2,3,4,5,6", help="default: 1,2,3,4,5,6"),
+        option("--encoded", type=int, default=4, help="how many of the longest files are encoded, default: 4"),
+    ),
+    quick="--count 4 --first 2000 --levels 1,2,3,4 --encoded 1",
+    tables={
+        "monotone": Listing(
+            (
+                Column("level", lambda row: f"-{row['higher']}"),
+                Column("compared with", lambda row: f"-{row['lower']}"),
+                Column("files", "files"),
+                Column("larger", "larger"),
+                Column("largest share of the lower level's bytes", "worst", ".3f"),
+            ),
+            where=lambda row: "monotone" in row,
+            prepare=by_pair,
+            order=lambda row: row["higher"],
+        )
+    },
+)

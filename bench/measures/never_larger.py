@@ -1,21 +1,24 @@
-"""Whether a file is ever larger than `xz -9e` makes it, by more than some bytes: files of every kind, each proved."""
+"""Whether a file is ever larger than `xz -9e` makes it, by more than 32 bytes. Every round trip is compared."""
 
 import argparse
 import lzma
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from sysconfig import get_path
 
-from bench.entry import Row
+from bench.measure import Measure, Row, option
 from bench.measures.monotone import chosen, first, size
 from bench.shared.made_numbers import made
 from bench.shared.texts import found
+from bench.tables import Column, Listing
 
-SLACK = 32  # bytes that a file may be larger than xz makes it
+SLACK = 32  # bytes
+_FOLDERS = f"/usr/share:/usr/lib:/etc:{get_path('purelib')}"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    """One row for each level and kind of file, and one for each file that is larger."""
+    """Yield a row for each level and kind of file, and one for each file that is larger."""
     levels = [int(level) for level in options.levels.split(",")]
     paths = {"given": [*map(found, options.files)], "of the machine": of_machine(options)}
     for name, of_kind in paths.items():
@@ -24,7 +27,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def of_machine(options: argparse.Namespace) -> list[Path]:
-    """As many files below each of the folders, of every kind, none too long; always the same ones."""
+    """Choose as many files below each of the folders, of every kind, none too long, the same ones each time."""
     folders = [folder for folder in options.folders.split(":") if Path(folder).is_dir()]
     counts = [options.count * (i + 1) // len(folders) - options.count * i // len(folders) for i in range(len(folders))]
     below = (chosen(Path(folder), count, options.most) for folder, count in zip(folders, counts, strict=True))
@@ -50,3 +53,34 @@ def _compared(name: str, inputs: Iterator[tuple[str, bytes]], levels: list[int])
             {"kind": name, "level": level, "files": files, "raw": raw, "bytes": ours[level], "xz -9e": xz}
             | {"larger": larger[level], "worst": worst[level]}
         )
+
+
+MEASURE = Measure(
+    rows,
+    key=("kind", "level"),
+    keeps=lambda row: "kind" in row,
+    time=40,
+    options=(
+        option("files", nargs="*", type=Path, help="also these files"),
+        option("--folders", default=_FOLDERS, help="where files are chosen, separated by colons"),
+        option("--count", type=int, default=500, help="how many are chosen, default: 500"),
+        option("--most", type=int, default=200_000, help="bytes of a chosen file, default: 200000"),
+        option("--made", type=int, default=100, help="files of numbers that are made from seeds, default: 100"),
+        option("--levels", default="3", help="separated by commas, default: 3"),
+    ),
+    quick="--count 4 --most 3000 --made 2 --levels 1",
+    tables={
+        "never-larger": Listing(
+            (
+                Column("files", "kind"),
+                Column("number", "files"),
+                Column("level", lambda row: f"-{row['level']}"),
+                Column("bytes", "bytes", ","),
+                Column("xz -9e", "xz -9e", ","),
+                Column("larger by more than 32 bytes", "larger"),
+                Column("largest difference", "worst"),
+            ),
+            order=lambda row: (row["level"], row["kind"]),
+        )
+    },
+)

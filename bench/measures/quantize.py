@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import squeeze
-from bench.entry import Row
-from bench.shared.originals import named
-from bench.shared.small_models import Bench, bytes_of
+from bench.measure import Measure, Row, option
+from bench.shared.small_models import ADAPTED, OPTIONS, Bench, bytes_of, compared_with_base, named
+from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.quant.awq import AWQ
 from squeeze.quant.gptq import GPTQ
@@ -134,3 +134,29 @@ def measure(bench: Bench, name: str) -> Row:
     found = bench.quality(out)
     shutil.rmtree(out)
     return {"base": base, "bits": bits, "bytes": stored, **found, "seconds": seconds, "fallbacks": fallbacks}
+
+
+MEASURE = Measure(
+    rows,
+    key=("name", "samples", "windows"),
+    needs=("a corpus", "the bundled model"),
+    rivals=("llmcompressor",),
+    time=300,
+    options=(
+        *OPTIONS,
+        ADAPTED,
+        option("--rival", type=Path, metavar="PYTHON", help="interpreter of an environment with llmcompressor"),
+    ),
+    tables={
+        "quantize": Listing(
+            (
+                Column("row", "name"),
+                Column("sequences", "samples"),
+                Column("bits a weight", "bits", ".3f"),
+                Column("gap", "gap", ".3f"),
+                Column("share of rounding's gap", percent("of base", 0)),
+            ),
+            prepare=compared_with_base,
+        )
+    },
+)

@@ -1,21 +1,22 @@
-"""Bytes of files at each level and with other compressors; see bench/entries/sizes.py."""
+"""Bytes of files at each level and with other compressors. Every round trip is compared."""
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.entry import Row
-from bench.shared.texts import found
+from bench.measure import Measure, Row, option
+from bench.shared.texts import corpus, found
+from bench.tables import Column, Pivot
 from squeeze.recipes import benchmark
 from squeeze.recipes.benchmark import Rival, Tool
 
-FOLDERS = ("text", "binary")
-# And one that no package brings: https://github.com/hxim/paq8px.
+# paq8px is in no package: https://github.com/hxim/paq8px.
 RIVALS = benchmark.RIVALS | {
     "paq8px": Rival(("paq8px",), "paq8px -8", "-8 raw coded", "-d coded out/raw", to_stdout=False)
 }
+_AGAINST = "xz,zstd,brotli,bzip2,zpaq,7z"
+_SHOWN = ("xz -9e", "zstd -19 long", "brotli -q 11", "bzip2 -9", "zpaq -m5", "7z PPMd best", "lpaq1 9", "paq8px -8")
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -27,7 +28,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def chosen(levels: str, against: str, threads: int = 1) -> list[Tool]:
-    """The tools named, with a note on each that is not installed. Each proves its round trip whenever it runs."""
+    """Return the named tools, with a note on each that is not installed. Each proves its round trip when it runs."""
     numbers = [int(level) for level in levels.split(",") if level]
     rivals = [name for name in against.split(",") if name]
     tools, notes = benchmark.choose(numbers or (3,), rivals, False, threads, RIVALS)
@@ -36,9 +37,29 @@ def chosen(levels: str, against: str, threads: int = 1) -> list[Tool]:
     return tools if numbers else tools[1:]
 
 
-def corpus(below: int | None = None) -> list[Path]:
-    """All files of the corpus with fewer bytes than `below`, the smallest first."""
-    folders = [Path(os.environ["SQUEEZE_CORPUS"], name) for name in FOLDERS]
-    paths = [path for folder in folders for path in folder.iterdir() if path.is_file()]
-    sized = sorted((path.stat().st_size, path.name, path) for path in paths)
-    return [path for size, _, path in sized if below is None or size < below]
+MEASURE = Measure(
+    rows,
+    key=("file", "tool"),
+    needs=("a corpus",),
+    rivals=tuple(RIVALS),
+    time=30,
+    options=(
+        option("files", nargs="*", type=Path, help="default: all files of the corpus"),
+        option("--below", type=int, metavar="BYTES", help="leave out larger files of the corpus"),
+        option("--levels", default="1,2,3,4,5,6", help="separated by commas, default: 1,2,3,4,5,6"),
+        option("--against", default=_AGAINST, help=f"other compressors, default: {_AGAINST}"),
+        option("--threads", type=int, default=1, help="of squeeze, default: 1"),
+    ),
+    quick="--below 130000 --levels 1,3,5",
+    tables={
+        "sizes": Pivot(
+            (Column("file", "file"), Column("raw", "raw", ",")),
+            "tool",
+            {f"squeeze -{level}": f"-{level}" for level in range(1, 7)} | {name: name for name in _SHOWN},
+            "bytes",
+            ",",
+            order=lambda row: row["raw"],
+            total="total",
+        )
+    },
+)

@@ -1,29 +1,32 @@
-"""Speed of levels and other compressors on files, as multiples of one rival's in the same run.
+"""Bytes and speed of levels and other compressors on files, as multiples of one rival's speed in the same run.
 
 Every tool takes its turn on a file before any has its second, and the shortest times count. squeeze runs inside this
-process, warmed up, the others as whole processes, all on one thread; each run proves its round trip. Times are
+process, warmed up, the others as whole processes, all on one thread. Each run compares what comes back. Times are
 processor time, so that other work on the machine counts for little.
 """
 
 import argparse
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from bench.entry import Row
-from bench.measures.sizes import chosen, corpus
+from bench.measure import Measure, Row, option
+from bench.measures.sizes import RIVALS, chosen
+from bench.plots import BLUE, ORANGE, Plot, Point, Series
 from bench.shared.texts import found
+from bench.tables import Column, Listing, significant
 from squeeze.recipes import benchmark
 from squeeze.recipes.benchmark import Tool
+
+_FILE = "enwik8.1m"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     tools = chosen(options.levels, ",".join([options.base, *options.against.split(",")]))
     rival = chosen("", options.base)[0].name
-    files = [*map(found, options.files)]
-    for path in files or [path for path in corpus(options.below) if path.stat().st_size >= 100_000]:
+    for path in map(found, options.files or [Path(_FILE)]):
         times = turns(tools, path, options.runs)
         raw, (_, *base) = path.stat().st_size, times[rival]
         for tool in tools:
@@ -34,7 +37,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def turns(tools: list[Tool], path: Path, runs: int) -> dict[str, tuple[int, float, float]]:
-    """Bytes, and the shortest seconds of compressing and decompressing, of each tool."""
+    """Return bytes, and the shortest seconds of compressing and decompressing, of each tool."""
     with patch.object(benchmark, "time", SimpleNamespace(perf_counter=processor_seconds)):
         taken = [{tool.name: tool.run(path) for tool in tools} for _ in range(runs)]
     return {
@@ -44,6 +47,58 @@ def turns(tools: list[Tool], path: Path, runs: int) -> dict[str, tuple[int, floa
 
 
 def processor_seconds() -> float:
-    """Of this process, and of those that it has waited for."""
+    """Return the CPU time of this process and of the processes that it has waited for."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def series(rows: Sequence[Row]) -> list[Series]:
+    def points(ours: bool) -> list[Point]:
+        return [
+            Point(row["compress"], 8 * row["bytes"] / row["raw"], row["tool"].removeprefix("squeeze "))
+            for row in rows
+            if row["file"] == _FILE and row["tool"].startswith("squeeze") == ours
+        ]
+
+    return [Series("squeeze", BLUE, "o", points(True), True), Series("others", ORANGE, "^", points(False))]
+
+
+MEASURE = Measure(
+    rows,
+    key=("file", "tool"),
+    needs=("a corpus",),
+    rivals=tuple(RIVALS),
+    time=10,
+    options=(
+        option("files", nargs="*", type=Path, help=f"default: {_FILE} of the corpus"),
+        option("--levels", default="1,2,3,4,5,6", help="separated by commas, default: 1,2,3,4,5,6"),
+        option("--base", default="zpaq", help="the rival whose speed is 1, default: zpaq"),
+        option("--against", default="xz,zstd,brotli,bzip2,7z", help="other rivals, default: xz,zstd,brotli,bzip2,7z"),
+        option("--runs", type=int, default=1, help="turns of each tool, default: 1"),
+    ),
+    quick="alice29.txt --levels 1,3",
+    tables={
+        "speed": Listing(
+            (
+                Column("tool", "tool"),
+                Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
+                Column("compression speed, x zpaq -m5", significant("compress", 3)),
+                Column("decompression speed, x zpaq -m5", significant("decompress", 3)),
+                Column("compression, MB/s", significant("compress MB/s", 2)),
+                Column("decompression, MB/s", significant("decompress MB/s", 2)),
+            ),
+            where=lambda row: row["file"] == _FILE,
+            order=lambda row: -row["bytes"],
+        )
+    },
+    plots={
+        "files": Plot(
+            "Bits per byte against the speed of compression, for the levels of squeeze and other compressors",
+            series,
+            "speed of compression, as a multiple of zpaq -m5",
+            "bits per byte, enwik8's first megabyte",
+            log="x",
+            offsets=(("-1", (7, 4)), ("zpaq -m5", (7, 3)), ("-2", (-8, 4)), ("-3", (7, -9))),
+        )
+    },
+)

@@ -11,9 +11,15 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.entry import Row
+from bench import records
+from bench.measure import Measure, Row, option
+from bench.tables import Column, Listing
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported
+CELLS = (
+    *("pack", "quantize", "quantize, own format", "prune 2:4", "factorize"),
+    *("kv-eval", "generate", "generate --kv", "GGUF"),
+)
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -27,7 +33,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     warnings.simplefilter("ignore")
     quiet()
     faults = 0
+    done = {row["architecture"] for row in records.current("zoo", options.results)} if options.rest else ()
     for name in options.architectures or zoo.architectures():
+        if name in done:
+            continue
         if name in zoo.UNMADE:
             yield {"architecture": name, "unmade": zoo.UNMADE[name]}
             continue
@@ -37,3 +46,42 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield row
     if faults:
         sys.exit(f"Error: {faults} cells are faults.")
+
+
+def _mark(cell: str) -> Column:
+    def shown(row: Row) -> str:
+        if "unmade" in row:
+            return ""
+        kind = row[cell].partition(":")[0]
+        return {"works": "yes", "refused": "no"}.get(kind, kind)
+
+    return Column(cell, shown)
+
+
+def _why(row: Row) -> str:
+    """Return the refusals, each once, with its cells."""
+    if "unmade" in row:
+        return f"not tried: {row['unmade']}"
+    reasons: dict[str, list[str]] = {}
+    for cell in CELLS:
+        if row[cell] != "works" and cell != "GGUF":
+            reasons.setdefault(row[cell].partition(": ")[2], []).append(cell)
+    return "; ".join(f"{', '.join(cells)}: {reason}".replace("|", "\\|") for reason, cells in reasons.items())
+
+
+MEASURE = Measure(
+    rows,
+    key=("architecture",),
+    time=45,
+    options=(
+        option("architectures", nargs="*", metavar="ARCHITECTURE", help="default: all"),
+        option("--work", type=Path, help="a folder for models, default: a temporary one"),
+        option("--rest", action="store_true", help="only what has no row of this commit yet"),
+    ),
+    tables={
+        "architectures": Listing(
+            (Column("architecture", "architecture"), *map(_mark, CELLS), Column("why not", _why)),
+            order=lambda row: row["architecture"],
+        )
+    },
+)

@@ -1,41 +1,65 @@
-"""What `python -m bench gpu` measures: every kernel beside torch's own product, and rivals where they are installed."""
+"""What `python -m bench gpu` measures: kernels, compared with torch and with rivals that are installed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from bench.measures.gpu_decode import draw as draw_weights
-from bench.measures.w4a16 import draw as draw_codes, moved
-from bench.shared import attention_cases, fused_cases, gpu_rivals as rivals
-from bench.shared.contest import Call, Case, Contender
+from squeeze.checkpoint.bits import words_for
 from squeeze.codecs.tensors import floats
 from squeeze.kernels import df_decode, w4a16
-from squeeze.kernels.blr import kernel as blr, reference as blocks
 from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expansion
 from squeeze.kernels.df_decode.together import Together
-from squeeze.kernels.lowrank import kernel as lowrank, reference as pairs
-from squeeze.kernels.recurrence import kernel as recurrence, reference as recurrences
-from squeeze.kernels.roofline import constants_of, known, predict
+from squeeze.kernels.kv_attention import decoded, kernel as attention, tiles
 from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
 from squeeze.kernels.split_k import GEMV_ROWS
-from squeeze.kernels.trellis import column_bytes, kernel as trellis, reference as levels
-from squeeze.kernels.tt import kernel as tt, reference as trains
-from squeeze.kernels.w4a16.order import Ordered
+from squeeze.kv.kivi import KIVI
+from squeeze.kv.layer import PackedLayer
+from squeeze.kv.mask import additive_mask
 from squeeze.prune.magnitude import Magnitude
 
-_LOOSE = 0.2  # of 4-bit weights that are not ours
+__all__ = ["CASES", "Call", "Case", "Way", "draw"]
+
+Call = Callable[[], Any]
+_LOOSE = 0.2  # tolerance of 4-bit weights that are not ours
+_SQUARE = 4096, 4096
+
+
+@dataclass(frozen=True)
+class Way:
+    """calls: from the data of a case, one for each copy of the weight. package: that it needs. tolerance: how far its
+    result may be from the expected one, as a share; 0 for equal bits."""
+
+    name: str
+    calls: Callable[[Any], Sequence[Call]]
+    package: str = ""
+    tolerance: float = 1e-2
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done in several ways, of which the first is the one that others are compared with.
+
+    data: made once on a device. expected: the right result. nbytes: from which a speed in GB/s is computed.
+    """
+
+    name: str
+    data: Callable[[Any], Any]
+    expected: Callable[[Any], torch.Tensor]
+    ways: tuple[Way, ...]
+    nbytes: Callable[[Any], int] | None = None
 
 
 @dataclass(frozen=True)
 class Product:
-    """x [R, I] by a weight: as we store it, and dense [O, I]. copies: of either, so that none stays in a cache."""
+    """x [R, I] by a weight: as squeeze stores it, and dense [O, I]. Copies of both are used in turn, so that none stays
+    in a cache."""
 
     x: torch.Tensor
     stored: Any
@@ -48,90 +72,94 @@ class Product:
     def copies(self, nbytes: int | None = None) -> int:
         return max(1, self.device.apart // (nbytes or self.dense.nbytes))
 
-    def ours(self, run: Callable[[torch.Tensor, Any], torch.Tensor], nbytes: int, copy: Callable[[Any], Any]) -> Any:
-        """Calls on copies of what is stored, which has so many bytes."""
-        stored = [copy(self.stored) for _ in range(self.copies(nbytes))]
-        return [partial(run, self.x, one) for one in stored]
+    def ours(self, run: Callable[[torch.Tensor, Any], torch.Tensor], nbytes: int) -> Sequence[Call]:
+        """Return calls on copies of what is stored, which takes `nbytes`."""
+        return [partial(run, self.x, clone(self.stored)) for _ in range(self.copies(nbytes))]
+
+
+def clone(weight: Any) -> Any:
+    """Copy a dataclass and its tensors."""
+    found = {field.name: getattr(weight, field.name) for field in fields(weight)}
+    return replace(weight, **{name: one.clone() for name, one in found.items() if isinstance(one, torch.Tensor)})
 
 
 def _dense(data: Product) -> Sequence[Call]:
     return [partial(functional.linear, data.x, data.dense.clone()) for _ in range(data.copies())]
 
 
-DENSE = Contender("torch bf16", _dense)
-
-
-_SQUARE = 4096, 4096
-
-
 def _shape(device: Any, shape: tuple[int, int] = _SQUARE) -> tuple[int, int]:
     return shape if device.large else (shape[0] // 64, shape[1] // 2048 * 128)
 
 
-def _x(device: Any, rows: int, inputs: int) -> torch.Tensor:
-    return torch.randn(rows, inputs, device=device.where, dtype=device.dtype)
-
-
-def clone(weight: Any) -> Any:
-    """A dataclass with copies of its tensors."""
-    found = {field.name: getattr(weight, field.name) for field in fields(weight)}
-    return replace(weight, **{name: one.clone() for name, one in found.items() if isinstance(one, torch.Tensor)})
+def _name(kind: str, rows: int, shape: tuple[int, int]) -> str:
+    return f"{kind}{f' {shape[0]}x{shape[1]}' * (shape != _SQUARE)}, {rows} row{'s' * (rows > 1)}"
 
 
 def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
-    """As layers multiply, with codes in the order and by the kernel that is fastest where this runs; and reshuffled."""
+    """Multiply as layers do, with the kernel and order of codes that are fastest here."""
 
     def data(device: Any) -> Product:
         outputs, inputs = _shape(device, shape)
-        packed = draw_codes(outputs, inputs, 4, 128, False)
-        stored = Packed(packed.words, packed.scales.to(device.dtype), None, 4, 128, inputs)
-        stored = moved(stored, device.where)
-        return Product(_x(device, rows, inputs), stored, expansion.dequantize(stored, device.dtype), device)
+        words = torch.randint(-(1 << 31), 1 << 31, (outputs, words_for(inputs, 4)), device=device.where).to(torch.int32)
+        scales = (torch.rand(1, outputs, inputs // 128, device=device.where) + 0.5) / 16 / inputs**0.5
+        stored = Packed(words, scales.to(device.dtype), None, 4, 128, inputs)
+        x = torch.randn(rows, inputs, device=device.where, dtype=device.dtype)
+        return Product(x, stored, expansion.dequantize(stored, device.dtype), device)
 
-    def calls(weight: Packed | Ordered, data: Product) -> Sequence[Call]:
-        found = replace(data, stored=weight).ours(w4a16.matmul, weight.words.nbytes, clone)
-        for call in found:  # which measures, and lets what follows begin early
+    def ours(data: Product) -> Sequence[Call]:
+        weight = w4a16.arranged(data.stored, data.x.dtype)
+        calls = replace(data, stored=weight).ours(w4a16.matmul, weight.words.nbytes)
+        for call in calls:  # measures which kernel is fastest, before anything is timed
             call()
-        return cast(Sequence[Call], found)
+        return calls
 
-    def contender(name: str, weight_of: Callable[[Product], Packed | Ordered]) -> Contender:
-        return Contender(
-            name,
-            lambda data: calls(weight_of(data), data),
-            kernel=lambda data: w4a16.way_of(data.x, weight_of(data)),
-        )
+    rivals = Way("Marlin", _marlin, "vllm", _LOOSE), Way("bitsandbytes NF4", _bitsandbytes, "bitsandbytes", _LOOSE)
+    ways = Way("torch bf16", _dense), Way("squeeze", ours), *rivals
+    return Case(_name("w4a16", rows, shape), data, Product.expected, ways)
 
-    def rival(make: Callable[..., Sequence[Call]]) -> Callable[[Product], Sequence[Call]]:
-        return lambda data: make(data.x, data.dense, data.copies(data.dense.nbytes // 4))
 
-    return Case(
-        f"w4a16{f' {shape[0]}x{shape[1]}' * (shape != _SQUARE)}, {rows} row{'s' * (rows > 1)}",
-        data,
-        Product.expected,
-        (
-            DENSE,
-            contender("squeeze", lambda data: w4a16.arranged(data.stored, data.x.dtype)),
-            contender("squeeze, reshuffled", lambda data: Ordered.of(data.stored)),
-            Contender("Marlin", rival(rivals.marlin), "vllm", _LOOSE),
-            Contender("bitsandbytes NF4", rival(rivals.bitsandbytes), "bitsandbytes", _LOOSE),
-        ),
-    )
+def _marlin(data: Product) -> Sequence[Call]:
+    """Return vLLM's Marlin, with 4-bit weights in groups of 128."""
+    from vllm.model_executor.layers.quantization.utils import marlin_utils, marlin_utils_test
+    from vllm.scalar_type import scalar_types
+
+    kind = scalar_types.uint4b8
+    _, weight, scales, *_ = marlin_utils_test.marlin_quantize(data.dense.T.contiguous(), kind, 128, False)
+    empty = marlin_utils.marlin_make_empty_g_idx(data.x.device)
+    more = {"weight_zp": empty, "g_idx": empty, "g_idx_sort_indices": empty, "wtype": kind, "is_k_full": True}
+    more |= {"workspace": marlin_utils.marlin_make_workspace_new(data.x.device)}
+    sizes = {"output_size_per_partition": data.dense.shape[0], "input_size_per_partition": data.dense.shape[1]}
+    call = partial(marlin_utils.apply_gptq_marlin_linear, input=data.x, **more, **sizes)
+    copies = data.copies(data.dense.nbytes // 4)
+    return [partial(call, weight=weight.clone(), weight_scale=scales.clone()) for _ in range(copies)]
+
+
+def _bitsandbytes(data: Product) -> Sequence[Call]:
+    """Return NF4 in groups of 64, its default."""
+    import bitsandbytes as bnb
+
+    copies = data.copies(data.dense.nbytes // 4)
+    pairs = [bnb.functional.quantize_4bit(data.dense.contiguous(), quant_type="nf4") for _ in range(copies)]
+    return [partial(bnb.matmul_4bit, data.x, weight.t(), quant_state=state) for weight, state in pairs]
 
 
 def _sparse(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
     def data(device: Any) -> Product:
-        outputs, inputs = _shape(device, shape)
-        weight = Magnitude().apply(torch.randn(outputs, inputs))
+        weight = Magnitude().apply(torch.randn(*_shape(device, shape)))
         stored = Packed24.of(weight, device.dtype).to(torch.device(device.where))
-        return Product(_x(device, rows, inputs), stored, weight.dequantize(device.dtype).to(device.where), device)
+        x = torch.randn(rows, stored.inputs, device=device.where, dtype=device.dtype)
+        return Product(x, stored, weight.dequantize(device.dtype).to(device.where), device)
 
     def ours(data: Product) -> Sequence[Call]:
-        run = sparse24.gemv if rows <= GEMV_ROWS else sparse24.gemm
+        def run(x: torch.Tensor, one: Packed24) -> torch.Tensor:
+            return (sparse24.gemv if rows <= GEMV_ROWS else sparse24.gemm)(x, one)
 
-        def copy(one: Packed24) -> Packed24:
-            return Packed24(one.values.clone(), one.places.clone(), one.inputs)
-
-        return data.ours(run, data.stored.values.nbytes, copy)
+        stored = data.stored
+        copies = [
+            Packed24(stored.values.clone(), stored.places.clone(), stored.inputs)
+            for _ in range(data.copies(stored.values.nbytes))
+        ]
+        return [partial(run, data.x, one) for one in copies]
 
     def structured(data: Product) -> Sequence[Call]:
         from torch.sparse import to_sparse_semi_structured
@@ -139,242 +167,145 @@ def _sparse(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
         count = data.copies(data.dense.nbytes * 9 // 16)
         return [partial(functional.linear, data.x, to_sparse_semi_structured(data.dense.clone())) for _ in range(count)]
 
-    def advised(data: Product) -> dict[str, float]:
-        """As `squeeze advise` says for the GPU by its name, where that is known, or for the one at hand."""
-        constants = constants_of(data.device.name() if known(data.device.name()) else data.device.where)
-        seconds = predict(constants, *data.dense.shape, rows, 16)
-        ways = {"squeeze": "kernel", "torch semi-structured": "structured"}
-        return {way: seconds["dense"] / seconds[name] for way, name in ways.items() if name in seconds}
-
-    contenders = DENSE, Contender("squeeze", ours), Contender("torch semi-structured", structured)
-    name = f"2:4{f' {shape[0]}x{shape[1]}' * (shape != _SQUARE)}, {rows} row{'s' * (rows > 1)}"
-    return Case(name, data, Product.expected, contenders, advised=advised)
-
-
-def _factors(
-    name: str, shapes: Callable[[int, int], Sequence[tuple[int, ...]]], ours: Any, plain: Any, rows: int
-) -> Case:
-    """ours, plain: what squeeze does, a kernel or not, and its reference, of x and the factors."""
-
-    def data(device: Any) -> Product:
-        outputs, inputs = _shape(device)
-        sizes = shapes(outputs, inputs)
-        factors = tuple(torch.randn(size, device=device.where, dtype=device.dtype) / size[-1] ** 0.5 for size in sizes)
-        eye = torch.eye(inputs, device=device.where)
-        dense = plain(eye, *(factor.float() for factor in factors)).T.to(device.dtype)
-        return Product(_x(device, rows, inputs), factors, dense, device)
-
-    def calls(run: Any) -> Callable[[Product], Sequence[Call]]:
-        def copy(factors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-            return tuple(factor.clone() for factor in factors)
-
-        return lambda data: data.ours(
-            lambda x, factors: run(x, *factors), sum(factor.nbytes for factor in data.stored), copy
-        )
-
-    def expected(data: Product) -> torch.Tensor:
-        return plain(data.x.float(), *(factor.float() for factor in data.stored))
-
-    contenders = (
-        Contender("torch bf16", _dense, tolerance=3e-2),
-        Contender("squeeze", calls(ours), tolerance=3e-2),
-        Contender("torch, factor by factor", calls(plain), tolerance=3e-2),
-    )
-    return Case(f"{name}, {rows} row{'s' * (rows > 1)}", data, expected, contenders)
+    ways = Way("torch bf16", _dense), Way("squeeze", ours), Way("torch semi-structured", structured)
+    return Case(_name("2:4", rows, shape), data, Product.expected, ways)
 
 
 def _expanded() -> Case:
     def calls(run: Any) -> Callable[[Product], Sequence[Call]]:
-        return lambda data: data.ours(
-            lambda x, one: run(one, x.dtype), data.stored.words.nbytes, lambda one: moved(one, data.device.where)
-        )
+        return lambda data: data.ours(lambda x, one: run(one, x.dtype), data.stored.words.nbytes)
 
-    return Case(
-        "4-bit weights expanded",
-        _quantised(1).data,
-        lambda data: data.dense,
-        (
-            Contender("torch", calls(expansion.dequantize), tolerance=0),
-            Contender("squeeze", calls(dequant.dequantize), tolerance=0),
-        ),
-        nbytes=lambda data: data.dense.nbytes,
-    )
+    named = ("torch", expansion.dequantize), ("squeeze", dequant.dequantize)
+    ways = tuple(Way(name, calls(run), tolerance=0) for name, run in named)
+    name, data = "4-bit weights expanded", _quantised(1).data
+    return Case(name, data, lambda data: data.dense, ways, lambda data: data.dense.nbytes)
 
 
-def _levels() -> Case:
-    """Of trellis codes of 2 bits, column by column."""
-
-    def data(device: Any) -> tuple[torch.Tensor, int]:
-        outputs, inputs = _shape(device)
-        return torch.randint(256, (inputs, column_bytes(outputs, 32)), dtype=torch.uint8, device=device.where), outputs
-
-    def calls(run: Callable[[torch.Tensor, int, int], torch.Tensor]) -> Callable[[Any], Sequence[Call]]:
-        return lambda given: [lambda: run(*given, 32).T]
-
-    return Case(
-        "2-bit trellis codes expanded",
-        data,
-        lambda given: levels.decode(*given, 32).T,
-        (
-            Contender("torch", calls(levels.decode), tolerance=0),
-            Contender("squeeze", calls(trellis.decode), tolerance=0),
-        ),
-        nbytes=lambda given: 4 * given[0].shape[0] * given[1],
-    )
-
-
-def _recurrence() -> Case:
-    """As the network of levels 5 and 6 has it while it is trained."""
-
-    def data(device: Any) -> tuple[torch.Tensor, ...]:
-        batch, time, width = (768, 512, 160) if device.large else (2, 70, 5)
-        decay, update = (torch.rand(batch, time, width, device=device.where) for _ in range(2))
-        return decay, update, torch.rand(batch, width, device=device.where)
-
-    def calls(run: Callable[..., torch.Tensor]) -> Callable[[tuple[torch.Tensor, ...]], Sequence[Call]]:
-        return lambda given: [partial(run, *given)]
-
-    contenders = Contender("torch", calls(recurrences.scan)), Contender("squeeze", calls(recurrence.forward))
-    return Case("recurrence", data, lambda given: recurrences.scan(*given), contenders)
+def draw(outputs: int, inputs: int) -> torch.Tensor:
+    """Return bf16 weights whose scale differs by row."""
+    scale = torch.exp(torch.randn(outputs, 1) * 0.3 - 4)
+    return (torch.randn(outputs, inputs) * scale).bfloat16()
 
 
 def _coded(outputs: int, inputs: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """A bf16 weight and its payload."""
-    values = draw_weights(outputs * inputs, inputs)
-    payload = floats.encode(values.view(np.uint8), "BF16", threads=8)
+    """Return a bf16 weight and its payload."""
+    dense = draw(outputs, inputs)
+    payload = floats.encode(dense.view(torch.uint8).flatten().numpy().view(np.uint8), "BF16", threads=8)
     assert payload is not None
-    dense = torch.from_numpy(values.view(np.int16)).to(device.where).view(torch.bfloat16).view(outputs, inputs)
-    return dense, torch.from_numpy(payload).to(device.where)
+    return dense.to(device.where), torch.from_numpy(payload).to(device.where)
 
 
-def _decoded() -> Case:
-    """A copy of the weight stands for what no decoder can be faster than."""
+def _copied(data: Any) -> Sequence[Call]:
+    return [partial(torch.empty_like(data.dense).copy_, data.dense.clone()) for _ in range(data.copies())]
+
+
+def _decoded(multiplied: bool = False) -> Case:
+    """Decode a weight, or decode it and multiply by it. No decoder can be faster than a copy of the weight."""
 
     def data(device: Any) -> Product:
         dense, payload = _coded(*_shape(device), device)
-        return Product(torch.randn_like(dense[:1]), df_decode.prepare(payload, "BF16", dense.nbytes), dense, device)
-
-    def copied(data: Product) -> Sequence[Call]:
-        out = torch.empty_like(data.dense)
-        return [partial(out.copy_, data.dense.clone()) for _ in range(data.copies())]
+        x = torch.randn(1, dense.shape[1], device=device.where, dtype=torch.bfloat16)
+        return Product(x, df_decode.prepare(payload, "BF16", dense.nbytes), dense, device)
 
     def ours(data: Product) -> Sequence[Call]:
         out = torch.empty_like(data.dense)
-        return [lambda: df_decode.decode(data.stored, out).view(out.shape)]
 
-    def nvcomp(data: Product) -> Sequence[Call]:
-        return [lambda call=call: call().view(data.dense.shape) for call in rivals.nvcomp(data.dense.view(-1), 1)]
+        def decode() -> torch.Tensor:
+            weight = df_decode.decode(data.stored, out).view(out.shape)
+            return functional.linear(data.x, weight) if multiplied else weight
 
-    return Case(
-        "coded bf16 weights decoded",
-        data,
-        lambda data: data.dense,
-        (
-            Contender("copy", copied, tolerance=0),
-            Contender("squeeze", ours, tolerance=0),
-            Contender("nvCOMP ANS", nvcomp, "nvidia.nvcomp", 0),
-        ),
-        nbytes=lambda data: data.dense.nbytes,
-    )
+        return [decode]
 
-
-@dataclass(frozen=True)
-class Block:
-    """The coded weights of a block of a model, and their values one after the other, as bytes."""
-
-    together: Together
-    dense: torch.Tensor
+    if multiplied:
+        ways = Way("torch bf16", _dense), Way("squeeze", ours)
+        return Case("coded bf16 weights, decoded for 1 row", data, Product.expected, ways)
+    exact = Way("copy", _copied, tolerance=0), Way("squeeze", ours, tolerance=0)
+    size = lambda data: data.dense.nbytes  # noqa: E731
+    return Case("coded bf16 weights decoded", data, lambda data: data.dense, exact, size)
 
 
 def _block_decoded() -> Case:
-    """Of Llama-7B, where weights of one shape have the same values."""
+    """Decode the matrices of a block of Llama-7B at once."""
 
-    def data(device: Any) -> Block:
+    def data(device: Any) -> Product:
         wide, narrow = (4096, 11008) if device.large else (64, 128)
         shapes = [(wide, wide)] * 4 + [(narrow, wide)] * 2 + [(wide, narrow)]  # q, k, v, o; gate, up; down
         drawn = {shape: _coded(*shape, device) for shape in dict.fromkeys(shapes)}
         weights = [drawn[shape] for shape in shapes]
         prepared = [df_decode.prepare(payload.clone(), "BF16", dense.nbytes) for dense, payload in weights]
-        return Block(Together(prepared), torch.cat([dense.view(-1) for dense, _ in weights]).view(torch.uint8))
+        dense = torch.cat([dense.view(-1) for dense, _ in weights]).view(torch.uint8)
+        return Product(dense[:1], Together(prepared), dense, device)
 
-    def copied(data: Block) -> Sequence[Call]:
-        return [partial(torch.empty_like(data.dense).copy_, data.dense)]
-
-    def ours(data: Block) -> Sequence[Call]:
-        out = torch.empty_like(data.dense)  # which `together` fills: sizes are multiples of what it aligns to
+    def ours(data: Product) -> Sequence[Call]:
+        out = torch.empty_like(data.dense)  # sizes are multiples of what Together aligns to
 
         def decode() -> torch.Tensor:
-            data.together.decode(out)
+            data.stored.decode(out)
             return out
 
         return [decode]
 
-    contenders = Contender("copy", copied, tolerance=0), Contender("squeeze", ours, tolerance=0)
-    return Case(
-        "a block's coded bf16 weights decoded at once",
-        data,
-        lambda data: data.dense,
-        contenders,
-        nbytes=lambda data: data.dense.nbytes,
-    )
+    ways = Way("copy", _copied, tolerance=0), Way("squeeze", ours, tolerance=0)
+    name = "a block's coded bf16 weights decoded at once"
+    return Case(name, data, lambda data: data.dense, ways, lambda data: data.dense.nbytes)
 
 
-def _decoded_and_multiplied() -> Case:
-    decoded = _decoded()
+@dataclass(frozen=True)
+class Attention:
+    """Queries [B, 4 H, Q, D] over a coded layer, the last of which sees all of it. room: for a decoded layer, bytes."""
 
-    def ours(data: Product) -> Sequence[Call]:
-        out = torch.empty_like(data.dense)
-        return [lambda: functional.linear(data.x, df_decode.decode(data.stored, out).view(out.shape))]
+    query: torch.Tensor
+    view: Any
+    room: int
 
-    def dfloat11(data: Product) -> Sequence[Call]:
-        return rivals.dfloat11(data.x, data.dense, 1)
+    @property
+    def scaling(self) -> float:
+        return float(self.query.shape[-1] ** -0.5)
 
-    contenders = DENSE, Contender("squeeze", ours), Contender("DFloat11", dfloat11, "dfloat11")
-    return Case("coded bf16 weights, decoded for 1 row", decoded.data, Product.expected, contenders)
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return additive_mask(None, self.query.shape[2], self.view.length, True, self.query)
 
-
-def _train(x: torch.Tensor, *cores: torch.Tensor) -> torch.Tensor:
-    return trains.multiply(x, cores)
-
-
-def _monarch_of(outputs: int, inputs: int) -> list[tuple[int, ...]]:
-    count = 16 if outputs >= 4096 else 2  # of blocks in either direction
-    return [(count, outputs // count, count * 32), (count, count * 32, inputs // count)]
+    def expected(self) -> torch.Tensor:
+        return tiles.attend(self.query, self.view, self.bias, self.scaling)
 
 
-def _blast_of(outputs: int, inputs: int) -> list[tuple[int, ...]]:
-    count, rank = 16 if outputs >= 4096 else 2, inputs // 8
-    return [(count, outputs // count, rank), (count, count, rank), (count, rank, inputs // count)]
+def _attention(bits: int, queries: int = 1) -> Case:
+    def data(device: Any) -> Attention:
+        batch, heads, tokens, size = (8, 8, 1 << 15, 128) if device.large else (1, 2, 96, 16)
+        layer = PackedLayer(KIVI(bits=bits, group=64 if device.large else 16), 0)
+        states = (torch.randn(batch, heads, tokens, size, device=device.where, dtype=device.dtype) for _ in range(2))
+        layer.update(*states)
+        query = torch.randn(batch, 4 * heads, queries, size, device=device.where, dtype=device.dtype)
+        return Attention(query, layer._view(), decoded.room(torch.device(device.where)) if device.large else 1 << 20)
 
+    def sdpa(data: Attention) -> Sequence[Call]:
+        keys, values = (one.to(data.query.dtype).contiguous() for one in data.view.dense())
+        mask = None if data.bias is None else data.bias.to(data.query.dtype)
+        attend = functional.scaled_dot_product_attention
+        return [partial(attend, data.query, keys, values, mask, scale=data.scaling, enable_gqa=True)]
 
-def _pair_of(outputs: int, inputs: int) -> list[tuple[int, ...]]:
-    return [(outputs, inputs // 4), (inputs // 4, inputs)]
+    def ours(data: Attention) -> Sequence[Call]:
+        if queries > 1:
+            return [partial(tiles.attend, data.query, data.view, data.bias, data.scaling)]
+        return [partial(attention.attend, data.query, data.view, data.scaling)]
 
+    def by_torch(data: Attention) -> Sequence[Call]:
+        return [partial(decoded.attend, data.query, data.view, data.bias, data.scaling, data.room)]
 
-def _train_of(outputs: int, inputs: int) -> list[tuple[int, ...]]:
-    side, rank = (64, 256) if outputs >= 4096 else (8, 10)
-    return [(1, outputs // side, inputs // side, rank), (rank, side, side, 1)]
-
-
-def _multiplied_by_cores(x: torch.Tensor, *cores: torch.Tensor) -> torch.Tensor:
-    return tt.multiply(x, cores)
+    named = ("SDPA bf16", sdpa), ("squeeze", ours), ("decoded for SDPA", by_torch)
+    name = f"attention{f' of {queries} queries' * (queries > 1)} over 32,768 tokens of {bits} bits"
+    return Case(name, data, Attention.expected, tuple(Way(way, calls, tolerance=2e-2) for way, calls in named))
 
 
 CASES: tuple[Case, ...] = (
     _decoded(),
     _block_decoded(),
-    _decoded_and_multiplied(),
+    _decoded(multiplied=True),
     _expanded(),
-    _levels(),
     *(_quantised(rows) for rows in (1, 4, 16, 64)),
     *(_quantised(rows, shape) for shape in ((11008, 4096), (4096, 11008)) for rows in (1, 16, 64)),
-    *(_sparse(rows) for rows in (1, 16)),
-    *(_sparse(rows, (11008, 4096)) for rows in (1, 16, 64)),
-    *attention_cases.CASES,
-    *(_factors("low rank", _pair_of, lowrank.multiply, pairs.multiply, rows) for rows in (1, 16)),
-    *(_factors("Monarch", _monarch_of, blr.monarch, blocks.monarch, rows) for rows in (1, 16)),
-    *(_factors("BLAST", _blast_of, blocks.blast, blocks.blast, rows) for rows in (1, 16)),
-    *(_factors("tensor train", _train_of, _multiplied_by_cores, _train, rows) for rows in (1, 16)),
-    _recurrence(),
-    *fused_cases.CASES,
+    *(_sparse(rows, shape) for shape in (_SQUARE, (11008, 4096)) for rows in (1, 16)),
+    *(_attention(bits) for bits in (4, 2, 8)),
+    _attention(4, queries=16),
 )

@@ -1,8 +1,8 @@
-"""What the benchmarks of smaller models share: the original, texts to calibrate and to measure on, and a log of rows.
+"""What the benchmarks of smaller models share: options, the original model, texts, and a log of rows.
 
-The original is one of originals.py's, in WORK/original, or in WORK/adapted/original with all that is made of it. Every
-row is added to NAME.jsonl there when it is done, and rows that are there, of the same samples and windows, are not
-measured again: a run that was stopped goes on.
+The original is the bundled SmolLM2-135M in bf16, in WORK/original. Its weights come in 4 bits, so that they lie on a
+grid that a method can find again. With the adapter of levels 7 to 9 added (WORK/adapted/original) they lie on none.
+Every row is added to NAME.jsonl there when it is done, so a run that was stopped continues.
 """
 
 import argparse
@@ -10,24 +10,37 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
-from bench.entry import Row
-from bench.shared.originals import folder_of, original
+from bench.measure import Row, option
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Quality
 from squeeze.integrations.load_model import load_model
+from squeeze.lm import adapter, models
+from squeeze.lm.sources import INNER, OUTER
+from squeeze.recipes.import_gguf import import_gguf
+
+WORK = option("work", type=Path, help="a folder for the model, what is made of it, and a log of rows")
+ADAPTED = option("--adapted", action="store_true", help="the model with its adapter, whose weights lie on no grid")
+OPTIONS = (
+    WORK,
+    option("--rows", help="names separated by commas, default: all"),
+    option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
+    option("--windows", type=int, help="windows of 1,024 tokens to evaluate on, default: all"),
+    option("--threads", type=int, default=1, help="default: 1"),
+    option("--kl", action="store_true", help="also measure the KL divergence, which takes the original"),
+)
 
 
 class Bench:
-    """args: work, samples, windows, threads, kl and rows, and where there is a choice, adapted; name: of the log of
-    rows."""
+    """args: values of OPTIONS, and of ADAPTED if the benchmark has it. name: of the log of rows."""
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         torch.set_num_threads(args.threads)
@@ -45,7 +58,7 @@ class Bench:
         return read_tokens(self.text, self.original)
 
     def quality(self, folder: Path) -> Row:
-        """What a row says of the model in a folder. gap: the logarithm of perplexity above the original's."""
+        """Evaluate the model in a folder. gap: the logarithm of perplexity above the original's."""
         found = self._evaluated(folder, self.args.kl)
         gap = math.log(found.perplexity / self.found["original"]["perplexity"])
         known = {"perplexity": found.perplexity, "gap": gap, "kl": found.kl_mean, "kl_p99": found.kl_p99}
@@ -56,7 +69,7 @@ class Bench:
         return evaluate(load_model(folder), self.tokens, windows=self.args.windows, original=beside)
 
     def run(self, names: Iterable[str], measure: Callable[[str], Row]) -> Iterator[Row]:
-        """The rows that were asked for, of `names` all, as they are measured."""
+        """Yield the rows that were asked for, as they are measured."""
         wanted = self.chosen(names)
         if "original" not in self.found:
             self._keep("original", self._evaluated(self.original, False).as_json())
@@ -67,7 +80,7 @@ class Bench:
                 yield self._keep(name, measure(name))
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """Of `names`, those that were asked for."""
+        """Return the names that were asked for."""
         known = list(names)
         wanted = self.args.rows.split(",") if self.args.rows else known
         if unknown := set(wanted) - set(known):
@@ -82,5 +95,53 @@ class Bench:
 
 
 def bytes_of(layers: Iterable[Any]) -> int:
-    """Of the matrices that a report speaks of, as they are stored."""
+    """Return the stored bytes of the matrices of a report."""
     return sum(round(layer.bits * layer.shape[0] * layer.shape[1] / 8) for layer in layers)
+
+
+def compared_with_base(rows: Sequence[Row]) -> list[Row]:
+    """Add `of base`: the gap as a share of the gap of the row that `base` names."""
+    gaps = {row["name"]: row["gap"] for row in rows}
+    others = [row["base"] if row["base"] in gaps and row["base"] != row["name"] else None for row in rows]
+    shares = [row["gap"] / gaps[base] if base else None for row, base in zip(rows, others, strict=True)]
+    return [row | {"of base": share} for row, share in zip(rows, shares, strict=True)]
+
+
+def named(row: str, adapted: bool) -> str:
+    """Return the name of a row of one of the models."""
+    return row + "-adapted" * adapted
+
+
+def folder_of(work: Path, adapted: bool) -> Path:
+    """Return where in WORK everything is kept that is made of one of the models."""
+    return work / "adapted" if adapted else work
+
+
+def original(work: Path, adapted: bool) -> Path:
+    """Return the folder of one of the models, which is made if it is missing."""
+    folder = folder_of(work, adapted) / "original"
+    if not folder.is_dir():
+        source = models.bundled_path()
+        if source is None:
+            raise SystemExit(f"Error: the bundled model is not installed: {models.HELP}")
+        folder.parent.mkdir(exist_ok=True, parents=True)
+        import_gguf(source, folder)
+        if adapted:
+            _adapt(folder / "model.safetensors")
+    return folder
+
+
+def _adapt(path: Path) -> None:
+    added, tensors = adapter.load(models.BUNDLED_ADAPTER), load_file(path)
+    for name, change in added.changes.items():
+        weight = tensors[_stored(name)]
+        tensors[_stored(name)] = (weight.float() + torch.from_numpy(change.rows(0, len(weight)))).to(weight.dtype)
+    for name, norm in added.norms.items():
+        tensors[_stored(name)] = torch.tensor(norm).to(tensors[_stored(name)].dtype)
+    save_file(tensors, path, {"format": "pt"})
+
+
+def _stored(name: str) -> str:
+    """Return the checkpoint's name of what an adapter calls 0.query or final_norm."""
+    layer, _, part = name.rpartition(".")
+    return f"model.layers.{layer}.{INNER[part][0]}" if layer else OUTER[part][0]

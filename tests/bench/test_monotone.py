@@ -3,8 +3,8 @@
 import pytest
 
 from bench.__main__ import parser
+from bench.measure import load
 from bench.measures import monotone
-from bench.registry import ENTRIES
 from tests.makers import inputs
 
 
@@ -17,8 +17,8 @@ def files(tmp_path):
 
 
 def rows(paths, encoded):
-    entry, words = ENTRIES["monotone"], ["--levels", "2,1", "--first", "2000", "--encoded", str(encoded)]
-    return list(entry.rows("monotone")(parser("monotone", entry).parse_args([*map(str, paths), *words])))
+    measure, words = load("monotone"), ["--levels", "2,1", "--first", "2000", "--encoded", str(encoded)]
+    return list(measure.rows(parser("monotone", measure).parse_args([*map(str, paths), *words])))
 
 
 def test_the_longest_files_are_encoded_too(files):
@@ -43,6 +43,5 @@ def test_an_encoding_keeps_all_bytes_apart():
 
 
 def test_rows_of_files_and_of_encoded_ones_are_counted_together(files):
-    prepare = ENTRIES["monotone"].tables["monotone"].prepare
-    (row,) = prepare(rows(files, 1))
+    (row,) = monotone.by_pair(rows(files, 1))
     assert (row["files"], row["larger"]) == (5, 0)

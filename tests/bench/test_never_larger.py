@@ -1,15 +1,15 @@
 """The bench that looks for files that are larger than xz makes them."""
 
 from bench.__main__ import parser
+from bench.measure import load
 from bench.measures import never_larger
-from bench.registry import ENTRIES
 from bench.shared.made_numbers import made
 from tests.makers import inputs
 
 
 def rows(*words):
-    entry = ENTRIES["never-larger"]
-    return list(entry.rows("never-larger")(parser("never-larger", entry).parse_args([*map(str, words)])))
+    measure = load("never-larger")
+    return list(measure.rows(parser("never-larger", measure).parse_args([*map(str, words)])))
 
 
 def test_a_larger_file_is_named_and_counted(tmp_path, monkeypatch):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench.entries.public import _beside_zpaq
-from bench.registry import ENTRIES
-from bench.tables import Column, Listing, Pivot, above, markdown, pair, percent, significant
+from bench.measure import load
+from bench.measures.public import all_levels, compared_with_zpaq
+from bench.tables import Column, Listing, Pivot, above, markdown, percent, significant
 
 ROWS = [
     {"file": "b", "raw": 1000, "tool": "x", "bytes": 500},
@@ -15,18 +15,19 @@ ROWS = [
 LEAD = (Column("file", "file"), Column("raw", "raw", ","))
 
 
-def records(rows: list[dict]) -> list[dict]:
-    return [{"row": row} for row in rows]
-
-
 def test_a_listing_shows_a_line_a_row() -> None:
     table = Listing((Column("f", "file"), Column("size", "bytes", ",")), where=lambda row: row["tool"] == "x")
-    assert table.lines([one["row"] for one in table.chosen(records(ROWS))]) == [
+    assert table.lines(table.chosen(ROWS)) == [
         "| f | size |",
         "|---|--:|",
         "| b | 500 |",
         "| a | 50 |",
     ]
+
+
+def test_a_column_that_no_row_fills_is_left_out_of_a_listing() -> None:
+    table = Listing((Column("f", "file"), Column("speed", "speed"), Column("size", "bytes")))
+    assert table.lines(ROWS)[0] == "| f | size |"
 
 
 def test_words_stand_to_the_left_and_numbers_to_the_right() -> None:
@@ -35,8 +36,7 @@ def test_words_stand_to_the_left_and_numbers_to_the_right() -> None:
 
 def test_a_pivot_puts_tools_beside_each_other() -> None:
     table = Pivot(LEAD, "tool", {"x": "X", "y": "Y"}, "bytes", ",", order=lambda row: row["raw"], total="total")
-    shown = [one["row"] for one in table.chosen(records(ROWS))]
-    assert table.lines(shown) == [
+    assert table.lines(table.chosen(ROWS)) == [
         "| file | raw | X | Y |",
         "|---|--:|--:|--:|",
         "| a | 90 | 50 |  |",
@@ -45,14 +45,9 @@ def test_a_pivot_puts_tools_beside_each_other() -> None:
     ]
 
 
-def test_a_pivot_leaves_out_lines_without_what_is_needed() -> None:
-    table = Pivot(LEAD, "tool", {"x": "X", "y": "Y"}, "bytes", needed="y")
-    assert [one["row"]["file"] for one in table.chosen(records(ROWS))] == ["b", "b"]
-
-
-def test_a_pivot_may_begin_with_a_line_of_its_own() -> None:
-    table = Pivot((Column("", "tool"),), "file", {"a": "A", "b": "B"}, "bytes", ",", top=("as it is", "raw"))
-    assert table.lines(ROWS)[2:4] == ["| as it is | 90 | 1,000 |", "| x | 50 | 500 |"]
+def test_a_column_that_no_row_has_is_left_out_of_a_pivot() -> None:
+    table = Pivot(LEAD, "tool", {"x": "X", "w": "W"}, "bytes")
+    assert table.lines(table.chosen(ROWS))[0] == "| file | raw | X |"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +57,6 @@ def test_a_pivot_may_begin_with_a_line_of_its_own() -> None:
         (above("part", "whole"), {"whole": 1000}, None),
         (percent("part", 1), {"part": 0.125}, "12.5 %"),
         (percent("part"), {}, None),
-        (pair("a", "b"), {"a": 1, "b": 2.345}, "1.00 / 2.35"),
         (significant("part", 3), {"part": 0.0000113}, "0.0000113"),
         (significant("part", 4, " %"), {"part": 1202}, "1,202 %"),
         (significant("part", 4), {"part": None}, None),
@@ -72,28 +66,23 @@ def test_cells(value: object, row: dict, shown: str | None) -> None:
     assert value(row) == shown  # type: ignore[operator]
 
 
-def test_levels_beside_rivals_count_files_that_both_have() -> None:
-    rows = [
-        *({"file": name, "tool": "squeeze -1", "bytes": size} for name, size in (("a", 10), ("b", 30), ("c", 7))),
-        *({"file": name, "tool": "xz -9e", "bytes": size} for name, size in (("a", 20), ("b", 30))),
-    ]
-    lines = ENTRIES["sizes"].tables["sizes-beside"].lines(rows)
-    assert lines[2] == "| squeeze -1 | xz -9e | 20.0 % | 1 of 2 |"
-
-
 def test_a_row_is_compared_with_rounding_on_its_grid() -> None:
     rows = [
         {"name": "rtn-sym-4", "base": "rtn-sym-4", "bits": 4.25, "samples": 24, "gap": 0.4},
         {"name": "gptq-sym-4", "base": "rtn-sym-4", "bits": 4.25, "samples": 24, "gap": 0.1},
         {"name": "gptq-nvfp4", "base": "rtn-nvfp4", "bits": 4.5, "samples": 24, "gap": 0.1},
     ]
-    shares = [line.split("|")[5].strip() for line in ENTRIES["quantize"].tables["quantize"].lines(rows)[2:]]
+    shares = [line.split("|")[5].strip() for line in load("quantize").tables["quantize"].lines(rows)[2:]]
     assert shares == ["", "25 %", ""]
 
 
-def test_speeds_of_another_machine_than_their_base_are_left_out() -> None:
-    times = {"compress s": 2.0, "decompress s": 4.0}
-    rows = [
-        {"tool": tool, "on machine": machine} | times for tool, machine in [("zpaq -m5", "a"), ("b", "a"), ("c", "d")]
-    ]
-    assert [row.get("compress") for row in _beside_zpaq(rows)] == [1, 1, None]
+def test_speeds_are_multiples_of_zpaqs() -> None:
+    rows = [{"tool": tool, "compress s": 2.0, "decompress s": found} for tool, found in (("zpaq -m5", 4.0), ("b", 8.0))]
+    assert [(row["compress"], row["decompress"]) for row in compared_with_zpaq(rows)] == [(1, 1), (1, 0.5)]
+    assert compared_with_zpaq(rows[1:]) == rows[1:]
+
+
+def test_levels_that_were_not_measured_have_no_figures() -> None:
+    rows = [{"tool": "squeeze -1", "raw": 1000}]
+    assert [row["tool"] for row in all_levels(rows)] == [f"squeeze -{level}" for level in range(1, 10)]
+    assert [row for row in all_levels(rows) if "raw" in row] == rows

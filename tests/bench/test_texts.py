@@ -1,6 +1,6 @@
 import pytest
 
-from bench.shared.texts import found, read, text
+from bench.shared.texts import found, read
 
 
 def test_files_of_the_corpus_go_by_their_names(tmp_path, monkeypatch):
@@ -11,10 +11,10 @@ def test_files_of_the_corpus_go_by_their_names(tmp_path, monkeypatch):
     place.write_bytes(b"words")
     monkeypatch.delenv("SQUEEZE_CORPUS", raising=False)
     with pytest.raises(SystemExit, match=r"name a file, or set SQUEEZE_CORPUS to a folder that holds text/a\.txt"):
-        text(None, "a.txt")
+        read(None, "a.txt", 3)
     assert not found(place.relative_to(tmp_path / "corpus")).exists()
     monkeypatch.setenv("SQUEEZE_CORPUS", str(tmp_path / "corpus"))
-    assert text(None, "a.txt") == place
+    assert read(None, "a.txt", 5) == b"words"
     assert read(place.relative_to(tmp_path / "corpus"), "b.txt", 3) == b"wor"
     with pytest.raises(SystemExit, match=r"there is no file b\.txt here, or in the corpus"):
         found(place.with_name("b.txt").relative_to(place.parent))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.entries.zoo import CELLS
+from bench.measures.zoo import CELLS
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import squeeze
-from bench.registry import ENTRIES
+from bench.measure import MEASURES
 from squeeze import cli
 from tests.docs.pages import DOCS, PAGES, ROOT, name_of
 
@@ -26,7 +26,7 @@ def test_paths_exist(page: Path):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_benchmarks_exist(page: Path):
-    assert set(_BENCHMARK.findall(page.read_text("utf-8"))) <= {*ENTRIES, "docs", "quick", "NAME"}
+    assert set(_BENCHMARK.findall(page.read_text("utf-8"))) <= {*MEASURES, "docs", "quick", "NAME"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

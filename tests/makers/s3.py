@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench.shared.s3_server import listening, stores
+from tests.makers.s3_server import listening, stores
 
 
 def keys(s3: Any) -> list[str]:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bench.shared.generated_store import Generated
 from squeeze.errors import SqueezeError
 from squeeze.system import storage
 from squeeze.system.listing import infos, objects
 from squeeze.system.remote_path import look_together
+from tests.makers.generated_store import Generated
 from tests.makers.remote import Store
 
 

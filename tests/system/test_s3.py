@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import squeeze
-from bench.shared.faulty import Faulty
-from bench.shared.s3_server import listening, stores
 from squeeze.cluster import engine as engines
 from squeeze.cluster.files import stamp_of
 from squeeze.errors import SqueezeError
@@ -19,8 +17,10 @@ from squeeze.system.remote_path import RemotePath, read_together
 from squeeze.system.s3_objects import first_bytes
 from tests.makers.checkpoints import model_folder
 from tests.makers.command import TEXT, call, fails, run
+from tests.makers.faulty import Faulty
 from tests.makers.inline import Inline, shorten_calls
 from tests.makers.s3 import body, keys, uploads
+from tests.makers.s3_server import listening, stores
 
 pytestmark = [pytest.mark.usefixtures("in_folder"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 DATA = np.random.default_rng(0).bytes(12_000_000)

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import squeeze
-from bench.shared.faulty import Faulty
-from bench.shared.s3_server import listening, stores as server
 from squeeze.cluster import engine as engines
 from squeeze.cluster.checkpoints import plan
 from squeeze.errors import SqueezeError
@@ -17,8 +15,10 @@ from squeeze.system import files, s3_composing, storage
 from squeeze.system.upload import copier
 from tests.makers.checkpoints import write
 from tests.makers.command import run
+from tests.makers.faulty import Faulty
 from tests.makers.inline import Inline, shorten_calls
 from tests.makers.s3 import body, counted, keys, uploads
+from tests.makers.s3_server import listening, stores as server
 
 pytestmark = [pytest.mark.usefixtures("in_folder"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 LEAST = 50_000

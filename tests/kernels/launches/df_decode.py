@@ -11,7 +11,7 @@ from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
 
-# Drawn as bench/measures/gpu_decode.py draws matrices: what their planes have.
+# Drawn as bench/shared/gpu_cases.py draws matrices: what their planes have.
 _RAW_BITS, _PRECISION, _TABLES, _SYMBOLS, _WORDS_A_VALUE = 5, 13, 8, 256, 0.66
 _MATRIX = 4096 * 4096
 # Values of the matrices of a block of Llama-3.1-8B: query, key, value, output, gate, up, down.

@@ -1,0 +1,90 @@
+"""What a benchmark is, and all of them by name.
+
+A measure is one file, bench/measures/NAME.py: `rows` yields what is measured, `MEASURE` says which options it has,
+which fields name a row, and which tables and plots the docs make of its rows.
+"""
+
+import argparse
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.plots import Plot
+from bench.tables import Row, Table
+from squeeze.options.option import MOST_MINUTES
+
+__all__ = ["MEASURES", "Measure", "Row", "load", "minutes", "option"]
+
+MEASURES = {
+    "demo": "compress, test, restore and compare a text; sizes of the other compressors that are installed",
+    "demo-model": "import the bundled model, quantize it to 4 bits and evaluate it, with a report page",
+    "demo-cluster": "compress a corpus in S3 on two nodes while a worker is killed; verify it, restore one member",
+    "sizes": "bytes of files at each level and with other compressors",
+    "speed": "bytes and speed of all levels and rivals on one file, in one run",
+    "monotone": "whether a level is larger than the one below, by more than 0.1 % and 32 bytes",
+    "never-larger": "whether a file is larger than xz -9e makes it, by more than 32 bytes",
+    "public": "compressors that people ask about, as whole processes, on text, code, logs, binaries, small files",
+    "lm-speed": "tokens a second of level 8, compared with llama.cpp on the same weights",
+    "exactness": "the same .sqz with every number of threads, prefill size and instruction set",
+    "cluster": "files compressed by one and two workers of a local Ray cluster, compared with no cluster",
+    "pack": "packed checkpoints compared with zipnn, zstd, xz and the zero-order bound: bytes and speed",
+    "quantize": "perplexity, KL and bytes of each quantization method",
+    "gguf": "GGUF files of each type, compared with llama.cpp's quantizer with an importance matrix",
+    "prune": "gap, KL and packed bytes of each pruning method, compared with GPTQ",
+    "factorize": "gap and bytes of each factorization family, compared with GPTQ",
+    "kv": "perplexity, KL, bits, bytes and time of each KV cache policy",
+    "zoo": "what works with a tiny model of every decoder that transformers has",
+    "gpu": "every kernel on a GPU, a packed model and level 8, compared with torch and other projects' kernels",
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A benchmark.
+
+    rows: measures, and yields a row at a time. key: the fields that name a row; without them no results are kept.
+    keeps: whether a row is kept. options: name of an argument -> argparse's keywords. needs: a corpus, a module.
+    rivals: programs and packages whose versions are recorded. time: about how many minutes it takes on two cores, 0 if
+    that depends on the input. quick: its arguments in `make bench-quick`, None if it takes no part.
+    """
+
+    rows: Callable[[argparse.Namespace], Iterator[Row]]
+    key: tuple[str, ...] = ()
+    keeps: Callable[[Row], bool] = lambda row: True
+    options: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    needs: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
+    time: float = 0
+    quick: str | None = None
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    plots: Mapping[str, Plot] = field(default_factory=dict)
+
+    def parser(self, name: str) -> argparse.ArgumentParser:
+        about = [f"Measure {MEASURES[name]}.", ""]
+        about += [f"Needs {', '.join(self.needs)}."] if self.needs else []
+        about += [f"Compares with {', '.join(self.rivals)}, if installed."] if self.rivals else []
+        about += [f"Takes about {self.time:g} minutes on two cores."] if self.time else []
+        shape = argparse.RawDescriptionHelpFormatter
+        parser = argparse.ArgumentParser(f"python -m bench {name}", description="\n".join(about), formatter_class=shape)
+        for option_name, settings in self.options:
+            parser.add_argument(option_name, **settings)
+        return parser
+
+
+def option(name: str, **settings: Any) -> tuple[str, Mapping[str, Any]]:
+    return name, settings
+
+
+def minutes(text: str) -> float:
+    """Parse a duration: above 0, and no longer than commands allow."""
+    value = float(text)
+    if not 0 < value <= MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and up to {MOST_MINUTES:,}, got {text}")
+    return value
+
+
+def load(name: str) -> Measure:
+    """Import a measure, with torch and whatever else it takes."""
+    measure: Measure = importlib.import_module(f"bench.measures.{name.replace('-', '_')}").MEASURE
+    return measure
