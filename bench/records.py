@@ -66,10 +66,10 @@ def is_same_run(one: Record, other: Record) -> bool:
 
 def write(name: str, record: Record, folder: Path = RESULTS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({key: record[key] for key in FIELDS[:-1]}, ensure_ascii=False, indent=1)
+    head = "".join(f'"{key}": {json.dumps(record[key], ensure_ascii=False)},\n' for key in FIELDS[:-1])
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in record["rows"])
     new = folder / f"{name}.new"
-    new.write_text(f'{head[:-2]},\n "rows": [\n{lines}\n]}}\n')
+    new.write_text(f'{{{head}"rows": [\n{lines}\n]}}\n')
     new.replace(folder / f"{name}.json")
 
 

@@ -1,7 +1,6 @@
-"""A corpus in S3 compressed by two nodes of Ray, of which a worker is killed meanwhile; proved; and read one member of.
+"""Compress a corpus in S3 on two nodes of Ray while a worker is killed; verify it, and restore one member of a shard.
 
-S3 is moto's server and Ray two nodes of this machine, all on loopback. The corpus is documentation of this machine, or
-sources of Python's library where there is none.
+S3 is moto's server and Ray two nodes of this machine, all on loopback. The corpus is files of Python's library.
 """
 
 import argparse
@@ -10,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,18 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import Measure, Row
+from bench.measures.cluster import corpus
 from squeeze.cluster.engine import SETTINGS
 from tests.makers import s3_server
 
-_FILES, _LARGE = 60, 1_000_000  # small ones, and bytes of one that is large
-_SUFFIXES = {".txt", ".html", ".md", ".rst", ".py", ".copyright", ""}
+_BYTES = 2_000_000  # of the corpus
 _BUCKET = "s3://bucket"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         source, manifest = Path(name, "source"), Path(name, "manifest.jsonl")
-        count, size = corpus(source / "corpus")
+        source.mkdir()
+        size = corpus(source / "corpus", _BYTES)
         shutil.copytree(source / "corpus", source / "again")  # nothing compressed will lie beside these
         with s3_server.serving(source) as environment:
             os.environ.update(environment, **SETTINGS)  # which workers inherit
@@ -49,32 +48,12 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             coded = stored("corpus", ".sqz")
             print(f"\nEvery object was proved by the manifest; {member.name} came out of a shard as it was.\n")
             yield {
-                "files": count,
+                "files": len(list((source / "corpus").iterdir())),
                 "bytes": size,
                 "compressed": coded,
                 "in shards": stored("shards", ".tar.sqz"),
                 **killed,
             }
-
-
-def corpus(folder: Path) -> tuple[int, int]:
-    """Small files, and a large one; how many, and their bytes."""
-    folder.mkdir(parents=True)
-    total, large, count = 0, bytearray(), 0
-    roots = [root for root in (Path("/usr/share/doc"), Path(sysconfig.get_path("stdlib"))) if root.is_dir()]
-    for path in (path for root in roots for path in sorted(root.rglob("*"))):
-        if path.suffix not in _SUFFIXES or path.is_symlink() or not path.is_file():
-            continue
-        data = path.read_bytes()
-        if len(large) < _LARGE:
-            large += data
-            continue
-        (folder / f"{count:05d}-{path.parent.name}-{path.name}").write_bytes(data)
-        total, count = total + len(data), count + 1
-        if count == _FILES:
-            break
-    (folder / "large").write_bytes(large)
-    return count + 1, total + len(large)
 
 
 @contextmanager
