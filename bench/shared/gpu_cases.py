@@ -16,7 +16,7 @@ from squeeze.codecs.tensors import floats
 from squeeze.kernels import df_decode, w4a16
 from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expansion
 from squeeze.kernels.df_decode.together import Together
-from squeeze.kernels.kv_attention import decoded, kernel as attention, tiles
+from squeeze.kernels.kv_attention import kernel as attention, tiles
 from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
 from squeeze.kernels.split_k import GEMV_ROWS
 from squeeze.kv.kivi import KIVI
@@ -96,7 +96,7 @@ def _name(kind: str, rows: int, shape: tuple[int, int]) -> str:
 
 
 def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
-    """Multiply as layers do, with the kernel and order of codes that are fastest here."""
+    """Multiply as layers do, with the kernel that is fastest here."""
 
     def data(device: Any) -> Product:
         outputs, inputs = _shape(device, shape)
@@ -107,8 +107,7 @@ def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
         return Product(x, stored, expansion.dequantize(stored, device.dtype), device)
 
     def ours(data: Product) -> Sequence[Call]:
-        weight = w4a16.arranged(data.stored, data.x.dtype)
-        calls = replace(data, stored=weight).ours(w4a16.matmul, weight.words.nbytes)
+        calls = data.ours(w4a16.matmul, data.stored.words.nbytes)
         for call in calls:  # measures which kernel is fastest, before anything is timed
             call()
         return calls
@@ -252,11 +251,10 @@ def _block_decoded() -> Case:
 
 @dataclass(frozen=True)
 class Attention:
-    """Queries [B, 4 H, Q, D] over a coded layer, the last of which sees all of it. room: for a decoded layer, bytes."""
+    """Queries [B, 4 H, Q, D] over a coded layer, the last of which sees all of it."""
 
     query: torch.Tensor
     view: Any
-    room: int
 
     @property
     def scaling(self) -> float:
@@ -277,7 +275,7 @@ def _attention(bits: int, queries: int = 1) -> Case:
         states = (torch.randn(batch, heads, tokens, size, device=device.where, dtype=device.dtype) for _ in range(2))
         layer.update(*states)
         query = torch.randn(batch, 4 * heads, queries, size, device=device.where, dtype=device.dtype)
-        return Attention(query, layer._view(), decoded.room(torch.device(device.where)) if device.large else 1 << 20)
+        return Attention(query, layer._view())
 
     def sdpa(data: Attention) -> Sequence[Call]:
         keys, values = (one.to(data.query.dtype).contiguous() for one in data.view.dense())
@@ -290,10 +288,7 @@ def _attention(bits: int, queries: int = 1) -> Case:
             return [partial(tiles.attend, data.query, data.view, data.bias, data.scaling)]
         return [partial(attention.attend, data.query, data.view, data.scaling)]
 
-    def by_torch(data: Attention) -> Sequence[Call]:
-        return [partial(decoded.attend, data.query, data.view, data.bias, data.scaling, data.room)]
-
-    named = ("SDPA bf16", sdpa), ("squeeze", ours), ("decoded for SDPA", by_torch)
+    named = ("SDPA bf16", sdpa), ("squeeze", ours)
     name = f"attention{f' of {queries} queries' * (queries > 1)} over 32,768 tokens of {bits} bits"
     return Case(name, data, Attention.expected, tuple(Way(way, calls, tolerance=2e-2) for way, calls in named))
 
