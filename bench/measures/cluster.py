@@ -77,10 +77,8 @@ def at_once(folder: Path, level: str) -> float:
     """Seconds until two commands, one thread each, have both compressed a copy of a folder."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         copies = [shutil.copytree(folder, Path(name, copy)) for copy in ("a", "b")]
-        command, started = (
-            [sys.executable, "-m", "squeeze", "compress", "-r", "-q", level, "-T", "1"],
-            time.perf_counter(),
-        )
+        command = [sys.executable, "-m", "squeeze", "compress", "-r", "-q", level, "-T", "1"]
+        started = time.perf_counter()
         running = [subprocess.Popen([*command, copy]) for copy in copies]
         if sum(process.wait() for process in running):
             raise SystemExit("Error: the files were not compressed")
@@ -118,18 +116,17 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                     runs[workers].append(spent(folder, f"-{level}", "--cluster", "auto"))
                     ray.shutdown()
                     del os.environ["RAY_ADDRESS"]
-            best = {key: min(times, key=lambda one: one.passed) for key, times in runs.items()}
-            one, two = best["1"], best["2"]
+            none, one, two = (min(runs[key], key=lambda run: run.passed) for key in ("without", "1", "2"))
             yield {
                 "level": int(level),
                 "raw": size,
                 "files": len(list(folder.iterdir())),
-                "without": round(best["without"].passed, 1),
+                "without": round(none.passed, 1),
                 "one worker": round(one.passed, 1),
                 "two workers": round(two.passed, 1),
                 "two of one": round(one.passed / two.passed, 3),
-                "two commands of one": round(2 * best["without"].passed / min(together), 3),
-                "without, processor": round(best["without"].command, 1),
+                "two commands of one": round(2 * none.passed / min(together), 3),
+                "without, processor": round(none.command, 1),
                 "one worker, processor": round(one.workers[-1], 1),
                 "driver, processor": round(one.command, 1),
                 "two workers, processor": [round(worker, 1) for worker in two.workers[-2:]],

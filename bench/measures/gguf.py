@@ -92,13 +92,8 @@ class Bench:
         if not ours.is_file():
             self._make(ours, kind, int(size) if size else None)
         types, mine = types_of(ours), self._losses(ours) - self.before
-        row = {
-            "type": named(name, self.args.adapted),
-            "samples": self.args.samples,
-            "windows": len(mine),
-            "bytes": ours.stat().st_size,
-        }
-        row |= {"gap": float(mine.mean())}
+        row = {"type": named(name, self.args.adapted), "samples": self.args.samples, "windows": len(mine)}
+        row |= {"bytes": ours.stat().st_size, "gap": float(mine.mean())}
         if size:
             return row
         theirs = self._rival("imatrix", kind, types)

@@ -62,11 +62,7 @@ def recipes() -> dict[str, tuple]:
     for bits in (4, 3):
         for kind in ("sym", "asym"):
             found[f"llm-compressor-{kind}-{bits}"] = None, f"rtn-{kind}-{bits}", {"bits": bits, "asym": kind == "asym"}
-    for kind, bits in (("sym", 4), ("asym", 3)):
-        method = GPTQ(bits=bits, group_size=GROUP, symmetric=kind == "sym", damping=0.01)
-        found[f"gptq-{kind}-{bits}-damping-0.01"] = method, f"rtn-{kind}-{bits}", {}
     found["gptq-sym-4-corrected-0.5"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"correction": 0.5}
-    found["gptq-out-of-domain-sym-4"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"calibration": "enwik8.1m"}
     return found
 
 
@@ -120,7 +116,6 @@ def rival(bench: Bench, out: Path, bits: int, asym: bool) -> tuple[float, int]:
 
 def measure(bench: Bench, name: str) -> Row:
     method, base, options = recipes()[name]
-    calibration = bench.texts / options.pop("calibration", bench.calibration.name)
     out, started, fallbacks = bench.work / f"out-{name}", time.perf_counter(), []
     if method is None:
         bits, stored = rival(bench, out, **options)
@@ -128,7 +123,7 @@ def measure(bench: Bench, name: str) -> Row:
         if "by_depth" in options:
             options["methods"] = by_depth(bench.original, method, options.pop("by_depth"))
         given = {"samples": bench.args.samples, "format": "dense", "overwrite": True, "resume": True, **options}
-        report = squeeze.quantize(bench.original, method, out=out, calibration=calibration, **given)
+        report = squeeze.quantize(bench.original, method, out=out, calibration=bench.calibration, **given)
         bits, stored, fallbacks = report.bits_per_weight, bytes_of(report.layers), report.fallbacks
     seconds = round(time.perf_counter() - started)
     found = bench.quality(out)
