@@ -133,6 +133,17 @@ def test_all_kinds_of_rest_come_back(folder, rest):
         assert decoding.decode_block(coded, len(data), settings, None, guessed).tobytes() == data
 
 
+def test_a_rest_that_looks_like_text_but_is_coded_as_no_text_comes_back(folder):
+    rest = np.frombuffer(base64.b64encode(inputs.random_bytes(6_000)), np.uint8)
+    settings = settings_of(folder, 1)
+    as_text, as_other = encoding.candidates(rest, blocks.content(rest), replace(settings, language=None))
+    assert (as_text.content.kind, as_other.content.kind) == ("text", "other")
+    data = TEXT + rest.tobytes() + TEXT[:700]
+    coded = force(data, settings)
+    assert container.read_content(io.BytesIO(coded.payload))[0].kind == "other"
+    assert decoding.decode_block(coded, len(data), settings).tobytes() == data
+
+
 def test_progress_is_told_of_each_byte_once(folder):
     settings, told = settings_of(folder, 1), []
     data = CODE + TEXT + CODE

@@ -6,20 +6,23 @@ import json
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
 from squeeze import cli
-from squeeze.codecs.stream import encoding, levels
+from squeeze.codecs.stream import container, encoding, levels
 from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.decoding import decode_block
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.tokenwise import lanes, prefill
 from squeeze.lm import models
 from tests.makers import inputs, tiny_models
-from tests.makers.tokenwise import DATA, TEXT, calm, codecs_of, preset
+from tests.makers.tokenwise import DATA, TEXT, calm, codecs_of, preset, settings_of
 
 BYTES = {
     **{name: data for name, data in inputs.EDGE_CASES.items() if 0 < len(data) < 10_000},
@@ -334,13 +337,16 @@ def test_the_bundled_model_and_all_kinds_of_bytes():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("share", "tried", "codec"), [(0.0, True, "bytewise"), (9.0, False, "tokenwise")])
-def test_a_large_text_far_smaller_than_at_level_3_is_coded_once(folder, monkeypatch, share, tried, codec, threads):
+@pytest.mark.parametrize(
+    ("share", "tried", "kind"), [(0.0, True, container.BYTEWISE), (9.0, False, container.TOKENWISE)]
+)
+def test_a_large_text_far_smaller_than_at_level_3_is_coded_once(folder, monkeypatch, share, tried, kind, threads):
     """By the language model alone: level 6 would make it no smaller."""
     tries, right = [], encoding._bytewise
     monkeypatch.setattr(encoding, "_bytewise", lambda *given: tries.append(1) or right(*given))
     monkeypatch.setattr(encoding, "_LARGE", len(TEXT))
     monkeypatch.setattr(encoding, "_FAR_SMALLER", share)
-    coded = squeeze.compress(TEXT, 8, model=folder, verify=False, threads=threads)
-    assert (codecs_of(coded), bool(tries)) == ([codec], tried)
-    assert squeeze.decompress(coded, model=folder) == TEXT
+    data, settings = np.frombuffer(TEXT, np.uint8), settings_of(folder, threads)
+    coded = encoding.encode_block(data, Content("text"), settings, verify=False)
+    assert (coded.kind, bool(tries)) == (kind, tried)
+    assert decode_block(coded, data.size, settings).tobytes() == TEXT
