@@ -19,14 +19,13 @@ from squeeze.packing import fields
 from squeeze.system.json_object import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
-NEWEST_FORMAT = 4
+FORMAT = 1
 LEVELS = ("fast", "runtime", "archive")
 STORED, FIXED, RANS, ARCHIVE = "stored", "fixed", "rans", "archive"
 DELTA = "delta+"  # before the coding of a difference, by XOR
 ULPS = "ulps"  # of a difference in units of the last place
 ZEROS = "zeros+"  # before the coding of what is not 0
 RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
-_NEW = tuple(f"{kind}+{coding}" for kind in fields.NEW for coding in (RANS, ARCHIVE))
 CODINGS = (
     *(STORED, FIXED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ULPS, ZEROS + RANS, ZEROS + ARCHIVE),
     *RELAID,
@@ -110,19 +109,9 @@ class Description:
             raise FormatError("its tensors and other bytes are not the whole file")
         return TensorFile(path, self.size, self.header, None, tuple(tensors))
 
-    @property
-    def format(self) -> int:
-        """The version: what reads 3 knows no words of 5-bit and 7-bit codes; what reads 2 no units of the last place;
-        what reads 1 neither codes of fixed length nor tensors that lie anywhere in a file."""
-        if any(record.coding in _NEW for record in self.records):
-            return NEWEST_FORMAT
-        if any(record.coding == ULPS for record in self.records):
-            return 3
-        return 1 if self.level != "fast" and self.places is None else 2
-
     def to_text(self) -> str:
         described: dict[str, Any] = {
-            "format": self.format,
+            "format": FORMAT,
             "level": self.level,
             "size": self.size,
             "sha256": self.sha256,
@@ -137,7 +126,7 @@ class Description:
 
     @classmethod
     def from_text(cls, text: str, limits: Limits) -> "Description":
-        """Raises FormatError for a version that is not known, DamagedError for what `to_text` never writes, and
+        """Raises FormatError if it is of another format, DamagedError for what `to_text` never writes, and
         LimitError where reading it takes more memory than may be taken."""
         limits.need_memory(parsed_size(text), "the description of the packed checkpoint")
         try:
@@ -145,13 +134,10 @@ class Description:
             version = _number(described.get("format"))
         except (FormatError, ValueError):
             raise damaged("it cannot be read") from None
-        if not 1 <= version <= NEWEST_FORMAT:
+        if version != FORMAT:
             raise FormatError(f"packed format {printable(version)} is unknown: use a newer squeeze")
         try:
-            found = _description(described, limits)
-            if version != found.format or (found.level != "fast" and any(r.coding == FIXED for r in found.records)):
-                raise ValueError
-            return found
+            return _description(described, limits)
         except (KeyError, TypeError, ValueError, zlib.error):
             raise damaged("it cannot be read") from None
 

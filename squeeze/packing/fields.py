@@ -18,7 +18,7 @@ from squeeze.system.arena import kept
 
 BYTES, THREES, THREES_DOWN, FIVES, SEVENS = "bytes", "threes", "threes-down", "fives", "sevens"
 KINDS = (BYTES, THREES, THREES_DOWN, FIVES, SEVENS)
-NEW = (FIVES, SEVENS)  # which readers of packed format 3 do not know
+_IN_ROWS = (FIVES, SEVENS)  # of which every row has whole groups of words
 _UNITS = {THREES: (3, 4), THREES_DOWN: (3, 4), FIVES: (5, 8), SEVENS: (7, 8)}  # bytes of words, and of their layout
 DTYPES = ("I32", "U32")
 
@@ -81,7 +81,7 @@ def size_of(size: int, kind: str) -> int:
 def fits(shape: tuple[int, ...], kind: str) -> bool:
     if kind == THREES_DOWN:
         return len(shape) == 2 and shape[0] % 3 == 0 and prod(shape) > 0
-    if kind in NEW:
+    if kind in _IN_ROWS:
         return prod(shape) > 0 and len(shape) > 0 and shape[-1] % _UNITS[kind][0] == 0
     return kind == BYTES or (prod(shape) > 0 and prod(shape) % 3 == 0)
 

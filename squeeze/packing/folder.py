@@ -37,10 +37,10 @@ METHOD = "squeeze"  # of the quantization_config
 CONVERTED = ("fp8", "mxfp4")  # quantised forms that transformers itself makes weights of, while it loads them
 METHODS = (METHOD, *(f"{METHOD}+{form}" for form in CONVERTED))
 _INDEX = ".safetensors.index.json"
-_PLAIN, _STATES = 1, 2  # versions: without, and with packed files of torch
+_FORMAT = 1
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 _MAX_KEPT = 1 << 26
-_SCHEMA = {"format": int, "files": {...: str}, "kept": {...: str}}
+_SCHEMA = {"format": int, "files": {...: str}, "kept": {...: str}, "packed?": [str]}
 
 move_into_place = moving.move_into_place
 
@@ -244,7 +244,7 @@ def manifest_text(source: Path, changed: Iterable[str], hashes: dict[str, str], 
         raise FormatError(f"{source}: has a {MANIFEST}: it seems to be packed already")
     kept = {name: zlib.compress((source / name).read_bytes(), 9) for name in changed}
     described: dict[str, Any] = {
-        "format": _STATES if states else _PLAIN,
+        "format": _FORMAT,
         "files": hashes,
         "kept": {name: base64.b64encode(data).decode() for name, data in kept.items()},
     }
@@ -308,7 +308,7 @@ def read_manifest(packed: Path, limits: Limits | None = None) -> Manifest:
     limits = limits or Limits()
     described = read_object(path, limits)
     version = described.get("format")
-    if type(version) is not int or version not in (_PLAIN, _STATES):
+    if type(version) is not int or version != _FORMAT:
         raise FormatError(f"{path}: format {printable(version)} is unknown: use a newer squeeze")
     try:
         return _manifest(described, limits)
@@ -322,7 +322,7 @@ def read_manifest(packed: Path, limits: Limits | None = None) -> Manifest:
 
 def _manifest(described: dict[str, Any], limits: Limits) -> Manifest:
     """Raises FormatError, ValueError, KeyError or zlib.error if anything is not as it must be."""
-    check(described, _SCHEMA | ({"packed": [str]} if described["format"] == _STATES else {}))
+    check(described, _SCHEMA)
     files, texts, states = described["files"], described["kept"], described.get("packed", [])
     if not texts.keys() <= files.keys() or not set(states) <= files.keys() - texts.keys():
         raise ValueError

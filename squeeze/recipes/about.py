@@ -24,7 +24,7 @@ def gather() -> dict[str, Fact]:
         "formats": [
             f".sqz {FORMAT}",
             f"{dictionary_file.SUFFIX} {dictionary_file.VERSION}",
-            f"packed checkpoint 1 to {description.NEWEST_FORMAT}",
+            f"packed checkpoint {description.FORMAT}",
         ],
         "numerics": NUMERICS,
         "python": platform.python_version(),

@@ -136,12 +136,12 @@ def test_overwriting_a_folder():
     assert content("packed") == before
 
 
-def test_manifest_of_a_future_version_is_refused():
+def test_refuses_a_manifest_of_another_format():
     model_folder("model")
     squeeze.pack("model", "packed")
     path = Path("packed") / folder.MANIFEST
-    path.write_text(path.read_text().replace('"format": 1', '"format": 3'))
-    with pytest.raises(FormatError, match="format 3 is unknown: use a newer squeeze"):
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(FormatError, match="format 2 is unknown: use a newer squeeze"):
         squeeze.verify("packed")
 
 
