@@ -8,12 +8,9 @@ from collections.abc import Iterable
 import torch
 import xxhash
 
-from squeeze.checkpoint.safetensors import named
-from squeeze.errors import DamagedError
 from squeeze.kernels import df_decode
-from squeeze.packing import container
-from squeeze.packing.container import Record
 from squeeze.packing.load import prepare
+from squeeze.packing.record import Record, naming, other_checksum
 from squeeze.system.in_order import ordered_map
 
 __all__ = ["compare", "compare_coded"]
@@ -33,15 +30,13 @@ def compare_coded(coded: Iterable[Coded], threads: int) -> None:
 
 def _compare(coded: Coded) -> None:
     name, record, payload = coded
-    if record.coding == container.STORED:
+    if record.coding.is_stored:
         compare(payload, record, name)
         return
-    try:
+    with naming(name):
         checksum = _checksum(payload.cpu(), record)
-    except DamagedError as error:
-        raise DamagedError(f"{named(name)}: {error}") from None
     if checksum != record.checksum:
-        raise container.other_checksum(name)
+        raise other_checksum(name)
 
 
 def _checksum(payload: torch.Tensor, record: Record) -> int:
@@ -63,4 +58,4 @@ def compare(values: torch.Tensor, record: Record, name: str) -> None:
     for piece in values.reshape(-1).view(torch.uint8).split(_PIECE) if record.size else ():
         state.update(piece.cpu().numpy().data)
     if state.intdigest() != record.checksum:
-        raise container.other_checksum(name)
+        raise other_checksum(name)

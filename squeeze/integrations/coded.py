@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode.together import Together
-from squeeze.packing.container import Record
 from squeeze.packing.load import prepare
+from squeeze.packing.record import Record
 
 __all__ = [
     "Buffers",

@@ -20,9 +20,8 @@ from transformers.core_model_loading import ConversionOps
 
 from squeeze.integrations.coded import Buffers, Casting, threads_for
 from squeeze.kernels import df_decode
-from squeeze.packing import container
-from squeeze.packing.container import Record
 from squeeze.packing.load import prepare
+from squeeze.packing.record import Record
 
 __all__ = [
     "CodedExperts",
@@ -99,7 +98,7 @@ class JoinedExperts:
         return out.view(self.stored).view(last - first, *self.shape[1:]).to(self.dtype)
 
     def _decode(self, payload: torch.Tensor, part: Part, out: torch.Tensor) -> None:
-        if part.record.coding == container.STORED:
+        if part.record.coding.is_stored:
             out.copy_(payload.data[part.begin : part.begin + part.record.size])
             return
         if self._prepared[0] is not payload:

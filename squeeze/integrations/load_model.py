@@ -127,7 +127,7 @@ def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
 def _differences(folder: Path) -> int:
     """Weights that a packed folder holds as their differences from a base, which has as many."""
     records = (record for packed in packed_files(folder, Limits()) for record in packed.description.records)
-    return sum(prod(record.shape) for record in records if record.is_difference)
+    return sum(prod(record.shape) for record in records if record.coding.is_difference)
 
 
 def _method_of(checkpoint: Checkpoint) -> str | None:

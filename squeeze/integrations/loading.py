@@ -38,8 +38,8 @@ from squeeze.integrations.forms import FORMS
 from squeeze.integrations.fused_experts import converters
 from squeeze.integrations.load_options import current
 from squeeze.integrations.packed import Payloads, is_packed
-from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
+from squeeze.packing.record import Record
 
 __all__ = ["Description", "Loader", "leaves_of", "place_layers", "register"]
 

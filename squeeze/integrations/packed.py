@@ -28,8 +28,9 @@ from squeeze.integrations.places import Place, Stored, decoded, merged
 from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.beside import checkpoint_of
-from squeeze.packing.container import PackedFile, Record
+from squeeze.packing.container import PackedFile
 from squeeze.packing.load import torch_shape
+from squeeze.packing.record import Record
 from squeeze.system.limits import Limits
 from squeeze.system.mapped import MappedFiles
 from squeeze.system.memory import trim
@@ -249,7 +250,7 @@ def _stored(files: list[str], named_base: Base | Path | str | None) -> dict[str,
     base, found = _base_of(packed, named_base), {}
     for one in packed:
         for tensor, record in zip(one.file.tensors, one.description.records, strict=True):
-            found[tensor.name] = Stored(tensor.name, record, tensor.size, base if record.is_difference else None)
+            found[tensor.name] = Stored(tensor.name, record, tensor.size, base if record.coding.is_difference else None)
     return found
 
 

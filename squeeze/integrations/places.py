@@ -10,20 +10,17 @@ from math import prod
 import torch
 from transformers.core_model_loading import ConversionOps
 
-from squeeze.checkpoint.safetensors import Bytes, named
-from squeeze.errors import DamagedError
+from squeeze.checkpoint.safetensors import Bytes
 from squeeze.integrations.checking import compare
 from squeeze.integrations.coded import Buffers, CodedWeight
 from squeeze.integrations.experts import CodedExperts, JoinedExperts, Part, TurnedExperts, turned
 from squeeze.kernels import df_decode
-from squeeze.packing import container
 from squeeze.packing.base import Base
-from squeeze.packing.container import Record
 from squeeze.packing.load import prepare, shaped, torch_dtype, torch_shape
+from squeeze.packing.record import Record, naming
 
 __all__ = ["Place", "Stored", "decoded", "merged"]
 
-_CODED = {container.FIXED, container.RANS}  # that are decoded when they are used
 _LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
 
 
@@ -60,21 +57,21 @@ class Place:
     @property
     def can_stay(self) -> bool:
         """Whether it may be decoded when it is used: it is coded for that, in its own dtype, and large enough."""
-        codings = {one.record.coding for one in self.stored}
-        allowed = {*_CODED, container.STORED} if self.experts else _CODED
+        codings = [one.record.coding for one in self.stored]
+        allowed = all(one.stays_coded or (self.experts > 0 and one.is_stored) for one in codings)
         large = sum(one.record.size for one in self.stored) >= _LEAST_CODED
         own = all(one.record.layout == one.record.dtype for one in self.stored)
-        return large and own and not codings.isdisjoint(_CODED) and codings <= allowed
+        return large and own and allowed and any(one.stays_coded for one in codings)
 
     @property
     def is_coded(self) -> bool:
         """Whether nothing that is decoded shares memory with the payload."""
-        return self.experts > 0 or self.stored[0].record.coding != container.STORED
+        return self.experts > 0 or not self.stored[0].record.coding.is_stored
 
     @property
     def needs_processor(self) -> bool:
         """Whether no GPU decodes it."""
-        return any(one.record.coding == container.FIXED for one in self.stored)
+        return any(one.record.coding.cpu_only for one in self.stored)
 
     @property
     def _parts(self) -> list[Part]:
@@ -143,10 +140,8 @@ def decoded(stored: Stored, payload: torch.Tensor, check: bool = True) -> torch.
     """The values of a payload, compared with their checksum; without `check` only where that brings nothing back from a
     device. Raises DamagedError."""
     base = stored.base.for_record(stored.name, stored.record) if stored.base else None
-    try:
+    with naming(stored.name):
         values = _values(stored, payload, base)
-    except DamagedError as error:
-        raise DamagedError(f"{named(stored.name)}: {error}") from None
     if check or values.device.type == "cpu":
         compare(values, stored.record, stored.name)
     return values
@@ -154,11 +149,11 @@ def decoded(stored: Stored, payload: torch.Tensor, check: bool = True) -> torch.
 
 def _values(stored: Stored, payload: torch.Tensor, base: Bytes | None) -> torch.Tensor:
     record, dtype = stored.record, torch_dtype(stored.record.dtype, stored.name)
-    if record.coding == container.STORED:
+    if record.coding.is_stored:
         return shaped(payload, record, dtype) if record.size else torch.empty(torch_shape(record), dtype=dtype)
-    if record.coding not in _CODED:
+    if not record.coding.stays_coded:
         data = payload.cpu()
         data = data.clone() if data.data_ptr() % 8 else data  # compiled code takes aligned arrays
-        values = container.decode_tensor(data.numpy(), record, base, torch.get_num_threads())
+        values = record.decode(data.numpy(), base, torch.get_num_threads())
         return shaped(torch.from_numpy(values).to(payload.device), record, dtype)
     return shaped(df_decode.decode(prepare(payload, record), threads=torch.get_num_threads()), record, dtype)

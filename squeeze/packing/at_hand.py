@@ -9,9 +9,10 @@ import numpy as np
 
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs.tensors.content import PART, Content, InFile, InMemory
+from squeeze.codecs.tensors.float_writer import FileWriter, copy
 from squeeze.system.positional import Positional
 
-__all__ = ["AtHand", "to_reread"]
+__all__ = ["AtHand", "spooled", "to_reread"]
 
 _IN_MEMORY = 1 << 26  # bytes: what is larger waits in a temporary file
 
@@ -25,6 +26,13 @@ def to_reread(file: Positional, begin: int, size: int, opened: ExitStack) -> Con
     kept = AtHand(content)
     opened.callback(kept.close)
     return kept
+
+
+def spooled(content: Content, opened: ExitStack) -> Content:
+    """Return the bytes of a content that takes long to read, in a file without a name that is closed with `opened`."""
+    file = Positional(opened.enter_context(TemporaryFile()))  # noqa: SIM115
+    copy(content, FileWriter(file, 0), 0)
+    return InFile(file, 0, content.size)
 
 
 class AtHand:

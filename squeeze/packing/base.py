@@ -14,10 +14,11 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.codecs.tensors.content import Content
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
-from squeeze.packing import container, decoding, folder
+from squeeze.packing import codings, container, folder
 from squeeze.packing.at_hand import to_reread
 from squeeze.packing.beside import Hashes, no_base_beside, packed_beside, packed_files
-from squeeze.packing.container import PackedFile, Record
+from squeeze.packing.container import PackedFile
+from squeeze.packing.record import Record
 from squeeze.packing.sources import CODED, source_of
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
@@ -101,7 +102,7 @@ class Base:
     def record(self, name: str, scope: str = "") -> Record | None:
         """Return how a tensor is coded, or None if the base has no tensor of this name."""
         _, tensor, record = self.tensors.get((scope, name), (None, None, None))
-        return record or (Record.of(tensor, container.STORED) if tensor else None)
+        return record or (Record.of(tensor, codings.STORED) if tensor else None)
 
     def tensor(self, like: Tensor, scope: str = "") -> Bytes | None:
         """The bytes of the base's tensor of the same name, dtype and shape, or None. Raises DamagedError.
@@ -109,15 +110,19 @@ class Base:
         scope: the name of the file of torch's in its folder that the tensor is in."""
         return self._bytes(scope, like.name, like)
 
-    def for_record(self, name: str, record: Record, scope: str = "") -> Bytes:
-        """The same for a coded difference, where it must exist."""
+    def for_record(self, name: str, record: Record, scope: str = "") -> Bytes | None:
+        """Return the same for a difference, of which it must exist, and None for a tensor coded in another way."""
+        if not record.coding.is_difference:
+            return None
         data = self._bytes(scope, name, record)
         if data is None:
             raise self._missing(name)
         return data
 
-    def content_for(self, record: Record, name: str, scope: str, opened: ExitStack) -> Content:
-        """`for_record`, read in parts as `content` is."""
+    def content_for(self, record: Record, name: str, scope: str, opened: ExitStack) -> Content | None:
+        """Return what `for_record` does, read in parts as `content` is."""
+        if not record.coding.is_difference:
+            return None
         content = self.content(record, name, scope, opened)
         if content is None:
             raise self._missing(name)
@@ -158,30 +163,22 @@ class Base:
         stored = to_reread(reading, tensor.begin, tensor.size, opened)
         if record is None:
             return stored
-        is_delta = record.is_difference
-        other = self.base.content_for(record, name, scope, opened) if self.base and is_delta else None
+        other = self.base.content_for(record, name, scope, opened) if self.base else None
         with self._about(file):
-            with container.naming(name):
-                content = decoding.content_to_reread(stored, record, other, 1, opened)
-            decoding.check_content(content, record, name, 1)
-        return content
+            return record.restore_to_reread(name, stored, other, opened)
 
     def _bytes(self, scope: str, name: str, like: Tensor | Record) -> Bytes | None:
         found = self._found(scope, name, like)
         if found is None:
             return None
         file, tensor, record = found
-        is_delta = record is not None and record.is_difference
-        other = self.base.for_record(name, record, scope) if record and self.base and is_delta else None
+        other = self.base.for_record(name, record, scope) if self.base and record else None
         with file.path.open("rb") as reading:
             stored = tensorfile.read_tensor(reading, tensor)  # after what it differs from: a chain holds two at a time
         if record is None:
             return stored
         with self._about(file):
-            with container.naming(name):
-                data = container.decode_tensor(stored, record, other, 1)
-            container.check_tensor(data, record, name)
-        return data
+            return record.restore(name, stored, other, 1)
 
     def _found(self, scope: str, name: str, like: Tensor | Record) -> tuple[TensorFile, Tensor, Record | None] | None:
         known = self.record(name, scope)

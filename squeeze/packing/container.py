@@ -1,84 +1,63 @@
 """The packed file: a safetensors file of uint8 payloads whose metadata says how to restore the original.
 
-`Description` is that metadata; docs/format.md specifies it. Payload bytes are
-codecs/tensors/floats.py's and codecs/tensors/floats_archive.py's, files and folders pack.py's.
+`Description` is that metadata; docs/format.md specifies it. How payloads are coded is codings.py's, files and folders
+pack.py's.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import xxhash
-
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.codecs.tensors import decoded_archive, fixed, ulps, zeros
-from squeeze.codecs.tensors.content import Content, InMemory
-from squeeze.codecs.tensors.decoded import Decoded
-from squeeze.codecs.tensors.float_writer import MemoryWriter
-from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
-from squeeze.packing import fields
-from squeeze.packing.description import (
-    ARCHIVE,
-    CODINGS,
-    DELTA,
-    FIXED,
-    LEVELS,
-    RANS,
-    RELAID,
-    STORED,
-    ULPS,
-    ZEROS,
-    Description,
-    Record,
-    damaged,
-)
-from squeeze.packing.encoding import FLOATS, coder, write_tensor
+from squeeze.checkpoint.safetensors import TensorFile, named
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.packing.codings import longest_named
+from squeeze.packing.description import Description, damaged
+from squeeze.packing.record import Record
 from squeeze.packing.sources import Source
 from squeeze.system.limits import Limits
 
 __all__ = [
-    "ARCHIVE",
-    "DELTA",
-    "FIXED",
     "KEY",
-    "LEVELS",
-    "RANS",
-    "STORED",
-    "ULPS",
-    "ZEROS",
-    "Description",
     "PackedFile",
-    "Record",
-    "allowed",
-    "base_of",
     "check_limits",
-    "check_tensor",
-    "coder",
-    "decode_tensor",
     "describe",
     "describes",
-    "encode_tensor",
-    "faulty",
     "header_bytes",
+    "header_of",
     "is_packed",
-    "naming",
-    "no_base",
-    "other_checksum",
-    "places_of",
     "read",
-    "reader",
     "reserve",
 ]
 
 _ADAPTER = "adapter "  # as lm/adapter.py begins what it says under KEY
 KEY = "squeeze"  # in __metadata__
-_PIECE = 1 << 20
+
+
+def header_of(
+    source: Source, level: str, base: tuple[str, ...], coded: Sequence[tuple[Record, int]], sha256: str, length: int
+) -> bytes:
+    """Return the header of a packed file, padded to `length` bytes. base: what its tensors may be differences from;
+    coded: the record of each tensor, and the size of its payload; sha256: of the source."""
+    file, records = source.file, tuple(record for record, _ in coded)
+    needed = base if any(record.coding.is_difference for record in records) else ()
+    description = Description(file.size, sha256, file.header, level, records, needed, _places(source))
+    return header_bytes([tensor.name for tensor in file.tensors], [size for _, size in coded], description, length)
+
+
+def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
+    """Return the bytes that a header for any coding of `source` fits into."""
+    file, sizes = source.file, [tensor.size for tensor in source.file.tensors]
+    records = tuple(Record.of(tensor, longest_named(tensor.layout, bool(base))) for tensor in file.tensors)
+    description = Description(file.size, "0" * 64, file.header, level, records, base, _places(source))
+    return len(header_bytes([tensor.name for tensor in file.tensors], sizes, description))
+
+
+def _places(source: Source) -> tuple[int, ...] | None:
+    """Where tensors begin, in a file that is none of safetensors."""
+    return tuple(tensor.begin for tensor in source.file.tensors) if source.is_torch else None
 
 
 def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
@@ -93,43 +72,6 @@ def header_bytes(names: list[str], sizes: list[int], description: Description, l
     if len(text) > tensorfile.MAX_HEADER:
         raise SqueezeError("the packed header would be longer than safetensors allows: split the checkpoint in shards")
     return len(text).to_bytes(8, "little") + text
-
-
-def places_of(source: Source) -> tuple[int, ...] | None:
-    """What a description says of where tensors begin."""
-    return tuple(tensor.begin for tensor in source.file.tensors) if source.is_torch else None
-
-
-def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
-    """Bytes that a header for any coding of `source` fits into."""
-    file = source.file
-
-    def longest(dtype: str) -> str:
-        possible = (Record(dtype, (), coding, 0) for coding in CODINGS if allowed(coding, tensorfile.layout_of(dtype)))
-        return max((record.coding for record in possible if base or not record.is_difference), key=len)
-
-    records = tuple(Record.of(t, longest(t.dtype)) for t in file.tensors)
-    sizes = [t.size for t in file.tensors]
-    return len(
-        header_bytes(
-            [tensor.name for tensor in file.tensors],
-            sizes,
-            Description(file.size, "0" * 64, file.header, level, records, base, places_of(source)),
-        )
-    )
-
-
-def base_of(records: Iterable[Record], base: tuple[str, ...]) -> tuple[str, ...]:
-    """What a description says of the base of tensors that were packed with it: nothing where none is a difference."""
-    return base if any(record.is_difference for record in records) else ()
-
-
-def allowed(coding: str, dtype: str) -> bool:
-    """Whether a tensor that a coder takes for this dtype may be coded so."""
-    if coding == FIXED:
-        return dtype in fixed.DTYPES
-    fits = dtype in (fields.DTYPES if coding in RELAID else FLOATS)
-    return coding in CODINGS and (fits or not (coding in RELAID or coding == ULPS or coding.startswith(ZEROS)))
 
 
 @dataclass(frozen=True)
@@ -185,9 +127,10 @@ def _check(file: TensorFile, original: TensorFile, description: Description) -> 
         before = original.by_name[tensor.name]
         if tensor.dtype != "U8" or not record.is_of(before):
             raise damaged(f"{named(tensor.name)} is another")
-        if not allowed(record.coding, record.layout) or (record.coding == STORED and tensor.size != record.size):
+        coding = record.coding
+        if not coding.takes(record.layout) or (coding.is_stored and tensor.size != record.size):
             raise damaged(f"{named(tensor.name)} has an impossible coding")
-        if record.is_difference and not description.base:
+        if coding.is_difference and not description.base:
             raise damaged(f"{named(tensor.name)} is a difference, but no base is named")
 
 
@@ -196,91 +139,3 @@ def check_limits(packed: PackedFile, limits: Limits, large: int | None = None) -
     are decoded in parts."""
     for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
         limits.need_memory(record.memory(tensor.size, large), named(tensor.name))
-
-
-def encode_tensor(
-    data: Bytes, tensor: Tensor, level: str, base: Bytes | None, threads: int, verify: bool
-) -> tuple[str, Bytes]:
-    """The coding and payload of a tensor's bytes; `base` are the same tensor's bytes in the base, if it has them.
-
-    Raises VerifyError where the payload does not decode to the tensor, a fault of the machine.
-    """
-    writer, other = MemoryWriter(), InMemory(base) if base is not None else None
-    coding, size = write_tensor(InMemory(data), tensor, level, other, threads, writer)
-    payload = writer.payload(0 if coding == STORED else size)
-    if coding == STORED:
-        return STORED, data
-    _verify(payload, tensor, coding, base, threads, data if verify else None)
-    return coding, payload
-
-
-def faulty() -> VerifyError:
-    return VerifyError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")
-
-
-def _verify(payload: Bytes, tensor: Tensor, coding: str, base: Bytes | None, threads: int, data: Bytes | None) -> None:
-    """Raises VerifyError where `payload` does not decode to `data`, if given."""
-    record = Record.of(tensor, coding)
-    if data is not None and not _same(decode_tensor(payload, record, base, threads), data):
-        raise faulty()
-
-
-def _same(one: Bytes, other: Bytes) -> bool:
-    """Whether two arrays are equal, without an array of answers as large as they are."""
-    pieces = range(0, one.size, _PIECE)
-    return one.size == other.size and all(np.array_equal(one[i : i + _PIECE], other[i : i + _PIECE]) for i in pieces)
-
-
-def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: int) -> Bytes:
-    """The raw bytes of a tensor. Raises DamagedError."""
-    if record.coding == STORED:
-        return payload
-    if record.coding == FIXED:
-        return fixed.decode(payload, record.layout, record.size, threads)
-    level = "archive" if record.coding.endswith(ARCHIVE) else "runtime"
-    if record.coding in RELAID:
-        kind = record.coding.partition("+")[0]
-        fields.check(record.shape, kind)
-        laid: Bytes = coder(level).decode(payload, "U8", fields.size_of(record.size, kind), threads, None)
-        return fields.restored(laid, record.shape, kind)
-    if record.coding == ULPS:
-        return ulps.decode(payload, _checked(base, record), record.layout, threads)
-    if record.coding.startswith(ZEROS):
-        return zeros.decode(payload, record.layout, record.size, reader(record, 1), threads)
-    data: Bytes = coder(level).decode(payload, record.layout, record.size, threads, None)
-    if record.coding.startswith(DELTA):
-        np.bitwise_xor(data, _checked(base, record), out=data)
-    return data
-
-
-def reader(record: Record, threads: int) -> Callable[[Content, str, int], Content]:
-    """What reads in parts what floats have been coded to."""
-    return partial(decoded_archive.decoded, threads=threads) if record.coding.endswith(ARCHIVE) else Decoded
-
-
-def _checked(base: Bytes | None, record: Record) -> Bytes:
-    if base is None or base.size != record.size:
-        raise no_base()
-    return base
-
-
-def no_base() -> FormatError:
-    return FormatError("the base has no such tensor: it is not the base that this checkpoint is the difference from")
-
-
-def check_tensor(data: Bytes, record: Record, name: str) -> None:
-    if xxhash.xxh3_64_intdigest(data.data) != record.checksum:
-        raise other_checksum(name)
-
-
-def other_checksum(name: str) -> DamagedError:
-    return DamagedError(f"{named(name)}: its checksum differs: the file is damaged")
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Names the tensor that is damaged."""
-    try:
-        yield
-    except DamagedError as error:
-        raise DamagedError(f"{named(name)}: {error}") from None

@@ -8,75 +8,20 @@ import json
 import re
 import zlib
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor, TensorFile
 from squeeze.errors import DamagedError, FormatError, printable
-from squeeze.packing import fields
+from squeeze.packing.codings import CODINGS, LEVELS
+from squeeze.packing.record import Record
 from squeeze.system.json_object import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
 FORMAT = 1
-LEVELS = ("fast", "runtime", "archive")
-STORED, FIXED, RANS, ARCHIVE = "stored", "fixed", "rans", "archive"
-DELTA = "delta+"  # before the coding of a difference, by XOR
-ULPS = "ulps"  # of a difference in units of the last place
-ZEROS = "zeros+"  # before the coding of what is not 0
-RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
-CODINGS = (
-    *(STORED, FIXED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ULPS, ZEROS + RANS, ZEROS + ARCHIVE),
-    *RELAID,
-)
 _KEYS = {"format", "level", "size", "sha256", "header", "tensors"}
 _PIECE = 1 << 20
-_ARCHIVED = 1 << 26  # bytes that a segment takes with its models
-
-
-@dataclass(frozen=True)
-class Record:
-    """How one tensor is coded. `checksum` is XXH3-64 of its raw bytes."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    coding: str
-    checksum: int
-    length: int | None = None  # raw bytes, if the dtype is unknown to this version
-
-    @classmethod
-    def of(cls, tensor: Tensor, coding: str, checksum: int = 0) -> "Record":
-        """Return the record of a tensor that is coded so."""
-        known = tensor.dtype in tensorfile.ELEMENT_BITS
-        return cls(tensor.dtype, tensor.shape, coding, checksum, None if known else tensor.size)
-
-    def is_of(self, tensor: "Tensor | Record") -> bool:
-        """Return whether this is a record of such a tensor: of the same dtype, shape and size."""
-        return (self.dtype, self.shape, self.size) == (tensor.dtype, tensor.shape, tensor.size)
-
-    @property
-    def layout(self) -> str:
-        """The dtype that coders take the tensor for."""
-        return tensorfile.layout_of(self.dtype)
-
-    @property
-    def is_difference(self) -> bool:
-        """Whether it is decoded with the same tensor of a base."""
-        return self.coding.startswith(DELTA) or self.coding == ULPS
-
-    @property
-    def size(self) -> int:
-        """Raw bytes."""
-        return self.length if self.length is not None else prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
-
-    def memory(self, payload: int, most: int | None = None) -> int:
-        """Bytes that decoding `payload` bytes takes, about, with the tensor before, which is still being hashed. most:
-        no more than this of it is decoded at once."""
-        whole = payload + {STORED: 1, FIXED: 2, RANS: 2}.get(self.coding, 4) * self.size
-        if most is None:
-            return whole
-        return min(whole, payload // 8 + 4 * max(most, _ARCHIVED if self.coding.endswith(ARCHIVE) else 0))
 
 
 @dataclass(frozen=True)
@@ -160,7 +105,7 @@ def _description(described: dict[str, Any], limits: Limits) -> Description:
 
 
 def _as_json(record: Record) -> list[Any]:
-    entry = [record.dtype, list(record.shape), record.coding, f"{record.checksum:016x}"]
+    entry = [record.dtype, list(record.shape), record.coding.name, f"{record.checksum:016x}"]
     return entry if record.length is None else [*entry, record.length]
 
 
@@ -168,7 +113,7 @@ def _record(dtype: Any, shape: Any, coding: Any, checksum: Any, *length: Any) ->
     if not isinstance(dtype, str) or bool(length) == (dtype in tensorfile.ELEMENT_BITS):
         raise ValueError
     return Record(
-        *(dtype, tuple(map(_number, _list(shape))), _one_of(coding, CODINGS), int(_hash(checksum, 16), 16)),
+        *(dtype, tuple(map(_number, _list(shape))), CODINGS[_one_of(coding, CODINGS)], int(_hash(checksum, 16), 16)),
         *map(_number, length),
     )
 

@@ -50,6 +50,51 @@ def place(root: Path, name: str) -> Path:
     return root / name if name else root
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What is packed of a checkpoint: its files by their names, that of a file by itself being empty; what of it is
+    left out, and what else there is to say, in words."""
+
+    root: Path
+    files: dict[str, Path]
+    left_out: tuple[str, ...]
+    notes: list[str]
+
+
+def contents_of(source: Path, strict: bool) -> Contents:
+    """Return what is packed of a file or folder. strict: raises SqueezeError if anything is left out.
+
+    Raises FormatError if nothing has tensors, or a repository of the Hugging Face cache has several snapshots, and none
+    is main's; FileNotFoundError.
+    """
+    root, notes = _checkpoint_at(source)
+    names = files_to_take(root)
+    found = {name: place(root, name) for name in names}
+    return Contents(root, found, left_out(root, strict), [*notes, *_packed_twice(root, names)])
+
+
+def _checkpoint_at(source: Path) -> tuple[Path, list[str]]:
+    """Return the checkpoint that is packed, and what there is to say of that in words: of a repository of the Hugging
+    Face cache, in which every file is twice, a snapshot. Raises FormatError if that has several, and none is main's."""
+    if not is_repository(source):
+        return source, []
+    snapshot = snapshot_of(source)
+    return snapshot, [
+        f"{printable(source)}: a repository of the Hugging Face cache; packed is its snapshot {snapshot.name}"
+    ]
+
+
+def _packed_twice(source: Path, names: Iterable[str]) -> list[str]:
+    """Return, in words, which files are links to others that are packed as well: each becomes a file of its own."""
+    if remote(source) or not source.is_dir():
+        return []
+    real = {path.resolve(): name for name in names if not (path := source / name).is_symlink()}
+    links = [(source / name, real.get((source / name).resolve())) for name in names if (source / name).is_symlink()]
+    return [
+        f"{printable(link)}: is a link to {printable(other)}, and packed as a file" for link, other in links if other
+    ]
+
+
 def files_to_take(source: Path) -> list[str]:
     """Names of all files below a folder, or the empty name for a file. Raises FormatError where none has tensors,
     and FileNotFoundError."""
@@ -98,28 +143,6 @@ def _check_exists(source: Path) -> None:
     if not source.exists():
         is_link = not remote(source) and source.is_symlink()
         raise FileNotFoundError(errno.ENOENT, dangling(source) if is_link else os.strerror(errno.ENOENT), str(source))
-
-
-def checkpoint_at(source: Path) -> tuple[Path, list[str]]:
-    """Return the checkpoint that is packed, and what there is to say of that in words: of a repository of the Hugging
-    Face cache, in which every file is twice, a snapshot. Raises FormatError if that has several, and none is main's."""
-    if not is_repository(source):
-        return source, []
-    snapshot = snapshot_of(source)
-    return snapshot, [
-        f"{printable(source)}: a repository of the Hugging Face cache; packed is its snapshot {snapshot.name}"
-    ]
-
-
-def packed_twice(source: Path, names: Iterable[str]) -> list[str]:
-    """Return, in words, which files are links to others that are packed as well: each becomes a file of its own."""
-    if remote(source) or not source.is_dir():
-        return []
-    real = {path.resolve(): name for name in names if not (path := source / name).is_symlink()}
-    links = [(source / name, real.get((source / name).resolve())) for name in names if (source / name).is_symlink()]
-    return [
-        f"{printable(link)}: is a link to {printable(other)}, and packed as a file" for link, other in links if other
-    ]
 
 
 def _below(source: Path) -> list[Path]:

@@ -9,13 +9,14 @@ import torch
 from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.checkpoint.weight_files import own_files
 from squeeze.codecs.tensors.content import Content, InFile, whole
-from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped, printable
+from squeeze.errors import FormatError, LimitError, SqueezeError, escaped, printable
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
 from squeeze.options.option import size_of
-from squeeze.packing import container, decoding, folder
+from squeeze.packing import container, folder
 from squeeze.packing.base import Base
-from squeeze.packing.container import PackedFile, Record
+from squeeze.packing.container import PackedFile
+from squeeze.packing.record import Record, naming
 from squeeze.packing.sources import may_be_coded
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
@@ -91,7 +92,7 @@ def _held(packed: PackedFile) -> int:
 
 def _stays_coded(record: Record, device: str) -> bool:
     """Whether a tensor is decoded each time it is asked for."""
-    return record.coding == container.RANS or (record.coding == container.FIXED and torch.device(device).type == "cpu")
+    return record.coding.stays_coded and not (record.coding.cpu_only and torch.device(device).type != "cpu")
 
 
 def _check_base(packed: PackedFile, base: Base | None) -> None:
@@ -132,23 +133,21 @@ class Entry:
         if self._prepared is None:
             values = self.payload.clone() if out is None else out.view(-1).view(self.payload.dtype).copy_(self.payload)
             return self._compared(shaped(values, self.record, dtype))
-        try:
+        with naming(self.name):
             decoded = df_decode.decode(self._prepared, out, threads)
-        except DamagedError as error:
-            raise DamagedError(f"{named(self.name)}: {error}") from None
         return self._compared(shaped(decoded, self.record, dtype))
 
     def _compared(self, values: torch.Tensor) -> torch.Tensor:
         """The same, once its checksum is known to be right. Raises DamagedError."""
         if not self._checked:
-            container.check_tensor(values.view(-1).view(torch.uint8).cpu().numpy(), self.record, self.name)
+            self.record.check(values.view(-1).view(torch.uint8).cpu().numpy(), self.name)
             self._checked = True
         return values
 
 
 def prepare(payload: torch.Tensor, record: Record) -> Prepared:
     """A payload parsed for decoding where it lies. Raises DamagedError."""
-    return df_decode.prepare(payload, record.layout, record.size, record.coding == container.FIXED)
+    return df_decode.prepare(payload, record.layout, record.size, record.coding.cpu_only)
 
 
 def torch_dtype(dtype: str, name: str) -> torch.dtype:
@@ -185,19 +184,15 @@ def _entries(packed: PackedFile, device: str, base: Base | None, threads: int) -
 
 
 def _entry(tensor: Tensor, record: Record, payload: Content, device: str, base: Base | None, threads: int) -> Entry:
-    is_coded = _stays_coded(record, device)
-    is_ready = is_coded or record.coding == container.STORED
-    is_delta = record.is_difference
+    is_coded, name = _stays_coded(record, device), tensor.name
     with ExitStack() as opened:
-        other = base.content_for(record, tensor.name, "", opened) if base and is_delta else None
-        try:
-            content = payload if is_ready else decoding.content_of(payload, record, other, threads)
-            data = whole(content, threads)
-            entry = Entry(tensor.name, record, torch.from_numpy(data).to(device), is_coded)
-        except DamagedError as error:
-            raise DamagedError(f"{named(tensor.name)}: {error}") from None
+        other = base.content_for(record, name, "", opened) if base else None
+        with naming(name):
+            is_ready = is_coded or record.coding.is_stored
+            data = whole(payload if is_ready else record.decode_parts(payload, other, threads), threads)
+            entry = Entry(name, record, torch.from_numpy(data).to(device), is_coded)
     if not is_ready:
-        container.check_tensor(data, record, tensor.name)
+        record.check(data, name)
     return entry
 
 

@@ -10,25 +10,23 @@ itself is container.py's, the way back unpack.py's.
 """
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from squeeze.checkpoint.safetensors import Bytes
+from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
-from squeeze.packing import container, folder, one
+from squeeze.packing import codings, container, folder
 from squeeze.packing.base import Base, is_packed
 from squeeze.packing.beside import packed_files
-from squeeze.packing.container import Description, Record
+from squeeze.packing.record import Record
+from squeeze.packing.run import Run
 from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.sources import Source, note_of_copy, source_of
-from squeeze.packing.unfinished import Journal, Run
+from squeeze.packing.unfinished import Journal
 from squeeze.system import files, storage
-from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.syncing import synced
@@ -89,37 +87,28 @@ def pack(
         with staged(place, overwrite) as local:  # a packed file's header is written last
             return pack(source, local, level=level, strict=strict, progress=progress, told=told, **options)
     check_level(level)
-    source, chosen = folder.checkpoint_at(source)
     folder.check_target(source, target, overwrite)
-    names = folder.files_to_take(source)
-    omitted = folder.left_out(source, strict)
-    known, notes = base_of_chain(source, base, max_chain)
-    notes = [*chosen, *folder.packed_twice(source, names), *notes]
-    task = described(source, names, level, known)
+    contents = folder.contents_of(source, strict)
+    known, notes = base_of_chain(contents.root, base, max_chain)
+    task = described(contents.root, contents.files, level, known)
     with work_folder(target, "packing", task) as work:
-        listeners = progress or (lambda count: None), told or (lambda raw, coded: None)
-        job = _Job(level, known, threads, verify, *listeners)
-        totals, hashes, coded = Totals(0, 0), {}, []
-        for name in names:
-            before, after = folder.place(source, name), folder.place(work / folder.CONTENT, name)
-            with _unchanged(before):
-                taken = job.take(before, after, work, name)
-            raw, hashes[name] = taken.raw, taken.sha256
-            coded += [name] if taken.is_torch else []
-            notes += [taken.note] if taken.note else []
-            totals = Totals(totals.raw + raw, totals.coded + after.stat().st_size)
-        if source.is_dir():
-            added = folder.write_manifest(source, work / folder.CONTENT, hashes, coded)
-            totals = Totals(totals.raw, totals.coded + added)
-        notes += unhelpful(source, work / folder.CONTENT, known)
-        folder.move_into_place(work / folder.CONTENT, target, overwrite)
-    return replace(totals, left_out=omitted, notes=tuple(notes))
+        job = _Job(work, level, known, threads, verify, progress or (lambda count: None), told or (lambda *sizes: None))
+        taken = {name: job.take(path, name) for name, path in contents.files.items()}
+        coded = sum(file.coded for file in taken.values())
+        if contents.root.is_dir():
+            hashes = {name: file.sha256 for name, file in taken.items()}
+            states = [name for name, file in taken.items() if file.is_state]
+            coded += folder.write_manifest(contents.root, job.content, hashes, states)
+        notes = [*contents.notes, *notes, *(file.note for file in taken.values() if file.note)]
+        notes += unhelpful(contents.root, job.content, known)
+        folder.move_into_place(job.content, target, overwrite)
+    return Totals(sum(file.raw for file in taken.values()), coded, contents.left_out, tuple(notes))
 
 
 def check_level(level: str) -> None:
     """Raises SqueezeError where there is none of this name."""
-    if level not in container.LEVELS:
-        raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(container.LEVELS)}")
+    if level not in codings.LEVELS:
+        raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(codings.LEVELS)}")
 
 
 def base_of_chain(source: Path, base: Path | str | None, max_chain: int) -> tuple[Base | None, list[str]]:
@@ -144,14 +133,14 @@ def unhelpful(source: Path, packed: Path, base: Base | None) -> list[str]:
     ]
 
 
-def described(source: Path, names: list[str], level: str, base: Base | None) -> dict[str, Any]:
-    """What a run is, as JSON: another one does not go on with what it leaves."""
+def described(source: Path, paths: Mapping[str, Path], level: str, base: Base | None) -> dict[str, Any]:
+    """What a run is, as JSON: another one does not go on with what it leaves. paths: of its files by name."""
     return {
         "version": __version__,
         "level": level,
         "base": sorted(base.identities) if base else [],
         "source": str(source.resolve()),
-        "files": [[name, *_stamp(folder.place(source, name))] for name in names],
+        "files": [[name, *_stamp(path)] for name, path in paths.items()],
     }
 
 
@@ -177,16 +166,20 @@ def _unchanged(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A file that was packed or copied."""
+    """A file that was packed or copied: its bytes before and after, and the SHA-256 of those before."""
 
     raw: int
+    coded: int
     sha256: str
-    is_torch: bool = False  # and packed
+    is_state: bool = False  # whether it is one of torch's, and packed
     note: str = ""
 
 
 @dataclass(frozen=True)
 class _Job:
+    """What all files of a checkpoint are packed with, in the folder `work`."""
+
+    work: Path
     level: str
     base: Base | None
     threads: int
@@ -194,23 +187,33 @@ class _Job:
     progress: Progress
     told: Callable[[int, int], None]
 
-    def take(self, source: Path, target: Path, work: Path, name: str) -> _Taken:
-        """Pack or copy one file, which a folder has by this name."""
-        try:
-            if is_packed(source, Limits()):
-                raise FormatError("is packed already; unpack it first")
-            found = source_of(source, alone=not name)
-            if found is None:
-                return replace(self._copy(source, target), note=note_of_copy(source))
-            raw, digest = self._pack_file(found, target, work, name if found.is_torch else "")
-            return _Taken(raw, digest, found.is_torch, found.note)
-        except FormatError as error:
-            raise type(error)(f"{source}: {error}") from None
+    @property
+    def content(self) -> Path:
+        """What becomes the target."""
+        return self.work / folder.CONTENT
 
-    def _copy(self, source: Path, target: Path) -> _Taken:
+    def take(self, source: Path, name: str) -> _Taken:
+        """Pack or copy one file, which a folder has by this name."""
+        target = self.content / name
+        with _unchanged(source):
+            try:
+                if is_packed(source, Limits()):
+                    raise FormatError("is packed already; unpack it first")
+                found = source_of(source, alone=not name)
+                if found is None:
+                    raw, digest = self._copy(source, target)
+                else:
+                    raw, digest = self._pack_file(found, target, name if found.is_torch else "")
+            except FormatError as error:
+                raise type(error)(f"{source}: {error}") from None
+        note = found.note if found else note_of_copy(source)
+        return _Taken(raw, target.stat().st_size, digest, found is not None and found.is_torch, note)
+
+    def _copy(self, source: Path, target: Path) -> tuple[int, str]:
+        """The size and SHA-256."""
         if storage.remote(source) and target.is_file():  # by a run that was stopped
             self.progress(size := target.stat().st_size)
-            return _Taken(size, folder.sha256_of(target))
+            return size, folder.sha256_of(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         state, size, unfinished = hashlib.sha256(), 0, target.with_name(target.name + ".partial")
         for left in (target, unfinished):
@@ -223,9 +226,9 @@ class _Job:
                 self.progress(len(piece))
         files.copy_status(source, unfinished)
         unfinished.replace(target)
-        return _Taken(size, state.hexdigest())
+        return size, state.hexdigest()
 
-    def _pack_file(self, found: Source, target: Path, work: Path, scope: str) -> tuple[int, str]:
+    def _pack_file(self, found: Source, target: Path, scope: str) -> tuple[int, str]:
         """The raw size and SHA-256. scope: the name by which a base has its tensors."""
         file, source = found.file, found.file.path
         if target.is_file():
@@ -233,10 +236,7 @@ class _Job:
             return file.size, container.read(target).description.sha256
         target.parent.mkdir(parents=True, exist_ok=True)
         base = self.base.identity(found.is_torch) if self.base else ()
-        known = self.base if base else None
-        journal = Journal(work / "journal")
-        unfinished = target.with_name(target.name + ".partial")
-        start = container.reserve(found, self.level, base)
+        journal, unfinished = Journal(self.work / "journal"), target.with_name(target.name + ".partial")
         if unfinished.is_file():
             unfinished.chmod(0o600)  # a run that was stopped at the end may have left it read-only
         with (
@@ -245,64 +245,32 @@ class _Job:
             synced(writing),
             RunningHash() as state,
         ):
-            run = Run(file, Positional(reading), writing, state, known, scope)
-            done = self._resume(run, journal, start)
-            remaining = file.tensors[len(done) :]
-            for tensor, (record, payload) in zip(remaining, self._coded(run, len(done)), strict=True):
-                if isinstance(payload, int):  # written already, and maybe more that is not part of it
-                    size = payload
-                    writing.seek(size, os.SEEK_CUR)
-                else:
-                    size = payload.size
-                    writing.write(payload.data)
-                    writing.flush()
-                journal.note(tensor, record, payload)
-                done.append((record, size))
-                self.told(tensor.size, size)
-                self.progress(tensor.size)
+            other, start = self.base if base else None, container.reserve(found, self.level, base)
+            run = Run(file, Positional(reading), writing, state, self.level, other, scope, self.verify, self.threads)
+            coded = self._code(run, journal, start)
             digest = state.finish(file.gaps[-1])
-            records = tuple(record for record, _ in done)
-            places = container.places_of(found)
-            needed = container.base_of(records, base)
-            description = Description(file.size, digest, file.header, self.level, records, needed, places)
-            names, sizes = [tensor.name for tensor in file.tensors], [size for _, size in done]
-            writing.truncate(start + sum(sizes))
+            writing.truncate(start + sum(size for _, size in coded))
             writing.seek(0)
-            writing.write(container.header_bytes(names, sizes, description, start))
+            writing.write(container.header_of(found, self.level, base, coded, digest, start))
         files.copy_status(source, unfinished)
         unfinished.replace(target)
         journal.clear()
         self.progress(len(file.header))
         return file.size, digest
 
-    def _resume(self, run: Run, journal: Journal, start: int) -> list[tuple[Record, int]]:
-        """Record and payload size of the tensors that a run before this one has written."""
-        done = journal.resume(run, start, self.threads)
-        run.writing.truncate(start + sum(size for _, size in done))
-        run.writing.seek(0, os.SEEK_END)
-        for tensor, gap, (record, size) in zip(run.file.tensors, run.file.gaps, done, strict=False):
-            run.state.skip(gap)
-            with ExitStack() as opened:
-                content = run.again(tensor, record, start, size, opened)
-                if run.state.follow(content).result() != record.checksum:
-                    raise VerifyError(f"{run.file.path} changed since packing was stopped: pack it again")
-            start += size
-            self.told(tensor.size, size)
-            self.progress(tensor.size)
-        return done
+    def _code(self, run: Run, journal: Journal, start: int) -> list[tuple[Record, int]]:
+        """Write the payloads from `start` on that no run before this one has written; the record and payload size of
+        every tensor."""
+        coded = journal.resume(run, start)
+        for tensor, size in run.go_on(start, coded):
+            self._tell(tensor, size)
+        for tensor, record, payload in run.code(len(coded)):
+            journal.note(tensor, record, payload)
+            size = payload if isinstance(payload, int) else payload.size
+            coded.append((record, size))
+            self._tell(tensor, size)
+        return coded
 
-    def _coded(self, run: Run, first: int) -> Iterator[tuple[Record, Bytes | int]]:
-        """The record of each tensor from the first on, in order, and its payload, or the size of a written one."""
-
-        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes | int]]]]:
-            for tensor, gap in zip(run.file.tensors[first:], run.file.gaps[first:-1], strict=True):
-                run.state.skip(gap)
-                if tensor.size >= LARGE:
-                    large = one.Large.of(run, tensor, run.state.follow)
-                    yield tensor.size, partial(one.write, run, large, self.level, self.verify)
-                    continue
-                data = run.read(tensor)
-                run.state.update(data)
-                yield tensor.size, partial(one.code, run, tensor, data, self.level, self.verify)
-
-        return in_order(tasks(), self.threads)
+    def _tell(self, tensor: Tensor, size: int) -> None:
+        self.told(tensor.size, size)
+        self.progress(tensor.size)

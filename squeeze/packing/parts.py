@@ -6,31 +6,28 @@ a restored one is its bytes alone: of each tensor those before it that belong to
 """
 
 import hashlib
-import os
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs import part_file
 from squeeze.codecs.part_file import PartFile, PartWriter, damaged, passed_on
 from squeeze.codecs.varint import copy_pieces
-from squeeze.packing import container, one
+from squeeze.packing import container
 from squeeze.packing.base import Base
-from squeeze.packing.container import Description, PackedFile, Record
-from squeeze.packing.running_hash import RunningHash, checksum_of
+from squeeze.packing.codings import CODINGS
+from squeeze.packing.container import PackedFile
+from squeeze.packing.record import Record
+from squeeze.packing.run import Run
+from squeeze.packing.running_hash import Checksums
 from squeeze.packing.sources import Source
-from squeeze.packing.unfinished import Run
 from squeeze.packing.unpack import Restoring, other_hash
-from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.positional import Positional
 from squeeze.system.storage import remote
 
@@ -84,7 +81,7 @@ def pack_part(found: Source, span: Span, packing: Packing, sink: BinaryIO) -> No
         writing.seek(0)
         for piece in copy_pieces(writing, sum(size for _, size in sized)):
             part.write(piece)
-        part.finish([[record.coding, record.checksum, size] for record, size in sized])
+        part.finish([[record.coding.name, record.checksum, size] for record, size in sized])
 
 
 def pack_whole(found: Source, packing: Packing, sink: BinaryIO) -> str:
@@ -113,7 +110,7 @@ def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str,
         with path.open("rb") as part:
             table = PartFile(part).description
         for (coding, checksum, size), tensor in zip(table, tensors, strict=False):
-            sized.append((Record.of(tensor, coding, checksum), size))
+            sized.append((Record.of(tensor, CODINGS[coding], checksum), size))
     if len(sized) != len(found.file.tensors):
         raise damaged()
     header = _header(found, packing, sized, sha256)
@@ -170,39 +167,18 @@ def sha256_of(file: BinaryIO) -> str:
 
 
 def _header(found: Source, packing: Packing, sized: list[Sized], sha256: str) -> bytes:
-    file = found.file
-    records, sizes = tuple(record for record, _ in sized), [size for _, size in sized]
-    places = container.places_of(found)
-    base = container.base_of(records, packing.hashes)
-    described = Description(file.size, sha256, file.header, packing.level, records, base, places)
     length = container.reserve(found, packing.level, packing.hashes)
-    return container.header_bytes([tensor.name for tensor in file.tensors], sizes, described, length)
+    return container.header_of(found, packing.level, packing.hashes, sized, sha256, length)
 
 
 def _coded(found: Source, span: Span, packing: Packing, writing: BinaryIO) -> list[Sized]:
-    """Write the payloads of some tensors end to end. A large one is coded where it is written, and not in memory."""
-    tensors = found.file.tensors[span.first : span.first + span.count]
+    """Write the payloads of some tensors end to end."""
     base = packing.base if packing.hashes else None
-    sized: list[Sized] = []
-    with _at_hand(found, span) as reading, RunningHash() as unused, ThreadPoolExecutor(1) as beside:
-        run = Run(found.file, reading, writing, unused, base, packing.scope)
-
-        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes | int]]]]:
-            for tensor in tensors:
-                if tensor.size < LARGE:
-                    yield tensor.size, partial(one.code, run, tensor, run.read(tensor), packing.level, packing.verify)
-                    continue
-                large = one.Large.of(run, tensor, lambda content: beside.submit(checksum_of, content, 1))
-                yield tensor.size, partial(one.write, run, large, packing.level, packing.verify)
-
-        for record, payload in in_order(tasks(), packing.threads):
-            if isinstance(payload, int):
-                writing.seek(payload, os.SEEK_CUR)
-                sized.append((record, payload))
-            else:
-                writing.write(payload.data)
-                writing.flush()
-                sized.append((record, payload.size))
+    with _at_hand(found, span) as reading, Checksums() as checksums:
+        options = (packing.level, base, packing.scope, packing.verify, packing.threads)
+        run, sized = Run(found.file, reading, writing, checksums, *options), list[Sized]()
+        for _, record, payload in run.code(span.first, span.count):
+            sized.append((record, payload if isinstance(payload, int) else payload.size))
     writing.truncate(sum(size for _, size in sized))
     return sized
 

@@ -2,13 +2,27 @@
 
 import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import xxhash
 
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs.tensors.content import Content, pieces
 
-__all__ = ["RunningHash", "checksum_of"]
+__all__ = ["Checksums", "Hashing", "RunningHash", "checksum_of"]
+
+
+class Hashing(Protocol):
+    """What is told of the bytes of a file in order."""
+
+    def skip(self, gap: bytes) -> None:
+        """Bytes before a tensor that belong to none."""
+
+    def update(self, data: Bytes) -> None:
+        """A tensor's bytes, or some of them."""
+
+    def follow(self, content: Content) -> Future[int]:
+        """The same of a tensor that is read for it; its checksum is to come."""
 
 
 class RunningHash:
@@ -28,18 +42,15 @@ class RunningHash:
         self._pool.shutdown(wait=True)
 
     def skip(self, gap: bytes) -> None:
-        """Bytes before a tensor that belong to none."""
         if gap:
             self._wait()
             self._state.update(gap)
 
     def update(self, data: Bytes) -> None:
-        """A tensor's bytes, or some of them."""
         self._wait()
         self._running = self._pool.submit(self._state.update, data.data)
 
     def follow(self, content: Content) -> Future[int]:
-        """The same of a tensor that is read for it; its checksum is to come."""
         self._wait()
         self._running = future = self._pool.submit(self._read, content)
         return future
@@ -61,6 +72,28 @@ class RunningHash:
     def _wait(self) -> None:
         if self._running:
             self._running.result()
+
+
+class Checksums:
+    """The checksums alone of tensors that are read, each counted on a thread beside the coding."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> "Checksums":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=True)
+
+    def skip(self, gap: bytes) -> None:
+        pass
+
+    def update(self, data: Bytes) -> None:
+        pass
+
+    def follow(self, content: Content) -> Future[int]:
+        return self._pool.submit(checksum_of, content, 1)
 
 
 def checksum_of(content: Content, threads: int) -> int:

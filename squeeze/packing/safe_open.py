@@ -8,23 +8,23 @@ segments that hold its rows, where the coding has segments.
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, named
-from squeeze.codecs.tensors import floats
-from squeeze.codecs.tensors.float_payload import WORDS, Coded
-from squeeze.codecs.tensors.segment_ranges import Fetch, fetch_segments
+from squeeze.codecs.tensors.content import Content, InFile, InMemory
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.beside import checkpoint_of
-from squeeze.packing.container import PackedFile, Record
-from squeeze.packing.payloads import Fetched, Mapped
+from squeeze.packing.codings import STORED
+from squeeze.packing.container import PackedFile
+from squeeze.packing.record import Record, naming
 from squeeze.system.limits import Limits
+from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of, remote
 
 __all__ = ["OpenError", "PackedSlice", "SafeOpen", "safe_open"]
@@ -93,15 +93,16 @@ class SafeOpen:
         records = packed.description.records if packed else map(_as_it_is, file.tensors)
         pairs = zip(file.tensors, records, strict=True)
         self._records = {tensor.name: (tensor, record) for tensor, record in pairs}
-        self._payloads: Mapped | Fetched | None = Fetched(path) if remote(path) else Mapped(path)
+        self._file: BinaryIO | None = path.open("rb")
+        self._reading = Positional(self._file)
 
     def __enter__(self) -> "SafeOpen":
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._payloads is not None:
-            self._payloads.close()
-        self._payloads = None
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
     def keys(self) -> list[str]:
         """Names in the order of the alphabet."""
@@ -129,44 +130,36 @@ class SafeOpen:
         return PackedSlice(self, tensor, record)
 
     def _entry(self, name: str) -> tuple[Tensor, Record]:
-        if self._payloads is None:
+        if self._file is None:
             raise OpenError("File is closed")
         if name not in self._records:
             raise OpenError(f"File does not contain {named(name)}")
         return self._records[name]
 
-    def _payload(self, tensor: Tensor) -> Bytes:
-        if self._payloads is None:
+    def _payload(self, tensor: Tensor) -> Content:
+        if self._file is None:
             raise OpenError("File is closed")
-        return self._payloads.payload(tensor)
-
-    def _part(self, tensor: Tensor, begin: int, end: int) -> Bytes:
-        """Bytes of a payload, in an array of their own."""
-        if self._payloads is None:
-            raise OpenError("File is closed")
-        try:
-            return self._payloads.part(tensor, begin, end)
-        except SqueezeError as error:
-            raise OpenError(str(error)) from error
-
-    def _parsed(self, tensor: Tensor, record: Record) -> tuple[Coded, Fetch | None]:
-        """A payload, and what fetches the bytes of its segments where they are not there yet."""
-        if self._payloads is None:
-            raise OpenError("File is closed")
-        return self._payloads.parsed(tensor, record)
+        return InFile(self._reading, tensor.begin, tensor.size)
 
     def _whole(self, tensor: Tensor, record: Record) -> Bytes:
+        """All bytes of a tensor, in an array of their own."""
+        payload, data = self._payload(tensor), np.empty(tensor.size, np.uint8)
         try:
-            if record.coding == container.STORED:
-                data = self._part(tensor, 0, tensor.size)
-            else:
-                base = self._base.for_record(tensor.name, record) if self._base and record.is_difference else None
-                data = container.decode_tensor(self._payload(tensor), record, base, 1)
-            if self._is_packed:
-                container.check_tensor(data, record, tensor.name)
+            with naming(tensor.name):
+                payload.fill(0, data)  # at a URL in one request
+            if not self._is_packed:
+                return data
+            base = self._base.for_record(tensor.name, record) if self._base else None
+            return record.restore(tensor.name, data, base, 1)
         except SqueezeError as error:
             raise OpenError(str(error)) from error
-        return data
+
+    def _in_parts(self, tensor: Tensor, record: Record) -> Content:
+        """The bytes of a tensor, of which some are decoded when they are read, or all now if its coding has no
+        segments."""
+        if not record.coding.in_segments:
+            return InMemory(self._whole(tensor, record))
+        return record.decode_parts(self._payload(tensor), None, 1)
 
     def _maker(self, name: str, record: Record) -> tuple[Callable[[Bytes, tuple[int, ...]], Any], tuple[int, ...]]:
         """What makes a tensor of bytes and a shape, and the shape of the whole tensor in the framework. Raises
@@ -200,7 +193,7 @@ def _base_of(packed: PackedFile, path: Path, limits: Limits) -> Base | None:
 
 def _as_it_is(tensor: Tensor) -> Record:
     """The record of a tensor that is not packed: it has no checksum."""
-    return Record.of(tensor, container.STORED)
+    return Record.of(tensor, STORED)
 
 
 def numpy_type(name: str, dtype: str) -> "np.dtype[Any]":
@@ -216,8 +209,7 @@ class PackedSlice:
 
     def __init__(self, file: SafeOpen, tensor: Tensor, record: Record):
         self._file, self._tensor, self._record = file, tensor, record
-        self._parsed: tuple[Coded, Fetch | None] | None = None
-        self._data: Bytes | None = None  # decoded, where the coding has no segments
+        self._content: Content | None = None
 
     def get_shape(self) -> list[int]:
         return list(self._record.shape)
@@ -237,31 +229,19 @@ class PackedSlice:
             raise (OpenError(str(error)) if isinstance(values, np.ndarray) else error) from None
 
     def _bytes(self, begin: int, end: int) -> Bytes:
-        """Bytes begin to end of the tensor."""
-        if self._record.coding == container.STORED:
-            return self._file._part(self._tensor, begin, end)
-        if self._record.coding != container.RANS:
-            if self._data is None:
-                self._data = self._file._whole(self._tensor, self._record)
-            return self._data[begin:end].copy()
+        """Bytes begin to end of the tensor, in an array of their own."""
+        self._file._payload(self._tensor)  # if the file is open still
+        out = np.empty(end - begin, np.uint8)
         try:
-            return self._decoded(begin, end)
+            if self._content is None:
+                self._content = self._file._in_parts(self._tensor, self._record)
+            if out.size:  # else a segment would be decoded for nothing
+                self._content.fill(begin, out)
+        except OpenError:
+            raise
         except SqueezeError as error:
             raise OpenError(f"{named(self._tensor.name)}: {error}") from error
-
-    def _decoded(self, begin: int, end: int) -> Bytes:
-        """Bytes begin to end, of the segments that hold them."""
-        if self._parsed is None:
-            self._parsed = self._file._parsed(self._tensor, self._record)
-        coded, fetch = self._parsed
-        segment = coded.lanes * coded.rows * coded.bits // 8
-        start, stop = begin // segment, -(-end // segment)
-        out = np.empty(max(min(stop * segment, self._record.size) - start * segment, 0), np.uint8)
-        if begin < end:
-            if fetch:
-                fetch_segments(coded, start, stop, fetch)
-            floats.decode_segments(coded, start, stop, out.view(WORDS[coded.bits]))
-        return out[begin - start * segment : end - start * segment]
+        return out
 
 
 def rows_of(index: Any, shape: tuple[int, ...]) -> tuple[int, int, Any]:

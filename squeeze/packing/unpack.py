@@ -8,15 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-import xxhash
-
-from squeeze.checkpoint.safetensors import Bytes, Tensor
-from squeeze.codecs.tensors.content import Content, InFile, pieces, whole
+from squeeze.checkpoint.safetensors import Bytes
+from squeeze.codecs.tensors.content import Content, InFile, whole
 from squeeze.errors import DamagedError, FormatError, LimitError, escaped, printable
-from squeeze.packing import container, decoding, folder
+from squeeze.packing import container, folder
 from squeeze.packing.base import Base
-from squeeze.packing.container import Record
 from squeeze.packing.pack import Progress, Totals
+from squeeze.packing.record import Record, naming
 from squeeze.packing.running_hash import RunningHash
 from squeeze.system import files, storage
 from squeeze.system.in_order import LARGE, in_order
@@ -182,33 +180,22 @@ class Restoring:
             for tensor, record in pairs[:count]:
                 payload = InFile(payloads, tensor.begin, tensor.size)
                 if record.size >= LARGE:
-                    yield record.size, partial(self._pieces, tensor, record, scope, payload)
+                    yield record.size, partial(self._pieces, tensor.name, record, scope, payload)
                 else:
-                    with container.naming(tensor.name):
-                        yield record.size, partial(self._tensor, tensor, record, scope, whole(payload))
+                    with naming(tensor.name):
+                        yield record.size, partial(self._tensor, tensor.name, record, scope, whole(payload))
 
         return in_order(tasks(), self.threads)
 
-    def _tensor(self, tensor: Tensor, record: Record, scope: str, payload: Bytes, threads: int) -> tuple[Bytes]:
-        is_delta = record.is_difference
-        other = self.base.for_record(tensor.name, record, scope) if self.base and is_delta else None
-        with container.naming(tensor.name):
-            data = container.decode_tensor(payload, record, other, threads)
-        container.check_tensor(data, record, tensor.name)
-        return (data,)
+    def _tensor(self, name: str, record: Record, scope: str, payload: Bytes, threads: int) -> tuple[Bytes]:
+        other = self.base.for_record(name, record, scope) if self.base else None
+        return (record.restore(name, payload, other, threads),)
 
-    def _pieces(self, tensor: Tensor, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:
-        """All bytes of a large tensor, decoded as they are asked for. Raises DamagedError at last where their checksum
-        differs."""
-        is_delta, checksum = record.is_difference, xxhash.xxh3_64()
+    def _pieces(self, name: str, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:
+        """All bytes of a large tensor, decoded as they are asked for."""
         with ExitStack() as opened:
-            other = self.base.content_for(record, tensor.name, scope, opened) if self.base and is_delta else None
-            with container.naming(tensor.name):
-                for piece in pieces(decoding.content_of(payload, record, other, threads), threads):
-                    checksum.update(piece.data)
-                    yield piece
-        if checksum.intdigest() != record.checksum:
-            raise container.other_checksum(tensor.name)
+            other = self.base.content_for(record, name, scope, opened) if self.base else None
+            yield from record.restore_parts(name, payload, other, threads)
 
 
 def other_hash() -> DamagedError:

@@ -18,9 +18,11 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs.tensors.float_payload import DTYPES
 from squeeze.errors import FormatError, escaped
-from squeeze.packing import container, folder
+from squeeze.packing import folder
 from squeeze.packing.base import Base, file_of
+from squeeze.packing.codings import encode_in_memory
 from squeeze.packing.pack import Progress
+from squeeze.packing.subject import Subject
 from squeeze.system import extras
 from squeeze.system.json_object import read_object
 from squeeze.system.limits import Limits
@@ -92,18 +94,16 @@ def inspect(
                 data = tensorfile.read_tensor(reading, tensor)
                 if packed:
                     record, coded = packed.description.records[number], tensor.size
-                    delta = record.is_difference
-                    other = known.for_record(tensor.name, record, scope) if known and delta else None
-                    raw = container.decode_tensor(data, record, other, threads)
-                    container.check_tensor(raw, record, tensor.name)
+                    other = known.for_record(tensor.name, record, scope) if known else None
+                    raw = record.restore(tensor.name, data, other, threads)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
                 else:
                     other = known.tensor(tensor, scope) if known else None
-                    coding, payload = container.encode_tensor(data, tensor, level, other, threads, verify=False)
+                    coding, payload = encode_in_memory(Subject.of(tensor, data, other, threads), level)
                     dtype, shape, raw, coded = tensor.dtype, tensor.shape, data, payload.size
                 fields, values = field_entropies(raw, tensorfile.layout_of(dtype))
                 bound = sum(fields.values()) * values / 8
-                yield Entry(tensor.name, dtype, shape, coding, values, raw.size, coded, bound, fields)
+                yield Entry(tensor.name, dtype, shape, coding.name, values, raw.size, coded, bound, fields)
                 if progress:
                     progress(tensor.size)
 
@@ -116,7 +116,7 @@ def packed_sizes(source: Path) -> list[dict[str, Any]]:
         if found is None or not found[1]:
             continue
         for tensor, record in zip(found[0].tensors, found[1].description.records, strict=True):
-            about = {"name": tensor.name, "dtype": record.dtype, "shape": record.shape, "coding": record.coding}
+            about = {"name": tensor.name, "dtype": record.dtype, "shape": record.shape, "coding": record.coding.name}
             sizes.append(about | {"raw": record.size, "coded": tensor.size})
     return sizes
 

@@ -11,7 +11,7 @@ from squeeze import cli
 from squeeze.commands.reference import OPERATIONS
 from squeeze.errors import OptionError
 from squeeze.options import Operation, of
-from squeeze.packing.container import LEVELS
+from squeeze.packing.codings import LEVELS
 from squeeze.packing.pack import pack
 from squeeze.recipes.options import RECOVER, Common, Packing
 from squeeze.recipes.run import read
@@ -120,7 +120,7 @@ def test_packing_takes_what_its_function_does():
     assert {one.name for one in of(Packing)} <= set(signature(pack).parameters)
     assert all(signature(pack).parameters[one.name].default == one.default for one in of(Packing))
     (level,) = (one for one in of(Packing) if one.name == "level")
-    assert level.choices == LEVELS
+    assert level.choices == tuple(LEVELS)
 
 
 def test_bounds_are_said_the_same_everywhere(tmp_path):

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import squeeze
-from squeeze.packing.container import LEVELS
+from squeeze.packing.codings import LEVELS
 from tests.golden.checkpoint import golden_checkpoint
 from tests.golden.samples import PAGE, STREAMS, tuned_dictionary
 

@@ -11,7 +11,7 @@ import squeeze
 from squeeze.codecs.tensors import content
 from squeeze.codecs.tensors.content import InMemory
 from squeeze.errors import StorageError
-from squeeze.packing import at_hand, pack
+from squeeze.packing import at_hand, run
 from squeeze.packing.at_hand import AtHand
 from squeeze.system import in_order, remote_errors, remote_file
 from tests.makers.checkpoints import same, write
@@ -27,7 +27,7 @@ URL = "fake://bucket/x.safetensors"
 def small(in_folder, monkeypatch):
     """Large is what has 256 KiB; what has more than 512 KiB waits in a file."""
     Store.reset()
-    for module in (pack, in_order):
+    for module in (run, in_order):
         monkeypatch.setattr(module, "LARGE", 1 << 18)
     for module in (content, at_hand):
         monkeypatch.setattr(module, "PART", 1 << 16)

@@ -12,8 +12,10 @@ from squeeze import cli
 from squeeze.checkpoint import bits
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import DamagedError
-from squeeze.packing import container, fields
-from squeeze.packing.container import Record
+from squeeze.packing import codings, fields
+from squeeze.packing.codings import CODINGS
+from squeeze.packing.record import Record
+from squeeze.packing.subject import Subject
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, read
 from tests.makers.hf_models import tiny_model
 from tests.makers.quantised import matrix, rounded, write
@@ -48,7 +50,7 @@ def test_a_byte_holds_a_code_of_more_than_four_bits(width, kind):
     assert np.array_equal(laid, codes.flatten().numpy())
 
 
-@pytest.mark.parametrize("level", container.LEVELS)
+@pytest.mark.parametrize("level", codings.LEVELS)
 @pytest.mark.parametrize(
     ("format", "leaf", "width", "coding"),
     [
@@ -67,8 +69,8 @@ def test_codes_are_found_in_their_words(format, leaf, width, coding, level):
     words = FORMATS[format].tensors("m", weight, torch.bfloat16)[f"m.{leaf}"]
     data = words.numpy().view(np.uint8).reshape(-1)
     tensor = Tensor("m", "I32", tuple(words.shape), 0, data.size)
-    found, payload = container.encode_tensor(data, tensor, level, None, 1, True)
-    assert found == f"{coding}+{'archive' if level == 'archive' else 'rans'}"
+    found, payload = codings.encode_in_memory(Subject.of(tensor, data, None, 1), level)
+    assert found.name == f"{coding}+{'archive' if level == 'archive' else 'rans'}"
     counts = np.bincount(weight.codes.flatten().numpy())
     share = counts[counts > 0] / counts.sum()
     entropy = -(share * np.log2(share)).sum() * weight.codes.numel() / 8
@@ -96,8 +98,8 @@ def test_folders_come_back_and_are_read_packed(tmp_path, format, width):
 
 def test_a_coding_that_does_not_fit_is_damage():
     with pytest.raises(DamagedError, match="impossible for its shape"):
-        container.decode_tensor(np.zeros(64, np.uint8), Record("I32", (4, 4), "threes+rans", 0), None, 1)
-    assert not container.allowed("threes+rans", "BF16")
+        Record("I32", (4, 4), CODINGS["threes+rans"], 0).decode(np.zeros(64, np.uint8), None, 1)
+    assert not CODINGS["threes+rans"].takes("BF16")
 
 
 def test_inspect_tells_the_bits_of_a_weight(tmp_path):

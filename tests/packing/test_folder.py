@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 import squeeze
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, FormatError, SqueezeError, TruncatedError
-from squeeze.packing import container, folder
+from squeeze.packing import codings, folder
+from squeeze.packing.record import Record
 from tests.makers.checkpoints import content, model_folder, write
 from tests.makers.command import call, fails, names, run
 
@@ -314,8 +315,8 @@ def test_a_planted_work_folder_is_left_alone(small):
 @pytest.mark.parametrize("way", ["pack", "unpack"])
 def test_an_output_that_appears_is_kept(small, monkeypatch, source, way):
     squeeze.pack(source, "packed")
-    name = "encode_tensor" if way == "pack" else "decode_tensor"
-    real = getattr(container, name)
+    place, name = (codings, "encode_in_memory") if way == "pack" else (Record, "decode")
+    real = getattr(place, name)
 
     def meanwhile(*args):
         if source == "model":
@@ -325,7 +326,7 @@ def test_an_output_that_appears_is_kept(small, monkeypatch, source, way):
             Path("other").write_text("theirs")
         return real(*args)
 
-    monkeypatch.setattr(container, name, meanwhile)
+    monkeypatch.setattr(place, name, meanwhile)
     arguments = (source, "other") if way == "pack" else ("packed", "other")
     assert fails(way, *arguments) == "Error: other already exists; use -f to overwrite\n"
     assert Path("other/theirs").exists() if source == "model" else Path("other").read_text() == "theirs"

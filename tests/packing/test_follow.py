@@ -15,7 +15,7 @@ import torch
 
 import squeeze
 from squeeze.errors import SqueezeError
-from squeeze.packing import container, follow as following, whole
+from squeeze.packing import codings, follow as following, whole
 from squeeze.packing.follow import DAMAGED, DROPPED, LEFT, PACKED, REMOVED, Follow
 from squeeze.packing.history import history
 from squeeze.packing.journal import NAME, group, order
@@ -361,13 +361,13 @@ def test_what_somebody_else_put_there_is_left():
 def test_checkpoints_that_the_run_deletes_meanwhile(monkeypatch):
     for step in (1, 2):
         checkpoint(step)
-    real = container.encode_tensor
+    real = codings.encode_in_memory
 
     def encode(*arguments):
         shutil.rmtree("run/checkpoint-1", ignore_errors=True)
         return real(*arguments)
 
-    monkeypatch.setattr(container, "encode_tensor", encode)
+    monkeypatch.setattr(codings, "encode_in_memory", encode)
     assert run() == [(PACKED, "checkpoint-2")]
     assert sorted(path.name for path in Path("packed").iterdir()) == [NAME, "checkpoint-2"]
 

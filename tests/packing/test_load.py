@@ -13,6 +13,7 @@ from squeeze.cli import main
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.packing import container
+from squeeze.packing.record import Record
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
 from squeeze.quant.rtn import RTN
@@ -162,7 +163,7 @@ def test_a_tensor_is_compared_once(tmp_path, monkeypatch):
     write(tmp_path / "a.safetensors", {"a": ("F32", (64, 64), np.ones(4096, np.float32).tobytes())})
     squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     weights = squeeze.load(tmp_path / "b.safetensors")
-    calls, original = [], container.check_tensor
-    monkeypatch.setattr(container, "check_tensor", lambda *rest: calls.append(original(*rest)))
+    calls, original = [], Record.check
+    monkeypatch.setattr(Record, "check", lambda *rest: calls.append(original(*rest)))
     assert torch.equal(weights["a"], weights["a"])
     assert len(calls) == 1

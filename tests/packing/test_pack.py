@@ -12,7 +12,8 @@ import safetensors.numpy
 import squeeze
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, FormatError, SqueezeError
-from squeeze.packing import container
+from squeeze.packing import codings, container
+from squeeze.packing.record import Record
 from squeeze.system.work import work_folder
 from tests.makers.checkpoints import content, model_folder, same, tensors, write
 from tests.makers.command import call, names, run
@@ -143,21 +144,23 @@ class Stop(KeyboardInterrupt):
 def test_a_stopped_pack_goes_on_where_it_was(monkeypatch):
     model_folder("model")
     coded = []
-    original = container.encode_tensor
+    original = codings.encode_in_memory
 
-    def encode(data, tensor, *rest):
+    def encode(subject, level):
         if len(coded) == 7:
             raise Stop
-        coded.append(tensor.name)
-        return original(data, tensor, *rest)
+        coded.append(subject.form.shape)
+        return original(subject, level)
 
-    monkeypatch.setattr(container, "encode_tensor", encode)
+    monkeypatch.setattr(codings, "encode_in_memory", encode)
     with pytest.raises(Stop):
         squeeze.pack("model", "packed")
     assert not Path("packed").exists()
-    monkeypatch.setattr(container, "encode_tensor", lambda *rest: coded.append(rest[1].name) or original(*rest))
+    monkeypatch.setattr(
+        codings, "encode_in_memory", lambda subject, level: coded.append(subject.form.shape) or original(subject, level)
+    )
     squeeze.pack("model", "packed")
-    assert coded == list(tensors())
+    assert coded == [shape for _, shape, _ in tensors().values()]
     squeeze.unpack("packed", "back")
     assert content("back") == content("model")
     assert names() == ["back", "model", "packed"]
@@ -166,17 +169,17 @@ def test_a_stopped_pack_goes_on_where_it_was(monkeypatch):
 @pytest.mark.parametrize("change", ["cut", "byte", "journal", "source"])
 def test_what_a_stopped_pack_left_is_not_trusted(monkeypatch, change):
     write("a.safetensors", tensors())
-    original, count = container.encode_tensor, iter(range(100))
+    original, count = codings.encode_in_memory, iter(range(100))
 
     def encode(*rest):
         if next(count) == 4:
             raise Stop
         return original(*rest)
 
-    monkeypatch.setattr(container, "encode_tensor", encode)
+    monkeypatch.setattr(codings, "encode_in_memory", encode)
     with pytest.raises(Stop):
         squeeze.pack("a.safetensors", "b.safetensors")
-    monkeypatch.setattr(container, "encode_tensor", original)
+    monkeypatch.setattr(codings, "encode_in_memory", original)
     work = Path(".b.safetensors.packing")
     partial = work / "content.partial"
     if change == "cut":
@@ -197,17 +200,17 @@ def test_what_a_stopped_pack_left_is_not_trusted(monkeypatch, change):
 def test_a_source_changed_while_packing_was_stopped_is_noticed(monkeypatch):
     """Even where its size and times are as before."""
     path = write("a.safetensors", tensors())
-    original = container.encode_tensor
+    original = codings.encode_in_memory
 
-    def encode(data, tensor, *rest):
-        if tensor.name == "half":
+    def encode(subject, level):
+        if subject.form.dtype == "F16":
             raise Stop
-        return original(data, tensor, *rest)
+        return original(subject, level)
 
-    monkeypatch.setattr(container, "encode_tensor", encode)
+    monkeypatch.setattr(codings, "encode_in_memory", encode)
     with pytest.raises(Stop):
         squeeze.pack("a.safetensors", "b.safetensors")
-    monkeypatch.setattr(container, "encode_tensor", original)
+    monkeypatch.setattr(codings, "encode_in_memory", original)
     times = path.stat().st_mtime_ns
     data = bytearray(path.read_bytes())
     data[2_000] ^= 1
@@ -226,7 +229,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
     def encode(*rest):
         raise Stop
 
-    monkeypatch.setattr(container, "encode_tensor", encode)
+    monkeypatch.setattr(codings, "encode_in_memory", encode)
     result = call("pack", "a.safetensors", "b.safetensors")
     assert result.exit_code == 1
     place = Path.cwd() / ".b.safetensors.packing"
@@ -317,13 +320,13 @@ def test_targets_that_may_not_be_written():
 
 def test_a_source_that_changes_is_noticed(monkeypatch):
     path = write("a.safetensors", tensors())
-    original = container.encode_tensor
+    original = codings.encode_in_memory
 
     def encode(*rest):
         os.utime(path, ns=(1, 1))
         return original(*rest)
 
-    monkeypatch.setattr(container, "encode_tensor", encode)
+    monkeypatch.setattr(codings, "encode_in_memory", encode)
     with pytest.raises(SqueezeError, match="changed while it was read"):
         squeeze.pack("a.safetensors", "b.safetensors")
     assert names() == ["a.safetensors"]
@@ -331,8 +334,8 @@ def test_a_source_that_changes_is_noticed(monkeypatch):
 
 def test_a_fault_of_the_machine_is_noticed(monkeypatch):
     write("a.safetensors", tensors())
-    original = container.decode_tensor
-    monkeypatch.setattr(container, "decode_tensor", lambda *rest: original(*rest) ^ 1)
+    original = Record.decode
+    monkeypatch.setattr(Record, "decode", lambda *rest: original(*rest) ^ 1)
     with pytest.raises(SqueezeError, match="memory or processor is faulty"):
         squeeze.pack("a.safetensors", "b.safetensors")
     assert names() == ["a.safetensors"]

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 import squeeze
 from squeeze.codecs.tensors import floats
 from squeeze.packing import container
+from squeeze.packing.record import Record
 from squeeze.packing.safe_open import OpenError
 from tests.makers.checkpoints import model_folder, tensors, write
 from tests.makers.remote import Store
@@ -135,13 +136,13 @@ def test_a_slice_decodes_what_it_needs(monkeypatch):
     weights = torch.randn(4096, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
     save_file({"w": weights}, "plain.safetensors")
     squeeze.pack("plain.safetensors", "packed.safetensors")
-    decoded, original = [], floats.decode_segments
+    decoded, original = [], floats.decode_with
 
-    def decode(coded, first, last, *rest):
-        decoded.append(last - first)
-        return original(coded, first, last, *rest)
+    def decode(coded, *rest):
+        decoded.append(coded.segments)
+        return original(coded, *rest)
 
-    monkeypatch.setattr(floats, "decode_segments", decode)
+    monkeypatch.setattr(floats, "decode_with", decode)
     with squeeze.safe_open("packed.safetensors", framework="pt") as file:
         part = file.get_slice("w")
         assert torch.equal(part[600:1000], weights[600:1000]) and torch.equal(part[7, :3], weights[7, :3])
@@ -152,8 +153,8 @@ def test_a_slice_decodes_what_it_needs(monkeypatch):
 def test_what_has_no_segments_is_decoded_once(monkeypatch):
     save_file({"w": torch.randn(64, 64)}, "plain.safetensors")
     squeeze.pack("plain.safetensors", "packed.safetensors", level="archive")
-    calls, original = [], container.decode_tensor
-    monkeypatch.setattr(container, "decode_tensor", lambda *rest: calls.append(1) or original(*rest))
+    calls, original = [], Record.decode
+    monkeypatch.setattr(Record, "decode", lambda *rest: calls.append(1) or original(*rest))
     with squeeze.safe_open("packed.safetensors", framework="pt") as file:
         part = file.get_slice("w")
         assert torch.equal(torch.cat([part[:30], part[30:]]), file.get_tensor("w"))
@@ -276,6 +277,6 @@ def test_a_shard_of_a_difference_finds_the_base_beside_its_folder(is_there):
             squeeze.safe_open(Path("packed") / path, framework="pt") as packed,
             safetensors.safe_open(path, framework="pt") as plain,
         ):
-            assert any(record.is_difference for _, record in packed._records.values())
+            assert any(record.coding.is_difference for _, record in packed._records.values())
             for name in plain.keys():  # noqa: SIM118 - it is no mapping
                 assert bytes_of(packed.get_tensor(name)) == bytes_of(plain.get_tensor(name))

@@ -16,7 +16,9 @@ from squeeze import cli
 from squeeze.codecs.tensors.float_payload import FORMAT, HEAD, PLANE
 from squeeze.errors import LimitError
 from squeeze.packing import container
-from squeeze.packing.container import Description, Record
+from squeeze.packing.codings import CODINGS
+from squeeze.packing.description import Description
+from squeeze.packing.record import Record
 from squeeze.system.limits import Limits
 from tests.checkpoint.test_safetensors import header
 from tests.makers.audit import news
@@ -32,7 +34,7 @@ def claim(coding="rans", size=SIZE):
     """A small packed file of a tensor of `size` zeros."""
     payload = HEAD.pack(FORMAT, 0, 0, 6, 4096, size) + PLANE.pack(8, 0, 0, 0, 2, 0) + bytes(8)
     original = header({"a": {"dtype": "F8_E5M2", "shape": [size], "data_offsets": [0, size]}})
-    record = Record("F8_E5M2", (size,), coding, xxhash.xxh3_64_intdigest(b""))
+    record = Record("F8_E5M2", (size,), CODINGS[coding], xxhash.xxh3_64_intdigest(b""))
     description = Description(len(original) + size, hashlib.sha256(b"").hexdigest(), original, "runtime", (record,))
     Path("claim.safetensors").write_bytes(container.header_bytes(["a"], [len(payload)], description) + payload)
     assert Path("claim.safetensors").stat().st_size < 800

@@ -100,15 +100,14 @@ def pack(
     all others are packed. threads: of a worker. Raises ClusterError where some have failed."""
     packing.check_level(level)
     _check_source(source)
-    source, chosen = folder.checkpoint_at(source)
-    names = folder.files_to_take(source)
-    omitted = folder.left_out(source, strict)
+    contents = folder.contents_of(source, strict)
+    source, names = contents.root, list(contents.files)
     known, notes = packing.base_of_chain(source, base, max_chain)
-    notes = [*chosen, *folder.packed_twice(source, names), *notes]
-    described = packing.described(source, [], level, known)
+    notes = [*contents.notes, *notes]
+    described = packing.described(source, {}, level, known)
     with making(source, target, PACK, described, overwrite, manifest) as out:
         options: dict[str, Any] = {"root": source, "level": level, "base": known, "verify": verify, "threads": threads}
-        paths = [folder.place(source, name) for name in names]
+        paths = list(contents.files.values())
         job = _Checkpoint(engine, Task(PACK, options, out.mark), progress, failed, {})
         job.heads = _heads(paths, lambda path: work.source_at(path, not work.name_in(source, path)))
         found = [_file(path, folder.place(out.root, name)) for path, name in zip(paths, names, strict=True)]
@@ -120,7 +119,7 @@ def pack(
             totals = replace(totals, coded=totals.coded + added)
         notes += packing.unhelpful(source, out.root, known)
         tidy(out.root, target, {*names, folder.MANIFEST})
-    return replace(totals, left_out=omitted, notes=tuple(notes))
+    return replace(totals, left_out=contents.left_out, notes=tuple(notes))
 
 
 def unpack(

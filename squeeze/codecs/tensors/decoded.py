@@ -19,6 +19,7 @@ from squeeze.system.arena import kept
 __all__ = ["Decoded", "DecodedFixed", "InSegments"]
 
 _MOST_LANES = 6  # log2
+_KEPT = (columns.IDS, columns.COUNTS)  # sections that are kept in memory
 
 
 class InSegments:
@@ -70,14 +71,14 @@ class Decoded(InSegments):
 
     def _part(self, first: int, last: int) -> Coded:
         """A payload of these segments alone."""
-        whole, sections, end = self._coded, list[tuple[int, int, int]](), 0  # place here, place there, bytes
+        whole, sections, end = self._coded, list[tuple[int, int, int, int]](), 0  # column, place here and there, bytes
         fields, size = whole.fields.copy(), (whole.lanes, whole.rows)
         begin = first * whole.lanes * whole.rows
         count = min(last * whole.lanes * whole.rows, whole.count) - begin
 
         def take(row: Array, column: int, skipped: int, length: int) -> None:
             nonlocal end
-            sections.append((end, int(row[column]) + skipped, length))
+            sections.append((column, end, int(row[column]) + skipped, length))
             row[column], end = end, aligned(end + length)
 
         for row, starts in zip(fields, self._starts, strict=True):
@@ -94,8 +95,11 @@ class Decoded(InSegments):
                 end = aligned(end + 2 * whole.lanes)  # which a decoder may read ahead
             take(row, columns.RAW, 4 * raw_size(begin, *size, raw_bits), 4 * raw_size(count, *size, raw_bits))
         part = kept("part", -(-end // 8) * 8 + 8 * whole.lanes)
-        for here, there, length in sections:
-            self._payload.fill(there, part[here : here + length])
+        for column, here, there, length in sections:
+            if column in _KEPT:
+                part[here : here + length] = whole.payload[there : there + length]
+            else:
+                self._payload.fill(there, part[here : here + length])
         return replace(whole, payload=part, count=count, fields=fields)
 
 

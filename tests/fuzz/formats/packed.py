@@ -18,7 +18,8 @@ import xxhash
 import squeeze
 from squeeze.errors import SqueezeError
 from squeeze.packing import container, folder as folders
-from squeeze.packing.container import Record
+from squeeze.packing.codings import CODINGS
+from squeeze.packing.record import Record
 from tests.fuzz import mutations, tensorfiles
 from tests.fuzz.formats import safetensors
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
@@ -171,7 +172,7 @@ def _described(file: TensorFile, random: Random) -> bytes:
             described["header"] = base64.b64encode(zlib.compress(header)).decode()
         case 2:
             record = random.choice(described["tensors"])
-            record[2] = random.choice((*container.CODINGS, "zeros+", "delta+stored"))
+            record[2] = random.choice((*CODINGS, "zeros+", "delta+stored"))
         case _:
             described = mutations.mutated(described, random)
     return file.described(_KEY, described).to_bytes()
@@ -190,8 +191,8 @@ def _recoded(file: TensorFile, random: Random) -> bytes:
         _reshape(described, name, record, random)
     file = file.with_payload(name, payload)
     try:
-        known = Record(record[0], tuple(record[1]), record[2], 0)
-        data = container.decode_tensor(np.frombuffer(payload, np.uint8).copy(), known, None, 1)
+        known = Record(record[0], tuple(record[1]), CODINGS[record[2]], 0)
+        data = known.decode(np.frombuffer(payload, np.uint8).copy(), None, 1)
         record[3] = f"{xxhash.xxh3_64_intdigest(data.tobytes()):016x}"
     except SqueezeError:
         pass

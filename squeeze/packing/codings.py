@@ -1,0 +1,164 @@
+"""The codings of a tensor, each a class: `CODINGS` has them all by name, and `encode` tries those of a level in turn.
+
+Nothing else knows their names. What differs between them is asked of the class (coding.py). The arithmetic of payloads
+is in codecs/tensors; docs/format.md specifies it.
+"""
+
+from functools import cache
+
+from squeeze.checkpoint.safetensors import Bytes
+from squeeze.codecs.tensors import decoded_archive, fixed, floats, floats_archive, ulps
+from squeeze.codecs.tensors.content import Content, whole
+from squeeze.codecs.tensors.decoded import Decoded, DecodedFixed
+from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer, copy
+from squeeze.packing import fields
+from squeeze.packing.coding import Coding, needed
+from squeeze.packing.subject import Form, Subject
+from squeeze.packing.wrappers import Delta, Relaid, Zeros
+
+__all__ = ["CODINGS", "LEVELS", "STORED", "encode", "encode_in_memory", "longest_named"]
+
+_LARGER = 1.03  # times what rANS takes: the most that codes of fixed length may
+
+
+class Stored(Coding):
+    """The bytes as they are."""
+
+    is_stored = in_segments = True
+    copies = 1
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        return copy(subject.content, writer, 0, subject.threads)
+
+    def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
+        return payload
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        return payload
+
+
+class Fixed(Coding):
+    """Codes of a fixed length, which are the fastest (codecs/tensors/fixed.py)."""
+
+    in_segments = stays_coded = cpu_only = True
+    copies = 2
+
+    def takes(self, dtype: str) -> bool:
+        return dtype in fixed.DTYPES
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        size = fixed.write(subject.content, subject.form.dtype, writer, subject.threads)
+        return size if size and self._is_short(subject, size) else 0
+
+    def _is_short(self, subject: Subject, size: int) -> bool:
+        if subject.form.dtype in ("BF16", "F16") and fixed.has_noise(subject.content):
+            return True
+        return 8 * size <= _LARGER * subject.bits
+
+    def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
+        return fixed.decode(payload, form.dtype, form.size, threads)
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        return DecodedFixed(payload, form.dtype, form.size)
+
+
+class Rans(Coding):
+    """Entropy coding with frequency tables (codecs/tensors/floats.py)."""
+
+    in_segments = stays_coded = True
+    copies = 2
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        size = subject.plan.write(writer) if subject.plan else 0
+        return size if size < subject.content.size else 0
+
+    def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
+        return floats.decode(payload, form.dtype, form.size, threads)
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        return Decoded(payload, form.dtype, form.size)
+
+
+class Archive(Coding):
+    """Entropy coding with mixed contexts, which is the smallest (codecs/tensors/floats_archive.py)."""
+
+    @property
+    def is_slow(self) -> bool:
+        return True
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        form = subject.form
+        return floats_archive.write(subject.content, form.dtype, writer, subject.threads, form.columns)
+
+    def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
+        return floats_archive.decode(payload, form.dtype, form.size, threads)
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        return decoded_archive.decoded(payload, form.dtype, form.size, threads)
+
+
+class Ulps(Coding):
+    """Differences from the base in units of the last place (codecs/tensors/ulps.py)."""
+
+    is_difference = True
+
+    def takes(self, dtype: str) -> bool:
+        return dtype in ulps.MANTISSAS
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        assert subject.base is not None
+        size = ulps.write(subject.content, subject.base, subject.form.dtype, writer, subject.threads)
+        return size if size and 8 * size <= min(subject.difference.bits, subject.bits) else 0
+
+    def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
+        return ulps.decode(payload, needed(base, form), form.dtype, threads)
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        return ulps.DecodedUlps(payload, needed(base, form), form.dtype)
+
+
+def _delta(inner: Coding) -> Coding:
+    return Delta(f"delta+{inner.name}", inner)
+
+
+def _of_values(inner: Coding) -> tuple[Coding, ...]:
+    relaid = (Relaid(f"{kind}+{inner.name}", inner, kind) for kind in fields.KINDS)
+    return Zeros(f"zeros+{inner.name}", inner), *relaid
+
+
+STORED, FIXED, ULPS = Stored("stored"), Fixed("fixed"), Ulps("ulps")
+RANS, ARCHIVE = Rans("rans"), Archive("archive")
+# What a level tries in turn: for a tensor by itself, and for one that the base has too.
+LEVELS: dict[str, tuple[tuple[Coding, ...], tuple[Coding, ...]]] = {
+    "fast": ((FIXED, *_of_values(RANS), RANS), (_delta(RANS), RANS)),
+    "runtime": ((*_of_values(RANS), RANS), (ULPS, _delta(RANS), RANS)),
+    "archive": ((*_of_values(ARCHIVE), ARCHIVE), (ULPS, _delta(ARCHIVE), ARCHIVE)),
+}
+CODINGS = {coding.name: coding for level in LEVELS.values() for tried in level for coding in (STORED, *tried)}
+
+
+def encode(subject: Subject, level: str, writer: Writer) -> tuple[Coding, int]:
+    """Write the payload of the first coding of a level that makes a tensor shorter; return it and the payload's bytes.
+
+    STORED, if none does, is not written and has 0 bytes here.
+    """
+    alone, with_base = LEVELS[level]
+    for coding in alone if subject.base is None else with_base:
+        if coding.takes(subject.form.dtype) and (size := coding.encode(subject, writer)):
+            return coding, size
+    return STORED, 0
+
+
+def encode_in_memory(subject: Subject, level: str) -> tuple[Coding, Bytes]:
+    """Return the coding and the payload of a tensor; that of STORED is the array that the tensor lies in."""
+    writer = MemoryWriter()
+    coding, size = encode(subject, level, writer)
+    payload = writer.payload(size)
+    return coding, whole(subject.content) if coding.is_stored else payload
+
+
+@cache
+def longest_named(dtype: str, with_base: bool) -> Coding:
+    """Return the coding with the longest name of those that a tensor of this dtype may have."""
+    possible = [one for one in CODINGS.values() if one.takes(dtype) and (with_base or not one.is_difference)]
+    return max(possible, key=lambda one: len(one.name))

@@ -1,0 +1,113 @@
+"""What a packed file says of one tensor, and decoding it: whole or in parts, compared with its checksum."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import xxhash
+
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Bytes, Tensor, named
+from squeeze.codecs.tensors.content import Content, pieces
+from squeeze.errors import DamagedError
+from squeeze.packing.at_hand import spooled
+from squeeze.packing.coding import Coding
+from squeeze.packing.running_hash import checksum_of
+from squeeze.packing.subject import Form
+
+__all__ = ["Record", "naming", "other_checksum"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """How one tensor is coded. `checksum` is XXH3-64 of its raw bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    coding: Coding
+    checksum: int
+    length: int | None = None  # raw bytes, if the dtype is unknown to this version
+
+    @classmethod
+    def of(cls, tensor: Tensor, coding: Coding, checksum: int = 0) -> "Record":
+        """Return the record of a tensor that is coded so."""
+        known = tensor.dtype in tensorfile.ELEMENT_BITS
+        return cls(tensor.dtype, tensor.shape, coding, checksum, None if known else tensor.size)
+
+    def is_of(self, tensor: "Tensor | Record") -> bool:
+        """Return whether this is a record of such a tensor: of the same dtype, shape and size."""
+        return (self.dtype, self.shape, self.size) == (tensor.dtype, tensor.shape, tensor.size)
+
+    @property
+    def layout(self) -> str:
+        """The dtype that coders take the tensor for."""
+        return tensorfile.layout_of(self.dtype)
+
+    @property
+    def size(self) -> int:
+        """Raw bytes."""
+        return self.length if self.length is not None else prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
+
+    @property
+    def form(self) -> Form:
+        return Form(self.layout, self.shape, self.size)
+
+    def memory(self, payload: int, most: int | None = None) -> int:
+        """Estimate the bytes of memory for decoding `payload` bytes. most: no more of the tensor is decoded at once."""
+        return self.coding.memory(payload, self.size, most)
+
+    def decode(self, payload: Bytes, base: Bytes | None, threads: int) -> Bytes:
+        """Return the raw bytes of a tensor, which are not compared. Raises DamagedError."""
+        return self.coding.decode(payload, self.form, base, threads)
+
+    def decode_parts(self, payload: Content, base: Content | None, threads: int) -> Content:
+        """Return the same, decoded as they are read."""
+        return self.coding.decode_parts(payload, self.form, base, threads)
+
+    def restore(self, name: str, payload: Bytes, base: Bytes | None, threads: int) -> Bytes:
+        """Return the raw bytes of the tensor `name`. Raises DamagedError if their checksum differs."""
+        with naming(name):
+            data = self.decode(payload, base, threads)
+        self.check(data, name)
+        return data
+
+    def restore_parts(self, name: str, payload: Content, base: Content | None, threads: int) -> Iterator[Bytes]:
+        """Yield the same piece by piece, each decoded when it is asked for. Raises DamagedError at last if their
+        checksum differs."""
+        checksum = xxhash.xxh3_64()
+        with naming(name):
+            for piece in pieces(self.decode_parts(payload, base, threads), threads):
+                checksum.update(piece.data)
+                yield piece
+        if checksum.intdigest() != self.checksum:
+            raise other_checksum(name)
+
+    def restore_to_reread(self, name: str, payload: Content, base: Content | None, opened: ExitStack) -> Content:
+        """Return the same to be read often, until `opened` is closed. Raises DamagedError if their checksum differs."""
+        with naming(name):
+            content = self.decode_parts(payload, base, 1)
+            if self.coding.is_slow:
+                content = spooled(content, opened)
+            checksum = checksum_of(content, 1)
+        if checksum != self.checksum:
+            raise other_checksum(name)
+        return content
+
+    def check(self, data: Bytes, name: str) -> None:
+        """Raises DamagedError if the raw bytes of a tensor have another checksum."""
+        if xxhash.xxh3_64_intdigest(data.data) != self.checksum:
+            raise other_checksum(name)
+
+
+def other_checksum(name: str) -> DamagedError:
+    return DamagedError(f"{named(name)}: its checksum differs: the file is damaged")
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Name the tensor in a DamagedError."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(f"{named(name)}: {error}") from None

@@ -1,0 +1,172 @@
+"""The tensors of one file that is packed, one after the other: read, coded, proved to decode, and written.
+
+A large tensor is coded where it is written, in parts, so that memory does not grow with it.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import BinaryIO
+
+import numpy as np
+import xxhash
+
+from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
+from squeeze.codecs.tensors.content import Content, InFile, whole
+from squeeze.codecs.tensors.float_writer import FileWriter
+from squeeze.errors import DamagedError, VerifyError
+from squeeze.packing import codings
+from squeeze.packing.at_hand import to_reread
+from squeeze.packing.base import Base
+from squeeze.packing.record import Record
+from squeeze.packing.running_hash import Hashing, checksum_of
+from squeeze.packing.subject import Form, Subject
+from squeeze.system.in_order import LARGE, in_order
+from squeeze.system.positional import Positional
+
+__all__ = ["Run"]
+
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Run:
+    """One file that is packed. hashing: told of its bytes in order. base: of this kind of file; scope: the name by
+    which that has its tensors."""
+
+    file: TensorFile
+    reading: Positional
+    writing: BinaryIO
+    hashing: Hashing
+    level: str
+    base: Base | None = None
+    scope: str = ""
+    verify: bool = True
+    threads: int = 1
+
+    def code(self, first: int, count: int | None = None) -> Iterator[tuple[Tensor, Record, Bytes | int]]:
+        """Code tensors from the first on, and write their payloads to where the file being written ends. Yield each
+        with its record, and its payload, or the size of that if the tensor is large."""
+        stop = len(self.file.tensors) if count is None else first + count
+        tensors = self.file.tensors[first:stop]
+
+        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes | int]]]]:
+            for tensor, gap in zip(tensors, self.file.gaps[first:stop], strict=True):
+                self.hashing.skip(gap)
+                if tensor.size >= LARGE:
+                    yield tensor.size, partial(self._code_large, *self._followed(tensor))
+                    continue
+                data = self._read(tensor)
+                self.hashing.update(data)
+                yield tensor.size, partial(self._code_small, tensor, data)
+
+        for tensor, (record, payload) in zip(tensors, in_order(tasks(), self.threads), strict=True):
+            if isinstance(payload, int):  # written already, and maybe more that is not part of it
+                self.writing.seek(payload, os.SEEK_CUR)
+            else:
+                self.writing.write(payload.data)
+                self.writing.flush()
+            yield tensor, record, payload
+
+    def _read(self, tensor: Tensor) -> Bytes:
+        """Raises DamagedError if the file became shorter."""
+        try:
+            return whole(InFile(self.reading, tensor.begin, tensor.size))
+        except DamagedError as error:
+            raise DamagedError(f"{named(tensor.name)}: {error}") from None
+
+    def _code_small(self, tensor: Tensor, data: Bytes, threads: int) -> tuple[Record, Bytes]:
+        other = self.base.tensor(tensor, self.scope) if self.base else None
+        coding, payload = codings.encode_in_memory(Subject.of(tensor, data, other, threads), self.level)
+        record = Record.of(tensor, coding, xxhash.xxh3_64_intdigest(data.data))
+        if self.verify and not coding.is_stored:
+            try:
+                is_same = _same(record.decode(payload, other, threads), data)
+            except DamagedError:
+                is_same = False
+            if not is_same:
+                raise _faulty()
+        return record, payload
+
+    def _followed(self, tensor: Tensor) -> tuple[Tensor, Content, Callable[[], int], ExitStack]:
+        """A large tensor, its bytes, its checksum, to be asked for at last, and what is closed when it is written."""
+        opened = ExitStack()
+        content = to_reread(self.reading, tensor.begin, tensor.size, opened)
+        return tensor, content, self.hashing.follow(content).result, opened
+
+    def _code_large(
+        self, tensor: Tensor, content: Content, checksum: Callable[[], int], opened: ExitStack, threads: int
+    ) -> tuple[Record, int]:
+        begin, writing = self.writing.tell(), Positional(self.writing)
+        with opened:
+            other = self._other(tensor, opened)
+            subject, writer = Subject(content, Form.of(tensor), other, threads), FileWriter(writing, begin)
+            coding, size = codings.encode(subject, self.level, writer)
+            if coding.is_stored:
+                size = coding.encode(subject, writer)
+            record = Record.of(tensor, coding)
+            if self.verify:
+                _prove(InFile(writing, begin, size), record, other, threads, checksum)
+            return replace(record, checksum=checksum()), size
+
+    def is_whole(self, begin: int, size: int, tensor: Tensor, record: Record, hashed: int | None) -> bool:
+        """Whether a payload that was written is as its hash says, or decodes to its checksum."""
+        payload = InFile(Positional(self.writing), begin, size)
+        try:
+            if hashed is not None:
+                return checksum_of(payload, self.threads) == hashed
+            with ExitStack() as opened:
+                other = self._other(tensor, opened)
+                _prove(payload, record, other, self.threads, lambda: record.checksum)
+        except (DamagedError, VerifyError):
+            return False
+        return True
+
+    def go_on(self, start: int, done: list[tuple[Record, int]]) -> Iterator[tuple[Tensor, int]]:
+        """Hash again the first tensors, whose payloads are written from `start` on, and go on behind these. Yield each
+        with the size of its payload. Raises VerifyError if its bytes are not those that were packed."""
+        self.writing.truncate(start + sum(size for _, size in done))
+        self.writing.seek(0, os.SEEK_END)
+        for tensor, gap, (record, size) in zip(self.file.tensors, self.file.gaps, done, strict=False):
+            self.hashing.skip(gap)
+            with ExitStack() as opened:
+                content = self._content_again(tensor, record, InFile(Positional(self.writing), start, size), opened)
+                if self.hashing.follow(content).result() != record.checksum:
+                    raise VerifyError(f"{self.file.path} changed since packing was stopped: pack it again")
+            start += size
+            yield tensor, size
+
+    def _content_again(self, tensor: Tensor, record: Record, payload: Content, opened: ExitStack) -> Content:
+        """The bytes of a tensor, decoded of its payload if they lie at a URL, unless that takes longer than to fetch
+        them."""
+        if self.reading.is_local or record.coding.is_slow:
+            return InFile(self.reading, tensor.begin, tensor.size)
+        other = self._other(tensor, opened) if record.coding.is_difference else None
+        return record.decode_parts(payload, other, 1)
+
+    def _other(self, tensor: Tensor, opened: ExitStack) -> Content | None:
+        """What the tensor may be a difference from."""
+        return self.base.content(tensor, tensor.name, self.scope, opened) if self.base else None
+
+
+def _same(one: Bytes, other: Bytes) -> bool:
+    """Whether two arrays are equal, without an array of answers as large as they are."""
+    pieces = range(0, one.size, _PIECE)
+    return one.size == other.size and all(np.array_equal(one[i : i + _PIECE], other[i : i + _PIECE]) for i in pieces)
+
+
+def _prove(payload: Content, record: Record, base: Content | None, threads: int, checksum: Callable[[], int]) -> None:
+    """Raises VerifyError if a payload, read in parts, does not decode to what has this checksum, which is asked for
+    at last."""
+    try:
+        found = checksum_of(record.decode_parts(payload, base, threads), threads)
+    except DamagedError:
+        raise _faulty() from None
+    if found != checksum():
+        raise _faulty()
+
+
+def _faulty() -> VerifyError:
+    return VerifyError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")

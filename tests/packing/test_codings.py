@@ -1,0 +1,135 @@
+"""Every coding of the table: what it writes comes back whole and in parts, in memory and in a file."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from squeeze.checkpoint.safetensors import Tensor
+from squeeze.codecs.tensors.content import InMemory, Section
+from squeeze.codecs.tensors.float_writer import FileWriter, MemoryWriter
+from squeeze.errors import DamagedError, FormatError
+from squeeze.packing import codings
+from squeeze.packing.codings import CODINGS, LEVELS
+from squeeze.packing.record import Record
+from squeeze.packing.subject import Subject
+from squeeze.system.positional import Positional
+from tests.makers.floats import as_bf16, bytes_of, weights
+
+COUNT, WORDS = 9_000, 90 * 105
+FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
+
+
+def words_of(width):
+    """WORDS words of codes of so many bits, one after the other: of each number in the middle more than at the ends."""
+    drawn = np.random.default_rng(2).normal(1 << (width - 1), (1 << width) / 10, 32 * WORDS // width)
+    codes = np.clip(drawn, 0, (1 << width) - 1).astype(np.uint8)
+    return np.packbits((codes[:, None] >> np.arange(width) & 1).astype(np.uint8).reshape(-1), bitorder="little")
+
+
+def across(words, rows):
+    """The matrix [rows, columns] of which these words are the columns."""
+    return np.ascontiguousarray(words.view(np.uint32).reshape(-1, rows).T).view(np.uint8).reshape(-1)
+
+
+FLOATS = bytes_of(as_bf16(weights(COUNT)))
+SPARSE = bytes_of(as_bf16(np.where(np.arange(COUNT) % 3, weights(COUNT), 0)))
+STEP = bytes_of((FLOATS.view(np.uint16) + np.arange(COUNT) % 3).astype(np.uint16))
+BF16, I32 = Tensor("t", "BF16", (90, 100), 0, 2 * COUNT), Tensor("t", "I32", (90, 105), 0, 4 * WORDS)
+# By the part of a coding's name that says what it is for: a tensor, its bytes, and those of the base.
+CASES = {
+    "stored": (BF16, np.random.default_rng(0).integers(0, 256, 2 * COUNT, np.uint8), None),
+    "fixed": (BF16, FLOATS, None),
+    "rans": (BF16, FLOATS, None),
+    "archive": (BF16, FLOATS, None),
+    "ulps": (BF16, STEP, FLOATS),
+    "delta": (BF16, STEP, FLOATS),
+    "zeros": (BF16, SPARSE, None),
+    "bytes": (I32, words_of(4), None),
+    "threes": (I32, words_of(3), None),
+    "threes-down": (I32, across(words_of(3), 90), None),
+    "fives": (I32, words_of(5), None),
+    "sevens": (I32, words_of(7), None),
+}
+
+
+def case_of(coding):
+    return CASES[coding.name.partition("+")[0]]
+
+
+def coded(coding, writer, threads=1):
+    tensor, data, base = case_of(coding)
+    return coding.encode(Subject.of(tensor, data, base, threads), writer)
+
+
+def payload_of(coding):
+    writer = MemoryWriter()
+    writer.reserve(4 * WORDS)  # of what is stored
+    return writer.payload(coded(coding, writer)).copy()
+
+
+every = pytest.mark.parametrize("coding", CODINGS.values(), ids=list(CODINGS))
+
+
+def test_the_table_is_the_one_of_the_format():
+    rows = FORMAT.read_text().partition("| Coding | Payload |")[2].partition("\n\n")[0].splitlines()
+    names = [name for row in rows if row.startswith("| `") for name in re.findall("`([a-z+-]+)`", row.split("|")[1])]
+    assert sorted(names) == sorted(CODINGS)
+    assert all(coding.name == name for name, coding in CODINGS.items())
+
+
+@every
+def test_comes_back_whole_and_in_parts(coding):
+    tensor, data, base = case_of(coding)
+    payload, record = payload_of(coding), Record.of(tensor, coding)
+    assert payload.size < data.size or coding.is_stored
+    assert np.array_equal(record.decode(payload.copy(), base, 2), data)
+    content = record.decode_parts(InMemory(payload), None if base is None else InMemory(base), 2)
+    assert content.size == data.size
+    for begin, end in ((0, data.size), (4, 8), (data.size - 400, data.size)):
+        out = np.empty(end - begin, np.uint8)
+        content.fill(begin, out)
+        assert np.array_equal(out, data[begin:end])
+
+
+@every
+def test_writes_the_same_to_a_file(coding, tmp_path):
+    with (tmp_path / "payload").open("w+b") as file:
+        size = coded(coding, FileWriter(Positional(file), 5), threads=3)
+    assert (tmp_path / "payload").read_bytes()[5 : 5 + size] == payload_of(coding).tobytes()
+
+
+@every
+def test_a_payload_that_ends_early_is_damaged(coding):
+    tensor, _, base = case_of(coding)
+    payload, record = payload_of(coding), Record.of(tensor, coding)
+    if coding.is_stored:
+        return  # the description tells its size
+    whole, part = payload[:8].copy(), Section(InMemory(payload), 0, 8)
+    with pytest.raises(DamagedError):
+        record.decode(whole, base, 1)
+    with pytest.raises(DamagedError):
+        record.decode_parts(part, None if base is None else InMemory(base), 1).fill(0, np.empty(8, np.uint8))
+
+
+@pytest.mark.parametrize("coding", [one for one in CODINGS.values() if one.is_difference], ids=lambda one: one.name)
+def test_a_difference_needs_a_base_of_its_size(coding):
+    tensor, data, _ = case_of(coding)
+    record = Record.of(tensor, coding)
+    for other in (None, data[:-2]):
+        with pytest.raises(FormatError, match="the base has no such tensor"):
+            record.decode(payload_of(coding), other, 1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_level_takes_the_coding_that_a_tensor_is_for(level, name):
+    tensor, data, base = CASES[name]
+    found, payload = codings.encode_in_memory(Subject.of(tensor, data, base, 1), level)
+    entropy = "archive" if level == "archive" else "rans"
+    wanted = {"stored": "stored", "ulps": "delta+rans" if level == "fast" else "ulps"}
+    wanted |= dict.fromkeys(("fixed", "rans", "archive"), "fixed" if level == "fast" else entropy)
+    wanted |= {"delta": wanted["ulps"]}
+    assert found.name == wanted.get(name, f"{name}+{entropy}")
+    assert np.array_equal(Record.of(tensor, found).decode(payload, base, 1), data)
