@@ -25,7 +25,7 @@ from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.integrations.load_options import current, load_options
 from squeeze.integrations.packed import Payloads, memory_of
-from squeeze.packing.folder import METHOD
+from squeeze.packing.manifest import METHOD
 
 __all__ = ["SqueezeConfig", "SqueezeQuantizer", "load_options", "memory_of"]
 

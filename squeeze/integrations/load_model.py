@@ -26,7 +26,7 @@ from squeeze.integrations import gguf
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.load_options import PRODUCTS, load_options
 from squeeze.packing.beside import packed_files
-from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
+from squeeze.packing.manifest import CONVERTED, MANIFEST, METHODS
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 from squeeze.system.limits import Limits
 

@@ -23,7 +23,7 @@ from squeeze.engine.experts import is_expert
 from squeeze.integrations import quantised
 from squeeze.integrations.fused_experts import converters
 from squeeze.integrations.restoring import restored, scratch_folder
-from squeeze.packing.folder import MANIFEST
+from squeeze.packing.manifest import MANIFEST
 from squeeze.quant.sources import floats
 
 __all__ = ["Mixture"]

@@ -23,7 +23,7 @@ from squeeze.checkpoint.safetensors import named
 from squeeze.engine.experts import is_expert
 from squeeze.errors import ModelError, SqueezeError, printable
 from squeeze.integrations.forms import FORMS, open_stored
-from squeeze.packing.folder import CONVERTED
+from squeeze.packing.manifest import CONVERTED
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 from squeeze.quant.sources import READERS, floats
 

@@ -39,7 +39,7 @@ from squeeze.integrations import loading, restoring, turned
 from squeeze.integrations.coded import CodedEmbedding, CodedLinear
 from squeeze.integrations.load_options import current, load_options
 from squeeze.integrations.packed import Payloads, memory_of
-from squeeze.packing.folder import CONVERTED, METHOD, METHODS
+from squeeze.packing.manifest import CONVERTED, METHOD, METHODS
 
 __all__ = [
     "CodedEmbedding",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, SqueezeError, escaped
-from squeeze.packing import container, folder
+from squeeze.packing import container, folder, manifest
 from squeeze.packing.container import PackedFile
 from squeeze.packing.sources import may_be_coded
 from squeeze.system.limits import Limits
@@ -108,7 +108,7 @@ def fault_of(path: Path, limits: Limits) -> str:
     """Why a packed checkpoint cannot be read, with the name of its first file that cannot; empty where it can be, or
     where it is none."""
     try:
-        names = sorted(folder.read_manifest(path, limits).coded) if (path / folder.MANIFEST).is_file() else []
+        names = sorted(manifest.read(path, limits).coded) if (path / folder.MANIFEST).is_file() else []
     except SqueezeError as error:  # which names the manifest
         return escaped(str(error))
     for name in names if path.is_dir() else [""]:
@@ -133,8 +133,8 @@ def checkpoint_of(path: Path) -> Path:
     for parent in place.parents:
         try:
             if (parent / folder.MANIFEST).is_file():
-                manifest = folder.read_manifest(parent)
-                return parent if place.relative_to(parent).as_posix() in manifest.coded else path
+                known = manifest.read(parent).coded
+                return parent if place.relative_to(parent).as_posix() in known else path
         except (OSError, SqueezeError):
             break
     return path

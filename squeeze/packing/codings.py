@@ -12,8 +12,7 @@ from squeeze.codecs.tensors.content import Content, whole
 from squeeze.codecs.tensors.decoded import Decoded, DecodedFixed
 from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer, copy
 from squeeze.packing import fields
-from squeeze.packing.coding import Coding, needed
-from squeeze.packing.subject import Form, Subject
+from squeeze.packing.coding import Coding, Form, Subject, needed
 from squeeze.packing.wrappers import Delta, Relaid, Zeros
 
 __all__ = ["CODINGS", "LEVELS", "STORED", "encode", "encode_in_memory", "longest_named"]
@@ -142,11 +141,15 @@ def encode(subject: Subject, level: str, writer: Writer) -> tuple[Coding, int]:
 
     STORED, if none does, is not written and has 0 bytes here.
     """
-    alone, with_base = LEVELS[level]
-    for coding in alone if subject.base is None else with_base:
-        if coding.takes(subject.form.dtype) and (size := coding.encode(subject, writer)):
+    for coding in _tried(level, subject.form.dtype, subject.base is not None):
+        if size := coding.encode(subject, writer):
             return coding, size
     return STORED, 0
+
+
+@cache
+def _tried(level: str, dtype: str, with_base: bool) -> tuple[Coding, ...]:
+    return tuple(coding for coding in LEVELS[level][with_base] if coding.takes(dtype))
 
 
 def encode_in_memory(subject: Subject, level: str) -> tuple[Coding, Bytes]:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from squeeze.errors import FormatError, SqueezeError, escaped
-from squeeze.packing import container, folder, retention, whole
+from squeeze.packing import container, folder, manifest, retention, whole
 from squeeze.packing.history import history
 from squeeze.packing.journal import Journal, order
 from squeeze.packing.pack import Totals, pack
@@ -198,7 +198,7 @@ def _is_packed_form(packed: Path, source: Path) -> bool:
         if not source.is_dir():
             return container.read(packed).description.sha256 == folder.sha256_of(source)
         hashes = {name: folder.sha256_of(source / name) for name in folder.files_to_take(source)}
-        return folder.read_manifest(packed).hashes == hashes
+        return manifest.read(packed).hashes == hashes
     except FormatError:
         return False
 

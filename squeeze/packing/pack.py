@@ -18,14 +18,13 @@ from typing import Any
 
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
-from squeeze.packing import codings, container, folder
+from squeeze.packing import codings, container, folder, manifest
 from squeeze.packing.base import Base, is_packed
 from squeeze.packing.beside import packed_files
 from squeeze.packing.record import Record
-from squeeze.packing.run import Run
+from squeeze.packing.run import Journal, Run
 from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.sources import Source, note_of_copy, source_of
-from squeeze.packing.unfinished import Journal
 from squeeze.system import files, storage
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
@@ -98,7 +97,7 @@ def pack(
         if contents.root.is_dir():
             hashes = {name: file.sha256 for name, file in taken.items()}
             states = [name for name, file in taken.items() if file.is_state]
-            coded += folder.write_manifest(contents.root, job.content, hashes, states)
+            coded += manifest.write(contents.root, job.content, hashes, states)
         notes = [*contents.notes, *notes, *(file.note for file in taken.values() if file.note)]
         notes += unhelpful(contents.root, job.content, known)
         folder.move_into_place(job.content, target, overwrite)

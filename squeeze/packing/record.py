@@ -12,9 +12,8 @@ from squeeze.checkpoint.safetensors import Bytes, Tensor, named
 from squeeze.codecs.tensors.content import Content, pieces
 from squeeze.errors import DamagedError
 from squeeze.packing.at_hand import spooled
-from squeeze.packing.coding import Coding
+from squeeze.packing.coding import Coding, Form
 from squeeze.packing.running_hash import checksum_of
-from squeeze.packing.subject import Form
 
 __all__ = ["Record", "naming", "other_checksum"]
 

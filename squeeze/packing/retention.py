@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from squeeze.errors import FormatError, SqueezeError, printable
-from squeeze.packing import container, folder
+from squeeze.packing import container, folder, manifest
 from squeeze.packing.beside import Hashes, hashes_of
 from squeeze.packing.container import PackedFile
 from squeeze.packing.journal import Journal, group
@@ -50,7 +50,7 @@ def foreign(path: Path) -> str:
     if not path.is_dir():
         container.read(path)
         return ""
-    known = {*folder.read_manifest(path).hashes, folder.MANIFEST}
+    known = {*manifest.read(path).hashes, folder.MANIFEST}
     below = (one for one in sorted(path.rglob("*")) if one.is_symlink() or not one.is_dir())
     strangers = (name for one in below if (name := one.relative_to(path).as_posix()) not in known)
     return next((f"it holds {printable(name)}, which squeeze did not write" for name in strangers), "")
@@ -65,8 +65,7 @@ def _files(path: Path, is_ours: bool) -> list[PackedFile]:
             return [container.read(path)]
         if not is_ours and not (path / folder.MANIFEST).is_file():
             return []
-        manifest = folder.read_manifest(path)
-        return [container.read(path / name) for name in manifest.coded]
+        return [container.read(path / name) for name in manifest.read(path).coded]
     except (OSError, SqueezeError) as error:
         if type(error) is FormatError and not is_ours and not path.is_dir():  # and no damaged one
             return []

@@ -3,11 +3,13 @@
 A large tensor is coded where it is written, in parts, so that memory does not grow with it.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -16,17 +18,18 @@ import xxhash
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.codecs.tensors.content import Content, InFile, whole
 from squeeze.codecs.tensors.float_writer import FileWriter
-from squeeze.errors import DamagedError, VerifyError
+from squeeze.errors import DamagedError, FormatError, VerifyError
 from squeeze.packing import codings
 from squeeze.packing.at_hand import to_reread
 from squeeze.packing.base import Base
+from squeeze.packing.coding import Form, Subject
 from squeeze.packing.record import Record
 from squeeze.packing.running_hash import Hashing, checksum_of
-from squeeze.packing.subject import Form, Subject
 from squeeze.system.in_order import LARGE, in_order
+from squeeze.system.json_object import MAX_LINE, check, parse
 from squeeze.system.positional import Positional
 
-__all__ = ["Run"]
+__all__ = ["Journal", "Run"]
 
 _PIECE = 1 << 20
 
@@ -149,6 +152,59 @@ class Run:
     def _other(self, tensor: Tensor, opened: ExitStack) -> Content | None:
         """What the tensor may be a difference from."""
         return self.base.content(tensor, tensor.name, self.scope, opened) if self.base else None
+
+
+class Journal:
+    """A line for each finished tensor of the file at work, so that a run that was stopped goes on from there."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def note(self, tensor: Tensor, record: Record, payload: Bytes | int) -> None:
+        """payload: the size of one that is large."""
+        if isinstance(payload, int):
+            size, hashed = payload, None
+        else:
+            size, hashed = payload.size, xxhash.xxh3_64_intdigest(payload.data)
+        with self._path.open("a") as file:
+            file.write(json.dumps([tensor.name, record.coding.name, record.checksum, size, hashed]) + "\n")
+
+    def resume(self, run: Run, start: int) -> list[tuple[Record, int]]:
+        """Record and payload size of the first tensors that are whole in what is written from `start` on."""
+        done: list[tuple[Record, int]] = []
+        lines = self._path.read_text(errors="replace").split("\n") if self._path.is_file() else []
+        for line, tensor in zip(lines, run.file.tensors, strict=False):
+            try:
+                name, coding, checksum, size, hashed = _noted(line)
+            except (FormatError, ValueError):
+                break
+            record = Record.of(tensor, codings.CODINGS[coding], checksum)
+            if name != tensor.name or not run.is_whole(start, size, tensor, record, hashed):
+                break
+            done.append((record, size))
+            start += size
+        self.clear()
+        with self._path.open("w") as journal:
+            journal.writelines(line + "\n" for line in lines[: len(done)])
+        return done
+
+    def clear(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _noted(line: str) -> tuple[str, str, int, int, int | None]:
+    """Return the name, coding, checksum, size and hash of a line. Raises FormatError or ValueError for any other."""
+    row = parse(line, most=MAX_LINE)
+    check(row, [(str, int, None)])
+    name, coding, checksum, size, hashed = row
+    kinds = (
+        isinstance(name, str),
+        coding in codings.CODINGS,
+        *(isinstance(one, int) for one in (checksum, size, hashed or 0)),
+    )
+    if not all(kinds) or min(checksum, size, hashed or 0) < 0:
+        raise FormatError("is no line of a journal")
+    return name, coding, checksum, size, hashed
 
 
 def _same(one: Bytes, other: Bytes) -> bool:

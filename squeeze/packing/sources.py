@@ -10,9 +10,10 @@ from squeeze.checkpoint.safetensors import TensorFile
 from squeeze.errors import FormatError, LimitError, escaped, printable
 from squeeze.system.limits import Limits
 
-__all__ = ["CODED", "SUFFIX", "Source", "may_be_coded", "note_of_copy", "source_of"]
+__all__ = ["CODED", "INDEX", "SUFFIX", "Source", "may_be_coded", "note_of_copy", "source_of"]
 
 SUFFIX = ".safetensors"
+INDEX = ".safetensors.index.json"
 CODED = (SUFFIX, *torch_file.SUFFIXES)
 _LEAST = 1 << 16  # bytes of storages from which on a file of torch's is coded in a folder
 _NAMED = 3  # names that a note has room for

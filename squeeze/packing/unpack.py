@@ -11,7 +11,7 @@ from typing import BinaryIO
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs.tensors.content import Content, InFile, whole
 from squeeze.errors import DamagedError, FormatError, LimitError, escaped, printable
-from squeeze.packing import container, folder
+from squeeze.packing import container, folder, manifest
 from squeeze.packing.base import Base
 from squeeze.packing.pack import Progress, Totals
 from squeeze.packing.record import Record, naming
@@ -87,10 +87,10 @@ class Restoring:
         """Restore a file or folder, or, where `target` is None, only check it."""
         if not source.is_dir():
             return self._packed_file(source, target, 0, "")[0]
-        manifest = folder.read_manifest(source, self.limits)
-        coded = manifest.coded
+        known = manifest.read(source, self.limits)
+        coded = known.coded
         totals = Totals(0, (source / folder.MANIFEST).stat().st_size)
-        for name, expected in manifest.hashes.items():
+        for name, expected in known.hashes.items():
             before, after = source / name, target / name if target else None
             if not before.is_file():
                 raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
@@ -99,7 +99,7 @@ class Restoring:
             if name in coded:
                 file_totals, digest = self._packed_file(before, after, totals.raw, name)
             else:
-                file_totals, digest = self._other_file(before, after, manifest.kept.get(name), totals.raw)
+                file_totals, digest = self._other_file(before, after, known.kept.get(name), totals.raw)
             if digest != expected:
                 path = source / printable(name)
                 raise DamagedError(f"{path}: the SHA-256 of what was restored differs: the folder is damaged")

@@ -1,7 +1,6 @@
 """Codings that wrap another one: a tensor becomes what the inner coding takes, and back."""
 
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -11,8 +10,7 @@ from squeeze.codecs.tensors import ulps, zeros
 from squeeze.codecs.tensors.content import Content, Difference
 from squeeze.codecs.tensors.float_writer import Writer
 from squeeze.packing import fields
-from squeeze.packing.coding import Coding, needed
-from squeeze.packing.subject import Form, Subject, flat
+from squeeze.packing.coding import Coding, Form, Subject, flat, needed
 
 __all__ = ["Delta", "Relaid", "Zeros"]
 
@@ -74,15 +72,11 @@ class Zeros(Wrapper):
         values = prod(subject.form.shape)
         return counts if values and 1 - counts.sum() / values >= _LEAST_ZEROS else None
 
-    def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
-        return zeros.decode(payload, form.dtype, form.size, partial(self._values, threads=1), threads)
-
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
-        read = partial(self._values, threads=threads)
-        return zeros.DecodedZeros(payload, form.dtype, form.size, read, threads)
+        def read(values: Content, dtype: str, size: int) -> Content:
+            return self.inner.decode_parts(values, flat(dtype, size), None, threads)
 
-    def _values(self, payload: Content, dtype: str, size: int, threads: int) -> Content:
-        return self.inner.decode_parts(payload, flat(dtype, size), None, threads)
+        return zeros.DecodedZeros(payload, form.dtype, form.size, read, threads)
 
 
 @dataclass(frozen=True)

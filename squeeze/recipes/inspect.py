@@ -20,9 +20,10 @@ from squeeze.codecs.tensors.float_payload import DTYPES
 from squeeze.errors import FormatError, escaped
 from squeeze.packing import folder
 from squeeze.packing.base import Base, file_of
+from squeeze.packing.coding import Subject
 from squeeze.packing.codings import encode_in_memory
+from squeeze.packing.manifest import METHODS
 from squeeze.packing.pack import Progress
-from squeeze.packing.subject import Subject
 from squeeze.system import extras
 from squeeze.system.json_object import read_object
 from squeeze.system.limits import Limits
@@ -140,7 +141,7 @@ def _is_quantised(config: Path) -> bool:
         described = read_object(config).get("quantization_config") if config.is_file() else None
     except FormatError:
         return False
-    return isinstance(described, dict) and described.get("quant_method") not in folder.METHODS
+    return isinstance(described, dict) and described.get("quant_method") not in METHODS
 
 
 def totals(entries: list[Entry]) -> list[Entry]:

@@ -11,9 +11,9 @@ from squeeze.codecs.tensors.content import InMemory, Section
 from squeeze.codecs.tensors.float_writer import FileWriter, MemoryWriter
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import codings
+from squeeze.packing.coding import Subject
 from squeeze.packing.codings import CODINGS, LEVELS
 from squeeze.packing.record import Record
-from squeeze.packing.subject import Subject
 from squeeze.system.positional import Positional
 from tests.makers.floats import as_bf16, bytes_of, weights
 

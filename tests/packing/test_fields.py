@@ -13,9 +13,9 @@ from squeeze.checkpoint import bits
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import DamagedError
 from squeeze.packing import codings, fields
+from squeeze.packing.coding import Subject
 from squeeze.packing.codings import CODINGS
 from squeeze.packing.record import Record
-from squeeze.packing.subject import Subject
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, read
 from tests.makers.hf_models import tiny_model
 from tests.makers.quantised import matrix, rounded, write

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 import squeeze
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, FormatError, SqueezeError, TruncatedError
-from squeeze.packing import codings, folder
+from squeeze.packing import codings, folder, manifest
 from squeeze.packing.record import Record
 from tests.makers.checkpoints import content, model_folder, write
 from tests.makers.command import call, fails, names, run
@@ -368,7 +368,7 @@ def test_read_only_files(as_a_user, stopped):
         os.utime(path, ns=(10**18, 10**18))
     with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
         if stopped == "with all copied":
-            patch.setattr(folder, "write_manifest", interrupt)
+            patch.setattr(manifest, "write", interrupt)
         elif stopped == "before its last name":
             patch.setattr(Path, "replace", interrupt)
         squeeze.pack("model", "packed")
@@ -390,7 +390,7 @@ def test_a_full_disk_is_one_line(small, monkeypatch):
     def full(*_):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(folder, "write_manifest", full)
+    monkeypatch.setattr(manifest, "write", full)
     assert fails("pack", "model", "packed") == (
         "Error: no space is left on the disk; nothing was replaced; what is done is kept in "
         f"{Path.cwd()}/.packed.packing: the same command goes on from there\n"

@@ -20,7 +20,7 @@ from squeeze.cluster.files import PACK, UNPACK, VERIFY, Done, File, Task, stamp_
 from squeeze.cluster.manifest import Manifest, Record, read_manifest
 from squeeze.cluster.run import Kind, Run
 from squeeze.errors import ClusterError, DamagedError, FormatError, printable
-from squeeze.packing import container, folder, pack as packing
+from squeeze.packing import container, folder, manifest as manifests, pack as packing
 from squeeze.packing.base import is_packed
 from squeeze.packing.pack import Totals
 from squeeze.packing.sources import CODED
@@ -206,14 +206,14 @@ def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes
     that are packed. Raises DamagedError where one is missing, or was changed to what is not its own."""
     if not source.is_dir():
         return {"": ""}, {}, frozenset([""])
-    manifest = folder.read_manifest(source, limits)
-    for name in manifest.hashes:
+    known = manifests.read(source, limits)
+    for name in known.hashes:
         if not (source / name).is_file():
             raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
-    for name, data in manifest.kept.items():
-        if folder.sha256_of_bytes(data) != manifest.hashes[name]:
+    for name, data in known.kept.items():
+        if folder.sha256_of_bytes(data) != known.hashes[name]:
             raise DamagedError(f"{source / name}: the SHA-256 of what was restored differs: the folder is damaged")
-    return manifest.hashes, manifest.kept, frozenset(manifest.coded)
+    return known.hashes, known.kept, frozenset(known.coded)
 
 
 def _raw_size(job: _Checkpoint, found: list[File]) -> int:
@@ -256,8 +256,8 @@ def _finish_folder(source: Path, packed: Path, hashes: dict[str, str]) -> int:
     """Write what a packed folder has instead of copies, its manifest last; the bytes that this adds."""
     coded = (name for name in hashes if name.endswith(CODED) and not name.endswith(folder.SUFFIX))
     states = [name for name in coded if is_packed(packed / name, Limits())]
-    changed = folder.adapted(source, packed, hashes)
-    text = folder.manifest_text(source, changed, hashes, states)
+    changed = manifests.adapted(source, packed, hashes)
+    text = manifests.text_of(source, changed, hashes, states)
     for name, data in changed.items():
         with files.replacing(packed / name, (source / name).stat()) as sink:
             sink.write(data)

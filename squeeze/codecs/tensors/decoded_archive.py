@@ -1,11 +1,13 @@
 """The bytes of a tensor that floats_archive.py coded, decoded as they are read of a payload that may lie in a file."""
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.tensors.ahead import Ahead
 from squeeze.codecs.tensors.archive_models import code
 from squeeze.codecs.tensors.archive_payload import (
     AT_ONCE,
@@ -134,7 +136,7 @@ class DecodedArchive:
     def __init__(self, segments: Segments, threads: int):
         self.segments, self.size = segments, segments.spans[-1][1] * segments.width
         self._step = segments.spans[0][1] * segments.width
-        self._ahead = Ahead(segments.made, len(segments.spans), threads)
+        self._ahead = _Ahead(segments.made, len(segments.spans), threads)
 
     def fill(self, begin: int, out: Array) -> None:
         place = 0
@@ -143,3 +145,27 @@ class DecodedArchive:
             part = self._ahead.get(number)[skipped:][: out.size - place]
             out[place : place + part.size] = part
             place += part.size
+
+
+class _Ahead:
+    """Segments that many threads read in any order. Some are decoded ahead, each once if they are read about in order.
+
+    work(number) decodes one of `count` segments, on `threads` threads of its own. As many are kept, and one more.
+    """
+
+    def __init__(self, work: Callable[[int], Array], count: int, threads: int):
+        self._work, self._count, self._threads = work, count, threads
+        self._made: dict[int, Future[Array]] = {}
+        self._lock, self._pool = Lock(), ThreadPoolExecutor(threads, thread_name_prefix="squeeze-ahead")
+
+    def get(self, number: int) -> Array:
+        """A segment, which is not to be written to. Raises what `work` does."""
+        with self._lock:
+            wanted = range(max(number - 1, 0), min(number + self._threads, self._count))
+            for other in [other for other in self._made if other not in wanted]:
+                self._made.pop(other).cancel()
+            for other in range(number, wanted.stop):
+                if other not in self._made:
+                    self._made[other] = self._pool.submit(self._work, other)
+            found = self._made[number]
+        return found.result()
