@@ -19,7 +19,7 @@ from squeeze.codecs.tensors.content import Content, InMemory, Parts, spread
 from squeeze.codecs.tensors.fixed_blocks import KNOWN, LEVELS, SLACK, block_sizes, decode_blocks, encode_blocks
 from squeeze.codecs.tensors.fixed_groups import GROUP, KINDS
 from squeeze.codecs.tensors.float_payload import Array
-from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer
+from squeeze.codecs.tensors.float_writer import Writer, in_memory
 from squeeze.codecs.tensors.tables import damaged
 from squeeze.system.arena import fresh
 
@@ -48,10 +48,7 @@ def encode(data: Array, dtype: str, threads: int = 1) -> Array | None:
 
     `dtype` is safetensors' name of the type, one of DTYPES.
     """
-    writer = MemoryWriter()
-    size = write(InMemory(data), dtype, writer, threads)
-    payload = writer.payload(size)
-    return payload if size else None
+    return in_memory(lambda writer: write(InMemory(data), dtype, writer, threads))
 
 
 def write(content: Content, dtype: str, writer: Writer, threads: int = 1) -> int:

@@ -1,6 +1,7 @@
 """Where the bytes of a coded tensor go: an array, or a file. Each section is written at its place, in parts."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from squeeze.codecs.tensors.tables import VARINT
 from squeeze.system.arena import cut, fresh
 from squeeze.system.positional import Positional
 
-__all__ = ["Behind", "FileWriter", "MemoryWriter", "Writer", "aligned", "copy", "most_bytes"]
+__all__ = ["Behind", "FileWriter", "MemoryWriter", "Writer", "aligned", "copy", "in_memory", "most_bytes"]
 
 _ROOM = 3 * PART + (1 << 16)  # bytes: more than any section of a part of a tensor takes
 
@@ -55,6 +56,14 @@ class MemoryWriter:
         """The first bytes, uint8; none where it came to nothing. The writer is done then."""
         buffer, self._buffer = self._buffer, np.empty(0, np.uint8)
         return cut(buffer, size)
+
+
+def in_memory(write: Callable[[Writer], int]) -> Array | None:
+    """Return the payload, uint8, that `write` makes, or None if that is no shorter."""
+    writer = MemoryWriter()
+    size = write(writer)
+    payload = writer.payload(size)
+    return payload if size else None
 
 
 class FileWriter:

@@ -18,7 +18,7 @@ from squeeze.codecs.tensors import planes, rans, small
 from squeeze.codecs.tensors.content import Content, InMemory, spread
 from squeeze.codecs.tensors.float_payload import CHOICES, DTYPES, LAYOUTS, WORDS, Array, Coded, geometry, parse
 from squeeze.codecs.tensors.float_plan import chosen
-from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer, most_bytes
+from squeeze.codecs.tensors.float_writer import Writer, in_memory, most_bytes
 from squeeze.codecs.tensors.plane_fields import WIDTH
 from squeeze.codecs.tensors.tables import damaged
 from squeeze.system.arena import fresh
@@ -31,10 +31,7 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
 
     `dtype` is safetensors' name of the type, a key of DTYPES. `columns` makes no difference here.
     """
-    writer = MemoryWriter()
-    size = write(InMemory(data), dtype, writer, threads)
-    payload = writer.payload(size)
-    return payload if size else None
+    return in_memory(lambda writer: write(InMemory(data), dtype, writer, threads))
 
 
 def write(content: Content, dtype: str, writer: Writer, threads: int = 1, columns: int = 0) -> int:

@@ -30,7 +30,7 @@ from squeeze.codecs.tensors.archive_tree import Tree
 from squeeze.codecs.tensors.content import PART, Content, InMemory, in_parts, whole
 from squeeze.codecs.tensors.decoded_archive import DecodedArchive, decoded
 from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array
-from squeeze.codecs.tensors.float_writer import Behind, MemoryWriter, Writer, copy
+from squeeze.codecs.tensors.float_writer import Behind, Writer, copy, in_memory
 from squeeze.system.arena import fresh, kept
 
 __all__ = ["decode", "encode", "write"]
@@ -53,10 +53,7 @@ class _Rest:
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
     """The payload of a tensor's bytes, or None where it is no shorter. columns: values in a row, 0 where unknown."""
-    writer = MemoryWriter()
-    size = write(InMemory(data), dtype, writer, threads, columns)
-    payload = writer.payload(size)
-    return payload if size else None
+    return in_memory(lambda writer: write(InMemory(data), dtype, writer, threads, columns))
 
 
 def write(content: Content, dtype: str, writer: Writer, threads: int = 1, columns: int = 0) -> int:

@@ -19,7 +19,7 @@ from squeeze.codecs.tensors import floats
 from squeeze.codecs.tensors.content import Content, InMemory, Parts, in_parts
 from squeeze.codecs.tensors.decoded import InSegments
 from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array
-from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer
+from squeeze.codecs.tensors.float_writer import Writer, in_memory
 from squeeze.codecs.tensors.tables import damaged
 from squeeze.codecs.tensors.ulps_steps import (
     BINS,
@@ -80,10 +80,7 @@ class _Kind:
 def encode(data: Array, base: Array, dtype: str, threads: int = 1) -> Array | None:
     """The payload (uint8, a multiple of 8 bytes) of a tensor's little-endian bytes beside the base's, or None where it
     is no shorter. dtype: one of MANTISSAS."""
-    writer = MemoryWriter()
-    size = write(InMemory(data), InMemory(base), dtype, writer, threads)
-    payload = writer.payload(size)
-    return payload if size else None
+    return in_memory(lambda writer: write(InMemory(data), InMemory(base), dtype, writer, threads))
 
 
 def write(content: Content, base: Content, dtype: str, writer: Writer, threads: int = 1) -> int:

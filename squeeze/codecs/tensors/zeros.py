@@ -14,11 +14,11 @@ from squeeze.codecs.tensors import floats
 from squeeze.codecs.tensors.content import PART, Content, InMemory, Parts, Section, in_parts
 from squeeze.codecs.tensors.decoded import Decoded, InSegments
 from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array
-from squeeze.codecs.tensors.float_writer import Behind, MemoryWriter, Writer, copy
+from squeeze.codecs.tensors.float_writer import Behind, Writer, copy
 from squeeze.codecs.tensors.tables import damaged
-from squeeze.system.arena import fresh, kept
+from squeeze.system.arena import kept
 
-__all__ = ["DecodedZeros", "count", "decode", "decode_mask", "encode", "encode_mask", "write"]
+__all__ = ["DecodedZeros", "count", "decode_mask", "encode_mask", "write"]
 
 _BLOCK = 1 << 16  # values that are counted together
 _HEAD = struct.Struct("<QQ")  # values that are not 0, bytes of the coded bits
@@ -26,10 +26,8 @@ Coder = Callable[[Content, str, Writer, int, int], int]  # `write` of what codes
 Reader = Callable[[Content, str, int], Content]  # what one of its payloads stands for
 
 
-def count(content: Array | Content, dtype: str, threads: int = 1) -> Array:
+def count(content: Content, dtype: str, threads: int = 1) -> Array:
     """Of each block of a tensor's values, how many are not 0: int64 [blocks]."""
-    if isinstance(content, np.ndarray):
-        content = InMemory(content)
     parts = Parts(content, WORDS[DTYPES[dtype][0]], _BLOCK, threads)
 
     def work(values: Array, first: int, last: int) -> list[int]:
@@ -39,27 +37,12 @@ def count(content: Array | Content, dtype: str, threads: int = 1) -> Array:
     return np.array([number for part in found for number in part], np.int64)
 
 
-def encode(data: Array, dtype: str, coder: Coder = floats.write, threads: int = 1, columns: int = 0) -> Array | None:
-    """The payload (uint8; a multiple of 8 bytes if the coder's are) of a tensor's bytes, None where it is no shorter.
-    coder: encodes the values; columns: of the matrix."""
-    writer = MemoryWriter()
-    size = write(InMemory(data), dtype, writer, coder, threads, columns)
-    payload = writer.payload(size)
-    return payload if size else None
+def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: int, columns: int, counts: Array) -> int:
+    """Write the payload of a tensor, a multiple of 8 bytes if the coder's is; its bytes, or 0 if it is no shorter.
 
-
-def write(
-    content: Content,
-    dtype: str,
-    writer: Writer,
-    coder: Coder = floats.write,
-    threads: int = 1,
-    columns: int = 0,
-    counts: Array | None = None,
-) -> int:
-    """The same payload, written; its bytes, or 0 where it is no shorter. counts: what `count` says."""
+    coder: encodes the values; columns: of the matrix, if the coder looks at them, else 0; counts: what `count` says.
+    """
     word = WORDS[DTYPES[dtype][0]]
-    counts = count(content, dtype, threads) if counts is None else counts
     if columns:
         columns = _in_each_row(content, word, columns)
     bits: Content
@@ -82,23 +65,13 @@ def write(
     return end if end < content.size else 0
 
 
-def decode(
-    payload: Array, dtype: str, size: int, reader: Reader = Decoded, threads: int = 1, out: Array | None = None
-) -> Array:
-    """The `size` bytes that `payload` was coded from, into `out` (uint8) if given. Raises DamagedError."""
-    content, found = DecodedZeros(InMemory(payload), dtype, size, reader, threads), fresh(size) if out is None else out
-    for _ in in_parts(lambda begin, end: content.fill(begin, found[begin:end]), size, PART, threads):
-        pass
-    return found
-
-
 class DecodedZeros(InSegments):
     """What a payload stands for, decoded as it is read. reader: of what its values were coded to. Raises DamagedError
     where it contradicts itself."""
 
     room = "decoded zeros"
 
-    def __init__(self, payload: Content, dtype: str, size: int, reader: Reader = Decoded, threads: int = 1):
+    def __init__(self, payload: Content, dtype: str, size: int, reader: Reader, threads: int = 1):
         self._width, self.size = DTYPES[dtype][0] // 8, size
         self.step = _BLOCK * self._width
         if payload.size < _HEAD.size:
