@@ -27,7 +27,6 @@ from squeeze.recipes.options import FACTORIZE, WHOLE, Factorizing, Plan
 from squeeze.recipes.plan.edits import Edits, WithNote
 from squeeze.recipes.plan.modegpt import modegpt
 from squeeze.recipes.plan.plan import Plan as ChosenPlan, PlanConfig, make_plan
-from squeeze.recipes.plan.slicegpt import slicegpt
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.heal import heal as healed
@@ -35,7 +34,7 @@ from squeeze.system.storage import local_path
 
 __all__ = ["factorize", "writer"]
 
-PLAN, PAIRED, SLICED = "plan", "modegpt", "slicegpt"
+PLAN, PAIRED = "plan", "modegpt"
 _SCALES = 19  # bits for a group of a quantised matrix: its scale, and what groups that are not full cost
 _WIDTH = 512  # of a model that does not say
 _CURVATURE_TOKENS = 8192  # of the calibration that a plan looks at
@@ -74,10 +73,10 @@ def factorize(
 
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     method: "plan" chooses family and rank by matrix (plan/plan.py), within `keep` of the matrices' stored values or
-    `target_bytes` for the whole checkpoint; "modegpt" and "slicegpt" make every block, or the whole model, smaller at
-    one ratio (plan/modegpt.py, slicegpt.py); a name in factor.methods.METHODS, or a method that is made, is for all
-    matrices alike. resume: go on with a run of the same settings that was stopped, also while it healed. options: those
-    of a method that is named, and the fields of options.Factorizing and options.Common.
+    `target_bytes` for the whole checkpoint; "modegpt" makes every block smaller at one ratio (plan/modegpt.py); a name
+    in factor.methods.METHODS, or a method that is made, is for all matrices alike. resume: go on with a run of the same
+    settings that was stopped, also while it healed. options: those of a method that is named, and the fields of
+    options.Factorizing and options.Common.
     Raises SqueezeError for all that a user can mend; then nothing is written.
     """
     asked, common = read(FACTORIZE, method, options)
@@ -92,10 +91,7 @@ def factorize(
     report = run.waiting(task.wrapped(task.one).name, described) if settings.heal else None
     checkpoint = run.open(report)
     tokens = run.tokens() if calibrated else None
-    if report is None and task.name == SLICED:
-        assert tokens is not None
-        report = slicegpt(run.source, run.out, tokens, task.whole.keep, settings=described, **shared)
-    elif report is None:
+    if report is None:
         report = _factorised(run, task, checkpoint, tokens, described)
     if not settings.heal or tokens is None:
         return report
@@ -143,11 +139,6 @@ class Task:
         for name in self.asked.given.get("families", ()):
             family(name, self.asked.given.get("keep", 1.0))
         self.asked.made()
-        if self.name == SLICED and (outliers or bits or self.ignore or settings.heal):
-            raise SqueezeError(
-                "slicegpt writes a smaller dense model, in which every matrix takes part: quantise that folder by "
-                "itself; it has no outliers, nothing to ignore and no factors to heal"
-            )
         if bits:
             self.grid()
         if bits and settings.heal:

@@ -40,7 +40,6 @@ __all__ = [
     "Pruning",
     "Quantizing",
     "Recovering",
-    "SliceGPT",
 ]
 
 
@@ -196,12 +195,7 @@ class MoDeGPT(Share):
     """Every block smaller by one ratio (recipes/plan/modegpt.py)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SliceGPT(Share):
-    """The whole model narrower by one ratio (recipes/plan/slicegpt.py)."""
-
-
-WHOLE: dict[str, Reference] = {"plan": Plan, "modegpt": MoDeGPT, "slicegpt": SliceGPT}  # look at the model as a whole
+WHOLE: dict[str, Reference] = {"plan": Plan, "modegpt": MoDeGPT}  # look at the model as a whole
 
 QUANTIZE = Operation("quantize", Quantizing, QUANTISING, "gptq")
 PRUNE = Operation("prune", Pruning, PRUNING, "sparsegpt")

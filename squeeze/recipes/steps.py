@@ -147,18 +147,11 @@ class Factorize(Step):
     def check(self) -> None:
         Task(self.asked()).check()
 
-    @property
-    def dense(self) -> bool:
-        """Whether every later step can read what it writes."""
-        return bool(self.value("method") == "slicegpt")
-
     def joined(self, other: Step) -> Step | None:
-        if not isinstance(other, Quantize) or self.dense:
-            return None
-        return Factorize({**self.values, **_grid_of(other, self)})
+        return Factorize({**self.values, **_grid_of(other, self)}) if isinstance(other, Quantize) else None
 
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
-        with _readable(out, None if self.dense else this_pass.then, "factors") as written:
+        with _readable(out, this_pass.then, "factors") as written:
             return factorize(source, out=written, **{**self.values, **this_pass.options()})
 
 

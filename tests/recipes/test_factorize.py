@@ -310,7 +310,7 @@ def test_what_cannot_be_done_is_said(tmp_path, folders):
         squeeze.factorize(folders("llama"), families=["plan"], calibration=TOKENS, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="a size to reach needs the method plan"):
         squeeze.factorize(folders("llama"), "svd", target_bytes=10**9, out=tmp_path / "no")
-    with pytest.raises(SqueezeError, match="method 'cp' is unknown: choose from plan, modegpt, slicegpt, svd"):
+    with pytest.raises(SqueezeError, match="method 'cp' is unknown: choose from plan, modegpt, svd"):
         squeeze.factorize(folders("llama"), "cp", out=tmp_path / "no")
     with pytest.raises(FormatError, match="its weights are dense"):
         squeeze.densify(folders("llama"), tmp_path / "no")
