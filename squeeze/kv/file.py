@@ -69,11 +69,10 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.
         "policy": described(cache.policy),
         "config": config_digest(cache.config),
         "weights": weights_digest(model) if model is not None else None,
+        "prompt": None if prompt is None else {"tokens": len(prompt), "sha256": _prompt_digest(prompt)},
         "layers": [_state(layer) for layer in cache.packed_layers],
         "records": records,
     }
-    if prompt is not None:
-        description["prompt"] = {"tokens": len(prompt), "sha256": _prompt_digest(prompt)}
     data = saved.to_bytes(description, payloads)
     with files.replacing(local_path(path)) as file:
         file.write(data)

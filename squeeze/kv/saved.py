@@ -1,7 +1,6 @@
 """The bytes of a saved KV cache: safetensors with a checksum of all of it, and a description that is checked in full.
 
-The checksum stands first in the header, so that it is compared before anything else is read. Version 1 had none.
-Version 3 names the prompt whose cache it is; others are version 2.
+The checksum is the first entry of the header, so that it is compared before anything else is read.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ import numpy as np
 import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.errors import DamagedError, FormatError, TruncatedError
+from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.kv.records import Record
 from squeeze.system.json_object import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
 __all__ = ["STATE", "SavedFile", "read", "to_bytes"]
 
-FORMAT, VERSION, WITH_PROMPT = "squeeze.kv", 2, 3
+FORMAT, VERSION = "squeeze.kv", 1
 STATE = ("dropped", "evicted", "coded_tokens", "parts")  # numbers of a layer
 _CHECKSUM = "squeeze.kv.xxh3"
 _START = f'{{"__metadata__":{{"{_CHECKSUM}":"'.encode()
 _PLACE = slice(8 + len(_START), 8 + len(_START) + 16)  # of the checksum, zeros while it is computed
 _ZEROS = b"0" * 16
-_KEYS = {"format", "version", "policy", "config", "weights", "layers", "records"}
+_KEYS = {"format", "version", "policy", "config", "weights", "prompt", "layers", "records"}
 _MOST_TOKENS = 1 << 40
 
 
@@ -44,16 +43,15 @@ class SavedFile:
     policy: Any  # in JSON
     config: str
     weights: str | None
+    prompt: dict[str, Any] | None
     layers: list[dict[str, int]]
     records: dict[str, Record]
     payloads: dict[str, np.ndarray]
-    prompt: dict[str, Any] | None = None
 
 
 def to_bytes(description: Mapping[str, Any], payloads: Mapping[str, np.ndarray]) -> bytearray:
     """A file of uint8 payloads. description: all of SavedFile that JSON holds."""
-    version = WITH_PROMPT if "prompt" in description else VERSION
-    text = json.dumps({"format": FORMAT, "version": version, **description})
+    text = json.dumps({"format": FORMAT, "version": VERSION, **description})
     entries: dict[str, Any] = {"__metadata__": {_CHECKSUM: _ZEROS.decode(), FORMAT: text}}
     order = sorted(payloads, key=lambda name: payloads[name].size % 8 != 0)  # so that words are aligned
     offset = 0
@@ -90,17 +88,15 @@ def read(path: Path, limits: Limits) -> SavedFile:
     if FORMAT not in metadata:
         raise FormatError("is a safetensors file, but not a saved KV cache")
     described = _described(metadata[FORMAT], limits)
-    if metadata.keys() != ({FORMAT, _CHECKSUM} if described["version"] > 1 else {FORMAT}) or (
-        is_checked != (described["version"] > 1)
-    ):
+    if not is_checked or metadata.keys() != {FORMAT, _CHECKSUM}:
         raise _unreadable()
     start = len(header)
     payloads = {tensor.name: data[tensor.begin - start : tensor.end - start] for tensor in parsed.tensors}
     if described["records"].keys() != payloads.keys() or any(one.dtype != "U8" for one in parsed.tensors):
         raise DamagedError("the header's records are not those of its tensors")
     records = {name: Record(**record) for name, record in described["records"].items()}
-    policy, config, weights, layers = (described[name] for name in ("policy", "config", "weights", "layers"))
-    return SavedFile(size, policy, config, weights, layers, records, payloads, described.get("prompt"))
+    fields = {name: described[name] for name in ("policy", "config", "weights", "prompt", "layers")}
+    return SavedFile(size, **fields, records=records, payloads=payloads)
 
 
 def _checksum(header: bytes, data: np.ndarray) -> bytes:
@@ -116,10 +112,11 @@ def _described(text: str, limits: Limits) -> dict[str, Any]:
     except FormatError:
         raise _unreadable() from None
     version = described.get("version")
-    if type(version) is int and version not in (1, VERSION, WITH_PROMPT):
-        raise FormatError(f"is a KV cache of a version that this program cannot read: it reads 1 to {WITH_PROMPT}")
+    if type(version) is int and version != VERSION:
+        came = printable(repr(version))
+        raise FormatError(f"expected version {VERSION} of a saved KV cache, got {came}: use a newer squeeze")
     if not (
-        described.keys() == (_KEYS | {"prompt"} if version == WITH_PROMPT else _KEYS)
+        described.keys() == _KEYS
         and type(version) is int
         and described["format"] == FORMAT
         and _is_digest(described["config"], 64)
@@ -128,7 +125,7 @@ def _described(text: str, limits: Limits) -> dict[str, Any]:
         and all(map(_is_state, described["layers"]))
         and isinstance(described["records"], dict)
         and all(map(Record.describes, described["records"].values()))
-        and (version != WITH_PROMPT or _is_prompt(described["prompt"]))
+        and (described["prompt"] is None or _is_prompt(described["prompt"]))
     ):
         raise _unreadable()
     return described

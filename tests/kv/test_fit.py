@@ -7,7 +7,7 @@ from squeeze.errors import DamagedError
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
 from squeeze.kv.records import Record, decoded, encoded
 from tests.kv.test_file import filled, same
-from tests.kv.test_saved import CODES, SCALE, parts, version_2
+from tests.kv.test_saved import CODES, SCALE, checked, parts
 from tests.makers.kv_models import llama, mistral
 
 
@@ -23,7 +23,7 @@ def changed_tensors(path, change):
     change(tensors)
     made = {name: encoded(tensor, 0) for name, tensor in tensors.items()}
     description["records"] = {name: record for name, (_, record) in made.items()}
-    path.write_bytes(version_2(description, {name: payload for name, (payload, _) in made.items()}))
+    path.write_bytes(checked(description, {name: payload for name, (payload, _) in made.items()}))
 
 
 TENSORS = {
