@@ -22,8 +22,8 @@ def densify(
 ) -> None:
     """Write every weight of a folder dense, so that any other tool reads it.
 
-    IN is what `squeeze prune`, `factorize`, `quantize` or `delta` wrote, packed or not, a checkpoint of GPTQ or
-    compressed-tensors, or one of its formats sparse-24-bitmask and marlin-24, which it no longer reads.
+    IN is what `squeeze prune`, `factorize`, `quantize` or `delta` wrote, packed or not, or a checkpoint of GPTQ or
+    compressed-tensors.
 
     Example: squeeze densify my-model-24 my-model-dense
     """

@@ -96,3 +96,25 @@ def test_a_packed_folder_takes_no_more_than_the_limit(folders, tmp_path):
     assert "the limit is 1,024: raise it with --memlimit" in refused.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["packed"]
     squeeze.densify(tmp_path / "packed", tmp_path / "out")
+
+
+def test_refuses_sparse_weights_of_a_newer_version(tmp_path):
+    folder = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
+    squeeze.prune(folder, "magnitude", out=tmp_path / "sparse")
+    config = json.loads((tmp_path / "sparse" / "config.json").read_text())
+    config["quantization_config"]["version"] = 2
+    (tmp_path / "sparse" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FormatError, match="version 2 of sparse weights is unknown: use a newer squeeze"):
+        squeeze.densify(tmp_path / "sparse", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_refuses_a_sparse_form_of_another_tool(tmp_path):
+    folder = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
+    path, module = folder / "model.safetensors", "model.layers.0.self_attn.q_proj"
+    stored = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(f"{module}.")}
+    form = {"compressed": torch.ones(32, 16), "bitmask": torch.full((32, 4), 0x33, dtype=torch.uint8)}
+    save_file(stored | {f"{module}.{leaf}": tensor for leaf, tensor in form.items()}, path)
+    with pytest.raises(FormatError, match="its weights are dense, or stored in a form that squeeze does not know"):
+        squeeze.densify(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
