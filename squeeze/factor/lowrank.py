@@ -1,11 +1,10 @@
-"""Truncated singular value decompositions of a matrix: of itself, scaled by its inputs, or whitened.
+"""Truncated singular value decompositions of a matrix: of itself, or whitened by its inputs.
 
 The loss is E ||S_o^T (W - W') x||^2 over inputs x with mean H = E[x x^T]. With S_i S_i^T = H the best W' of rank R is
 S_o^-T P S_o^T W, P the projection on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o =
-I is the plain SVD, S_i a diagonal of powers of root mean squares ASVD's (Yuan et al. 2023, arXiv 2312.05821), S_i
-a Cholesky factor of H SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378); S_o S_o^T = E[g g^T] with gradients g
-of the loss with respect to outputs makes it the second-order rise of the model's loss under K-FAC's approximation
-(Martens and Grosse 2015, arXiv 1503.05671).
+I is the plain SVD, S_i a Cholesky factor of H SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378); S_o S_o^T =
+E[g g^T] with gradients g of the loss with respect to outputs makes it the second-order rise of the model's loss under
+K-FAC's approximation (Martens and Grosse 2015, arXiv 1503.05671).
 """
 
 import math
@@ -21,7 +20,7 @@ from squeeze.factor.pivots import pivoted
 from squeeze.factor.share import Share
 from squeeze.options import option
 
-__all__ = ["ASVD", "SVD", "Identity", "Truncation", "WhitenedSVD", "rank_for", "root"]
+__all__ = ["SVD", "Identity", "Truncation", "WhitenedSVD", "rank_for", "root"]
 
 _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
@@ -91,7 +90,7 @@ class Truncation(Share):
         wide = weight.double()
         inner, inner_inverse = self._inputs(weight, hessian)
         outer, outer_inverse = self._outputs(weight)
-        scaled = _left(outer.T, _right(wide, inner)) if outer is not None else _right(wide, inner)
+        scaled = _right(wide, inner) if outer is None else outer.T @ _right(wide, inner)
         if weight.shape[0] <= weight.shape[1]:
             vectors = torch.linalg.eigh(scaled @ scaled.T).eigenvectors.flip(1)[:, :rank]
             left = vectors if outer_inverse is None else outer_inverse.T @ vectors
@@ -102,7 +101,7 @@ class Truncation(Share):
     def _inputs(
         self, weight: torch.Tensor, hessian: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """S_i and its inverse, as matrices, diagonals or None."""
+        """S_i and its inverse, or None."""
         assert hessian is not None
         return root(hessian, self.damping)
 
@@ -114,11 +113,7 @@ class Truncation(Share):
 
 
 def _right(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    return matrix if scale is None else matrix * scale if scale.ndim == 1 else matrix @ scale
-
-
-def _left(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    return scale @ matrix
+    return matrix if scale is None else matrix @ scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,22 +127,6 @@ class SVD(Truncation):
         self, weight: torch.Tensor, hessian: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         return None, None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ASVD(Truncation):
-    """Columns scaled by a power of their inputs' root mean square. alpha: the power."""
-
-    name: ClassVar[str] = "asvd"
-
-    alpha: float = option(0.5, "Power of the inputs' root mean square.", least=0)
-
-    def _inputs(
-        self, weight: torch.Tensor, hessian: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        assert hessian is not None
-        scale = hessian.diagonal().double().clamp(min=1e-12).sqrt() ** self.alpha
-        return scale, 1 / scale
 
 
 @dataclass(frozen=True, kw_only=True)

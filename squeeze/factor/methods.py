@@ -6,7 +6,6 @@ __all__ = ["METHODS"]
 
 METHODS: dict[str, Reference] = {
     "svd": "squeeze.factor.lowrank:SVD",
-    "asvd": "squeeze.factor.lowrank:ASVD",
     "whitened": "squeeze.factor.lowrank:WhitenedSVD",
     "shared": "squeeze.factor.shared:SharedSVD",
     "tt": "squeeze.factor.tensor_network:TensorTrain",
