@@ -18,6 +18,7 @@ from bench.measure import Measure, Row, option
 from bench.shared.small_models import OPTIONS, Bench, compared_with_base
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.masks import violations
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.engine.report import Report
 from squeeze.prune.magnitude import Magnitude
@@ -87,7 +88,7 @@ def check(out: Path, packed: Path) -> int:
     for module in (name.removesuffix(".sparse_grid") for name in checkpoint.files if name.endswith(".sparse_grid")):
         stored = checkpoint.load((n for n in checkpoint.files if n.startswith(f"{module}.")), strict=False)
         weight = form.weight(module, stored)
-        assert weight.pattern.violations(weight.sparse()) == 0, module
+        assert violations(weight.pattern, weight.sparse()) == 0, module
     shutil.rmtree(packed)
     shutil.rmtree(again)
     return coded

@@ -10,7 +10,6 @@ import click
 from squeeze.commands.options import PATH, PLACE, Command, Size, several
 from squeeze.options import Operation, Option, of
 from squeeze.options.operation import Owned
-from squeeze.options.option import UNTOLD
 from squeeze.recipes.options import Common, Packing
 
 __all__ = ["OperationCommand", "base", "both_ways", "calibrating", "default_of", "given", "kind_of", "spelled"]
@@ -141,8 +140,8 @@ def default_of(option: Option, owners: Mapping[str, Any]) -> str:
 def _word(option: Option) -> str:
     if isinstance(option.default, bool):
         return "yes" if option.default else "no"
-    if option.shown or option.default in (None, (), UNTOLD):
-        return option.shown
+    if option.default in (None, ()):
+        return ""
     return f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
 
 

@@ -15,7 +15,7 @@ _COLUMNS = ("option", "on the command line", "type", "default", "bounds", "what 
 
 
 def options_table(method: Reference) -> str:
-    """Of a method, by its class or "module:Class", or of any other dataclass of options."""
+    """Of a method, or of any other dataclass of options."""
     return _table([_COLUMNS[:1] + _COLUMNS[2:], *(row[:1] + row[2:] for row in _rows(options_of(method)))])
 
 

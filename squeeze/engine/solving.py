@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from squeeze.checkpoint.masks import violations
 from squeeze.engine import calibration
 from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.distribution import histogram
@@ -151,7 +152,7 @@ def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
     if pattern is None:
         return {"sparsity": float((values == 0).float().mean())}
     sparse = tensor.sparse().to(values.dtype)
-    wrong = pattern.violations(sparse)
+    wrong = violations(pattern, sparse)
     assert not wrong, f"{name}: {wrong} groups do not hold to {pattern}"
     return {"sparsity": float((sparse == 0).float().mean()), "pattern": str(pattern)}
 

@@ -15,9 +15,8 @@ import torch
 from squeeze.engine.method import Result
 from squeeze.factor.form import Form
 from squeeze.factor.lowrank import WhitenedSVD, root
+from squeeze.factor.methods import BLASTOptions, BlockOptions
 from squeeze.factor.networks import Blast, MonarchMatrix
-from squeeze.factor.share import Share
-from squeeze.options import option
 
 __all__ = ["BLAST", "Monarch"]
 
@@ -25,13 +24,11 @@ _DAMPING = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Blocks(Share, ABC):
+class _Blocks(BlockOptions, ABC):
     """blocks: along each side, or the nearest divisor of both."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
-
-    blocks: int = option(4, "Blocks along each side.", least=1)
 
     @abstractmethod
     def fit(self, weight: torch.Tensor, hessian: torch.Tensor, blocks: int) -> Form:
@@ -87,13 +84,10 @@ def _solve(right: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BLAST(_Blocks):
+class BLAST(BLASTOptions, _Blocks):
     """Bases shared along rows and columns of blocks. rounds: of alternating least squares."""
 
     name: ClassVar[str] = "blast"
-
-    blocks: int = option(2, "Blocks along each side.", least=1)
-    rounds: int = option(3, "Rounds of alternating least squares.", least=0)
 
     def fit(self, weight: torch.Tensor, hessian: torch.Tensor, blocks: int) -> Form:
         """As _Blocks.fit."""

@@ -16,9 +16,8 @@ import torch
 from squeeze.engine.method import HessianError, Result
 from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.matrices import PIFA, Dense, LowRank
+from squeeze.factor.methods import TruncationOptions
 from squeeze.factor.pivots import pivoted
-from squeeze.factor.share import Share
-from squeeze.options import option
 
 __all__ = ["SVD", "Identity", "Truncation", "WhitenedSVD", "rank_for", "root"]
 
@@ -58,7 +57,7 @@ def rank_for(outputs: int, inputs: int, keep: float, pivoted: bool = True) -> in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truncation(Share):
+class Truncation(TruncationOptions):
     """rank: in place of a share to keep. pivoted: store the factors without
     their gauge freedom (factor/matrices.py); else as two factors. damping: share of the mean diagonal that is added to
     moments. outputs: float32 [O, O], moments of gradients with respect to outputs, None to weigh all outputs alike."""
@@ -66,10 +65,6 @@ class Truncation(Share):
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
 
-    rank: int | None = option(None, "Or the rank itself.", least=1)
-    pivoted: bool = option(True, "Store the factors without their gauge freedom (PIFA).")
-    damping: float = option(1e-4, "Share of the mean diagonal added to moments of inputs.", least=0)
-    output_damping: float = option(0.1, "Share of the mean diagonal added to moments of outputs.", least=0)
     outputs: torch.Tensor | None = field(default=None, repr=False, compare=False)
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:

@@ -1,16 +1,92 @@
-"""The methods that factorise a matrix, by name."""
+"""The methods that factorise a matrix, by name, and the options of each.
 
-from squeeze.options import Reference
+The methods themselves import torch, which `--help` does not wait for: each inherits its options from here.
+"""
 
-__all__ = ["METHODS"]
+from dataclasses import dataclass
+
+from squeeze.options import Checked, Lazy, Reference, option
+
+__all__ = [
+    "METHODS",
+    "BLASTOptions",
+    "BlockOptions",
+    "NetworkOptions",
+    "RankOptions",
+    "RingOptions",
+    "Share",
+    "TrainOptions",
+    "TruncationOptions",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(Checked):
+    """keep: stored values as a share of the matrix's."""
+
+    keep: float = option(0.9, "Share of the stored weights.", above=0, most=1, says="a share of {} to keep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions(Share):
+    """Options of matrices on one basis (shared.py)."""
+
+    rank: int | None = option(None, "Or the rank itself.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncationOptions(RankOptions):
+    """Options of truncated singular value decompositions (lowrank.py)."""
+
+    pivoted: bool = option(True, "Store the factors without their gauge freedom (PIFA).")
+    damping: float = option(1e-4, "Share of the mean diagonal added to moments of inputs.", least=0)
+    output_damping: float = option(0.1, "Share of the mean diagonal added to moments of outputs.", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(Share):
+    """Options of tensor networks (tensor_network.py)."""
+
+    whiten: bool = option(True, "Weigh errors by the inputs that a Hessian tells of.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(NetworkOptions):
+    """Options of tensor trains."""
+
+    modes: int = option(2, "Pairs of modes that the matrix is split into, and cores.", least=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingOptions(NetworkOptions):
+    """Options of tensor rings."""
+
+    modes: int = option(3, "Pairs of modes that the matrix is split into, and cores.", least=2)
+    ring: int = option(2, "Rank that closes the ring.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions(Share):
+    """Options of block low-rank matrices (block_lowrank.py)."""
+
+    blocks: int = option(4, "Blocks along each side.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BLASTOptions(BlockOptions):
+    """Options of BLAST."""
+
+    blocks: int = option(2, "Blocks along each side.", least=1)
+    rounds: int = option(3, "Rounds of alternating least squares.", least=0)
+
 
 METHODS: dict[str, Reference] = {
-    "svd": "squeeze.factor.lowrank:SVD",
-    "whitened": "squeeze.factor.lowrank:WhitenedSVD",
-    "shared": "squeeze.factor.shared:SharedSVD",
-    "tt": "squeeze.factor.tensor_network:TensorTrain",
-    "tucker": "squeeze.factor.tensor_network:Tucker",
-    "ring": "squeeze.factor.tensor_network:TensorRing",
-    "monarch": "squeeze.factor.block_lowrank:Monarch",
-    "blast": "squeeze.factor.block_lowrank:BLAST",
+    "svd": Lazy(TruncationOptions, "squeeze.factor.lowrank:SVD"),
+    "whitened": Lazy(TruncationOptions, "squeeze.factor.lowrank:WhitenedSVD"),
+    "shared": Lazy(RankOptions, "squeeze.factor.shared:SharedSVD"),
+    "tt": Lazy(TrainOptions, "squeeze.factor.tensor_network:TensorTrain"),
+    "tucker": Lazy(NetworkOptions, "squeeze.factor.tensor_network:Tucker"),
+    "ring": Lazy(RingOptions, "squeeze.factor.tensor_network:TensorRing"),
+    "monarch": Lazy(BlockOptions, "squeeze.factor.block_lowrank:Monarch"),
+    "blast": Lazy(BLASTOptions, "squeeze.factor.block_lowrank:BLAST"),
 }

@@ -15,15 +15,14 @@ from squeeze.engine.method import Result
 from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.lowrank import SVD, WhitenedSVD, rank_for
 from squeeze.factor.matrices import Shared
+from squeeze.factor.methods import RankOptions
 from squeeze.factor.pivots import fitted, maxvol
-from squeeze.factor.share import Share
-from squeeze.options import option
 
 __all__ = ["SharedSVD"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedSVD(Share):
+class SharedSVD(RankOptions):
     """rank: in place of a share to keep. outputs: float32 [sum of O, the same],
     moments of gradients with respect to the outputs of all matrices; None to weigh errors as shares of each matrix's
     own mean squared output."""
@@ -31,7 +30,6 @@ class SharedSVD(Share):
     name: ClassVar[str] = "shared"
     needs_hessian: ClassVar[bool] = True
 
-    rank: int | None = option(None, "Or the rank itself.", least=1)
     outputs: torch.Tensor | None = field(default=None, repr=False, compare=False)
 
     def _alone(self) -> WhitenedSVD:

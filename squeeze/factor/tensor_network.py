@@ -19,9 +19,8 @@ from squeeze.engine.method import Result
 from squeeze.errors import SqueezeError
 from squeeze.factor.form import Form
 from squeeze.factor.lowrank import root
+from squeeze.factor.methods import NetworkOptions, RingOptions, TrainOptions
 from squeeze.factor.networks import TTMatrix, TuckerMatrix
-from squeeze.factor.share import Share
-from squeeze.options import option
 
 __all__ = ["TensorNetwork", "TensorRing", "TensorTrain", "Tucker", "factors_of", "ring_svd", "tt_svd", "tucker_svd"]
 
@@ -117,13 +116,11 @@ def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], mo
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorNetwork(Share, ABC):
+class TensorNetwork(NetworkOptions, ABC):
     """whiten: weigh errors by the inputs that a Hessian tells of."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
-
-    whiten: bool = option(True, "Weigh errors by the inputs that a Hessian tells of.")
 
     @abstractmethod
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
@@ -141,12 +138,10 @@ class TensorNetwork(Share, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorTrain(TensorNetwork):
+class TensorTrain(TrainOptions, TensorNetwork):
     """modes: pairs (o_k, i_k) that the matrix is split into, and cores."""
 
     name: ClassVar[str] = "tt"
-
-    modes: int = option(2, "Pairs of modes that the matrix is split into, and cores.", least=2)
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
         """As TensorNetwork.decompose."""
@@ -163,13 +158,10 @@ class TensorTrain(TensorNetwork):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorRing(TensorNetwork):
+class TensorRing(RingOptions, TensorNetwork):
     """modes: as of TensorTrain. ring: the rank that closes the ring, which the first split must have room for."""
 
     name: ClassVar[str] = "ring"
-
-    modes: int = option(3, "Pairs of modes that the matrix is split into, and cores.", least=2)
-    ring: int = option(2, "Rank that closes the ring.", least=1)
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
         """As TensorNetwork.decompose."""

@@ -7,11 +7,12 @@ A field without `option` is for Python alone. Neither click nor torch is importe
 
 from squeeze.options.operation import Asked, Operation
 from squeeze.options.option import Checked, Option, check, of, option, values_of
-from squeeze.options.registry import Reference, load, options_of
+from squeeze.options.registry import Lazy, Reference, load, options_of
 
 __all__ = [
     "Asked",
     "Checked",
+    "Lazy",
     "Operation",
     "Option",
     "Reference",

@@ -53,7 +53,7 @@ class Operation(Generic[S]):
         if key == "method":
             return self.default
         chosen = self.methods.get(method or self.default)
-        own = () if chosen is None else of(load(chosen))
+        own = () if chosen is None else options_of(chosen)
         known = {one.name: one.default for one in (*of(self.settings), *own)}
         return known.get(key)
 
@@ -78,7 +78,7 @@ class Operation(Generic[S]):
 
     def _read(self, chosen: Any, values: dict[str, Any], owned: dict[str, Owned]) -> dict[str, Any]:
         """Values of methods' options, as the chosen one has them."""
-        own = {one.name: one for one in of(load(self.methods[chosen]))} if values else {}
+        own = {one.name: one for one in options_of(self.methods[chosen])} if values else {}
         return {key: own.get(key, owned[key].option).read(value) for key, value in values.items()}
 
 
@@ -94,7 +94,7 @@ class Asked(Generic[S]):
 
     def own(self, name: str) -> dict[str, Any]:
         """What was given of the options of the method of this name."""
-        known = {one.name: one for one in of(load(self.operation.methods[name]))}
+        known = {one.name for one in options_of(self.operation.methods[name])}
         return {key: value for key, value in self.given.items() if key in known}
 
     def made(self) -> Any:

@@ -1,17 +1,16 @@
 """What one option is, where a dataclass declares it, and whether a value will do."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from os import PathLike
 from typing import Any, TypeVar
 
 from squeeze.errors import OptionError, printable
 
-__all__ = ["FACTS", "UNTOLD", "Checked", "Option", "check", "of", "option", "size_of", "unknown", "values_of"]
+__all__ = ["Checked", "Option", "check", "of", "option", "size_of", "unknown", "values_of"]
 
 T = TypeVar("T")
-UNTOLD = object()  # the default of an option whose source does not tell it as a literal
 _KEY = "squeeze.option"
 
 
@@ -21,7 +20,7 @@ class Option:
     choices: the only texts there are; a bool that has some may be one of them besides. says: how a message begins that
     finds a value out of bounds, with {} for the value. unit: "bytes" for sizes, which may be texts such as 600M.
     spelling: of the command line's option, where it is not the name; off: of what turns a flag off, where it is not
-    --no-NAME. shown: the default as a text, where it is no literal. parse: what makes a value of a text."""
+    --no-NAME. parse: what makes a value of a text."""
 
     name: str
     types: tuple[str, ...]
@@ -35,7 +34,6 @@ class Option:
     unit: str = ""
     spelling: str = ""
     off: str = ""
-    shown: str = ""
     parse: Callable[[str], Any] | None = None
 
     def read(self, value: Any) -> Any:
@@ -84,7 +82,7 @@ class Option:
         return next(name for name in self.types if name != "None")
 
 
-FACTS = tuple(entry.name for entry in fields(Option) if entry.name not in ("name", "types", "default", "help"))
+_FACTS = tuple(entry.name for entry in fields(Option) if entry.name not in ("name", "types", "default", "help"))
 _TUPLE = "tuple[str, ...]"
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "int": int,
@@ -108,7 +106,7 @@ def _fits(value: Any, name: str) -> bool:
 
 def option(default: T, help: str, **facts: Any) -> T:
     """A field of a dataclass that is an option. facts: those of Option that are not left as they are."""
-    assert set(facts) <= set(FACTS), facts
+    assert set(facts) <= set(_FACTS), facts
     return field(default=default, metadata={_KEY: {"help": help, **facts}})
 
 
@@ -118,11 +116,10 @@ def of(kind: type) -> tuple[Option, ...]:
 
 
 def _of(entry: "Field[Any]") -> Option:
-    default = UNTOLD if entry.default is MISSING else entry.default
-    return Option(entry.name, type_names(entry.type), default, **entry.metadata[_KEY])
+    return Option(entry.name, _type_names(entry.type), entry.default, **entry.metadata[_KEY])
 
 
-def type_names(annotation: Any) -> tuple[str, ...]:
+def _type_names(annotation: Any) -> tuple[str, ...]:
     """What an annotation allows, each without its module: ("str", "Path", "None")."""
     text = annotation.__name__ if isinstance(annotation, type) and str(annotation)[0] == "<" else str(annotation)
     return tuple(one if "[" in one else one.rpartition(".")[2] for one in text.split(" | "))

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 
+from squeeze.checkpoint.masks import mask_of
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.method import Result
 from squeeze.prune.method import PruningMethod
@@ -20,7 +21,7 @@ class Magnitude(PruningMethod):
     needs_hessian: ClassVar[bool] = False
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[SparseTensor]:
-        mask = self.pattern.mask(weight.float().abs())
+        mask = mask_of(self.pattern, weight.float().abs())
         return Result(self.sparse(weight, mask, weight.dtype))
 
     def fallback(self) -> "Magnitude":

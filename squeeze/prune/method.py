@@ -6,27 +6,20 @@ from typing import ClassVar, Self
 
 import torch
 
-from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.method import HessianError, Method, Result
-from squeeze.options import check, option
+from squeeze.options import check
+from squeeze.prune.methods import PatternOptions
 
 __all__ = ["PruningMethod", "checked_hessian"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PruningMethod(ABC):
+class PruningMethod(PatternOptions, ABC):
     """pattern: which weights may stay."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
-
-    pattern: Pattern = option(
-        Pattern(),
-        "N:M such as 2:4, a share such as 50%, or units as 16x50%.",
-        shown="2:4",
-        parse=Pattern.parse,
-    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -9,7 +9,8 @@ from math import comb
 
 import torch
 
-from squeeze.checkpoint.pattern import Pattern, combinations_of
+from squeeze.checkpoint.masks import combinations_of
+from squeeze.checkpoint.pattern import Pattern
 
 __all__ = ["MAX_MASKS", "refine"]
 

@@ -13,8 +13,8 @@ import torch
 from squeeze.checkpoint.sparse import Adapters, SparseTensor
 from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
-from squeeze.options import option
 from squeeze.prune.method import PruningMethod, checked_hessian
+from squeeze.prune.methods import SLiMOptions
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import inverse_factor
 from squeeze.quant.rtn import RTN
@@ -23,7 +23,7 @@ __all__ = ["SLiM", "low_rank"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLiM(PruningMethod):
+class SLiM(SLiMOptions, PruningMethod):
     """base: what makes the sparse matrix, with this pattern. rank: of the addition, as a share of the smaller side.
     adapter: the grid of its factors, None to keep them in the weight's type. rounds: times that the base is given what
     the addition leaves, and the addition what the base leaves."""
@@ -32,9 +32,7 @@ class SLiM(PruningMethod):
     needs_hessian: ClassVar[bool] = True
 
     base: SparseGPT = field(default_factory=SparseGPT)
-    rank: float = option(0.1, "Rank of the adapters as a share of the smaller side, above 0 and at most 1.")
     adapter: RTN | None = field(default_factory=lambda: RTN(bits=4, group_size=128))
-    rounds: int = option(2, "Rounds between the sparse matrix and its adapters.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

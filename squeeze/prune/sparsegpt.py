@@ -11,12 +11,13 @@ from typing import ClassVar
 
 import torch
 
+from squeeze.checkpoint.masks import mask_of, violations
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.method import Result
 from squeeze.errors import SqueezeError
-from squeeze.options import option
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod, checked_hessian
+from squeeze.prune.methods import SparseGPTOptions
 from squeeze.prune.recover import reconstruct
 from squeeze.prune.refine import can_refine, refine
 from squeeze.quant import refine as codes_refinement
@@ -27,7 +28,7 @@ __all__ = ["SparseGPT"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseGPT(PruningMethod):
+class SparseGPT(SparseGPTOptions, PruningMethod):
     """damping: share of the Hessian's mean diagonal that is added to it. block_size: columns whose errors are spread
     to the columns behind the block at once, and whose mask is chosen at once without N:M. refine: rounds over all
     groups of N:M, each of which is given its best mask and weights; reconstruct: steps of layer-wise reconstruction
@@ -37,13 +38,7 @@ class SparseGPT(PruningMethod):
     name: ClassVar[str] = "sparsegpt"
     needs_hessian: ClassVar[bool] = True
 
-    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
-    block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
-    refine: int = option(4, "Rounds over groups of N:M that give each its best mask.", least=0)
-    reconstruct: int = option(8, "Steps of reconstruction after that.", least=0)
     quantizer: GPTQ | None = None
-    keep_zeros: bool = option(False, "The weights are pruned already, and dense; quantise what is left of them.")
-    exact: bool = option(False, "Compute in float64.")
 
     @classmethod
     def textbook(cls, **options: object) -> "SparseGPT":
@@ -72,7 +67,7 @@ class SparseGPT(PruningMethod):
         if damping > self.damping:
             notes += (f"damping raised to {damping:g}",)
         if self.keep_zeros:
-            if self.pattern.violations(values):
+            if violations(self.pattern, values):
                 raise SqueezeError(f"zeros to keep: a matrix has weights beyond {self.pattern}")
             return self._stored(weight, values, values != 0, hessian, upper, notes)
         if self.quantizer is not None and not (self.refine or self.reconstruct):
@@ -119,7 +114,8 @@ class SparseGPT(PruningMethod):
             for j in range(first, last):
                 if mask is None and (j - first) % step == 0:
                     end = min(j + step, last)
-                    chosen[:, j:end] = self.pattern.mask((work[:, j:end] / upper.diagonal()[j:end]).square())
+                    scores = (work[:, j:end] / upper.diagonal()[j:end]).square()
+                    chosen[:, j:end] = mask_of(self.pattern, scores)
                 value = work[:, j]
                 if params is not None and self.quantizer is not None:
                     mine = params[:, j // self.quantizer.effective_group_size(inputs)]
@@ -148,7 +144,7 @@ class SparseGPT(PruningMethod):
         assert grid is not None
         dtype = grid.stored_as(weight)
         hessian = hessian.float()
-        allowed = self.pattern.mask(start.square() * hessian.diagonal()) if mask is None else mask
+        allowed = mask_of(self.pattern, start.square() * hessian.diagonal()) if mask is None else mask
         importance = hessian.diagonal() if grid.weighted else None
         params = grid.fit(start.float().masked_fill(~allowed, 0), importance, dtype)
         _, mask, codes = self._sweep(start, upper, mask, params)

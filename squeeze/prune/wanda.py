@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 
+from squeeze.checkpoint.masks import mask_of
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.method import Result
 from squeeze.prune.magnitude import Magnitude
@@ -24,7 +25,7 @@ class Wanda(PruningMethod):
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[SparseTensor]:
         hessian = checked_hessian(weight, hessian)
         scores = weight.float().abs() * hessian.diagonal().float().clamp(min=0).sqrt()
-        return Result(self.sparse(weight, self.pattern.mask(scores, by_row=True), weight.dtype))
+        return Result(self.sparse(weight, mask_of(self.pattern, scores, by_row=True), weight.dtype))
 
     def fallback(self) -> Magnitude:
         return Magnitude(pattern=self.pattern)

@@ -11,25 +11,22 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import HessianError, Result
-from squeeze.options import option
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.method import GridMethod
+from squeeze.quant.methods import AWQOptions
 from squeeze.quant.rtn import RTN, encode
 
 __all__ = ["AWQ"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AWQ(GridMethod):
+class AWQ(AWQOptions, GridMethod):
     """strengths: how many are tried, from 0 up; a channel's scale is the mean magnitude of its inputs to the power of
     the strength. sweep: round by GPTQ with its defaults, which makes up for errors, and not to the nearest level of
     ranges that are clipped by the error weighted with the inputs' squares."""
 
     name: ClassVar[str] = "awq"
     needs_hessian: ClassVar[bool] = True
-
-    strengths: int = option(20, "Strengths of scaling that are tried.", least=1)
-    sweep: bool = option(False, "Round by GPTQ after scaling, and not to the nearest.")
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
         if hessian is None or hessian.shape != (weight.shape[1], weight.shape[1]):

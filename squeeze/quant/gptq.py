@@ -11,10 +11,10 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import HessianError, Result
-from squeeze.options import option
 from squeeze.quant import columns, refine
 from squeeze.quant.grid import QParams
 from squeeze.quant.method import GridMethod
+from squeeze.quant.methods import GPTQOptions
 from squeeze.quant.rtn import RTN
 
 __all__ = ["GPTQ"]
@@ -25,7 +25,7 @@ _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTQ(GridMethod):
+class GPTQ(GPTQOptions, GridMethod):
     """damping: share of the Hessian's mean diagonal that is added to it; more than its factor needs, so that codes fit
     the calibration's tokens less closely. block_size: columns whose errors are spread to the columns behind the block
     at once. act_order: columns with the largest inputs first; groups stay contiguous, so no g_idx is stored (with
@@ -36,15 +36,6 @@ class GPTQ(GridMethod):
 
     name: ClassVar[str] = "gptq"
     needs_hessian: ClassVar[bool] = True
-
-    damping: float = option(0.1, "Share of the Hessian's mean diagonal added to it.", least=0)
-    block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
-    act_order: bool = option(True, "Take the largest inputs first.")
-    dynamic: bool = option(False, "Choose a group's scale when it is reached.")
-    weighted: bool = option(True, "Weigh errors with the Hessian's diagonal when a range is searched.")
-    refine: int = option(1, "Rounds of refitting scales and re-rounding columns.", least=0)
-    outliers: int = option(0, "Inputs kept as they are, those that are largest.", least=0)
-    exact: bool = option(False, "Compute in float64.")
 
     @classmethod
     def textbook(cls, **options: object) -> "GPTQ":

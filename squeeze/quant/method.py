@@ -9,20 +9,20 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
-from squeeze.options import check, option
+from squeeze.options import check
 from squeeze.quant import grid as grids
 from squeeze.quant.activations import ACTIVATIONS, ActivationGrid
-from squeeze.quant.bits import Bits
 from squeeze.quant.block_grid import BlockGrid, BlockParams
 from squeeze.quant.blocks import GRIDS, BlockTensor
 from squeeze.quant.float8 import FLOATS
 from squeeze.quant.grid import NestedCodebook, QParams, Quantizer
+from squeeze.quant.methods import GridOptions
 
 __all__ = ["GridMethod"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridMethod(ABC):
+class GridMethod(GridOptions, ABC):
     """bits: 2 to 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
     NVFP4 have their own. symmetric: without zero points. grid: "integer", "whole" (one scale for the matrix), a name of
     grid.CODEBOOKS or float8.FLOATS, or a type of GGUF's (blocks.GRIDS), which says all of these itself. clip: search
@@ -33,20 +33,6 @@ class GridMethod(ABC):
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
 
-    bits: int | Bits = option(
-        4,
-        "Bits of a code; by name as in experts=2,attention=4,8.",
-        least=2,
-        most=8,
-        says="{} bits",
-        parse=Bits.parse,
-    )
-    group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
-    symmetric: bool = option(True, "Without zero points.", off="--asymmetric")
-    grid: str = option(
-        "integer", "integer, whole (one scale for a matrix), nf4(-nested), mxfp4, nvfp4, fp8, ternary(-planes)."
-    )
-    clip: bool = option(True, "Search each group's range for the least error.")
     scale_dtype: torch.dtype | None = field(default=None)
     activations: str | None = field(default=None)
 

@@ -1,12 +1,70 @@
-"""The methods that quantise a matrix, by name."""
+"""The methods that quantise a matrix, by name, and the options of each.
 
-from squeeze.options import Reference
+The methods themselves import torch, which `--help` does not wait for: each inherits its options from here.
+"""
 
-__all__ = ["METHODS"]
+from dataclasses import dataclass
+
+from squeeze.options import Lazy, Reference, option
+from squeeze.quant.bits import Bits
+
+__all__ = ["METHODS", "AWQOptions", "GPTQOptions", "GridOptions", "TrellisOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridOptions:
+    """Options of every method that rounds to a grid (method.py)."""
+
+    bits: int | Bits = option(
+        4,
+        "Bits of a code; by name as in experts=2,attention=4,8.",
+        least=2,
+        most=8,
+        says="{} bits",
+        parse=Bits.parse,
+    )
+    group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
+    symmetric: bool = option(True, "Without zero points.", off="--asymmetric")
+    grid: str = option(
+        "integer", "integer, whole (one scale for a matrix), nf4(-nested), mxfp4, nvfp4, fp8, ternary(-planes)."
+    )
+    clip: bool = option(True, "Search each group's range for the least error.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTQOptions(GridOptions):
+    """Options of GPTQ (gptq.py)."""
+
+    damping: float = option(0.1, "Share of the Hessian's mean diagonal added to it.", least=0)
+    block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
+    act_order: bool = option(True, "Take the largest inputs first.")
+    dynamic: bool = option(False, "Choose a group's scale when it is reached.")
+    weighted: bool = option(True, "Weigh errors with the Hessian's diagonal when a range is searched.")
+    refine: int = option(1, "Rounds of refitting scales and re-rounding columns.", least=0)
+    outliers: int = option(0, "Inputs kept as they are, those that are largest.", least=0)
+    exact: bool = option(False, "Compute in float64.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AWQOptions(GridOptions):
+    """Options of AWQ (awq.py)."""
+
+    strengths: int = option(20, "Strengths of scaling that are tried.", least=1)
+    sweep: bool = option(False, "Round by GPTQ after scaling, and not to the nearest.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrellisOptions:
+    """Options of trellis codes (trellis/method.py)."""
+
+    rate: float = option(2.0, "Bits of a weight, in sixteenths: 2.25.", least=1, most=4, says="{} bits")
+    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
+    act_order: bool = option(True, "Take the largest inputs first.")
+
 
 METHODS: dict[str, Reference] = {
-    "awq": "squeeze.quant.awq:AWQ",
-    "gptq": "squeeze.quant.gptq:GPTQ",
-    "rtn": "squeeze.quant.rtn:RTN",
-    "trellis": "squeeze.quant.trellis.method:Trellis",
+    "awq": Lazy(AWQOptions, "squeeze.quant.awq:AWQ"),
+    "gptq": Lazy(GPTQOptions, "squeeze.quant.gptq:GPTQ"),
+    "rtn": Lazy(GridOptions, "squeeze.quant.rtn:RTN"),
+    "trellis": Lazy(TrellisOptions, "squeeze.quant.trellis.method:Trellis"),
 }

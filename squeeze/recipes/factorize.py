@@ -16,10 +16,9 @@ from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
 from squeeze.factor.lowrank import Identity
-from squeeze.factor.methods import METHODS
+from squeeze.factor.methods import METHODS, Share
 from squeeze.factor.modegpt import RowColumnPruning
 from squeeze.factor.outliers import Quantised, WithOutliers
-from squeeze.factor.share import Share
 from squeeze.factor.shared import SharedSVD
 from squeeze.options import Asked, load, of, values_of
 from squeeze.quant.gptq import GPTQ

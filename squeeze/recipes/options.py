@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
-from squeeze.factor.methods import METHODS as FACTORISING
-from squeeze.factor.share import Share
+from squeeze.factor.methods import METHODS as FACTORISING, Share
 from squeeze.options import Checked, Operation, Reference, option
 from squeeze.options.option import MOST_MINUTES
 from squeeze.prune.methods import METHODS as PRUNING

@@ -2,6 +2,7 @@
 
 import torch
 
+from squeeze.checkpoint.masks import mask_of
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.prune.recover import reconstruct
 from tests.makers.layers import problem
@@ -9,7 +10,7 @@ from tests.makers.layers import problem
 
 def test_reconstruction_solves_each_row():
     weight, hessian = problem(8, 40)
-    mask = Pattern().mask(weight.abs())
+    mask = mask_of(Pattern(), weight.abs())
     found = reconstruct(weight.double(), mask, hessian.double(), steps=200)
     for row, keep, values in zip(weight.double(), mask, found, strict=True):
         gram = hessian.double()[keep][:, keep]

@@ -2,7 +2,8 @@
 
 import torch
 
-from squeeze.checkpoint.pattern import Pattern, combinations_of
+from squeeze.checkpoint.masks import combinations_of
+from squeeze.checkpoint.pattern import Pattern
 from squeeze.engine.method import layer_error
 from squeeze.prune.refine import can_refine, refine
 from squeeze.prune.sparsegpt import SparseGPT

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from squeeze.checkpoint.masks import violations
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.method import layer_error
@@ -54,7 +55,7 @@ def test_pruning_and_quantising_in_one_pass(asymmetric):
     errors = []
     for found in (SparseGPT(quantizer=grid).apply(weight, hessian), textbook.apply(weight, hessian)):
         dense = found.dequantize()
-        assert isinstance(found, SparseTensor) and Pattern().violations(dense) == 0
+        assert isinstance(found, SparseTensor) and violations(Pattern(), dense) == 0
         assert torch.equal(dense, found.values.dequantize())  # codes outside the mask stand for 0
         errors.append(layer_error(weight, dense, hessian))
     assert errors[0] < errors[1]

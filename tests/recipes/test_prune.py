@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.masks import mask_of
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.cli import main
 from squeeze.engine.inputs import input_squares
@@ -161,7 +162,7 @@ def test_an_order_keeps_more(pattern):
     scores = torch.rand((40, 64), generator=generator) * torch.rand(64, generator=generator).sort().values ** 3
 
     def kept(values):
-        return float((values * chosen.mask(values)).sum())
+        return float((values * mask_of(chosen, values)).sum())
 
     order = order_of(scores, chosen)
     assert sorted(order.tolist()) == list(range(64))

@@ -9,6 +9,7 @@ import torch
 from click.testing import CliRunner
 
 import squeeze
+from squeeze.checkpoint.masks import mask_of
 from squeeze.cli import main
 from squeeze.commands.reference import operation_table
 from squeeze.engine.method import Result
@@ -38,7 +39,7 @@ def toy_pruning():
         times: float = option(2.0, "What weights are multiplied by.", above=0)
 
         def compress(self, weight, hessian=None):
-            mask = self.pattern.mask(-weight.float().abs())
+            mask = mask_of(self.pattern, -weight.float().abs())
             return Result(self.sparse(self.times * weight, mask, weight.dtype))
 
         def fallback(self):

@@ -14,8 +14,9 @@ import torch
 from squeeze.engine.method import HessianError, Result
 from squeeze.errors import SqueezeError
 from squeeze.numerics.hadamard import turned
-from squeeze.options import check, option
+from squeeze.options import check
 from squeeze.quant.gptq import inverse_factor
+from squeeze.quant.methods import TrellisOptions
 from squeeze.quant.trellis.tensor import ROTATION, TrellisTensor
 from squeeze.quant.trellis.viterbi import Viterbi
 
@@ -25,7 +26,7 @@ _BLOCK = 128  # columns whose errors are spread to those behind at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trellis:
+class Trellis(TrellisOptions):
     """rate: bits of a weight, any multiple of 1/16. damping: share of the Hessian's mean diagonal that is added to it.
     act_order: columns with the largest inputs first."""
 
@@ -34,10 +35,6 @@ class Trellis:
     grid: ClassVar[str] = "trellis"
     activations: ClassVar[None] = None
     rounding: ClassVar[None] = None
-
-    rate: float = option(2.0, "Bits of a weight, in sixteenths: 2.25.", least=1, most=4, says="{} bits")
-    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
-    act_order: bool = option(True, "Take the largest inputs first.")
 
     def __post_init__(self) -> None:
         check(self)

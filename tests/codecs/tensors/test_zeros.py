@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 
 import squeeze
+from squeeze.checkpoint.masks import mask_of
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.codecs.tensors import floats, floats_archive, zeros
 from squeeze.codecs.tensors.content import InMemory, whole
@@ -19,7 +20,7 @@ from squeeze.packing import container
 
 def pruned(pattern="2:4", rows=256, columns=512, dtype=torch.bfloat16):
     weight = torch.randn((rows, columns), generator=torch.Generator().manual_seed(2))
-    return weight.masked_fill(~Pattern.parse(pattern).mask(weight.abs()), 0).to(dtype)
+    return weight.masked_fill(~mask_of(Pattern.parse(pattern), weight.abs()), 0).to(dtype)
 
 
 def raw(tensor):
@@ -38,7 +39,7 @@ def decode(payload, dtype, size, reader=Decoded):
 
 @pytest.mark.parametrize(("pattern", "bits"), [("2:4", 0.6462), ("1:4", 0.5), ("4:8", 0.7662), ("6:8", 0.6009)])
 def test_masks_take_the_logarithm_of_their_number(pattern, bits):
-    mask = Pattern.parse(pattern).mask(torch.rand((1024, 1024))).numpy().reshape(-1)
+    mask = mask_of(Pattern.parse(pattern), torch.rand((1024, 1024))).numpy().reshape(-1)
     payload = zeros.encode_mask(mask)
     assert np.array_equal(zeros.decode_mask(payload, mask.size), mask)
     assert bits <= 8 * payload.size / mask.size < bits + 0.02
