@@ -3,7 +3,7 @@
 For inference: gradients with respect to inputs work, but through the whole dense weight.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,7 @@ from squeeze.checkpoint.stored import named
 from squeeze.errors import FormatError
 from squeeze.kernels import dequant, w4a16
 from squeeze.kernels.dequant import Packed
-from squeeze.kernels.w4a16 import cpu, order
-from squeeze.kernels.w4a16.order import Ordered
+from squeeze.kernels.w4a16 import cpu
 from squeeze.quant.formats import FORMATS
 from squeeze.quant.formats.own import sizes
 
@@ -33,7 +32,7 @@ class _Runtime:
     """What `forward` needs on one device. outliers: (inputs, [K, O] to add to what the codes give there)."""
 
     codes: torch.Tensor
-    packed: Packed | Ordered
+    packed: Packed
     on_cpu: cpu.Prepared | None
     outliers: tuple[torch.Tensor, torch.Tensor] | None
 
@@ -43,9 +42,6 @@ class QuantLinear(nn.Module):
 
     Where a GPU or the numba kernels cannot take the grid (codebooks, short groups), weights are expanded some rows
     at a time.
-
-    On a GPU the first product may reshuffle the codes (kernels/w4a16), which have three dimensions then in place of
-    two, so that they say themselves in which order they are. state_dict has them as they are stored.
     """
 
     codes: torch.Tensor
@@ -68,7 +64,6 @@ class QuantLinear(nn.Module):
             self.register_buffer(leaf, stored.get(leaf))
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self._runtime: _Runtime | None = None
-        self._is_arranged = False
 
     @classmethod
     def of(cls, weight: QuantizedTensor, bias: torch.Tensor | None = None) -> "QuantLinear":
@@ -87,8 +82,8 @@ class QuantLinear(nn.Module):
         """The dense weight [O, I]."""
         runtime = self._prepared()
         if runtime.outliers is None:
-            return w4a16.expanded(runtime.packed, dtype)
-        weight = w4a16.expanded(runtime.packed)
+            return dequant.dequantize(runtime.packed, dtype)
+        weight = dequant.dequantize(runtime.packed)
         weight[:, runtime.outliers[0]] = self.get_buffer("outliers").to(torch.float32)
         return weight.to(dtype)
 
@@ -96,7 +91,7 @@ class QuantLinear(nn.Module):
         if torch.is_grad_enabled() and x.requires_grad:
             bias = None if self.bias is None else self.bias.to(x.dtype)
             return functional.linear(x, self.dequantize(x.dtype), bias)
-        runtime = self._prepared() if self._is_arranged else self._arrange(x.dtype)
+        runtime = self._prepared()
         rows = x.reshape(-1, self.in_features)
         y = self._multiply(rows, runtime)
         if runtime.outliers is not None:
@@ -119,37 +114,9 @@ class QuantLinear(nn.Module):
             y[:, first:last] = functional.linear(wide, _expanded(runtime, first, last))
         return y
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._is_reshuffled:
-            destination[f"{prefix}codes"] = order.restore(self.codes, self.out_features, self.in_features)
-
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
-        self._restore()
         super()._load_from_state_dict(*arguments, **options)
-        self._runtime, self._is_arranged = None, False
-
-    @property
-    def _is_reshuffled(self) -> bool:
-        codes = self._buffers["codes"]
-        return codes is not None and codes.shape == order.shape(self.out_features, self.in_features)
-
-    def _restore(self) -> None:
-        """Has codes as they are stored."""
-        if self._is_reshuffled:
-            self.codes, self._is_arranged = order.restore(self.codes, self.out_features, self.in_features), False
-
-    def _arrange(self, dtype: torch.dtype) -> _Runtime:
-        """What `forward` needs for activations of a dtype. The order of codes is chosen here, once: a CUDA graph may
-        keep where they lie."""
-        runtime, self._is_arranged = self._prepared(), True
-        fetched = getattr(getattr(self, "_hf_hook", None), "offload", False)  # as stored, by accelerate, each time
-        if isinstance(runtime.packed, Packed) and not fetched:
-            weight = w4a16.arranged(runtime.packed, dtype)
-            if isinstance(weight, Ordered):
-                self.codes = weight.words
-                self._runtime = runtime = replace(runtime, codes=self.codes, packed=weight)
-        return runtime
+        self._runtime = None
 
     def _prepared(self) -> _Runtime:
         if self._runtime is None or self._runtime.codes is not self.codes:
@@ -157,7 +124,6 @@ class QuantLinear(nn.Module):
         return self._runtime
 
     def _prepare(self) -> _Runtime:
-        self._restore()
         *shape, bits, group_size = sizes(self._name, named(self._name, self._present()))
         if shape != [self.out_features, self.in_features]:
             wanted = f"{self.out_features} x {self.in_features}"
@@ -187,7 +153,6 @@ class QuantLinear(nn.Module):
 def _expanded(runtime: _Runtime, first: int, last: int) -> torch.Tensor:
     """Rows of the weight in float32."""
     if runtime.on_cpu is None:
-        assert isinstance(runtime.packed, Packed)  # where there is no GPU nothing is reshuffled
         return dequant.dequantize(runtime.packed.rows(first, last))
     out = torch.empty((last - first, runtime.packed.inputs))
     cpu.dequantize(runtime.on_cpu, first, last, out)

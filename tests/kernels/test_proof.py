@@ -11,7 +11,6 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from tests.kernels.launches.launch import folders, of
 from tests.kernels.proof.compiled import compile_launch
-from tests.kernels.proof.loops import Turn, listing, main_turn
 from tests.kernels.proof.rules import RULES, broken
 
 BROKEN = """
@@ -88,21 +87,6 @@ for launch in exact if WHOLE else first.values():
         assert broken(compile_launch(launch.run, architecture)) == [], launch.name
 """
 
-ORDERED = """
-from tests.kernels.proof.compiled import compile_launch
-from tests.kernels.proof.loops import main_turn
-from tests.kernels.launches.w4a16 import launches
-
-found = [launch for launch in launches() if launch.name.startswith("w4a16 4096x4096, reshuffled")]
-assert len(found) == 3
-for launch in found:
-    for architecture in (80, 90) if "64 rows" not in launch.name else (90,):
-        kernel = compile_launch(launch.run, architecture)
-        turn = main_turn(kernel.sass)
-        assert (turn.stored, turn.converted, turn.waited, kernel.spilled) == (0, 0, 0, 0), (launch.name, turn)
-        assert turn.barriers == 2 and turn.moved <= 2 and turn.copied >= 5, (launch.name, turn)
-"""
-
 ALL = """
 from tests.kernels.launches.launch import every
 from tests.kernels.proof.compiled import compile_launch
@@ -124,12 +108,6 @@ def test_every_kernel_declares_its_launches():
 def test_exact_kernels_keep_every_rule(tmp_path, whole):
     """Every launch on every architecture, or one of each kernel on one."""
     compile_for_a_gpu(EXACT.replace("WHOLE", str(whole)), tmp_path)
-
-
-@pytest.mark.slow
-def test_reshuffled_codes_go_from_registers_to_tensor_cores(tmp_path):
-    """None through shared memory, but for many rows on sm_80, and nothing is waited for but copies."""
-    compile_for_a_gpu(ORDERED, tmp_path)
 
 
 @pytest.mark.slow
@@ -183,38 +161,3 @@ def test_instructions_that_break_none():
 def test_a_process_that_interprets_kernels_does_not_compile_them():
     with pytest.raises(SqueezeError, match="not compiled here, but interpreted: unset TRITON_INTERPRET"):
         compile_launch(lambda: None, 90)
-
-
-SASS = """
-        /*0000*/                   LDG.E R2, desc[UR4][R2.64] ;
-.L_x_0:
-        /*0010*/                   HMMA.16816.F32.BF16 R4, R8, R10, R4 ;
-        /*0020*/               @P0 BRA `(.L_x_0) ;
-        /*0030*/                   EXIT ;
-.L_x_1:
-        /*0040*/                   BRA `(.L_x_1);
-"""
-LOOPS = """
-.L_x_0:
-        /*0000*/                   LDG.E R2, desc[UR4][R2.64] ;
-        /*0010*/              @!P0 BRA `(.L_x_0) ;
-.L_x_1:
-        /*0020*/                   LDGSTS.E.BYPASS.128 [R8], desc[UR4][R2.64] ;
-        /*0030*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
-        /*0040*/                   LDSM.16.M88.4 R8, [R3] ;
-        /*0050*/                   LDS.128 R12, [R3] ;
-        /*0060*/                   STS [R3], R4 ;
-        /*0070*/                   I2F.U16 R4, R4 ;
-        /*0080*/                   PRMT R4, R4, 0x5410, R5 ;
-        /*0090*/                   LDG.E R5, desc[UR4][R2.64] ;
-        /*00a0*/                   HGMMA.64x16x16.F32.BF16 R4, R8, gdesc[UR4], R4 ;
-        /*00b0*/               @P1 BRA `(.L_x_1) ;
-"""
-
-
-def test_what_a_turn_of_the_main_loop_does():
-    assert listing(LOOPS)[1] == {0: 1, 2: 11}
-    expected = {"converted": 1, "moved": 1, "stored": 1, "loaded": 2, "barriers": 1, "waited": 1, "copied": 1}
-    assert main_turn(LOOPS) == Turn(instructions=10, products=1, **expected)
-    assert main_turn(SASS) == Turn(2, *[0] * 7, 1)
-    assert main_turn("") is None and main_turn(LOOPS[: LOOPS.index(".L_x_1")]) is None

@@ -1,16 +1,12 @@
 """Layers and whole models whose weights stay quantised compute what the dense ones do."""
 
 import json
-from copy import deepcopy
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from squeeze.errors import FormatError
-from squeeze.kernels import w4a16
-from squeeze.kernels.w4a16.order import Ordered
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, read
 from squeeze.quant.linear import QuantLinear
 from tests.makers.hf_models import IDS, tiny_model
@@ -72,44 +68,6 @@ def test_a_layer_can_be_moved_and_loaded_anew():
     assert near(layer(x), x @ second.dequantize().T)
     layer.load_state_dict(QuantLinear.of(first).state_dict())
     assert near(layer(x), x @ first.dequantize().T)
-
-
-@pytest.mark.parametrize("outliers", [False, True])
-def test_reshuffled_codes_are_saved_as_they_are_stored(outliers, monkeypatch):
-    """As a GPU has them after its first product."""
-    first, second = (rounded(matrix(70, 256, seed), Grid(4, 128, False, outliers=outliers)) for seed in (1, 2))
-    layer, x = QuantLinear.of(first), torch.randn(2, 256)
-    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
-    monkeypatch.setattr(w4a16, "arranged", lambda packed, dtype: Ordered.of(packed))
-    for _ in range(2):
-        assert near(layer(x), x @ first.dequantize().T)
-        assert layer.codes.shape == (2, 2, 1024) and torch.equal(layer.dequantize(), first.dequantize())
-    state = layer.state_dict()
-    assert state.keys() == before.keys()
-    assert all(torch.equal(state[name], before[name]) and state[name].is_contiguous() for name in state)
-    copied = deepcopy(layer)
-    copied._runtime = None  # as on another device
-    assert near(copied(x), x @ first.dequantize().T) and copied.codes.shape == (70, 32)
-    layer.load_state_dict(QuantLinear.of(second).state_dict())
-    assert near(layer(x), x @ second.dequantize().T)
-
-
-def test_codes_are_reshuffled_once(monkeypatch):
-    """A recording of a GPU may keep where they lie; what is loaded anew is asked about again."""
-    asked, weight = [], rounded(matrix(8, 128), Grid(4, 128))
-    monkeypatch.setattr(w4a16, "arranged", lambda packed, dtype: asked.append(dtype) or packed)
-    layer = QuantLinear.of(weight)
-    assert layer.weight.shape == (8, 128) and asked == []
-    for dtype in (torch.bfloat16, torch.float16):
-        layer(torch.ones(1, 128, dtype=dtype))
-    assert asked == [torch.bfloat16]
-    layer.load_state_dict(layer.state_dict())
-    layer(torch.ones(1, 128))
-    assert asked == [torch.bfloat16, torch.float32]
-    fetched = QuantLinear.of(weight)
-    fetched._hf_hook = SimpleNamespace(offload=True)
-    fetched(torch.ones(1, 128))
-    assert len(asked) == 2
 
 
 SPECS = {

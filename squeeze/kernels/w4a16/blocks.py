@@ -20,7 +20,7 @@ from squeeze.kernels.w4a16.slices import GROUP, MAGIC, _pair
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
-__all__ = ["Blocks", "ask_for", "blocks", "finish", "matmul", "scratch"]
+__all__ = ["Blocks", "blocks", "matmul"]
 
 _SHAPES = {  # channels, warps, stages, programs of a processor, by rows
     16: ((64, 4, 4, 4), (128, 8, 4, 2), (64, 4, 4, 2), (64, 4, 3, 6), (128, 8, 3, 3), (64, 4, 5, 3)),
@@ -46,7 +46,7 @@ class Blocks:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def ask_for(places):  # type: ignore[no-untyped-def]
+def _ask_for(places):  # type: ignore[no-untyped-def]
     """Has the lines of these places brought to the L2 cache, where a kernel before sees to it that they are right."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], tl.int32, is_pure=False, pack=1
@@ -77,7 +77,7 @@ def _group(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def finish(  # type: ignore[no-untyped-def]
+def _finish(  # type: ignore[no-untyped-def]
     out, sums, counters, total, rows, outputs, SPLIT: tl.constexpr, M: tl.constexpr, N: tl.constexpr
 ):
     """Writes the sums [N, M] of a program, or, where it is the last of its tile, those of all."""
@@ -128,7 +128,7 @@ def _blocks(  # type: ignore[no-untyped-def]
     zeros += channel if HAS_ZEROS else 0
     if EARLY:
         first = tl.minimum(begin * 16 + tl.arange(0, 8) * 8, stride - 8)
-        ask_for(first_word + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * stride + first[None, :])
+        _ask_for(first_word + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * stride + first[None, :])
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     total = tl.zeros((N, M), tl.float32)
@@ -141,7 +141,7 @@ def _blocks(  # type: ignore[no-untyped-def]
         next_scale = tl.load(scales + following)
         next_zero = tl.load(zeros + following) if HAS_ZEROS else next_scale
         total = _group(total, word, value, scale, zero, magic, OFFSET, HAS_ZEROS, M, N, W)
-    finish(out, sums, counters, total, rows, outputs, SPLIT, M, N)
+    _finish(out, sums, counters, total, rows, outputs, SPLIT, M, N)
 
 
 def blocks(rows: int, shape: tuple[int, int], processors: int, early: bool) -> dict[str, Blocks]:
@@ -177,7 +177,7 @@ def _zeros(device: torch.device, count: int) -> torch.Tensor:
     return _counters[key]
 
 
-def scratch(out: torch.Tensor, grid: tuple[int, int, int], size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _scratch(out: torch.Tensor, grid: tuple[int, int, int], size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """For `size` sums of each program of a grid, and a counter for each tile; nothing where inputs are not split."""
     tiles, split = grid[0] * grid[1], grid[2]
     if split == 1:
@@ -196,7 +196,7 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Blocks) -> torch.Tensor:
     out = torch.empty((len(x), packed.outputs), dtype=x.dtype, device=x.device)
     early = {"launch_pdl": True} if tile.early else {}
     with device_of(out):
-        sums, counters = scratch(out, grid, tile.outputs * tile.rows)
+        sums, counters = _scratch(out, grid, tile.outputs * tile.rows)
         if out.numel():
             _blocks[grid](
                 *(out, sums, counters, x.contiguous(), words, scales, zeros, len(x), packed.outputs, packed.inputs),

@@ -4,8 +4,7 @@ Output channels are the rows of the matrix product and activations its columns, 
 row needs no kernel of its own. Words are read as they lie, and each gives its codes in registers: a code is set as the
 mantissa of a 16-bit float (0x6400 | code is 1024 + code), the zero point is taken off with that, which is exact, and
 sums are scaled. Where a step has several groups, weights are scaled instead, and rounded once more.
-What is most common, 4 bits in groups of 128, has kernels of its own: slices.py, blocks.py; and 4-bit codes that were
-reshuffled, panels.py.
+What is most common, 4 bits in groups of 128, has kernels of its own: slices.py, blocks.py.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.split_k import Tile, launch
-from squeeze.kernels.w4a16 import blocks, panels, slices
+from squeeze.kernels.w4a16 import blocks, slices
 from squeeze.kernels.w4a16.blocks import Blocks
-from squeeze.kernels.w4a16.order import Ordered
-from squeeze.kernels.w4a16.panels import Panels
 from squeeze.kernels.w4a16.slices import Slices
 
 if TYPE_CHECKING:
@@ -180,15 +177,8 @@ def tiles(
     }
 
 
-def matmul(
-    x: torch.Tensor, packed: Packed | Ordered, tile: Tile | Slices | Blocks | Panels | None = None
-) -> torch.Tensor:
-    """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups. What is
-    reshuffled wants Panels."""
-    if isinstance(packed, Ordered):
-        assert isinstance(tile, Panels)
-        return panels.matmul(x, packed, tile)
-    assert not isinstance(tile, Panels)
+def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | Blocks | None = None) -> torch.Tensor:
+    """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
     shape = packed.outputs, packed.inputs
     if tile is None:
         sliced = slices.fits(packed.bits, packed.group_size, packed.inputs, x.dtype)

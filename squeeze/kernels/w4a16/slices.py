@@ -3,7 +3,7 @@
 Products are sums over inputs in any order, so that of the inputs is the one in which codes come out of words: each
 thread reads four words of a channel at once, two codes of a word become two 16-bit floats with two instructions, and
 these can stay in their thread. Activations are read in the same order. How much of it goes through shared memory all
-the same, the compiler decides (`python -m bench proof` counts it); the sums of the warps do, once. What each code has
+the same, the compiler decides; the sums of the warps do, once. What each code has
 too much (see kernel.py) is taken off by the sum of the
 activations of a group, which is a matrix product with ones: so an infinite activation gives NaN, where other kernels
 can give an infinity.
@@ -26,7 +26,6 @@ from squeeze.kernels.current import device_of
 
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
-    from squeeze.kernels.w4a16.order import Ordered
 
 __all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "may_be_early", "settled", "slices"]
 
@@ -170,7 +169,7 @@ def may_be_early(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def settled(packed: Packed | Ordered) -> bool:
+def settled(packed: Packed) -> bool:
     """Whether a weight may be read early: a kernel that wrote it can be the one before the first product with it, and
     no other."""
     version = None if packed.words.is_inference() else packed.words._version

@@ -8,15 +8,10 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import torch
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -26,43 +21,21 @@ from squeeze.errors import SqueezeError
 
 __all__ = ["Compiled", "compile_launch"]
 
-_RESOURCES = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel for one architecture, 90 for sm_90.
+    """A kernel for one architecture.
 
-    arguments: by name. programs: of the grid. warps: of a program. registers: of a thread. spilled: bytes of a thread
-    that go to memory and back for want of registers. shared: bytes of a program. fused: whether the compiler may make
+    spilled: bytes of a thread that go to memory and back for want of registers. fused: whether the compiler may make
     one operation of a product and a sum.
     """
 
-    architecture: int
-    arguments: dict[str, Any]
-    programs: int
-    warps: int
-    registers: int
     spilled: int
-    shared: int
     fused: bool
     ttir: str
     ptx: str
-    cubin: bytes
-
-    @property
-    def nbytes(self) -> int:
-        """Of the tensors that the kernel is given, each once."""
-        tensors = [one for one in self.arguments.values() if isinstance(one, torch.Tensor)]
-        return sum({one.untyped_storage()._cdata: one.nbytes for one in tensors}.values())
-
-    @cached_property
-    def sass(self) -> str:
-        """What the GPU runs, a line an instruction."""
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            Path(file.name).write_bytes(self.cubin)
-            words = [knobs.nvidia.nvdisasm.path, "-c", file.name]
-            return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 def compile_launch(run: Callable[[], object], architecture: int) -> Compiled:
@@ -79,16 +52,9 @@ def compile_launch(run: Callable[[], object], architecture: int) -> Compiled:
     ):
         knobs.nvidia.dump_ptxas_log = knobs.compilation.always_compile = True
         run()
-    (arguments, grid, kernel), (resources,) = *noted, _RESOURCES.findall(log.getvalue())
-    stores, loads, registers = map(int, resources)
-    metadata, programs = kernel.metadata, torch.Size(grid).numel()
-    return Compiled(
-        *(architecture, arguments, programs, metadata.num_warps, registers, stores + loads, metadata.shared),
-        fused=metadata.enable_fp_fusion,
-        ttir=str(kernel.asm["ttir"]),
-        ptx=kernel.asm["ptx"],
-        cubin=kernel.asm["cubin"],
-    )
+    (kernel,), (spills,) = noted, _SPILLS.findall(log.getvalue())
+    fused, asm = kernel.metadata.enable_fp_fusion, kernel.asm
+    return Compiled(sum(map(int, spills)), fused, str(asm["ttir"]), asm["ptx"])
 
 
 class _Driver:
@@ -108,15 +74,14 @@ class _Driver:
 
 
 @contextlib.contextmanager
-def _noted(architecture: int) -> Iterator[list[tuple[dict[str, Any], tuple[int, ...], Any]]]:
-    """Arguments, grid and kernel of every launch, none of which is made."""
+def _noted(architecture: int) -> Iterator[list[Any]]:
+    """The kernel of every launch, none of which is made."""
     found, launch = [], JITFunction.run
 
-    def note(self: Any, *given: Any, grid: tuple[int, ...], warmup: bool, **options: Any) -> Any:
+    def note(self: Any, *given: Any, warmup: bool, **options: Any) -> Any:
         self.device_caches.pop(architecture, None)
-        kernel = launch(self, *given, grid=grid, warmup=True, **options)
-        found.append((dict(zip(self.arg_names, given, strict=False)) | options, grid, kernel))
-        return kernel
+        found.append(launch(self, *given, warmup=True, **options))
+        return found[-1]
 
     before, JITFunction.run = driver._active, note  # where there is no GPU, asking for the driver is an error
     driver.set_active(_Driver(architecture))
