@@ -7,14 +7,14 @@ from the last places.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
 from squeeze.kv.base import HeadGroup
 from squeeze.kv.store import Fields
 
-__all__ = ["LayerView", "fields_of"]
+__all__ = ["LayerView"]
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,6 @@ class LayerView:
                 absent[head, end : end + _blocks(fields) * self.selected_block] = False
         return absent
 
-    def part(self, rows: slice, heads: slice) -> LayerView:
-        """Of some rows of the batch and some heads; of all heads where these chose tokens, which have one length."""
-        sinks, residual = (tuple(x[rows, heads] for x in states) for states in (self.sinks, self.residual))
-        numbers = range(self.residual[0].shape[1])[heads]
-        stores, selected = (_part(stores, rows, numbers) for stores in (self.stores, self.selected))
-        return replace(self, sinks=sinks, stores=stores, residual=residual, observer=None, selected=selected)
-
     def decode(self, first: int, last: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of blocks first to last, [B, H, tokens, D]."""
         tokens = (last - first) * self.block
@@ -106,7 +99,7 @@ class LayerView:
         for kind, like in (("keys", self.residual[0]), ("values", self.residual[1])):
             decoded = []
             for group, fields in stores:
-                mine = fields_of(fields, kind, first, last)
+                mine = _fields_of(fields, kind, first, last)
                 coder = group.keys if kind == "keys" else group.values
                 if _blocks(mine):
                     decoded.append((group.heads, coder.decode(mine, start, dtype).flatten(2, 3)))
@@ -159,21 +152,7 @@ def _blocks(fields: Fields) -> int:
     return next((x.shape[2] for x in fields.values()), 0)
 
 
-def _part(stores: list[tuple[HeadGroup, Fields]], rows: slice, heads: range) -> list[tuple[HeadGroup, Fields]]:
-    """Of the groups that have any of these heads, with heads by their places among them."""
-    found = []
-    for group, fields in stores:
-        numbers = heads if group.heads is None else [head for head in group.heads if head in heads]
-        if not numbers:
-            continue
-        begin = heads.start if group.heads is None else group.heads.index(numbers[0])  # heads of a group ascend
-        mine = slice(begin, begin + len(numbers))
-        places = None if group.heads is None else tuple(head - heads.start for head in numbers)
-        found.append((replace(group, heads=places), {name: x[rows, mine] for name, x in fields.items()}))
-    return found
-
-
-def fields_of(fields: Fields, kind: str, first: int = 0, last: int | None = None) -> Fields:
+def _fields_of(fields: Fields, kind: str, first: int = 0, last: int | None = None) -> Fields:
     """Fields of the "keys" or of the "values", of blocks first to last, as their coder takes them."""
     prefix = kind + "."
     return {name.removeprefix(prefix): x[:, :, first:last] for name, x in fields.items() if name.startswith(prefix)}

@@ -1,7 +1,5 @@
 """Attention over coded layers: every path against the plain definition, and within models."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -14,7 +12,6 @@ from squeeze.kv.evict import SnapKV
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.mask import additive_mask
 from squeeze.kv.scores import Scores
-from squeeze.kv.selected import Selected
 from squeeze.kv.view import LayerView
 from tests.makers.kv_layers import CLOSE, CODERS, Coded, layer_of, query_of
 from tests.makers.kv_models import ASKING, MODELS, tokens
@@ -137,64 +134,11 @@ def test_triton_kernel_in_float16(name, monkeypatch):
     torch.testing.assert_close(kernel.attend(query, view, 0.3).float(), expected, rtol=3e-3, atol=3e-3)
 
 
-@pytest.mark.parametrize(
-    ("block", "size", "key_bits", "value_bits", "group"),
-    [(64, 64, 4, 4, 32), (64, 32, 2, 8, 16), (32, 64, 8, 2, 64), (128, 64, 2, 4, 16)],
-)
-def test_triton_kernel_of_paired_rows(block, size, key_bits, value_bits, group, monkeypatch):
-    """Units of four bytes and two; groups of several planes, of one, and of less. Splits of two blocks and one."""
-    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
-    monkeypatch.setattr(kernel, "_PROGRAMS", 2)
-    policy = Coded(GroupedCoder(key_bits, "tokens"), GroupedCoder(value_bits, "channels", group))
-    policy.block = block
-    view = layer_of(policy, length=3 * block + 9, heads=1, size=size, value_size=size, batch=1)._view()
-    query = query_of(heads=4, batch=1, size=size).to(torch.float16)
-    assert kernel.fits(query, view, None) and kernel.paired.fits(query, view)
-    expected = reference.attend(query.float(), view, None, 0.1)
-    torch.testing.assert_close(kernel.attend(query, view, 0.1).float(), expected, rtol=3e-3, atol=3e-3)
-
-
-PAIRED = GroupedCoder(4, "tokens"), GroupedCoder(4, "channels", 32)
-DISPATCHED = {  # keys, values, dtype of the query, query heads: whether paired.py takes it
-    "bfloat16": (*PAIRED, torch.bfloat16, 4, True),
-    "float16": (*PAIRED, torch.float16, 8, True),
-    "keys of 2 bits, values of 8": (GroupedCoder(2, "tokens"), GroupedCoder(8, "channels", 16), torch.float16, 1, True),
-    "float32": (*PAIRED, torch.float32, 4, False),
-    "more heads than a warp holds": (*PAIRED, torch.bfloat16, 17, False),
-    "keys of 1 bit": (GroupedCoder(1, "tokens"), PAIRED[1], torch.bfloat16, 4, False),
-    "values of 1 bit": (PAIRED[0], GroupedCoder(1, "channels"), torch.bfloat16, 4, False),
-    "groups of few channels": (PAIRED[0], GroupedCoder(4, "channels", 8), torch.bfloat16, 4, False),
-    "groups within a block": (GroupedCoder(4, "tokens", 16), PAIRED[1], torch.bfloat16, 4, False),
-    "keys along channels": (GroupedCoder(4, "channels"), PAIRED[1], torch.bfloat16, 4, False),
-    "values along tokens": (PAIRED[0], GroupedCoder(4, "tokens"), torch.bfloat16, 4, False),
-    "values on points": (PAIRED[0], GroupedCoder(4, "channels", 32, points="normal"), torch.bfloat16, 4, False),
-}
-
-
 class Noted:
-    """In place of a kernel: whether it was launched, and how."""
-
-    launched = False
+    """In place of a kernel: how it was launched."""
 
     def __getitem__(self, grid):
-        self.launched = True
         return lambda *arguments, **constants: vars(self).update(constants)
-
-
-@pytest.mark.parametrize("name", list(DISPATCHED))
-def test_triton_kernel_that_is_launched(name, monkeypatch):
-    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
-    keys, values, dtype, heads, is_paired = DISPATCHED[name]
-    policy = Coded(keys, values)
-    policy.block = 64
-    view = layer_of(policy, length=140, heads=1, size=64, value_size=64, batch=1)._view()
-    query = query_of(heads=heads, batch=1, size=64).to(dtype)
-    paired, plain = Noted(), Noted()
-    monkeypatch.setattr(kernel.paired, "decode", paired)
-    monkeypatch.setattr(kernel, "_decode", plain)
-    assert kernel.fits(query, view, None)
-    kernel.coded(query, view, 0.1)
-    assert (paired.launched, plain.launched) == (is_paired, not is_paired)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +148,7 @@ def test_triton_kernel_that_is_launched(name, monkeypatch):
 def test_large_tiles_have_more_warps(size, dtype, warps, monkeypatch):
     """Whose registers four do not have."""
     kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
-    policy = Coded(*PAIRED)
+    policy = Coded(GroupedCoder(4, "tokens"), GroupedCoder(4, "channels", 32))
     policy.block = 64
     view = layer_of(policy, length=140, heads=1, size=size, value_size=size, batch=1)._view()
     plain = Noted()
@@ -237,29 +181,6 @@ def test_triton_kernel_takes_what_it_can():
         assert not kernel.fits(query_of(), layer_of(Coded(*coders))._view(), None)
 
 
-@pytest.mark.parametrize("later", [0, 40])
-def test_triton_kernel_of_heads_with_different_numbers_of_tokens(later, monkeypatch):
-    """Head 1 chose none; with blocks that all heads have, and without."""
-    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
-    from squeeze.kernels.kv_attention import ragged
-
-    monkeypatch.setattr(kernel, "_PROGRAMS", 4)
-    layer = layer_of(Wide(*TRITON["rotated"]), length=28, heads=3, size=32, value_size=32, batch=1)
-    layer.selected = Selected(layer.head_groups, 3, Wide.block)
-    states = torch.randn(2, 1, 3, 96, 32, generator=torch.Generator().manual_seed(2))
-    layer.selected.fill(
-        ((states[0, :, i : i + 1, :n], states[1, :, i : i + 1, :n]) for i, n in enumerate((96, 0, 32))), 3
-    )
-    if later:
-        layer.update(*torch.randn(2, 1, 3, later, 32, generator=torch.Generator().manual_seed(3)))
-    view, query = layer._view(), query_of(heads=6, batch=1, size=32)
-    assert view.blocks == bool(later) and ragged.fits(query, view, None) and not kernel.fits(query, view, None)
-    expected = reference.attend(query, view, None, 0.3)
-    torch.testing.assert_close(ragged.attend(query, view, 0.3), expected, **CLOSE)
-    torch.testing.assert_close(cpu.attend(query, view, None, 0.3), expected, **CLOSE)
-    assert not ragged.fits(query_of(), layer_of(Coded(*TRITON["rotated"]))._view(), None)
-
-
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", list(TRITON))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -269,10 +190,8 @@ def test_on_a_gpu(name, dtype):
     view, query = layer._view(), query_of(size=64).cuda().to(dtype)
     expected = reference.attend(query.float(), view, None, 0.1)
     close = 1e-3 if dtype == torch.float32 else 3e-2
-    ways = kv_attention._ways(query, view, None, 0.1)
-    assert list(ways) == ["kernel", "tiles", "torch"]
-    for way in (*ways.values(), partial(kv_attention.attend, query, view, None, 0.1)):
-        torch.testing.assert_close(way().float(), expected, rtol=close, atol=close)
+    for attend in (kv_attention.attend, tiles.attend):
+        torch.testing.assert_close(attend(query, view, None, 0.1).float(), expected, rtol=close, atol=close)
 
 
 @pytest.mark.cuda
@@ -284,10 +203,7 @@ def test_several_queries_and_a_mask_on_a_gpu(dtype):
     bias = additive_mask(None, 7, view.length, True, query)
     expected = reference.attend(query.float(), view, bias, 0.1)
     close = 1e-3 if dtype == torch.float32 else 3e-2
-    ways = kv_attention._ways(query, view, bias, 0.1)
-    assert list(ways) == ["tiles", "torch"]
-    for way in (*ways.values(), partial(kv_attention.attend, query, view, bias, 0.1)):
-        torch.testing.assert_close(way().float(), expected, rtol=close, atol=close)
+    torch.testing.assert_close(kv_attention.attend(query, view, bias, 0.1).float(), expected, rtol=close, atol=close)
 
 
 HOW = {

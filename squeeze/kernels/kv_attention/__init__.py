@@ -1,29 +1,24 @@
 """Attention that reads a coded KV cache as it lies: numba on the CPU, Triton on a GPU, tiles for all else.
 
 `install(model)` registers it with transformers and makes the model use it; `attend` is the dispatch. reference.py
-defines the result. On a GPU the cache may be decoded for torch's attention, where that is faster: see choices.py.
-Softcaps and attention sinks are honoured by the loops for the CPU and by tiles; Triton's kernels have neither.
-Triton is imported only when a kernel is run.
+defines the result. Softcaps and attention sinks are honoured by the loops for the CPU and by tiles; the Triton kernel
+has neither. Triton is imported only when the kernel is run.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from squeeze.kernels import choices
-from squeeze.kernels.kv_attention import cpu, decoded, tiles
+from squeeze.kernels.kv_attention import cpu, tiles
 from squeeze.kv.attention_hook import attending, register
-from squeeze.kv.base import Coder
 from squeeze.kv.cache import ATTENTION
-from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.mask import additive_mask
 from squeeze.kv.offer import dense, taken
 from squeeze.kv.scores import PLAIN, Request, Scores, own_attention
@@ -38,64 +33,12 @@ def attend(
     """query [B, Hq, Q, D] over a layer's tokens, [B, Hq, Q, Dv]; see reference.attend."""
     if query.device.type == "cpu" and cpu.fits(query, view):
         return cpu.attend(query, view, bias, scaling, how)
-    if query.device.type == "cuda" and not query.requires_grad and how.is_plain:
-        return _fastest(query, view, bias, scaling)
-    return tiles.attend(query, view, bias, scaling, how)
-
-
-def _fastest(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
-    """By what is fastest on this GPU: a kernel where one takes this, "torch" where the decoded layer has room, tiles.
-    Without a measurement, a kernel or tiles."""
-    ways = _ways(query, view, bias, scaling)
-    default = next(iter(ways))
-    if len(ways) == 1:
-        return ways[default]()
-    name = choices.fastest(query, _shape_of(query, view, bias, list(ways)), ways, default, "tiles")
-    if name == "torch":
-        try:
-            return ways[name]()
-        except torch.OutOfMemoryError:  # of other tensors there are more than there were
-            name = default
-    return ways[name]()
-
-
-def _ways(
-    query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float
-) -> dict[str, Callable[[], torch.Tensor]]:
-    """By name; the first is the one that is taken where nothing is measured."""
-    found: dict[str, Callable[[], torch.Tensor]] = {}
-    if find_spec("triton") is not None:
-        from squeeze.kernels.kv_attention import kernel, ragged  # triton is optional
+    if query.device.type == "cuda" and not query.requires_grad and how.is_plain and find_spec("triton") is not None:
+        from squeeze.kernels.kv_attention import kernel  # triton is optional
 
         if kernel.fits(query, view, bias):
-            found["kernel"] = partial(kernel.attend, query, view, scaling)
-        elif ragged.fits(query, view, bias):
-            found["kernel"] = partial(ragged.attend, query, view, scaling)
-    found["tiles"] = partial(tiles.attend, query, view, bias, scaling)
-    nbytes = decoded.room(query.device)
-    if decoded.fits(query, view, bias, nbytes):
-        found["torch"] = partial(decoded.attend, query, view, bias, scaling, nbytes)
-    return found
-
-
-def _shape_of(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, ways: list[str]) -> str:
-    """What is chosen for, in words, but for the dtype and the rows of the batch; numbers of tokens and of queries count
-    up to the next power of two."""
-    (_, heads, queries, size), (kv_heads, value_size) = query.shape, view.residual[1].shape[1::2]
-    words = [f"attention over {choices.power_of_two(view.length)} tokens in blocks of {view.block}"]
-    coders = {(_words_of(group.keys), _words_of(group.values)) for group, _ in (*view.stores, *view.selected)}
-    words += [f"keys of {keys}, values of {values}" for keys, values in sorted(coders)]
-    words.append(f"{heads} heads on {kv_heads} of {size} channels" + f" and {value_size}" * (size != value_size))
-    words.append(f"{(count := choices.power_of_two(queries))} quer{'ies' if count > 1 else 'y'} in a row")
-    words += ["masked"] * (bias is not None) + ["tokens of its own in a head"] * bool(view.selected)
-    return ", ".join(words + ["no room to decode"] * ("torch" not in ways))
-
-
-def _words_of(coder: Coder) -> str:
-    if not isinstance(coder, GroupedCoder):
-        return type(coder).__name__
-    words = f"{coder.width} bits along {coder.along}" + f" in groups of {coder.group}" * bool(coder.group)
-    return words + " rotated" * coder.rotate + " on points" * (coder.points != "even")
+            return kernel.attend(query, view, scaling)
+    return tiles.attend(query, view, bias, scaling, how)
 
 
 def install(model: Any) -> None:

@@ -4,8 +4,8 @@ All query heads of a KV head share one pass over its codes (flash-decoding: Dao 
 without loss and go to tensor cores, with tokens or channels as rows and query heads as columns. Scales and minimums are
 folded in beside them where a tile has one for each row: into the query, the scores or the weights, which are rounded to
 float16 then. A program leaves its maximum, mass and weighted sum; a second kernel joins those with sinks and recent
-tokens. Queries of float32 are multiplied in float32. Rotations are folded into query and output. KIVI's codes have a
-kernel of their own, paired.py, for queries of 16 bits. Everything that this does not take goes through tiles.py.
+tokens. Queries of float32 are multiplied in float32. Rotations are folded into query and output. Everything that
+this does not take goes through tiles.py.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.current import device_of
-from squeeze.kernels.kv_attention import paired
 from squeeze.kernels.kv_attention.unpack import codes_of, column_of
-from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.view import LayerView
 from squeeze.numerics.constants import on
 from squeeze.numerics.hadamard import block_hadamard
 
-__all__ = ["Splits", "attend", "coded", "finished", "fits", "joined", "room"]
+__all__ = ["Splits", "attend", "coded", "fits", "joined", "room"]
 
 _PROGRAMS = 1000  # to have about, where there are so many blocks: eight warps on each of an H100's 132 processors
 _HEADS = 8  # columns of the least matrix product: as many query heads at least
@@ -268,12 +266,7 @@ def fits(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None) -> boo
 def attend(query: torch.Tensor, view: LayerView, scaling: float) -> torch.Tensor:
     """As reference.attend, without a mask. Where the query has 16 bits, scaled queries and weights are rounded to
     float16."""
-    return finished(query, view, scaling, coded(query, view, scaling), view.stores[0][0])
-
-
-def finished(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits, group: HeadGroup) -> torch.Tensor:
-    """As `joined`, values rotated back where those of `group` are rotated."""
-    values = group.values
+    splits, values = coded(query, view, scaling), view.stores[0][0].values
     if isinstance(values, GroupedCoder) and values.rotate:
         rotation = block_hadamard(splits.sums.shape[-1], query.device)
         splits = splits._replace(sums=splits.sums @ rotation)
@@ -299,13 +292,6 @@ def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
     sizes |= {"DV": value_size, "K_WIDTH": keys.width, "V_WIDTH": values.width}
     grid = batch * kv_heads, splits.tops.shape[2]
     with device_of(query):
-        if paired.fits(query, view):
-            k_codes, v_codes = paired.units(view)
-            paired.decode[grid](
-                *(rows.contiguous(), k_codes, *k[1:3], v_codes, *v[1:3], *numbers),
-                GROUPS=v[1].shape[-1], K_UNIT=k_codes.itemsize, V_UNIT=v_codes.itemsize, num_warps=1, **sizes,
-            )  # fmt: skip
-            return splits
         _decode[grid](
             *(rows.contiguous(), *k, *v, *numbers),
             K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],

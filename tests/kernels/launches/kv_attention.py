@@ -1,15 +1,15 @@
-"""Typical launches of attention over a coded cache: KIVI's blocks of 64 tokens, eight KV heads of 128 channels; and
-what paired.py does not take, rotated codes and heads of 256."""
+"""Typical launches of attention over a coded cache: KIVI's blocks of 64 tokens, eight KV heads of 128 channels; rotated
+codes; heads of 256."""
 
 from collections.abc import Iterator
 from functools import partial
 
-from squeeze.kernels.kv_attention import expand, kernel
+from squeeze.kernels.kv_attention import kernel
 from squeeze.kv.base import Policy
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.rotated import Rotated
 from squeeze.kv.store import Fields
-from squeeze.kv.view import LayerView, fields_of
+from squeeze.kv.view import LayerView
 from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
@@ -37,7 +37,6 @@ def launches() -> Iterator[Launch]:
     for bits in (8, 4, 2):
         view = _view(KIVI(bits=bits))
         yield _coded(f"{bits} bits, {about}", view)
-        yield from _expanded(view, bits)
     query = meta(_BATCH, 4 * _HEADS, 1, _CHANNELS)
     splits = kernel.room(query, view)
     yield Launch(
@@ -52,15 +51,3 @@ def _coded(name: str, view: LayerView) -> Launch:
         name=f"kv_attention {name}",
         run=partial(kernel.coded, query, view, 0.1),
     )
-
-
-def _expanded(view: LayerView, bits: int) -> Iterator[Launch]:
-    """Of a whole layer, which is more than has room at once."""
-    group, fields = view.stores[0]
-    for kind, coder in (("keys", group.keys), ("values", group.values)):
-        mine, out = fields_of(fields, kind), meta(_BATCH, _HEADS, _TOKENS, _CHANNELS)
-        yield Launch(
-            name=f"kv_attention {kind} of {bits} bits expanded, {_TOKENS} tokens, {_BATCH} sequences, {_HEADS} heads",
-            run=partial(expand.write, coder, mine, out),
-            exact=True,
-        )
