@@ -5,9 +5,10 @@ experts (one parameter of three dimensions for all) are taken apart (experts.py)
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -129,7 +130,7 @@ class Network:
         """The parts of tensors of all experts, which the checkpoint is to show."""
         first = next(iter(stored))
         count = self.checkpoint.info(stored[first]).shape[0]
-        prefix = stored[first].removesuffix(f".{first}")
+        prefix = _module_of(stored.values())
         called = published(self.checkpoint.config.get("model_type"), prefix)
         fused = Fused(prefix, layout, stored, count, called)
         self.fused.append(fused)
@@ -308,6 +309,12 @@ def run_block(block: nn.Module, state: torch.Tensor, call: Call) -> torch.Tensor
     """The state [L, W] after a block. Raises ModelError where the block cannot run."""
     with explained(type(block).__name__, Stop, OSError):  # a disk is full where inputs are kept
         return call.run(block, state)
+
+
+def _module_of(names: Iterable[str]) -> str:
+    """Return the module that all of these tensors are below, as the checkpoint calls it."""
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*(name.split(".") for name in names), strict=False))
+    return ".".join(parts[0] for parts in shared)
 
 
 def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

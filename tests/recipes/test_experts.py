@@ -15,7 +15,7 @@ from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats import read
 from squeeze.quant.gptq import GPTQ
-from tests.makers import mixtures
+from tests.makers import mixtures, zoo
 from tests.makers.mixtures import IDS, KINDS
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -230,6 +230,16 @@ def test_experts_are_pruned_and_factorised(tmp_path, mixture, kind):
     assert sorted(load_file(tmp_path / "zeros" / "model.safetensors")) == sorted(
         load_file(mixture(kind) / "model.safetensors")
     )
+
+
+def test_experts_whose_tensors_have_other_names_in_files(tmp_path):
+    """Aria's files call the tensors of all experts experts.fc1.weight and experts.fc2.weight."""
+    source = zoo.write(tmp_path / "model", "aria_text", torch.float32)
+    report = squeeze.prune(source, "magnitude", pattern="2:4", out=tmp_path / "out")
+    prefix = "model.layers.1.mlp.experts.3."
+    assert {layer.name for layer in report.layers if layer.name.startswith(prefix)} == {prefix + one for one in LEAVES}
+    squeeze.densify(tmp_path / "out", tmp_path / "dense")
+    torch.testing.assert_close(logits(tmp_path / "out"), logits(tmp_path / "dense"), rtol=0.03, atol=0.03)
 
 
 def test_the_choice_of_experts_is_that_of_the_checkpoint(tmp_path):
