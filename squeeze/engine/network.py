@@ -7,7 +7,7 @@ experts (one parameter of three dimensions for all) are taken apart (experts.py)
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import Any
 
@@ -30,9 +30,14 @@ __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.")
 
 
+_LINEAR = ("Conv1D", "FalconLinear")  # classes of transformers with a forward of their own that is linear all the same
+
+
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module multiplies by a matrix: torch's Linear, or the Conv1D of GPT-2, which stores it transposed."""
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    """Return whether a module multiplies its inputs by its matrix: torch's Linear, or the Conv1D of GPT-2, which stores
+    it transposed. Other classes below Linear, such as DeepSeek V4's of groups, multiply in ways of their own."""
+    kind = type(module)
+    return kind.__name__ in _LINEAR or getattr(kind, "forward", None) is nn.Linear.forward
 
 
 def weight_of(module: nn.Module) -> torch.Tensor:
@@ -232,6 +237,18 @@ class Network:
         """Let dense experts be one tensor again where they were."""
         for fused in self.fused:
             fused.restore(tensors)
+
+    def stored(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Load tensors of the checkpoint as they are. Raises FormatError if one of a parameter is not of finite
+        floats; those of buffers, such as tables of numbers, may be of any type."""
+        names = list(names)
+        others = self.checkpoint.load([name for name in names if name not in self._of_parameters], strict=False)
+        return self.checkpoint.load(name for name in names if name in self._of_parameters) | others
+
+    @cached_property
+    def _of_parameters(self) -> set[str | None]:
+        """The checkpoint's tensors that are parameters, and not buffers."""
+        return {self.sources.get(name) for name, _ in self.model.named_parameters(remove_duplicate=False)}
 
     def tensors_of(self, name: str) -> dict[str, str]:
         """The checkpoint's tensor for each parameter and stored buffer below a module."""

@@ -78,6 +78,8 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
                 reasons[network.stored_name(full)] = reason
             else:
                 chosen.append(name)
+        elif isinstance(module, nn.Linear):
+            reasons[network.stored_name(full)] = f"multiplies in the way of its class {type(module).__name__}"
         elif fused := [key for key, value in module.named_parameters(recurse=False) if value.ndim > 2]:
             reasons |= dict.fromkeys((f"{full}.{key}" for key in fused), "a tensor of three dimensions")
     return chosen, reasons
@@ -267,8 +269,8 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done
         layers.append(layer)
         tensors |= written
         replaced.add(network.sources[f"{full}.weight"])
-    tensors |= network.checkpoint.load(s for s in network.tensors_of(name).values() if s not in replaced)
-    tensors |= network.checkpoint.load(_unnamed(network, name), strict=False)
+    tensors |= network.stored(s for s in network.tensors_of(name).values() if s not in replaced)
+    tensors |= network.stored(_unnamed(network, name))
     network.restore(tensors)
     network.release(name)
     (job.work / f"{name}.json").write_text(json.dumps([asdict(layer) for layer in layers]))
@@ -292,11 +294,10 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     done = {
         name for block in network.blocks for name in [*network.tensors_of(block).values(), *_unnamed(network, block)]
     }
-    known = set(network.sources.values())
     rest = [name for name in network.checkpoint.files if name not in done]
     for number, name in enumerate(rest):
         if not parts.done(f"rest.{number}"):
-            parts.put(f"rest.{number}", network.checkpoint.load([name], strict=name in known))
+            parts.put(f"rest.{number}", network.stored([name]))
     job.left.update(_left_outside(network))
     content = job.work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
