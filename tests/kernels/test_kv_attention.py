@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 
 from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
@@ -13,6 +14,7 @@ from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.mask import additive_mask
 from squeeze.kv.scores import Scores
 from squeeze.kv.view import LayerView
+from tests.makers import zoo
 from tests.makers.kv_layers import CLOSE, CODERS, Coded, layer_of, query_of
 from tests.makers.kv_models import ASKING, MODELS, tokens
 
@@ -253,6 +255,17 @@ def test_models_that_ask_for_more_give_the_same_with_either_attention(name):
         found.append(torch.cat(steps, 1))
         assert not torch.allclose(found[-1], plain, atol=1e-3)
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_a_model_that_has_only_its_own_attention_keeps_it():
+    """GIT's decoder adds masks to scores; the other part of its file, which sees, takes any attention."""
+    torch.manual_seed(0)
+    model, ids = transformers.AutoModelForCausalLM.from_config(zoo.config("git")).eval(), tokens(2, 40)
+    expected = model(ids).logits
+    kv_attention.install(model)
+    cache = QuantizedKVCache(model.config, FullPrecision())
+    torch.testing.assert_close(model(ids, **{CACHE: cache}).logits, expected)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from squeeze.kernels.kv_attention import cpu, tiles
-from squeeze.kv.attention_hook import attending, register
+from squeeze.kv.attention_hook import attend_by, attending
 from squeeze.kv.cache import ATTENTION
 from squeeze.kv.mask import additive_mask
 from squeeze.kv.offer import dense, taken
@@ -46,8 +46,7 @@ def install(model: Any) -> None:
 
     A layer that asks of attention what squeeze does not honour goes on by the model's own attention, with one warning.
     """
-    register(ATTENTION, _forward)
-    model.set_attn_implementation(ATTENTION)
+    attend_by(model, ATTENTION, _forward)
 
 
 def installed(model: Any) -> AbstractContextManager[None]:
