@@ -93,7 +93,7 @@ class Network:
         self.converted: set[str] = set()
         self.unclaimed: list[str] = []  # tensors that transformers leaves aside, such as layers that predict ahead
         for name, place in renamed(self.model, self.checkpoint.files).items():
-            self.converted |= {place.target} if place.converter else set()
+            self.converted |= set(place.targets) if place.converter else set()
             number = place.converter.source_patterns.index(place.pattern) if place.converter else 0
             sources.setdefault(place.target, []).append((name, number))
             self.unclaimed += [] if place.claimed else [name]
@@ -135,13 +135,24 @@ class Network:
         """The parts of tensors of all experts, which the checkpoint is to show."""
         first = next(iter(stored))
         count = self.checkpoint.info(stored[first]).shape[0]
-        prefix = _module_of(stored.values())
+        prefix = self._prefix(path, stored.values())
         called = published(self.checkpoint.config.get("model_type"), prefix)
         fused = Fused(prefix, layout, stored, count, called)
         self.fused.append(fused)
         for name in stored:
             self.sources.pop(f"{path}.{name}")
         return {f"{path}.experts.{part}": name for part, name in fused.modules.items()}
+
+    def _prefix(self, path: str, names: Iterable[str]) -> str:
+        """Return what parts of experts are called below, so that transformers finds them below the module `path`.
+
+        names: of the tensors of all experts. Some have names of their own in files, which say nothing of the module:
+        granitemoehybrid's experts are block_sparse_moe.input_linear.weight.
+        """
+        shared = _module_of(names)
+        found = renamed(self.model, (f"{one}.0.down_proj.weight" for one in (shared, f"{shared}.experts", path)))
+        fit = [name for name, place in found.items() if place.target == f"{path}.0.down_proj.weight"]
+        return min(fit, key=len).removesuffix(".0.down_proj.weight") if fit else shared
 
     def _show_parts(self) -> None:
         """Let the checkpoint have the parts of tensors of all experts in their places."""
@@ -173,8 +184,8 @@ class Network:
                     )
             elif name not in tied and name in self.converted:
                 raise ModelError(
-                    f"{self.checkpoint.folder}: transformers makes {name!r} of several tensors, which are not taken "
-                    "apart: this architecture cannot be compressed yet"
+                    f"{self.checkpoint.folder}: transformers splits or joins stored tensors to make {name!r}: this "
+                    "architecture cannot be compressed yet"
                 )
             elif name not in tied:
                 raise FormatError(f"{self.checkpoint.folder}: the checkpoint has no tensor for {name!r}")

@@ -35,24 +35,27 @@ class Join(ConversionOps):
         return {target_patterns[0]: torch.stack([self.layout.joined(expert) for expert in experts])}
 
 
-def _layers(model: nn.Module, names: Iterable[str]) -> Iterator[tuple[str, Layout, int]]:
-    """Modules that hold experts which are stored one by one under their names, and how many these are."""
-    numbers: dict[str, set[int]] = {}
+def _layers(
+    model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]
+) -> Iterator[tuple[str, Layout, int]]:
+    """Modules that hold experts which are stored one by one under their names and which `conversions` do not merge, and
+    how many these are."""
+    found: dict[str, dict[str, str]] = {}
     for name in names:
         path, mark, rest = name.rpartition(".experts.")
-        if mark and (number := rest.partition(".")[0]).isdigit():
-            numbers.setdefault(f"{path}.experts", set()).add(int(number))
+        number, _, leaf = rest.partition(".")
+        if mark and number.isdigit():
+            found.setdefault(f"{path}.experts", {})[number] = f"{path}.experts.{number}.{leaf.partition('.')[0]}.weight"
     for path, module in model.named_modules():
-        if path in numbers and (layout := Layout.of(module)):
-            yield path, layout, len(numbers[path])
+        if path in found and (layout := Layout.of(module)):
+            if not destinations(model, [next(iter(found[path].values()))], conversions):
+                yield path, layout, len(found[path])
 
 
 def converters(model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]) -> list[WeightConverter]:
     """Those that `conversions` lack for a checkpoint with tensors of such names."""
     found: dict[str, WeightConverter] = {}
-    for path, layout, _ in _layers(model, names):
-        if destinations(model, [f"{path}.0.down_proj.weight"], conversions):
-            continue
+    for path, layout, _ in _layers(model, names, conversions):
         suffix = ".".join(path.split(".")[-2:])
         for name, parts in layout.parts.items():
             target = f"{suffix}.{name}"
@@ -68,8 +71,7 @@ def unmerged(model: nn.Module, names: Iterable[str]) -> list[Fused]:
     conversions = get_model_conversion_mapping(model)  # type: ignore[arg-type]
     return [
         Fused(path, layout, {name: f"{path}.{name}" for name in layout.parts}, count)
-        for path, layout, count in _layers(model, names)
-        if not destinations(model, [f"{path}.0.down_proj.weight"], conversions)
+        for path, layout, count in _layers(model, names, conversions)
     ]
 
 
@@ -89,7 +91,7 @@ def places(model: nn.Module, modules: Collection[str]) -> dict[str, dict[str, st
             for one in stored:
                 if number := _NUMBER.search(one):
                     found.setdefault(path, {})[one.removesuffix(".weight")] = f"experts.{number[1]}.{leaf}"
-    for path, _, _ in _layers(model, names):
+    for path, _, _ in _layers(model, names, conversions):
         inside = [module for module in modules if module.startswith(f"{path}.")]
         found.setdefault(path, {}).update((module, f"experts.{module.removeprefix(f'{path}.')}") for module in inside)
     return found

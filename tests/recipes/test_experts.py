@@ -232,12 +232,21 @@ def test_experts_are_pruned_and_factorised(tmp_path, mixture, kind):
     )
 
 
-def test_experts_whose_tensors_have_other_names_in_files(tmp_path):
-    """Aria's files call the tensors of all experts experts.fc1.weight and experts.fc2.weight."""
-    source = zoo.write(tmp_path / "model", "aria_text", torch.float32)
+@pytest.mark.parametrize(
+    ("kind", "prefix", "leaves"),
+    [
+        ("aria_text", "mlp", LEAVES),
+        ("granitemoe", "block_sparse_moe", LEAVES),
+        ("lfm2_moe", "feed_forward", ("w1", "w2", "w3")),
+    ],
+)
+def test_experts_whose_tensors_have_other_names_in_files(tmp_path, kind, prefix, leaves):
+    """experts.fc1.weight (Aria) and block_sparse_moe.input_linear.weight (Granite) hold all experts of a layer; LFM2's
+    lie one by one below the module's own name, as w1 to w3."""
+    source = zoo.write(tmp_path / "model", kind, torch.float32)
     report = squeeze.prune(source, "magnitude", pattern="2:4", out=tmp_path / "out")
-    prefix = "model.layers.1.mlp.experts.3."
-    assert {layer.name for layer in report.layers if layer.name.startswith(prefix)} == {prefix + one for one in LEAVES}
+    expert = f"model.layers.1.{prefix}.experts.3."
+    assert {layer.name for layer in report.layers if layer.name.startswith(expert)} == {expert + one for one in leaves}
     squeeze.densify(tmp_path / "out", tmp_path / "dense")
     torch.testing.assert_close(logits(tmp_path / "out"), logits(tmp_path / "dense"), rtol=0.03, atol=0.03)
 
