@@ -27,7 +27,7 @@ from squeeze.kv.observe import observe
 from squeeze.kv.specs import check, make, needs_calibration
 from squeeze.kv.statistics import KVStatistics
 from squeeze.recipes.generate import Generation
-from squeeze.recipes.kv_usage import Usage, check_coded, check_read, usage_of
+from squeeze.recipes.kv_usage import Usage, check_coded, check_pieces, check_read, usage_of
 from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["KVEvalOptions", "Row", "cache_for", "memory_line", "policies_of", "rows"]
@@ -121,7 +121,9 @@ def rows(
     with explained(folder):
         usage = usage_of(model)
         policies = policies_of(model, tokenizer, specs, options, usage)
-    in_pieces = bool(options.against) or not usage.all_read
+        in_pieces = bool(options.against) or not usage.all_read
+        if in_pieces:
+            check_pieces(model)
     for spec, policy in policies.items():
         if not isinstance(policy, Eviction):  # which changes what is read in another way
             check_coded(spec, policy, min(contexts), in_pieces)

@@ -15,7 +15,7 @@ from squeeze.kv.contract import CACHE
 from squeeze.kv.full import FullPrecision
 from squeeze.kv.measure import PIECE
 
-__all__ = ["Usage", "check_coded", "check_read", "usage_of"]
+__all__ = ["Usage", "check_coded", "check_pieces", "check_read", "usage_of"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,21 @@ def usage_of(model: Any) -> Usage:
     return Usage(
         frozenset(layer.index for layer in filled), frozenset(layer.index for layer in filled if layer.is_read)
     )
+
+
+@torch.inference_mode()
+def check_pieces(model: Any) -> None:
+    """Raise PolicyError if a model cannot read several tokens at once after others, as text is read in pieces."""
+    cache = QuantizedKVCache(model.config, FullPrecision())
+    ids = torch.tensor([[0, 1]], device=model.device)
+    try:
+        for _ in range(2):
+            model(ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
+    except (AssertionError, ValueError, NotImplementedError) as error:
+        raise PolicyError(
+            f"{type(model).__name__} takes one token at a time once its cache holds any, and a text is read {PIECE} at "
+            "a time: its caches cannot be measured"
+        ) from error
 
 
 def check_read(model: Any, usage: Usage, reason: str) -> None:

@@ -85,6 +85,13 @@ def test_a_state_space_model_has_no_keys_to_code(tmp_path, text):
         assert "MambaForCausalLM keeps no keys and values in a cache" in found.output.splitlines()[-1]
 
 
+def test_a_model_that_reads_one_token_at_a_time_after_others(tmp_path, text):
+    folder = zoo.write(tmp_path / "model", "prophetnet")
+    found = call("kv-eval", folder, "--text", text, "--policy", "kivi:4", "--context", 200)
+    assert found.exit_code == 1
+    assert "takes one token at a time once its cache holds any" in found.output.splitlines()[-1]
+
+
 def test_a_model_that_takes_only_its_own_cache(tmp_path, text):
     folder = zoo.write(tmp_path / "model", "minimax")
     for words in (("kv-eval", folder, "--text", text, "--policy", "kivi:4"), ("generate", folder, "def", "--kv", 4)):
