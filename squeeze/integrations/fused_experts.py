@@ -47,9 +47,9 @@ def _layers(
         if mark and number.isdigit():
             found.setdefault(f"{path}.experts", {})[number] = f"{path}.experts.{number}.{leaf.partition('.')[0]}.weight"
     for path, module in model.named_modules():
-        if path in found and (layout := Layout.of(module)):
-            if not destinations(model, [next(iter(found[path].values()))], conversions):
-                yield path, layout, len(found[path])
+        layout = Layout.of(module) if path in found else None
+        if layout and not destinations(model, [next(iter(found[path].values()))], conversions):
+            yield path, layout, len(found[path])
 
 
 def converters(model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]) -> list[WeightConverter]:

@@ -68,7 +68,7 @@ def _without_language(data: np.ndarray, content: Content, settings: Settings) ->
     it."""
     if data.size == 0 or blocks.is_packed(content):
         return
-    kinds = (content,)
+    kinds: tuple[Content, ...] = (content,)
     if content.kind == "text" and unread(data, settings):
         kinds = (content, Content("other"))
     if len(kinds) > 1 and data.size > _SAMPLE:

@@ -182,7 +182,9 @@ def by_block(
         teacher = Network(checkpoint, training.device)
     except SqueezeError:  # load_model reads more forms, and says what is wrong with the others
         return None
-    return (ByBlock(student, teacher, tokens, training, factor, work, blocks), student.stored) if student.runs else None
+    if not student.runs:
+        return None
+    return ByBlock(student, teacher, tokens, training, factor, work, blocks), student.learned
 
 
 def _room(device: str) -> float:

@@ -140,8 +140,8 @@ class Student(Network):
             self._file(name, step).unlink(missing_ok=True)
             self._gradients(name).unlink(missing_ok=True)
 
-    def stored(self) -> Callable[[str], torch.Tensor | None]:
-        """What a tensor of the checkpoint has become; None where it has stayed. One unit is in memory."""
+    def learned(self) -> Callable[[str], torch.Tensor | None]:
+        """Return what a tensor of the checkpoint has become; None where it has stayed. One unit is in memory."""
         keys, last = {source: key for key, source in self.sources.items()}, ("", dict[str, torch.Tensor]())
 
         def value(source: str) -> torch.Tensor | None:
