@@ -116,8 +116,8 @@ def base_of_chain(source: Path, base: Path | str | None, max_chain: int) -> tupl
     if known is None or known.length < max_chain:
         return known, []
     note = (
-        f"{printable(source)}: packed whole, since its base ends a chain of {known.length} differences "
-        f"(`max_chain` {max_chain})"
+        f"{printable(source)}: packed whole, since its base ends a chain of {known.length} differences, "
+        f"and {max_chain} are allowed"
     )
     return None, [note]
 

@@ -48,8 +48,8 @@ def discards(resume: bool, overwrite: bool) -> Discards:
 @contextmanager
 def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discards = Discards.OTHERS) -> Iterator[Path]:
     """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, a disk fails or is full, a storage
-    breaks off or a device has too little memory: the error says so. It goes when all is done, nothing was begun, or
-    the input proves wrong in a run that did not go on from finished work.
+    breaks off or a device has too little memory: the error says so. It goes when the input proves wrong, all is done,
+    or nothing was begun.
 
     task: what the run is, as JSON. discarded: which stopped runs are not gone on with. Raises SqueezeError where
     something else has the folder's name, another process works in it, or a run of another task is to be kept.
@@ -78,7 +78,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
                 error.what_next = f"the same command goes on from here (with {folder})"
             raise
         except SqueezeError as error:
-            if (same and discarded is not Discards.ALL) or isinstance(error, DeviceError):
+            if isinstance(error, DeviceError):
                 error.add_note(_kept(folder))
             else:
                 _give_up(folder, inside, marker, error)

@@ -78,7 +78,7 @@ def test_a_chain_ends_and_that_is_told():
     events = list(Follow(source=Path("run"), target=Path("packed"), max_chain=1, **FAST).run())
     assert [event.base for event in events] == ["", "checkpoint-1", ""]
     assert events[2].totals.notes == (
-        "run/checkpoint-3: packed whole, since its base ends a chain of 1 differences (--max-chain 1)",
+        "run/checkpoint-3: packed whole, since its base ends a chain of 1 differences, and 1 are allowed",
     )
     said = call("pack", "run/checkpoint-3", "third", "--base", "packed/checkpoint-2", "--max-chain", 1).stderr
     assert said == f"Note: {events[2].totals.notes[0]}\n"

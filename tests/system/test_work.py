@@ -95,16 +95,6 @@ def test_what_stops_a_run_names_its_folder(kind, discarded):
     assert explain(caught.value).endswith(f"; {note}") and PLACE.is_dir()
 
 
-def test_what_an_error_ends_stays_if_the_run_went_on_from_finished_work():
-    stop(part="half")
-    with pytest.raises(SqueezeError, match="wrong") as caught, open_work():
-        raise SqueezeError("wrong")
-    assert (PLACE / "part").read_text() == "half"
-    assert explain(caught.value).endswith(
-        f"what is done is kept in {Path.cwd() / PLACE}: the same command goes on from there"
-    )
-
-
 def test_a_device_with_too_little_memory_costs_no_finished_work():
     with pytest.raises(DeviceError), open_work() as folder:
         (folder / "part").write_text("half")
