@@ -78,6 +78,7 @@ class _Listing:
     manifest: "Manifest"
     name: Callable[[Path], Path]
     wanted: Callable[[Path], bool]
+    passed_over: Callable[[Path], bool]
     skipped: int = 0
     parts: set[Path] = field(default_factory=set)  # of files that an earlier run cut
 
@@ -86,19 +87,20 @@ class _Listing:
 
         going_on = bool(self.manifest.earlier) and not self.manifest.was_complete
         listed = self.job.each(lambda path: not self._is_our_own(path) and self.wanted(path))
-        paths = (path for path in listed if path is not None and not self._is_our_own(path))
+        found = (path for path in listed if path is not None and not self._is_our_own(path))
+        paths = (path for path in found if not self.passed_over(path))
         for path, target in _with_targets(paths, self.name):
             with self.job.attempt(str(path)):
                 if isinstance(target, Exception):
                     raise target
                 status = path.lstat() if storage.remote(path) else path.stat()
-                found = File(path, status.st_size, stamp_of(status), target, version=version_of(path))
-                if self._is_done(found):
+                file = File(path, status.st_size, stamp_of(status), target, version=version_of(path))
+                if self._is_done(file):
                     self.skipped += 1
-                    _remove(self.job, found)
+                    _remove(self.job, file)
                     continue
                 files.check_target(target, [path], self.job.force or going_on)  # which workers look at
-                yield found
+                yield file
 
     def _is_our_own(self, path: Path) -> bool:
         """Whether it is a manifest, or what a worker is writing; what a run before left when it was killed goes."""
@@ -149,11 +151,15 @@ def run(
     manifest: Path | None,
     name: Callable[[Path], Path],
     wanted: Callable[[Path], bool],
+    passed_over: Callable[[Path], bool] = lambda path: False,
     memory: int = 0,
     page: Path | None = None,
 ) -> None:
-    """Do an operation to all files that a command names; `name` says where a result goes, and `memory` what a call
-    takes."""
+    """Do an operation to all files that a command names.
+
+    name: where a result goes. wanted: which files of folders are taken. passed_over: which others are not, though they
+    are named. memory: bytes that a call takes.
+    """
     from squeeze.cluster.files import Task, remove
     from squeeze.cluster.manifest import Manifest
 
@@ -163,7 +169,7 @@ def run(
     place = manifest or _usual(_folder_of(job.files[0]), operation, sources)
     chosen = {key: value for key, value in settings.items() if value is not None}
     with closing(connected(cluster)) as engine, closing(Manifest(place, operation, chosen, sources)) as notes:
-        listing = _Listing(job, notes, name, wanted)
+        listing = _Listing(job, notes, name, wanted, passed_over)
         task = Task(operation, settings, _MARK.format(notes.session), job.force)
         try:
             going = _go(job, task, notes, engine, listing.files(), memory, page)

@@ -109,6 +109,7 @@ def compress(
             page=page,
             name=files.compressed_name,
             wanted=lambda path: not is_compressed(path),
+            passed_over=partial(_passes_over, job),
             memory=needed,
         )
         return
@@ -125,8 +126,7 @@ def compress(
         return squeeze.compress_stream(source, sink, threads=job.threads, progress=tick, **settings)
 
     for path in sources:
-        if path and is_compressed(path) and not job.force:
-            job.skip(f"{path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)", named=True)
+        if path and _passes_over(job, path):
             continue
         with job.attempt(str(path or "-")):
             target = job.target(path, files.compressed_name)
@@ -140,6 +140,14 @@ def _is_wanted(job: Job, path: Path) -> bool:
     """Whether a file of a folder is to be compressed; those that are already are counted."""
     job.compressed += is_compressed(path)
     return not is_compressed(path)
+
+
+def _passes_over(job: Job, path: Path) -> bool:
+    """Return whether a file that is named is compressed already, which is said."""
+    found = is_compressed(path) and not job.force
+    if found:
+        job.skip(f"{path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)", named=True)
+    return found
 
 
 def _size_of(path: Path) -> int:

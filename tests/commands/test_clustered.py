@@ -51,6 +51,15 @@ def test_there_and_back(engine, tree):
     assert (tree / "b/c.txt").read_bytes() == b"b/c.txt" * 30
 
 
+def test_a_named_file_that_is_compressed_is_passed_over(engine, tree):
+    packed = Path("tree/a.txt.sqz")
+    run("compress", "-1", "-q", "tree/a.txt")
+    result = call("compress", "-1", "--cluster", "local", packed, "tree/b/c.txt")
+    assert result.exit_code == 2
+    assert f"Warning: {packed}: already ends in .sqz; skipped (use -f to compress it)\n" in result.stderr
+    assert "b/c.txt.sqz" in files(tree) and not Path(f"{packed}.sqz").exists()
+
+
 def test_the_same_command_goes_on(engine, tree):
     engine.breaks = lambda call: (_ for _ in ()).throw(KeyboardInterrupt)
     result = call("compress", "-1", "-r", "--cluster", "local", tree)
