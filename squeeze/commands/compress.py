@@ -1,6 +1,7 @@
 """`squeeze compress`."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -121,6 +122,11 @@ def compress(
     ):
         if word:
             job.say(word)
+    _compress_each(job, sources, settings)
+
+
+def _compress_each(job: Job, sources: Sequence[Path | None], settings: dict[str, Any]) -> None:
+    """Compress files on this machine, one after the other. None: standard input."""
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         return squeeze.compress_stream(source, sink, threads=job.threads, progress=tick, **settings)
@@ -132,7 +138,8 @@ def compress(
             target = job.target(path, files.compressed_name)
             if job.passes_over(path, target):
                 continue
-            transform(job, path, target, action, size_of, passes=2 if verify else 1, level=row.number)
+            passes = 2 if settings["verify"] else 1
+            transform(job, path, target, action, size_of, passes=passes, level=settings["level"])
     job.finish()
 
 

@@ -54,9 +54,7 @@ def decompress(
     Example: squeeze decompress --range 0:100 report.txt.sqz
              squeeze decompress --member pictures/7.jpg -o 7.jpg part-0.tar.sqz
     """
-    if span and member is not None:
-        raise click.UsageError("--range and --member exclude each other")
-    if part := "--range" if span else "--member" if member is not None else "":
+    if part := _part(span, member):
         common["stdout"] = common["stdout"] or common["output"] is None
         if salvage or common["rm"] or "-" in (common["files"] or ("-",)):
             raise click.UsageError(f"{part} takes files, and neither --salvage nor --rm")
@@ -95,6 +93,13 @@ def decompress(
             if not job.passes_over(path, target):
                 transform(job, path, target, action, raw_size_of)
     job.finish()
+
+
+def _part(span: tuple[int, int | None] | None, member: str | None) -> str:
+    """Return the option that asks for a part of a file, if one does."""
+    if span and member is not None:
+        raise click.UsageError("--range and --member exclude each other")
+    return "--range" if span else "--member" if member is not None else ""
 
 
 def _copy_part(

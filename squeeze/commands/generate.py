@@ -58,7 +58,6 @@ def generate(
 
     Example: squeeze generate my-model "Once upon a time" --kv 4
     """
-    from squeeze.kv.memory import nbytes_of
     from squeeze.recipes import generate as generating
     from squeeze.recipes.kv_eval import cache_for, memory_line
     from squeeze.recipes.kv_prompt import prompt_cache
@@ -73,13 +72,9 @@ def generate(
     if kv_file is not None and cache is not None:
         cache, taken = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, asked)
 
-    result = sys.stdout
-
-    def show(piece: str) -> None:
-        if not as_json:
-            click.echo(piece, nl=False, file=result)
-
-    with redirect_stdout(sys.stderr):  # transformers prints warnings for some models, such as Reformer
+    result = sys.stdout  # transformers prints warnings for some models, such as Reformer
+    show = (lambda piece: None) if as_json else (lambda piece: click.echo(piece, nl=False, file=result))
+    with redirect_stdout(sys.stderr):
         generated = generating.generate(
             *(network, tokenizer, prompt),
             cache=cache,
@@ -90,16 +85,8 @@ def generate(
             on_text=show,
         )
     if as_json:
-        sizes = {"prompt_tokens": generated.prompt, "tokens": generated.tokens, "seconds": round(generated.seconds, 3)}
-        details: dict[str, Any] = {}
-        if draft:
-            details |= {"proposed": generated.proposed, "accepted": generated.accepted}
-        if generated.cache is not None:
-            details |= {"kv_bytes": nbytes_of(generated.cache)}
-        if cache is not None:
-            details |= {"policy": repr(cache.policy)}
-        details |= {"tokens_from_file": taken} if kv_file else {}
-        click.echo(json.dumps({"text": generated.text, **sizes, **details}))
+        from_file = {"tokens_from_file": taken} if kv_file else {}
+        click.echo(json.dumps(_described(generated, cache, bool(draft)) | from_file))
         return
     click.echo()
     if not quiet:
@@ -107,6 +94,19 @@ def generate(
         lines += [_draft_line(generated)] if draft else []
         lines += [_file_line(kv_file, taken)] if kv_file else []
         echo("\n".join(lines), err=True)
+
+
+def _described(generated: Any, cache: Any, drafted: bool) -> dict[str, Any]:
+    """Return the text and what it took, for --json."""
+    from squeeze.kv.memory import nbytes_of
+
+    found = {"text": generated.text, "prompt_tokens": generated.prompt, "tokens": generated.tokens}
+    found["seconds"] = round(generated.seconds, 3)
+    if drafted:
+        found |= {"proposed": generated.proposed, "accepted": generated.accepted}
+    if generated.cache is not None:
+        found |= {"kv_bytes": nbytes_of(generated.cache)}
+    return found if cache is None else found | {"policy": repr(cache.policy)}
 
 
 def _draft_line(result: Any) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import squeeze
-from squeeze.codecs.stream import coding, compressor, levels
+from squeeze.codecs.stream import compressor, encoding, levels
 from tests.makers.command import TEXT, call, fails, listed, names, run, usage_error
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -127,7 +127,7 @@ def test_no_verify(note: Path, monkeypatch: pytest.MonkeyPatch):
     def decode_block(*_: object) -> object:
         raise squeeze.VerifyError("decoded")
 
-    monkeypatch.setattr(coding, "decode_block", decode_block)
+    monkeypatch.setattr(encoding, "decode_block", decode_block)
     run("compress", "-1", "--no-verify", note)
     assert fails("compress", "-1", "-f", note) == "Error: note.txt: decoded\n"
     assert names() == ["note.txt", "note.txt.sqz"]

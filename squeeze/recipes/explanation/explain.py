@@ -60,10 +60,7 @@ def explain(
     >>> round(explanation.bits / 8) <= explanation.coded_size
     True
     """
-    name, data = "", source
-    if not isinstance(data, bytes):
-        path = path_of(data)
-        name, data = path.name, path.read_bytes()
+    name, data = _read(source)
     compressed = is_compressed(data)
     if compressed and (level is not None or any(language.get(name) for name in _WRITTEN)):
         raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window and backend")
@@ -77,27 +74,55 @@ def explain(
     resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))
     blocks = list(measure(io.BytesIO(coded), resources, None if compressed else data, progress))
     raw = restored(blocks) if compressed else data
-    written = max((block.level or 0 for block in blocks), default=0)
     begin, end = _checked(span, len(raw))
     other = None
     if compares:
-        beside = written if beside is None else beside
+        beside = _highest(blocks) if beside is None else beside
         rest = _language_beside(beside, against_model, language)
         other = explain(raw, beside, span=span, threads=threads, limits=limits, progress=progress, **rest)
+    return _explanation(
+        blocks, raw, (begin, end), name=name, model=language.get("model"), coded_size=len(coded), against=other
+    )
+
+
+def _read(source: bytes | str | os.PathLike[str]) -> tuple[str, bytes]:
+    """Return the name and the content of a file, or bytes without a name."""
+    if isinstance(source, bytes):
+        return "", source
+    path = path_of(source)
+    return path.name, path.read_bytes()
+
+
+def _explanation(
+    blocks: Sequence[MeasuredBlock],
+    raw: bytes,
+    span: tuple[int, int],
+    *,
+    name: str,
+    model: Model,
+    coded_size: int,
+    against: Explanation | None,
+) -> Explanation:
+    """Put together what was measured of the blocks that `raw` is of."""
     units, names = gather(blocks)
     return Explanation(
         name=name,
-        level=written,
-        model=_name_of(language.get("model"), blocks),
+        level=_highest(blocks),
+        model=_name_of(model, blocks),
         data=raw,
-        span=(begin, end),
-        coded_size=len(coded),
+        span=span,
+        coded_size=coded_size,
         blocks=tuple(map(_cost, blocks)),
-        units=units.within(begin, end),
+        units=units.within(*span),
         names=names,
         saved=_saved(blocks),
-        against=other,
+        against=against,
     )
+
+
+def _highest(blocks: Sequence[MeasuredBlock]) -> int:
+    """Return the level of blocks; 0 where all are stored."""
+    return max((block.level or 0 for block in blocks), default=0)
 
 
 def _language_beside(level: int, model: Model, language: LanguageKeywords) -> LanguageKeywords:
