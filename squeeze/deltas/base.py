@@ -76,7 +76,7 @@ class BaseWeights:
         record = self.base.record(name)
         if record is None:
             raise FormatError(f"the base {escaped(str(self.path))} has no {named(name)}")
-        return shaped(torch.from_numpy(self.base.for_record(name, record)), record, torch_dtype(record.dtype, name))
+        return shaped(torch.from_numpy(self.base.tensor(name, record)), record, torch_dtype(record.dtype, name))
 
     def matrix(self, module: str, described: Mapping[str, Any]) -> torch.Tensor:
         """The weight [O, I] of a linear module, in its own type. described: the `quantization_config` of what differs

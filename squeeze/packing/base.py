@@ -104,11 +104,12 @@ class Base:
         _, tensor, record = self.tensors.get((scope, name), (None, None, None))
         return record or (Record.of(tensor, codings.STORED) if tensor else None)
 
-    def tensor(self, like: Tensor, scope: str = "") -> Bytes | None:
-        """The bytes of the base's tensor of the same name, dtype and shape, or None. Raises DamagedError.
+    def tensor(self, name: str, like: Tensor | Record, scope: str = "") -> Bytes | None:
+        """Return the bytes of the base's tensor of a name, if it has the same dtype and shape, else None. Raises
+        DamagedError.
 
         scope: the name of the file of torch's in its folder that the tensor is in."""
-        return self._bytes(scope, like.name, like)
+        return self._bytes(scope, name, like)
 
     def for_record(self, name: str, record: Record, scope: str = "") -> Bytes | None:
         """Return the same for a difference, of which it must exist, and None for a tensor coded in another way."""

@@ -81,7 +81,7 @@ class Run:
             raise DamagedError(f"{named(tensor.name)}: {error}") from None
 
     def _code_small(self, tensor: Tensor, data: Bytes, threads: int) -> tuple[Record, Bytes]:
-        other = self.base.tensor(tensor, self.scope) if self.base else None
+        other = self.base.tensor(tensor.name, tensor, self.scope) if self.base else None
         coding, payload = codings.encode_in_memory(Subject.of(tensor, data, other, threads), self.level)
         record = Record.of(tensor, coding, xxhash.xxh3_64_intdigest(data.data))
         if self.verify and not coding.is_stored:

@@ -99,7 +99,7 @@ def inspect(
                     raw = record.restore(tensor.name, data, other, threads)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
                 else:
-                    other = known.tensor(tensor, scope) if known else None
+                    other = known.tensor(tensor.name, tensor, scope) if known else None
                     coding, payload = encode_in_memory(Subject.of(tensor, data, other, threads), level)
                     dtype, shape, raw, coded = tensor.dtype, tensor.shape, data, payload.size
                 fields, values = field_entropies(raw, tensorfile.layout_of(dtype))

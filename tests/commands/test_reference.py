@@ -10,7 +10,6 @@ def test_tables_name_every_option():
         table = operation_table(operation)
         assert table.count("\n") == 2 + len(operation.owned())
         assert all(f"| `{key}` |" in table for key in operation.keys if key != "method")
-    assert "| `damping` | number | 0.1 | at least 0 |" in options_table("squeeze.quant.gptq:GPTQ")
-    assert options_table(squeeze.GPTQ) == options_table("squeeze.quant.gptq:GPTQ")
+    assert "| `damping` | number | 0.1 | at least 0 |" in options_table(squeeze.GPTQ)
     assert "sparsegpt: " in operation_table(PRUNE) and "--asymmetric" in operation_table(QUANTIZE)
     assert "monarch 4, blast 2" in operation_table(FACTORIZE) and "--no-verify" in operation_table(PACK)
