@@ -284,7 +284,7 @@ def test_a_lane_that_does_not_fit_is_told(both, monkeypatch):
     _, engine = both
     monkeypatch.setattr(engine, "states", Small(0).before(engine.states, lambda tokens, *_: len(tokens)))
     session = engine.session(4, 16, 4, Team(1))
-    with pytest.raises(DeviceError, match=r"has too little memory: use a shorter --window, or --device cpu$"):
+    with pytest.raises(DeviceError, match=r"has too little memory: use a shorter `window`, or `device='cpu'`$"):
         session.forward(random_tokens(engine, 4, 1))
 
 
