@@ -86,9 +86,9 @@ def decode_with(coded: Coded, slots: Array, out: Array) -> None:
 
 def _decode(coded: Coded, slots: Array, first: int, last: int, out: Array) -> None:
     per_segment = coded.lanes * coded.rows
-    step = last - first if len(coded.fields) == 1 else max(planes.TOGETHER // per_segment, 1)
+    step = max(last - first, 1) if len(coded.fields) == 1 else max(planes.TOGETHER // per_segment, 1)
     if coded.bits <= 32:
-        _decode_planes(coded, coded.fields, slots, coded.bits, coded.rotated, first, last, step, out)
+        _decode_planes(coded, coded.fields, slots, coded.bits, coded.rotated, range(first, last, step), out)
         return
     for segment in range(first, last, step):  # planes of 64 bits are decoded by themselves
         end, drop = min(segment + step, last), coded.bits
@@ -96,18 +96,32 @@ def _decode(coded: Coded, slots: Array, first: int, last: int, out: Array) -> No
         for number, width in enumerate(coded.fields[:, WIDTH].tolist()):
             drop -= width
             values = np.empty(piece.size, WORDS[width])
-            _decode_planes(coded, coded.fields[number : number + 1], slots, width, False, segment, end, step, values)
+            fields, segments = coded.fields[number : number + 1], range(segment, end, step)
+            _decode_planes(coded, fields, slots, width, False, segments, values)
             rotate = coded.bits if coded.rotated and drop == 0 else 0
             planes.put_plane(piece, rotate, drop, number > 0, values, 0)
 
 
 def _decode_planes(
-    coded: Coded, fields: Array, slots: Array, bits: int, rotated: bool, first: int, last: int, step: int, out: Array
+    coded: Coded, fields: Array, slots: Array, bits: int, rotated: bool, segments: range, out: Array
 ) -> None:
-    """Values of some planes that are `bits` wide together."""
+    """Values of some planes that are `bits` wide together; segments.step: how many are decoded at a time."""
     payload = coded.payload
     bad = planes.decode_planes(
-        *(out, bits, rotated, first, last, step, coded.count, coded.lanes, coded.rows, fields, slots, payload),
+        *(
+            out,
+            bits,
+            rotated,
+            segments.start,
+            segments.stop,
+            segments.step,
+            coded.count,
+            coded.lanes,
+            coded.rows,
+            fields,
+            slots,
+            payload,
+        ),
         *(payload.view(np.uint16), payload.view(np.uint32), np.empty(2 * rans.MAX_LANES, np.uint32)),
         *(np.empty((2, 5), np.int64), np.empty(len(fields), np.int64)),
     )

@@ -62,26 +62,14 @@ def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencie
                 return CONSTANTS
             plane[columns.CONSTANT] = constant
         else:
-            symbols = read_tables(
-                payload[text : text + text_size], 1 << prefix_bits, prefixes[number], frequencies[number, :tables]
+            plane[columns.PRECISION], plane[columns.TABLES] = precision, tables
+            fault = _read_models(
+                payload[text : text + text_size], prefix_bits, plane, prefixes[number], frequencies[number, :tables]
             )
-            if symbols < 0:
-                return -symbols
-            most = 0
-            for table in range(tables):
-                total = 0
-                for k in range(symbols):
-                    total += frequencies[number, table, k]
-                    most = max(most, frequencies[number, table, k])
-                if total != 1 << precision:
-                    return IMPOSSIBLE
-            if not tables or longs[at // 4 + 3]:
-                return IMPOSSIBLE if not tables else INDEX
-            field = 0
-            while (1 << field) <= most:
-                field += 1
-            plane[columns.FIELD] = field if 2 * field + prefix_bits <= 32 else 0
-            plane[columns.PRECISION], plane[columns.TABLES], plane[columns.SYMBOLS] = precision, tables, symbols
+            if fault:
+                return fault
+            if longs[at // 4 + 3]:  # the upper half of the number of words
+                return INDEX
             plane[columns.NAMES] = slots + (tables << precision)
             slots = plane[columns.NAMES] + tables * MAX_SYMBOLS
             position, fault = _read_index(payload, longs, plane, position, segments, lanes, words)
@@ -93,6 +81,30 @@ def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencie
         if position < 0:
             return EARLY
     return 0 if payload.size == whole_size(position, words_end, lanes) else LENGTH
+
+
+@inline
+def _read_models(text, prefix_bits, plane, prefixes, frequencies):
+    """Fill a plane's prefixes, int64 [256], and frequencies, int64 [tables, 256], and what follows of them for a
+    decoder; 0, or a fault."""
+    symbols, most = read_tables(text, 1 << prefix_bits, prefixes, frequencies), 0
+    if symbols < 0:
+        return -symbols
+    for table in range(frequencies.shape[0]):
+        total = 0
+        for k in range(symbols):
+            total += frequencies[table, k]
+            most = max(most, frequencies[table, k])
+        if total != 1 << plane[columns.PRECISION]:
+            return IMPOSSIBLE
+    if not frequencies.shape[0]:
+        return IMPOSSIBLE
+    field = 0
+    while (1 << field) <= most:
+        field += 1
+    plane[columns.FIELD] = field if 2 * field + prefix_bits <= 32 else 0
+    plane[columns.SYMBOLS] = symbols
+    return 0
 
 
 @inline
