@@ -54,14 +54,17 @@ def test_slices_of_a_tensor_at_a_url():
         assert np.array_equal(file.get_slice("noise")[5:9], np.frombuffer(kept["noise"][2], np.uint8)[5:9])
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "int32", "uint8"])
-def test_rows_take_their_segments_alone(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "level"),
+    [*((dtype, "runtime") for dtype in ("bfloat16", "float32", "float64", "int32", "uint8")), ("bfloat16", "fast")],
+)
+def test_rows_take_their_segments_alone(dtype, level):
     import torch
     from safetensors.torch import save_file
 
     drawn = torch.randn((3_000, 400), generator=torch.Generator().manual_seed(1)) * 3
     save_file({"x": drawn.abs().to(getattr(torch, dtype))}, "x.safetensors")
-    squeeze.pack("x.safetensors", "packed.safetensors")
+    squeeze.pack("x.safetensors", "packed.safetensors", level=level)
     coded = Path("packed.safetensors").read_bytes()
     Store.put("bucket/packed.safetensors", coded)
     with (
