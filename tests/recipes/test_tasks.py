@@ -148,7 +148,7 @@ def test_quantize_and_apply(model, folder, tmp_path):
     [
         ("frist", "'frist' is no task of lm-eval or of a folder given: did you mean first?"),
         ("zzzzzzzzzz", "'zzzzzzzzzz' is no task of lm-eval or of a folder given"),
-        ("lost", "lost: its data is not on this machine, and could not be fetched: --task-folder takes local tasks"),
+        ("lost", "lost: its data is not on this machine, and could not be fetched: `task_folder` takes local tasks"),
         ("broken", "broken: Unable to find"),
     ],
 )
