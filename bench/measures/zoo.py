@@ -5,15 +5,16 @@ The models are tests/makers/zoo.py's, the checks bench/shared/zoo_cells.py's.
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench import records
 from bench.measure import Measure, Row, option
-from bench.tables import Column, Listing
+from bench.tables import Column, Listing, markdown
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported
 CELLS = (
@@ -48,25 +49,59 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         sys.exit(f"Error: {faults} cells are faults.")
 
 
-def _mark(cell: str) -> Column:
-    def shown(row: Row) -> str:
-        if "unmade" in row:
-            return ""
-        kind = row[cell].partition(":")[0]
-        return {"works": "yes", "refused": "no"}.get(kind, kind)
+_REFUSED = "refused: "
+_PLAINER = (
+    (r"^\S+: ", ""),  # a folder's or a module's name
+    (r"the architecture '[^']+' ", ""),
+    (r"\b[A-Z]\w+(ForCausalLM|LMHead\w*|ForConditionalGeneration|Decoder)\b", "the model"),
+    (r"'(?:\w+\.)+?((?:\w+\.)?\w+)'", r"`\1`"),  # tensors, without the block that they are in
+)
 
-    return Column(cell, shown)
+
+def _reason(cell: str) -> str:
+    """Return why a cell is refused, without the names that only one model has; empty if it is not."""
+    if not cell.startswith(_REFUSED):
+        return ""
+    reason = cell.removeprefix(_REFUSED)
+    for pattern, plainer in _PLAINER:
+        reason = re.sub(pattern, plainer, reason)
+    return reason
 
 
-def _why(row: Row) -> str:
-    """Return the refusals, each once, with its cells."""
-    if "unmade" in row:
-        return f"not tried: {row['unmade']}"
-    reasons: dict[str, list[str]] = {}
-    for cell in CELLS:
-        if row[cell] != "works" and cell != "GGUF":
-            reasons.setdefault(row[cell].partition(": ")[2], []).append(cell)
-    return "; ".join(f"{', '.join(cells)}: {reason}".replace("|", "\\|") for reason, cells in reasons.items())
+def _reasons(rows: Iterable[Row]) -> dict[str, int]:
+    """Return the number of each reason, in the order of the table."""
+    ordered = sorted(rows, key=_name)
+    found = (_reason(row[cell]) for row in ordered if _is_tried(row) for cell in CELLS)
+    return {reason: number for number, reason in enumerate(dict.fromkeys(filter(None, found)), 1)}
+
+
+def _marked(rows: Sequence[Row]) -> list[Row]:
+    """Return rows with what the table shows in each cell."""
+    numbers = _reasons(rows)
+    return [row | {cell: _mark(row[cell], numbers) for cell in CELLS} for row in rows]
+
+
+def _mark(cell: str, numbers: Mapping[str, int]) -> str:
+    kind, _, remark = cell.partition(": ")
+    return {"works": "yes*" if remark else "yes", "refused": f"no ({numbers.get(_reason(cell))})"}.get(kind, kind)
+
+
+def _name(row: Row) -> str:
+    return str(row["architecture"])
+
+
+def _is_tried(row: Row) -> bool:
+    return "unmade" not in row
+
+
+class Reasons:
+    """A line for each reason of a refusal, by its number in the table of architectures."""
+
+    def chosen(self, rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if _is_tried(row)]
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        return markdown(["", "why not"], [[str(number), reason] for reason, number in _reasons(rows).items()])
 
 
 MEASURE = Measure(
@@ -80,8 +115,16 @@ MEASURE = Measure(
     ),
     tables={
         "architectures": Listing(
-            (Column("architecture", "architecture"), *map(_mark, CELLS), Column("why not", _why)),
-            order=lambda row: row["architecture"],
-        )
+            tuple(Column(name, name) for name in ("architecture", *CELLS)),
+            where=_is_tried,
+            order=_name,
+            prepare=_marked,
+        ),
+        "architectures-refused": Reasons(),
+        "architectures-untried": Listing(
+            (Column("architecture", "architecture"), Column("why it is not tried", "unmade")),
+            where=lambda row: not _is_tried(row),
+            order=_name,
+        ),
     },
 )

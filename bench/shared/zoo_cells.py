@@ -2,7 +2,7 @@
 
 A cell `works`, is `refused: LINE`, or is a `fault: WORDS`: a traceback, another library's words, a refusal after all
 the work, a result that is not what transformers computes from the same weights. `works: REMARK` says on what condition.
-All run in this process, which imports torch once; one other loads what transformers is to load without squeeze.
+All run in this process, which imports torch once; another loads what transformers is to load without squeeze.
 """
 
 import contextlib
