@@ -19,6 +19,7 @@ from squeeze.engine.network import Network, run_block
 from squeeze.engine.surroundings import surroundings
 from squeeze.engine.tracing import handing_on
 from squeeze.engine.walking import Call
+from squeeze.errors import ModelError
 from squeeze.system.memory import trim
 
 __all__ = ["Loss", "backward", "head_of", "next_token"]
@@ -52,7 +53,7 @@ def backward(
 
             def run(number: int = number, block: nn.Module = block) -> None:
                 before, after = states("hidden", number), states("gradient", number + 1)
-                states("gradient", number).write(_back(block, calls[number], before, after, network.device))
+                states("gradient", number).write(_back(network, block, calls[number], before, after))
 
             yield name, block, run
             states("hidden", number).path.unlink()
@@ -62,14 +63,12 @@ def backward(
 
 
 def _back(
-    block: nn.Module, call: Call, before: Activations, after: Activations, device: torch.device
+    network: Network, block: nn.Module, call: Call, before: Activations, after: Activations
 ) -> Iterator[torch.Tensor]:
     """The gradients [L, H] of what the block is given."""
-    for hidden, gradient in zip(before.read(device), after.read(device), strict=True):
+    for hidden, gradient in zip(before.read(network.device), after.read(network.device), strict=True):
         with torch.enable_grad():
-            run_block(block, hidden.requires_grad_(), call).backward(gradient)  # type: ignore[no-untyped-call]
-        assert hidden.grad is not None
-        yield hidden.grad
+            yield _gradient(network, run_block(block, hidden.requires_grad_(), call), hidden, gradient)
 
 
 def _of_loss(
@@ -79,9 +78,21 @@ def _of_loss(
     with head_of(network, tokens) as head:
         for ids, hidden in zip(tokens.to(network.device), outputs.read(network.device), strict=True):
             with torch.enable_grad():
-                loss(head(call.hidden(hidden.requires_grad_())), ids).backward()  # type: ignore[no-untyped-call]
-            assert hidden.grad is not None
-            yield hidden.grad
+                yield _gradient(network, loss(head(call.hidden(hidden.requires_grad_())), ids), hidden)
+
+
+def _gradient(
+    network: Network, value: torch.Tensor, hidden: torch.Tensor, gradient: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the gradient of a value with respect to `hidden`. Raises ModelError if there is none."""
+    if value.requires_grad:
+        value.backward(gradient)  # type: ignore[no-untyped-call]
+    if hidden.grad is None:
+        raise ModelError(
+            f"{network.checkpoint.folder}: {type(network.model).__name__} lets no gradient through, which this method "
+            "needs: choose a method that takes only inputs, such as whitened"
+        )
+    return hidden.grad
 
 
 @contextmanager

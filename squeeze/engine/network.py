@@ -249,7 +249,13 @@ class Network:
         for fused in self.fused:
             fused.restore(tensors)
 
-    def stored(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    @cached_property
+    def shared(self) -> set[str]:
+        """The modules whose weight is another's, too: transformers ties the weights of some blocks."""
+        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
+        return {name.removesuffix(".weight") for name in [*tied, *tied.values()]}
+
+    def load_stored(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """Load tensors of the checkpoint as they are. Raises FormatError if one of a parameter is not of finite
         floats; those of buffers, such as tables of numbers, may be of any type."""
         names = list(names)

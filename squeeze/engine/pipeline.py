@@ -74,7 +74,7 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
         full = f"{block}.{name}"
         if is_linear(module):
             reason = _reason((full, network.stored_name(full)), weight_of(module).shape[0], ignore)
-            if reason:
+            if reason := reason or ("has its weight in common with another" if full in network.shared else None):
                 reasons[network.stored_name(full)] = reason
             else:
                 chosen.append(name)
@@ -269,8 +269,8 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done
         layers.append(layer)
         tensors |= written
         replaced.add(network.sources[f"{full}.weight"])
-    tensors |= network.stored(s for s in network.tensors_of(name).values() if s not in replaced)
-    tensors |= network.stored(_unnamed(network, name))
+    tensors |= network.load_stored(s for s in network.tensors_of(name).values() if s not in replaced)
+    tensors |= network.load_stored(_unnamed(network, name))
     network.restore(tensors)
     network.release(name)
     (job.work / f"{name}.json").write_text(json.dumps([asdict(layer) for layer in layers]))
@@ -297,7 +297,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     rest = [name for name in network.checkpoint.files if name not in done]
     for number, name in enumerate(rest):
         if not parts.done(f"rest.{number}"):
-            parts.put(f"rest.{number}", network.stored([name]))
+            parts.put(f"rest.{number}", network.load_stored([name]))
     job.left.update(_left_outside(network))
     content = job.work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)

@@ -185,6 +185,9 @@ def write(folder: Path, name: str, dtype: torch.dtype = torch.bfloat16) -> Path:
                 parameter.normal_(0, 0.08)
             elif "sink" in key:
                 parameter.normal_(0, 1)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0  # as torch has it; some classes do so again when they load
     model.to(dtype).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
