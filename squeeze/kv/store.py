@@ -74,7 +74,3 @@ class BlockStore:
     def nbytes(self) -> int:
         """Bytes allocated, growth included."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
-
-    @property
-    def used_nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self.read().values())

@@ -255,20 +255,6 @@ class _StepCompiler(Compiler):
         super().__init__(typing, target, library or _StepLibrary(target.codegen(), "step"), *rest)
 
 
-@intrinsic(prefer_literal=True)
-def replaced(typingctx, values, name, value):
-    """A named tuple with `value` in the place of `name`, as its `_replace` in Python."""
-    place = values.fields.index(name.literal_value)
-    kinds = [*values.types[:place], value, *values.types[place + 1 :]]
-
-    def codegen(context, builder, signature, args):
-        parts = [builder.extract_value(args[0], i) for i in range(len(kinds))]
-        parts[place] = args[2]
-        return context.make_tuple(builder, signature.return_type, parts)
-
-    return types.NamedTuple(kinds, values.instance_class)(values, name, value), codegen
-
-
 @intrinsic
 def prefetch(typingctx, array, index):
     """Ask the processor to load `array[index]`; changes no value."""

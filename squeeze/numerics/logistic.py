@@ -13,7 +13,6 @@ from squeeze.numerics.jit import inline
 
 LOGIT_BITS = 12
 LOGIT_MAX = (16 << LOGIT_BITS) - 1
-PROBABILITY_ONE = 1 << 32
 
 _PRECISION = 96  # fractional bits while the tables are computed
 

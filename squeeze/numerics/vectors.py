@@ -112,51 +112,6 @@ def add_scaled(typingctx, a, a_offset, scale, b, b_offset, count):
     return types.void(a, count_type, types.float32, b, count_type, count_type), codegen
 
 
-@intrinsic
-def accumulate(typingctx, y, y_offset, w, w_offset, w_stride, x, x_offset, x_stride, rows, count):
-    """y[y_offset + j] += x[x_offset + r * x_stride] * w[w_offset + r * w_stride + j], for r in order, j below `count`.
-
-    `count` is a multiple of LANES. A product of a row and a matrix, of a column and a matrix, a sum of outer products.
-    """
-
-    def codegen(context, builder, signature, args):
-        kinds = signature.args
-        target = _start(context, builder, kinds[0], args[0], args[1])
-        matrix = _start(context, builder, kinds[2], args[2], args[3])
-        factors = _start(context, builder, kinds[5], args[5], args[6])
-
-        def column(width):
-            vector = ir.VectorType(_FLOAT, width)
-
-            def step(column, _):
-                address = builder.bitcast(builder.gep(target, [column]), vector.as_pointer())
-                first = builder.load(address, align=4)
-
-                def row(r, carried):
-                    x = builder.load(builder.gep(factors, [builder.mul(r, args[7])]))
-                    single = builder.insert_element(ir.Constant(vector, ir.Undefined), x, _INT32(0))
-                    spread = builder.shuffle_vector(
-                        single, single, ir.Constant(ir.VectorType(_INT32, width), [0] * width)
-                    )
-                    start = builder.gep(matrix, [builder.add(builder.mul(r, args[4]), column)])
-                    values = builder.load(builder.bitcast(start, vector.as_pointer()), align=4)
-                    return [builder.fadd(carried[0], builder.fmul(spread, values))]
-
-                (total,) = _loop(builder, args[8], [first], row, 1)
-                builder.store(total, address, align=4)
-                return []
-
-            return step
-
-        wide = builder.and_(args[9], _INT64(-64))
-        _loop(builder, wide, [], column(64), 64)
-        _loop(builder, args[9], [], column(LANES), LANES, wide)
-        return context.get_dummy_value()
-
-    n = types.int64
-    return types.void(y, n, w, n, n, x, n, n, n, n), codegen
-
-
 def _dots(rows):
     """A compiled sum of products of float32 rows and weights, which are widened: uint16 stands for bfloat16, int16 for
     float16, uint32 for float32.

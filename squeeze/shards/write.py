@@ -14,17 +14,15 @@ from typing import Any, BinaryIO, cast
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.members import index_bytes, index_name
 from squeeze.errors import SqueezeError
-from squeeze.shards.plan import plan
-from squeeze.shards.reading import Failed, Found, Source, Unreadable, found
+from squeeze.shards.reading import Found, Source, Unreadable, found
 from squeeze.shards.tar import Entry, Tar
-from squeeze.shards.template import Template
 from squeeze.system import files
 from squeeze.system.idempotent import replacing_or_equal
 from squeeze.system.names import relative
 from squeeze.system.storage import remote
 from squeeze.system.temporary import MARK
 
-__all__ = ["Made", "Shard", "check_targets", "listed", "make_shard", "write_shard", "write_shards"]
+__all__ = ["Made", "Shard", "check_targets", "listed", "make_shard", "write_shard"]
 
 
 @dataclass(frozen=True)
@@ -62,30 +60,6 @@ def listed(paths: Iterable[Path], root: Path, failed: Callable[[Path, Exception]
             failed(path, error)
             continue
         yield Source(path, name, status.st_size, files.stamp_of(status))
-
-
-def write_shards(
-    sources: Iterable[Source],
-    targets: Template,
-    size: int,
-    *,
-    failed: Failed,
-    overwrite: bool = False,
-    **options: Any,
-) -> Iterator[Shard]:
-    """Write all sources to shards of at most `size` raw bytes, and tell of each when it is there.
-
-    Shards are what `plan` says, and each is made by `make_shard`; `failed` is told of each file that is left out.
-    Raises SqueezeError where a shard is there already and may not be overwritten.
-    """
-    for planned in plan(sources, targets, size):
-        check_targets(planned.target, overwrite)
-        made = make_shard(planned.target, planned.sources, overwrite, **options)
-        for source in planned.sources if made.left else ():
-            if reason := made.left.get(source.name):
-                failed(source, reason)
-        if made.shard:
-            yield made.shard
 
 
 def check_targets(target: Path, overwrite: bool) -> None:

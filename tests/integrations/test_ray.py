@@ -71,7 +71,8 @@ def test_lines_that_end_where_parts_do(sqz, tmp_path, monkeypatch):
 
 def shards(folder):
     from squeeze.shards.template import Template
-    from squeeze.shards.write import listed, write_shards
+    from squeeze.shards.write import listed
+    from tests.makers.shards import write_shards
 
     (folder / "tree").mkdir()
     for number in range(60):

@@ -11,8 +11,9 @@ from squeeze.errors import OptionError, SqueezeError
 from squeeze.shards import plan, reading
 from squeeze.shards.reading import Source
 from squeeze.shards.template import Template
-from squeeze.shards.write import listed, write_shards
+from squeeze.shards.write import listed
 from squeeze.system.storage import path_of
+from tests.makers.shards import write_shards
 
 OPTIONS = {"level": 1, "verify": True}
 CHANGED = "it changed while it was read: run again when nothing writes to it"

@@ -112,13 +112,6 @@ def fetch(least_lengths, table, data, position):
 
 
 @inline
-def note_byte(least_lengths, table, data, position, k):
-    """Put into the table of match `k` what followed `data[position]`."""
-    if position + 1 >= least_lengths[k]:
-        table[k, row_of(table, data, position, least_lengths[k])] = position + 1
-
-
-@inline
 def update_byte(state, least_lengths, table, data, position):
     """Advance every match past `data[position]` and look for better ones."""
     for k in range(state.shape[0]):

@@ -28,6 +28,7 @@ class DeepPreset:
     taught: str = ""  # which dictionary of the package they begin with (codecs/stream/built_in.py), if any
 
 
+# The third and fourth context of every table also choose weight sets, so they are orders 2 and 3.
 def _order(n: int) -> Context:
     if n <= 8:
         return (state.NONE, 0, state.NONE, (1 << 8 * n) - 1)
@@ -38,8 +39,6 @@ def _pair(first: int, second: int = state.NONE, history: int = 0, mask: int = _A
     return (first, mask, second, history)
 
 
-# The third and fourth context of every table also choose weight sets, so they are orders 2 and 3.
-_ORDERS = tuple(map(_order, range(5)))
 _WORDS = {
     "word": _pair(state.WORD),
     "word and the one before": _pair(state.WORD, state.WORD_1),

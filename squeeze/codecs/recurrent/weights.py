@@ -21,7 +21,6 @@ FILE = Path(__file__).with_name("weights.safetensors")
 CHECKSUM = 0xDDFB4AE1E058BF8C  # XXH3-64 of the file of the pretrained network: other weights give other bytes
 _LINE = 64  # bytes of a cache line: a load that crosses one takes twice as long
 Tensors = Mapping[str, np.ndarray]
-STACKS = ("before", "words", "after")
 MATRICES = ("into", "out", "gate_up", "down")  # of a block
 
 

@@ -1,7 +1,7 @@
 """How a checkpoint is quantised: one description, which every format writes into config.json in its own words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -107,9 +107,3 @@ class QuantizationSpec(Grid):
         """Every grid in use, with how an error message calls it."""
         exceptions = [*self.modules.items(), *self.patterns]
         return {"": self.common, **{f"{name}: ": grid for name, grid in exceptions}}
-
-    def with_bits(self, bits: Mapping[str, int]) -> "QuantizationSpec":
-        """The same with so many bits for the modules named: what a search for the best mix hands in."""
-        changed = {name: replace(self.of(name), bits=count) for name, count in bits.items()}
-        modules = {name: grid for name, grid in {**self.modules, **changed}.items() if grid != self.common}
-        return replace(self, modules=modules)

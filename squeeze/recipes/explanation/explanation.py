@@ -14,7 +14,7 @@ from squeeze.recipes.explanation.totals import Lines, Total
 from squeeze.recipes.explanation.units import DICTIONARY, NO_SHIFT, Names, Units
 from squeeze.recipes.pages.page import frame
 
-__all__ = ["BlockCost", "Explanation", "rival_range"]
+__all__ = ["BlockCost", "Explanation"]
 
 _DEAREST = 20  # lines that the JSON names
 _PARTS = 8  # of the models, that the table names
@@ -209,12 +209,6 @@ def _as_json(sums: dict[str, Total]) -> dict[str, Any]:
         name: {"bytes": total.size, "bits": round(total.bits, 3), "bits_per_byte": round(total.bits_per_byte, 4)}
         for name, total in sums.items()
     }
-
-
-def rival_range(byte: int, shift: int) -> tuple[int, int]:
-    """The first and the last byte of the branch that parts from `byte` at the bit of this place."""
-    first = (byte ^ 1 << shift) >> shift << shift
-    return first, first + (1 << shift) - 1
 
 
 def _columns(units: Units, names: Names) -> dict[str, Any]:

@@ -9,7 +9,6 @@ rounded to 4 bits while they are trained, and tables where asked.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -306,7 +305,3 @@ def separators() -> Tensor:
 
 def parameters(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
-
-
-def described(shape: Shape) -> dict[str, Any]:
-    return {name: value for name, value in vars(shape).items() if value}

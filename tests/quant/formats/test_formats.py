@@ -289,12 +289,6 @@ def test_awq_describes_one_grid():
         FORMATS["awq"].tensors("m", rounded(matrix(16, 64), Grid(4, 64), torch.float16), torch.float16)
 
 
-def test_with_bits_says_what_is_different():
-    spec = QuantizationSpec(4, 64).with_bits({"a": 3, "b": 4, "c": 8})
-    assert spec.modules == {"a": Grid(3, 64), "c": Grid(8, 64)}
-    assert [spec.of(name).bits for name in "abcd"] == [3, 4, 8, 4]
-
-
 def test_vllm_finds_the_bits_of_what_it_fuses():
     layers = {f"l.{n}.self_attn.{leaf}_proj": Grid(8, 64) for n in (0, 1) for leaf in "qkv"[: 3 - n]}
     rules = FORMATS["gptq"].config(QuantizationSpec(4, 64, modules=layers))["dynamic"]

@@ -8,14 +8,14 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import levels
-from squeeze.recipes.explanation.explanation import rival_range
+from squeeze.recipes.explanation.explanation import Explanation
 from squeeze.recipes.explanation.units import DICTIONARY
 from tests.makers import inputs
 
 TEXT = inputs.words(6_000) + b"\nA line of its own.\n"
 
 
-def agrees(explanation: squeeze.recipes.explanation.explanation.Explanation) -> bool:
+def agrees(explanation: Explanation) -> bool:
     """Whether every block's bits are its payload, but for what names its content and ends its coder."""
     return all(-2 <= block.payload - block.bits / 8 <= 12 for block in explanation.blocks)
 
@@ -134,12 +134,6 @@ def test_json_has_a_value_for_each_unit():
     assert {len(column) for column in record["units"].values()} == {len(TEXT)}
     assert sum(record["units"]["bits"]) == pytest.approx(record["bits"], rel=1e-3)
     assert json.loads(json.dumps(record)) == record
-
-
-def test_ranges_of_rivals():
-    assert rival_range(ord("b"), 0) == (ord("c"), ord("c"))
-    assert rival_range(0b0110_0001, 4) == (0b0111_0000, 0b0111_1111)
-    assert rival_range(0, 7) == (128, 255)
 
 
 def test_progress_tells_every_pass():

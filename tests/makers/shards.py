@@ -1,0 +1,16 @@
+"""Shards of sources, one after the other in this process."""
+
+from squeeze.shards.plan import plan
+from squeeze.shards.write import check_targets, make_shard
+
+
+def write_shards(sources, targets, size, *, failed, overwrite=False, **options):
+    """Write all sources to shards of at most `size` raw bytes, and yield each; `failed` is told of files left out."""
+    for planned in plan(sources, targets, size):
+        check_targets(planned.target, overwrite)
+        made = make_shard(planned.target, planned.sources, overwrite, **options)
+        for source in planned.sources if made.left else ():
+            if reason := made.left.get(source.name):
+                failed(source, reason)
+        if made.shard:
+            yield made.shard
