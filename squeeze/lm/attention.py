@@ -10,7 +10,8 @@ import numpy as np
 from squeeze.lm.arrays import BLOCK, HEAD_SIZE, HEADS, KV_HEADS
 from squeeze.numerics import exact, int8, vectors
 from squeeze.numerics.int8 import PARTS
-from squeeze.numerics.int8_vectors import PANEL, STEP
+from squeeze.numerics.int8_vectors import STEP
+from squeeze.numerics.integer_sums import PANEL
 from squeeze.numerics.jit import inline, part
 
 SUMMED = 256  # positions in one integer sum of weighted values: 256 * 255 * 32639 < 2^31

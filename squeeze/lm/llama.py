@@ -22,9 +22,9 @@ from squeeze.lm.weights import Weights
 from squeeze.numerics import int8
 from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.int8_vectors import STEP
+from squeeze.numerics.integer_sums import PANEL
 from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
-from squeeze.numerics.tiles import PANEL
 
 _QUERIES = 6  # rows of one product in attention
 _ROWS_APART = 16  # of a thread: reading all weights for fewer takes longer than waiting, on busy processors too

@@ -14,8 +14,10 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from squeeze.numerics import int8_vectors
-from squeeze.numerics.int8_vectors import INT8, INT16, INT32, INT64, PANEL, STEP
+from squeeze.numerics.int8_vectors import STEP
+from squeeze.numerics.integer_sums import PANEL, pointer, stored
 from squeeze.numerics.jit import inline, part
+from squeeze.numerics.words import INT8, INT16, INT32, INT64
 
 TOP = 127  # of activations and weights
 TOP_16 = 32639  # of 16-bit activations, the largest of which both halves are signed bytes
@@ -56,16 +58,15 @@ def _tile(rows: int, panels: int) -> Any:
             _, a_offset, a_stride, _, b_offset, b_stride, fours, _, out_offset, out_stride = arguments
             isa = _ISA(builder)
 
-            def pointer(i, kind):
-                array = context.make_array(signature.args[i])(context, builder, arguments[i])
-                return builder.bitcast(array.data, kind.as_pointer())
+            def at(i, kind):
+                return pointer(context, builder, signature, arguments, i, kind)
 
             def moved(start, offset, stride, count):
                 return builder.gep(start, [builder.add(offset, builder.mul(stride, INT64(count)))])
 
             kind = INT8 if isa.four is INT32 else INT16
-            a_rows = [moved(pointer(0, kind), a_offset, a_stride, r) for r in range(rows)]
-            b_panels = [moved(pointer(3, INT8), b_offset, b_stride, p) for p in range(panels)]
+            a_rows = [moved(at(0, kind), a_offset, a_stride, r) for r in range(rows)]
+            b_panels = [moved(at(3, INT8), b_offset, b_stride, p) for p in range(panels)]
             runs = 2 if rows * panels * isa.vectors > isa.together else 1
             size = STEP * PANEL // isa.vectors  # bytes
             vectors = [(start, v * size) for start in b_panels for v in range(isa.vectors)]
@@ -73,10 +74,9 @@ def _tile(rows: int, panels: int) -> Any:
             for run in range(runs):
                 totals = int8_vectors.sums(builder, isa, a_rows, vectors[run * count : (run + 1) * count], fours)
                 for r in range(rows):
-                    start, place = moved(pointer(7, INT32), out_offset, out_stride, r), run * PANEL // runs
+                    start, place = moved(at(7, INT32), out_offset, out_stride, r), run * PANEL // runs
                     for value in isa.folded(builder, totals[r * count : (r + 1) * count]):
-                        address = builder.bitcast(builder.gep(start, [INT64(place)]), value.type.as_pointer())
-                        builder.store(value, address, align=4)
+                        stored(builder, value, builder.gep(start, [INT64(place)]))
                         place += value.type.count
             return context.get_dummy_value()
 

@@ -10,20 +10,14 @@ from typing import Any
 
 from llvmlite import ir
 
+from squeeze.numerics.integer_sums import PANEL, loaded, pairs, shuffle, spread, summed, zeros
 from squeeze.numerics.jit import ask_for
 from squeeze.numerics.processor import has
+from squeeze.numerics.words import INT8, INT16, INT32, INT64
 
-__all__ = ["INT8", "INT16", "INT32", "INT64", "PANEL", "STEP", "fastest", "sums"]
+__all__ = ["STEP", "fastest", "sums"]
 
-PANEL = 16  # outputs side by side: a vector of sums
 STEP = 4  # inputs come in so many
-INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_UNDEFINED = ir.Undefined
-
-
-def _shuffle(builder: Any, vector: Any, indices: Any) -> Any:
-    mask = ir.Constant(ir.VectorType(INT32, len(indices)), [ir.Constant(INT32, i) for i in indices])
-    return builder.shuffle_vector(vector, ir.Constant(vector.type, _UNDEFINED), mask)
 
 
 class Vnni:
@@ -44,11 +38,10 @@ class Vnni:
         self.multiply = builder.module.declare_intrinsic(name, (), ir.FunctionType(vector, [vector] * 3))
 
     def weights(self, builder: Any, address: Any) -> Any:
-        return builder.load(builder.bitcast(address, self.sums.as_pointer()), align=1)
+        return loaded(builder, address, self.sums)
 
     def activations(self, builder: Any, four: Any) -> Any:
-        single = builder.insert_element(ir.Constant(self.sums, _UNDEFINED), four, INT32(0))
-        return _shuffle(builder, single, [0] * PANEL)
+        return spread(builder, four, PANEL)
 
     def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
         return builder.call(self.multiply, [total, weights, activations])
@@ -66,7 +59,7 @@ class NarrowVnni(Vnni):
     def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
         halves = (range(self.width), range(self.width, PANEL))
         low, high = (
-            builder.call(self.multiply, [_shuffle(builder, x, half) for x in (total, weights, activations)])
+            builder.call(self.multiply, [shuffle(builder, x, half) for x in (total, weights, activations)])
             for half in halves
         )
         mask = ir.Constant(self.sums, list(range(PANEL)))
@@ -87,21 +80,18 @@ class Generic:
         self.bytes, self.wide = (ir.VectorType(kind, 4 * PANEL) for kind in (INT8, INT32))
 
     def weights(self, builder: Any, address: Any) -> Any:
-        values = builder.load(builder.bitcast(address, self.bytes.as_pointer()), align=1)
-        return builder.zext(values, self.wide)
+        return builder.zext(loaded(builder, address, self.bytes), self.wide)
 
     def activations(self, builder: Any, four: Any) -> Any:
-        fours = ir.VectorType(INT64, PANEL)
-        single = builder.insert_element(ir.Constant(fours, _UNDEFINED), four, INT32(0))
-        words = builder.bitcast(_shuffle(builder, single, [0] * PANEL), ir.VectorType(INT16, 4 * PANEL))
+        words = builder.bitcast(spread(builder, four, PANEL), ir.VectorType(INT16, 4 * PANEL))
         return builder.sext(words, self.wide)
 
     def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
         products = builder.mul(activations, weights, flags=["nsw"])
-        return builder.add(total, _pairs(builder, products))
+        return builder.add(total, pairs(builder, products))
 
     def folded(self, builder: Any, totals: list[Any]) -> list[Any]:
-        return [_pairs(builder, total) for total in totals]
+        return [pairs(builder, total) for total in totals]
 
 
 class Avx2:
@@ -121,21 +111,18 @@ class Avx2:
         self.multiply = builder.module.declare_intrinsic(self.instruction, (), kind)
 
     def weights(self, builder: Any, address: Any) -> Any:
-        values = ir.VectorType(INT8, 4 * self.width)
-        return builder.zext(builder.load(builder.bitcast(address, values.as_pointer()), align=1), self.words)
+        return builder.zext(loaded(builder, address, ir.VectorType(INT8, 4 * self.width)), self.words)
 
     def activations(self, builder: Any, four: Any) -> Any:
-        fours = ir.VectorType(INT64, self.width)
-        single = builder.insert_element(ir.Constant(fours, _UNDEFINED), four, INT32(0))
-        return builder.bitcast(_shuffle(builder, single, [0] * self.width), self.words)
+        return builder.bitcast(spread(builder, four, self.width), self.words)
 
     def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
         return builder.add(total, builder.call(self.multiply, [activations, weights]))
 
     def folded(self, builder: Any, totals: list[Any]) -> list[Any]:
         mask = ir.Constant(ir.VectorType(INT32, 4 * self.width), list(range(4 * self.width)))
-        pairs = zip(totals[::2], totals[1::2], strict=True)
-        return [_pairs(builder, builder.shuffle_vector(low, high, mask)) for low, high in pairs]
+        halves = zip(totals[::2], totals[1::2], strict=True)
+        return [pairs(builder, builder.shuffle_vector(low, high, mask)) for low, high in halves]
 
 
 class Avx512(Avx2):
@@ -159,41 +146,24 @@ def fastest() -> Any:
     return Avx2 if has("avx2") else Generic
 
 
-def _pairs(builder: Any, values: Any) -> Any:
-    """The sums of neighbours."""
-    even, odd = (_shuffle(builder, values, range(first, values.type.count, 2)) for first in (0, 1))
-    return builder.add(even, odd)
-
-
 def sums(builder: Any, isa: Any, a_rows: list[Any], vectors: list[tuple[Any, int]], fours: Any) -> list[Any]:
     """A loop over the inputs: the sums of each row with each vector of weights, given as a panel's start and an offset
     in bytes."""
-    before, body, after = builder.block, builder.append_basic_block("fours"), builder.append_basic_block("done")
-    builder.branch(body)
-    builder.position_at_end(body)
-    k = builder.phi(INT64)
-    k.add_incoming(INT64(0), before)
-    totals = [builder.phi(isa.sums) for _ in range(len(a_rows) * len(vectors))]
-    for total in totals:
-        total.add_incoming(ir.Constant(isa.sums, None), before)
-    place = builder.mul(k, INT64(STEP * PANEL))
-    loaded = [
-        isa.weights(builder, builder.gep(start, [builder.add(place, INT64(offset)) if offset else place]))
-        for start, offset in vectors
-    ]
-    if isa.ahead:
-        for start in {id(start): start for start, _ in vectors}.values():
-            ask_for(builder, builder.gep(start, [builder.add(place, INT64(isa.ahead))]))
-    added: list[Any] = []
-    for start in a_rows:
-        address = builder.bitcast(builder.gep(start, [builder.mul(k, INT64(STEP))]), isa.four.as_pointer())
-        activations = isa.activations(builder, builder.load(address, align=1))
-        for weights in loaded:
-            added.append(isa.added(builder, totals[len(added)], weights, activations))
-    following = builder.add(k, INT64(1))
-    k.add_incoming(following, builder.block)
-    for total, value in zip(totals, added, strict=True):
-        total.add_incoming(value, builder.block)
-    builder.cbranch(builder.icmp_signed("<", following, fours), body, after)
-    builder.position_at_end(after)
-    return added
+
+    def step(k: Any, totals: list[Any]) -> list[Any]:
+        place = builder.mul(k, INT64(STEP * PANEL))
+        weights = [
+            isa.weights(builder, builder.gep(start, [builder.add(place, INT64(offset)) if offset else place]))
+            for start, offset in vectors
+        ]
+        if isa.ahead:
+            for start in {id(start): start for start, _ in vectors}.values():
+                ask_for(builder, builder.gep(start, [builder.add(place, INT64(isa.ahead))]))
+        added: list[Any] = []
+        for start in a_rows:
+            address = builder.bitcast(builder.gep(start, [builder.mul(k, INT64(STEP))]), isa.four.as_pointer())
+            activations = isa.activations(builder, builder.load(address, align=1))
+            added += [isa.added(builder, totals[len(added) + n], of, activations) for n, of in enumerate(weights)]
+        return added
+
+    return summed(builder, fours, zeros(isa.sums, len(a_rows) * len(vectors)), step)

@@ -15,15 +15,15 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from squeeze.numerics.integer_sums import PANEL, loaded, pointer, stored, summed, zeros
 from squeeze.numerics.jit import part
-from squeeze.numerics.tiles import PANEL, pair_sums, spread_pair
+from squeeze.numerics.tiles import pair_sums, spread_pair
+from squeeze.numerics.words import INT16, INT32, INT64
 
 STEP = 8  # inputs come in so many
 _WORDS = 2 * PANEL  # of a step of one panel
 _PAIRS = STEP // 2
 _AT_ONCE = 4  # panels
-
-_INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (16, 32, 64))
 
 
 def pack(matrix: np.ndarray) -> np.ndarray:
@@ -43,45 +43,31 @@ def _tile(panels: int) -> Any:
     @intrinsic
     def tile(typingctx, activations, weights, panel, steps, out):
         def codegen(context, builder, signature, arguments):
-            def pointer(i, kind):
-                array = context.make_array(signature.args[i])(context, builder, arguments[i])
-                return builder.bitcast(array.data, kind.as_pointer())
-
             _, _, panel, steps, _ = arguments
-            sums, packed, wide = (ir.VectorType(*of) for of in ((_INT32, PANEL), (_INT16, _WORDS), (_INT32, _WORDS)))
-            stride = builder.mul(steps, _INT64(_WORDS))
-            start = builder.gep(pointer(1, _INT16), [builder.mul(panel, stride)])
-            row = pointer(0, _INT32)  # a pair each
-            before = builder.block
-            body, after = builder.append_basic_block("step"), builder.append_basic_block("done")
-            builder.branch(body)
-            builder.position_at_end(body)
-            k = builder.phi(_INT64)
-            k.add_incoming(_INT64(0), before)
-            totals = [builder.phi(sums) for _ in range(panels)]
-            for total in totals:
-                total.add_incoming(ir.Constant(sums, None), before)
-            first = builder.gep(row, [builder.mul(k, _INT64(_PAIRS))])
-            pairs = [spread_pair(builder, builder.gep(first, [_INT64(i)])) for i in range(_PAIRS)]
-            added = []
-            for p, total in enumerate(totals):
-                place = builder.add(builder.mul(stride, _INT64(p)), builder.mul(k, _INT64(_WORDS)))
-                words = builder.load(builder.bitcast(builder.gep(start, [place]), packed.as_pointer()), align=2)
-                added.append(total)
-                for i, pair in enumerate(pairs):
-                    shifted = builder.lshr(words, ir.Constant(packed, [4 * i] * _WORDS))
-                    weights = builder.zext(builder.and_(shifted, ir.Constant(packed, [15] * _WORDS)), wide)
-                    added[p] = builder.add(added[p], pair_sums(builder, pair, weights))
-            following = builder.add(k, _INT64(1))
-            k.add_incoming(following, builder.block)
-            for total, value in zip(totals, added, strict=True):
-                total.add_incoming(value, builder.block)
-            builder.cbranch(builder.icmp_signed("<", following, steps), body, after)
-            builder.position_at_end(after)
-            for p, value in enumerate(added):
-                place = builder.mul(builder.add(panel, _INT64(p)), _INT64(PANEL))
-                address = builder.gep(pointer(4, _INT32), [place])
-                builder.store(value, builder.bitcast(address, sums.as_pointer()), align=4)
+            row, source, target = (
+                pointer(context, builder, signature, arguments, i, kind)
+                for i, kind in ((0, INT32), (1, INT16), (4, INT32))  # a pair of activations each
+            )
+            sums, packed, wide = (ir.VectorType(*of) for of in ((INT32, PANEL), (INT16, _WORDS), (INT32, _WORDS)))
+            stride = builder.mul(steps, INT64(_WORDS))
+            start = builder.gep(source, [builder.mul(panel, stride)])
+
+            def step(k, totals):
+                first = builder.gep(row, [builder.mul(k, INT64(_PAIRS))])
+                pairs = [spread_pair(builder, builder.gep(first, [INT64(i)])) for i in range(_PAIRS)]
+                added = list(totals)
+                for p in range(panels):
+                    place = builder.add(builder.mul(stride, INT64(p)), builder.mul(k, INT64(_WORDS)))
+                    words = loaded(builder, builder.gep(start, [place]), packed, align=2)
+                    for i, pair in enumerate(pairs):
+                        shifted = builder.lshr(words, ir.Constant(packed, [4 * i] * _WORDS))
+                        values = builder.zext(builder.and_(shifted, ir.Constant(packed, [15] * _WORDS)), wide)
+                        added[p] = builder.add(added[p], pair_sums(builder, pair, values))
+                return added
+
+            for p, value in enumerate(summed(builder, steps, zeros(sums, panels), step)):
+                place = builder.mul(builder.add(panel, INT64(p)), INT64(PANEL))
+                stored(builder, value, builder.gep(target, [place]))
             return context.get_dummy_value()
 
         return types.void(activations, weights, types.int64, types.int64, out), codegen

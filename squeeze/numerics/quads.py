@@ -18,8 +18,9 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from squeeze.numerics import processor
+from squeeze.numerics.integer_sums import PANEL, loaded, pointer, spread, stored, summed, zeros
 from squeeze.numerics.jit import inline, part
-from squeeze.numerics.tiles import PANEL
+from squeeze.numerics.words import INT8, INT32, INT64
 
 TOP = 32639  # of an activation: the largest of which both halves are signed bytes
 STEP = 8  # inputs come in so many
@@ -43,8 +44,7 @@ def pack(matrix: np.ndarray, bits: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-_INT8, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 32, 64))
-_SUMS = ir.VectorType(_INT32, PANEL)
+_SUMS = ir.VectorType(INT32, PANEL)
 
 
 def _tile(panels: int, bits: int) -> Any:
@@ -54,68 +54,49 @@ def _tile(panels: int, bits: int) -> Any:
     of inputs, or eights; at least one); int32 results and their offset.
     """
 
+    halves = 8 // bits  # weights in a byte
+
     @intrinsic
     def tile(typingctx, high, low, weights, offset, steps, out, out_offset):
         def codegen(context, builder, signature, arguments):
-            def pointer(i, kind):
-                array = context.make_array(signature.args[i])(context, builder, arguments[i])
-                return builder.bitcast(array.data, kind.as_pointer())
-
+            high, low, weights, target = (
+                pointer(context, builder, signature, arguments, i, kind)
+                for i, kind in ((0, INT32), (1, INT32), (2, INT8), (5, INT32))
+            )
+            start = builder.gep(weights, [arguments[3]])
             multiply = builder.module.declare_intrinsic(
                 "llvm.x86.avx512.vpdpbusd.512", (), ir.FunctionType(_SUMS, [_SUMS, _SUMS, _SUMS])
             )
-            start = builder.gep(pointer(2, _INT8), [arguments[3]])
-            activations = [pointer(i, _INT32) for i in (0, 1)]
-            before = builder.block
-            body, after = builder.append_basic_block("step"), builder.append_basic_block("done")
-            builder.branch(body)
-            builder.position_at_end(body)
-            k = builder.phi(_INT64)
-            k.add_incoming(_INT64(0), before)
-            halves = 8 // bits  # weights in a byte
-            totals = [builder.phi(_SUMS) for _ in range(2 * halves * panels)]
-            for total in totals:
-                total.add_incoming(ir.Constant(_SUMS, None), before)
-            fours = [builder.add(builder.mul(k, _INT64(halves)), _INT64(half)) for half in range(halves)]
-            spread = [
-                _spread(builder, builder.load(builder.gep(part, [four]), align=1))
-                for four in fours
-                for part in activations
-            ]
-            added = []
+
+            def step(k, totals):
+                fours = [builder.add(builder.mul(k, INT64(halves)), INT64(half)) for half in range(halves)]
+                rows = [
+                    spread(builder, builder.load(builder.gep(part, [four]), align=1), PANEL)
+                    for four in fours
+                    for part in (high, low)
+                ]
+                added = []
+                for p in range(panels):
+                    place = builder.mul(builder.add(builder.mul(k, INT64(panels)), INT64(p)), INT64(_FOUR * PANEL))
+                    values = loaded(builder, builder.gep(start, [place]), _SUMS)
+                    kept = [values] if bits == 8 else [builder.and_(values, _each(mask)) for mask in (0x0F, 0xF0)]
+                    operands = [(kept[half], rows[2 * half + i]) for half in range(halves) for i in (0, 1)]
+                    added += [builder.call(multiply, [totals[len(added) + n], *of]) for n, of in enumerate(operands)]
+                return added
+
+            sums = summed(builder, arguments[4], zeros(_SUMS, 2 * halves * panels), step)
             for p in range(panels):
-                place = builder.mul(builder.add(builder.mul(k, _INT64(panels)), _INT64(p)), _INT64(_FOUR * PANEL))
-                address = builder.bitcast(builder.gep(start, [place]), _SUMS.as_pointer())
-                values = builder.load(address, align=1)
-                kept = [values] if bits == 8 else [builder.and_(values, _each(mask)) for mask in (0x0F, 0xF0)]
-                for half, weight in enumerate(kept):
-                    for i in (0, 1):
-                        total = totals[2 * (halves * p + half) + i]
-                        added.append(builder.call(multiply, [total, weight, spread[2 * half + i]]))
-            following = builder.add(k, _INT64(1))
-            k.add_incoming(following, builder.block)
-            for total, value in zip(totals, added, strict=True):
-                total.add_incoming(value, builder.block)
-            builder.cbranch(builder.icmp_signed("<", following, arguments[4]), body, after)
-            builder.position_at_end(after)
-            for p in range(panels):
-                parts = added[2 * halves * p : 2 * halves * (p + 1)]
+                parts = sums[2 * halves * p : 2 * halves * (p + 1)]
                 if bits == 4:  # the high weights were taken 16 times
                     parts = [builder.add(parts[i], builder.ashr(parts[2 + i], _words(4))) for i in (0, 1)]
                 value = builder.add(builder.shl(parts[0], _words(8)), parts[1])
-                address = builder.gep(pointer(5, _INT32), [builder.add(arguments[6], _INT64(p * PANEL))])
-                builder.store(value, builder.bitcast(address, _SUMS.as_pointer()), align=4)
+                stored(builder, value, builder.gep(target, [builder.add(arguments[6], INT64(p * PANEL))]))
             return context.get_dummy_value()
 
         n = types.int64
         return types.void(high, low, weights, n, n, out, n), codegen
 
     return tile
-
-
-def _spread(builder: Any, value: Any) -> Any:
-    single = builder.insert_element(ir.Constant(_SUMS, ir.Undefined), value, _INT32(0))
-    return builder.shuffle_vector(single, single, ir.Constant(_SUMS, [0] * PANEL))
 
 
 def _words(value: int) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from squeeze.codecs import shipped
 from squeeze.codecs.recurrent.arrays import BYTES, GRAMS, TAPS, Matrices, Network, Stack, Weights, begin
 from squeeze.numerics import exact, nibbles, quads, tiles
+from squeeze.numerics.integer_sums import PANEL
 
 FILE = Path(__file__).with_name("weights.safetensors")
 CHECKSUM = 0xDDFB4AE1E058BF8C  # XXH3-64 of the file of the pretrained network: other weights give other bytes
@@ -64,11 +65,11 @@ def pretrained_tensors() -> dict[str, np.ndarray]:
 
 @cache
 def _none() -> Weights:
-    sizes = {"up": (tiles.PANEL,) * 2, "down": (tiles.PANEL,) * 2, "head": (BYTES, tiles.PANEL)}
+    sizes = {"up": (PANEL,) * 2, "down": (PANEL,) * 2, "head": (BYTES, PANEL)}
     tensors = {name: np.zeros(size, np.int8) for name, size in sizes.items()}
-    tensors |= {f"grams.{k}": np.zeros((1, tiles.PANEL // 2), np.uint8) for k in range(len(GRAMS))}
+    tensors |= {f"grams.{k}": np.zeros((1, PANEL // 2), np.uint8) for k in range(len(GRAMS))}
     scales = {f"{name}.scale": np.zeros(len(codes), np.float32) for name, codes in tensors.items()}
-    return from_tensors(tensors | scales | {"embedding": np.zeros((BYTES, tiles.PANEL), np.float32)})
+    return from_tensors(tensors | scales | {"embedding": np.zeros((BYTES, PANEL), np.float32)})
 
 
 def separators() -> np.ndarray:
@@ -96,7 +97,7 @@ def _fixed(tensor: np.ndarray, dtype: type) -> np.ndarray:
 def _stack(tensors: Tensors, name: str, width: int, bits: int = 8) -> Stack:
     blocks = sum(key.startswith(f"{name}.") and key.endswith(".taps") for key in tensors)
     names = [f"{name}.{block}" for block in range(blocks)]
-    hidden = tensors[f"{name}.0.gate_up"].shape[0] // 2 if blocks else tiles.PANEL
+    hidden = tensors[f"{name}.0.gate_up"].shape[0] // 2 if blocks else PANEL
     shapes = {
         "into": (3 * width, width),
         "out": (width, width),
@@ -111,7 +112,7 @@ def _stack(tensors: Tensors, name: str, width: int, bits: int = 8) -> Stack:
 
 
 def _matrices(tensors: Tensors, names: list[str], shape: tuple[int, int], bits: int = 8) -> Matrices:
-    if shape[0] % tiles.PANEL or shape[1] % quads.STEP or shape[1] > exact.CHUNK:
+    if shape[0] % PANEL or shape[1] % quads.STEP or shape[1] > exact.CHUNK:
         raise ValueError(f"a matrix of {shape} is not of a network")
     example = _pack(np.zeros(shape, np.int8), bits)
     panels = _aligned((len(names), *example.shape), example.dtype)
