@@ -63,7 +63,7 @@ class DeltaForm(StoredForm):
     def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
         if "sparse_values" not in leaves or "sparse_grid" not in leaves:
             raise FormatError(f"{module}: parts of its difference are missing")
-        return DeltaLinear(shape[1], shape[0], dict(leaves), bias)
+        return DeltaLinear(shape[1], shape[0], leaves, bias, module)
 
 
 def make_writer(base: BaseWeights, transposed: list[str], dtype: torch.dtype) -> Writer:

@@ -52,7 +52,7 @@ class FactorizedForm(StoredForm):
         return read_form(module, leaves)
 
     def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
-        return FactorLinear(shape[1], shape[0], leaves, bias)
+        return FactorLinear(shape[1], shape[0], leaves, bias, module)
 
     def modules_of(self, names: Iterable[str]) -> dict[str, list[str]]:
         return modules_of(names)

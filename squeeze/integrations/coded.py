@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from squeeze.checkpoint.linear import Kept
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode.together import Together
 from squeeze.packing.load import prepare
@@ -70,10 +71,7 @@ class CodedWeight:
         self.buffers = buffers
         self.slot = slot
         self.piece = piece  # bytes decoded at a time, where rows can be taken apart
-        self._prepared: tuple[torch.Tensor, df_decode.Prepared] | None = None
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_prepared": None}
+        self._kept: Kept[df_decode.Prepared] = Kept()
 
     @property
     def size(self) -> int:
@@ -85,10 +83,10 @@ class CodedWeight:
         return self.record.shape
 
     def prepare(self, payload: torch.Tensor) -> df_decode.Prepared:
-        known = self._prepared
-        if known is None or known[0] is not payload or known[1].payload.device != payload.device:
-            self._prepared = known = payload, prepare(payload.data, self.record)
-        return known[1]
+        found = self._kept.find((payload,), payload.device)
+        if found is None:
+            found = self._kept.keep((payload,), prepare(payload.data, self.record), payload.device)
+        return found
 
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
         """The whole weight, in shared memory unless `fresh`."""

@@ -42,4 +42,4 @@ class SparseForm(StoredForm):
     def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
         if "sparse_values" not in leaves or "sparse_grid" not in leaves:
             raise FormatError(f"{module}: parts of its sparse weight are missing")
-        return Sparse24Linear(shape[1], shape[0], dict(leaves), bias)
+        return Sparse24Linear(shape[1], shape[0], leaves, bias, module)

@@ -56,4 +56,4 @@ class QuantizedForm(StoredForm):
             raise FormatError(
                 f"{module}: has {leaves['codes'].shape[0]} output channels, but the model needs {outputs}"
             )
-        return QuantLinear(inputs, outputs, dict(leaves), bias, module)
+        return QuantLinear(inputs, outputs, leaves, bias, module)

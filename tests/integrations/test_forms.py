@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 from torch.nn import functional
 
 import squeeze
+from squeeze.checkpoint.linear import StoredLinear
 from squeeze.checkpoint.stored import Stored, StoredForm
 from squeeze.errors import FormatError
 from squeeze.integrations.forms import FORMS
@@ -31,14 +31,18 @@ class Halved:
         return (2 * self.halves.float()).to(dtype)
 
 
-class HalvedLinear(nn.Module):
-    def __init__(self, half, bias):
-        super().__init__()
-        self.register_buffer("halves", half)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+class HalvedLinear(StoredLinear):
+    by_dtype = True
+    weight_dtype = torch.bfloat16
 
-    def forward(self, x):
-        return functional.linear(x, Halved(self.halves).dequantize(x.dtype), self.bias)
+    def prepare(self, dtype):
+        return self.dequantize(dtype)
+
+    def multiply(self, rows, prepared):
+        return functional.linear(rows, prepared)
+
+    def dequantize(self, dtype=torch.float32):
+        return Halved(self.halves).dequantize(dtype)
 
 
 class ToyForm(StoredForm):
@@ -62,9 +66,7 @@ class ToyForm(StoredForm):
         return Halved(leaves["halves"])
 
     def layer(self, module, shape, leaves, bias):
-        if leaves["halves"].shape != shape:
-            raise FormatError(f"{module}: another shape")
-        return HalvedLinear(leaves["halves"], bias)
+        return HalvedLinear(shape[1], shape[0], leaves, bias, module)
 
 
 @pytest.fixture(scope="module")

@@ -206,3 +206,10 @@ def test_a_layer_refuses_a_grid_that_is_not_its_own(place, value, message):
     for compute in (lambda: layer(torch.ones(1, 64)), layer.dequantize):
         with pytest.raises(FormatError, match=message):
             compute()
+
+
+def test_a_cast_after_a_product_changes_the_scales():
+    called, cast = (QuantLinear.of(rounded(matrix(8, 64), Grid(4, 32), torch.float32)) for _ in range(2))
+    x = torch.randn(1, 64)
+    called(x)
+    assert torch.equal(called.to(torch.bfloat16)(x), cast.to(torch.bfloat16)(x))

@@ -52,7 +52,7 @@ class TrellisForm(StoredForm):
         for leaf, wanted in (("trellis_codes", inputs), ("trellis_scales", outputs)):
             if leaf not in leaves or len(leaves[leaf]) != wanted:
                 raise FormatError(f"{module}: its {leaf} are not those of {outputs} outputs and {inputs} inputs")
-        return TrellisLinear(inputs, outputs, dict(leaves), bias)
+        return TrellisLinear(inputs, outputs, leaves, bias, module)
 
 
 def make_writer(dtype: torch.dtype) -> Writer:
