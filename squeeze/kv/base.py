@@ -1,15 +1,17 @@
-"""What a policy is, and what a coder is: the contract between a cache's layers and the methods that shrink them."""
+"""What a policy is, and what a coder is: the contract between a cache's layers and the methods that shrink them.
+
+A layer tells its policy what happens (`on_prompt`, `on_step`), and never asks which policy it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
 from squeeze.kv.store import Fields
 
-__all__ = ["Coder", "HeadGroup", "Policy"]
+__all__ = ["Coder", "HeadGroup", "Held", "Policy"]
 
 
 class Coder(Protocol):
@@ -34,21 +36,76 @@ class HeadGroup:
     heads: tuple[int, ...] | None = None
 
 
-class Policy(Protocol):
-    """A frozen dataclass: which coder for which layer and head, and what stays in the model's dtype.
+class Held(Protocol):
+    """What a policy is shown of a layer, and what it may do with the tokens there.
 
-    sinks: first tokens that stay. window: latest tokens that stay, the residual window, at least; a block more at
-    most. block: tokens coded at a time; 0 codes nothing.
+    index: the layer's number. sinks, residual: keys and values [B, H, tokens, D]. A layer with a sliding window gives
+    up tokens on its own.
     """
 
-    @property
-    def sinks(self) -> int: ...
+    index: int
+    sinks: tuple[torch.Tensor, ...]
+    residual: tuple[torch.Tensor, ...]
 
     @property
-    def window(self) -> int: ...
+    def choosable(self) -> int:
+        """Tokens of the residual window that are older than the policy's window."""
+
+    def keep(self, tokens: torch.Tensor) -> None:
+        """Give up all choosable tokens but those at int64 [B, H, N], ascending."""
+
+    def keep_exact(self, tokens: torch.Tensor) -> None:
+        """Let choosable tokens at int64 [B, H, N], ascending, stay in the model's dtype, as sinks do."""
+
+    def keep_by_heads(self, tokens: list[torch.Tensor]) -> None:
+        """Give up all choosable tokens but those at int64 [B, N] of each head, ascending, whose numbers N may differ.
+        The policy says so before (`by_heads`)."""
+
+    def keep_latest(self, limit: int) -> None:
+        """Give up the oldest tokens after the sinks, so that `limit` stay, the window aside; whole blocks of coded
+        ones."""
+
+
+class Policy:
+    """A frozen dataclass below this: which coder for which layer and head, and what stays in the model's dtype.
+
+    sinks: first tokens that stay. window: latest tokens that stay, the residual window, at least; a block more at
+    most. block: tokens coded at a time; 0 codes nothing. by_heads: whether heads of a layer may keep different numbers
+    of tokens. adds_sinks: whether more tokens than the first stay in the model's dtype before all others. evicts:
+    whether tokens may be given up.
+    """
+
+    by_heads: ClassVar[bool] = False
+    adds_sinks: ClassVar[bool] = False
+    evicts: ClassVar[bool] = False
 
     @property
-    def block(self) -> int: ...
+    def sinks(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def window(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def block(self) -> int:
+        raise NotImplementedError
 
     def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         """How layer number `layer` of `heads` KV heads is coded. Raises PolicyError where it cannot be."""
+        raise NotImplementedError
+
+    @property
+    def observes(self) -> bool:
+        """Whether the policy looks at queries of a prompt, which has to be read at once."""
+        return False
+
+    def wants_queries(self, layer: int, tokens: int) -> bool:
+        """Whether `on_prompt` is to be called for a layer, which has `tokens` tokens to choose from."""
+        return False
+
+    def on_prompt(self, held: Held, query: torch.Tensor) -> None:
+        """The first prompt was read, and its queries [B, Hq, Q, D] have attended; nothing is coded yet."""
+
+    def on_step(self, held: Held) -> None:
+        """Tokens were added, and full blocks outside the window are coded."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import HeadGroup
+from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.head_bits import check_bits
 from squeeze.kv.packing import pack, unpack
 from squeeze.kv.rotary import frequencies_of
@@ -72,7 +72,7 @@ def _places(order: tuple[int, ...], device: torch.device) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class BlockFloat:
+class BlockFloat(Policy):
     """orders: of the channels of each head, from `channel_orders`; None for the model's own."""
 
     bits: int = 4

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import HeadGroup, Policy
+from squeeze.kv.base import HeadGroup, Held, Policy
 
 __all__ = ["AdaKV", "Eviction", "SinksAndWindow", "SnapKV", "SoftPrune", "innermost", "of_layer"]
 
@@ -19,10 +19,16 @@ PerLayer = int | tuple[int, ...]  # of every layer, or of each
 
 
 @dataclass(frozen=True)
-class Eviction:
-    """Goes around a policy, whose coders and numbers of tokens it has."""
+class Eviction(Policy):
+    """Goes around a policy that keeps all tokens, whose coders and numbers of tokens it has."""
 
     policy: Policy
+    evicts = True
+
+    def __post_init__(self) -> None:
+        if self.policy.evicts:
+            kinds = " and ".join(type(one).__name__ for one in (self.policy, self))
+            raise PolicyError(f"expected one policy that gives up tokens, got {kinds}: leave one out")
 
     @property
     def sinks(self) -> int:
@@ -48,6 +54,10 @@ class SinksAndWindow(Eviction):
 
     limit: PerLayer = 1024
 
+    def on_step(self, held: Held) -> None:
+        if limit := of_layer(self.limit, held.index):
+            held.keep_latest(limit)
+
 
 @dataclass(frozen=True)
 class _Observing(Eviction):
@@ -60,12 +70,17 @@ class _Observing(Eviction):
     observed: int = 32
     pool: int = 7
 
-    def chosen(
-        self, query: torch.Tensor, sinks: torch.Tensor, keys: torch.Tensor, count: int, select: int
-    ) -> torch.Tensor:
-        """Of the first `count` of keys [B, H, T, D] after the sinks, the tokens chosen, ascending, int64
-        [B, H, select]."""
-        return self._weights(query, sinks, keys, count).topk(select, -1).indices.sort(-1).values
+    @property
+    def observes(self) -> bool:
+        return bool(self.select)
+
+    def wants_queries(self, layer: int, tokens: int) -> bool:
+        return 0 < of_layer(self.select, layer) < tokens
+
+    def chosen(self, query: torch.Tensor, held: Held) -> torch.Tensor:
+        """The choosable tokens that are chosen, ascending, int64 [B, H, select]."""
+        weights = self._weights(query, held.sinks[0], held.residual[0], held.choosable)
+        return weights.topk(of_layer(self.select, held.index), -1).indices.sort(-1).values
 
     def _weights(self, query: torch.Tensor, sinks: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Tensor:
         """By which the first `count` of keys after the sinks are chosen, [B, H, count]."""
@@ -89,6 +104,9 @@ class SnapKV(_Observing):
     before generation", 2024; other numbers in other layers: PyramidKV, Cai et al., 2024).
     """
 
+    def on_prompt(self, held: Held, query: torch.Tensor) -> None:
+        held.keep(self.chosen(query, held))
+
 
 @dataclass(frozen=True)
 class AdaKV(_Observing):
@@ -98,18 +116,21 @@ class AdaKV(_Observing):
     """
 
     floor: float = 0.2
+    by_heads = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.floor <= 1:
             raise PolicyError(f"floor is a share of the tokens that stay, from 0 to 1, and {self.floor} is none")
 
-    def chosen_by_heads(
-        self, query: torch.Tensor, sinks: torch.Tensor, keys: torch.Tensor, count: int, select: int
-    ) -> list[torch.Tensor]:
-        """Of the first `count` of keys [B, H, T, D] after the sinks, those that each head chooses, ascending, int64
-        [B, tokens]: whole blocks, and as many in all rows of a batch."""
-        weights = self._weights(query, sinks, keys, count)
-        counts = _counts(weights, select, self.block or 1, self.floor)
+    def on_prompt(self, held: Held, query: torch.Tensor) -> None:
+        held.keep_by_heads(self.chosen_by_heads(query, held))
+
+    def chosen_by_heads(self, query: torch.Tensor, held: Held) -> list[torch.Tensor]:
+        """The choosable tokens that each head chooses, ascending, int64 [B, tokens]: whole blocks, and as many in all
+        rows of a batch."""
+        weights = self._weights(query, held.sinks[0], held.residual[0], held.choosable)
+        counts = _counts(weights, of_layer(self.select, held.index), self.block or 1, self.floor)
         return [weights[:, head].topk(tokens, -1).indices.sort(-1).values for head, tokens in enumerate(counts)]
 
 
@@ -120,6 +141,10 @@ class SoftPrune(_Observing):
     """
 
     select: PerLayer = 128
+    adds_sinks = True
+
+    def on_prompt(self, held: Held, query: torch.Tensor) -> None:
+        held.keep_exact(self.chosen(query, held))
 
 
 def _counts(weights: torch.Tensor, select: int, block: int, floor: float) -> list[int]:

@@ -12,7 +12,6 @@ import torch
 
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.kv.base import Coder, HeadGroup
-from squeeze.kv.evict import Eviction, SoftPrune
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.store import Fields
 from squeeze.kv.transform import TransformCoder
@@ -43,7 +42,7 @@ def check_states(layer: PackedLayer, sinks: tuple[torch.Tensor, ...], residual: 
         raise misfit()
     if any(keys.shape[2] != values.shape[2] for keys, values in (sinks, residual)):
         raise misfit()
-    if sinks[0].shape[2] > layer.sink_count and not isinstance(layer.policy, SoftPrune):
+    if sinks[0].shape[2] > layer.sink_count and not layer.policy.adds_sinks:
         raise misfit()
 
 
@@ -55,7 +54,7 @@ def check_numbers(layer: PackedLayer, state: Mapping[str, int]) -> None:
     if (
         (state["dropped"] and not layer.is_sliding)
         or (layer.selected.tokens and layer.is_sliding)
-        or (state["evicted"] and (layer.is_sliding or not isinstance(layer.policy, Eviction)))
+        or (state["evicted"] and (layer.is_sliding or not layer.policy.evicts))
         or state["parts"] != len(layer.stores)
         or coded < layer.blocks * block + (layer.selected.tokens if block else 0)
         or (coded % block if block and layer.stores else coded)

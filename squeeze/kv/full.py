@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from squeeze.kv.base import HeadGroup
+from squeeze.kv.base import HeadGroup, Policy
 
 __all__ = ["FullPrecision"]
 
 
 @dataclass(frozen=True)
-class FullPrecision:
+class FullPrecision(Policy):
     """Every token stays in the model's dtype."""
 
     sinks: int = 0

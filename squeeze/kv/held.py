@@ -1,6 +1,7 @@
-"""What a layer of the cache holds, and what is done to all of it alike: rows of the batch, devices, bytes.
+"""What a layer of the cache holds, what is done to all of it alike (rows of the batch, devices, bytes), and which
+tokens a policy keeps of it.
 
-How tokens come to be held is the layer's (layer.py).
+How tokens come to be held is the layer's (layer.py), which of them stay the policy's.
 """
 
 import torch
@@ -10,13 +11,15 @@ from squeeze.kv.contract import CacheLayerMixin
 from squeeze.kv.selected import Selected
 from squeeze.kv.store import BlockStore
 
-__all__ = ["HeldStates"]
+__all__ = ["HeldStates", "joined"]
 
 
 class HeldStates(CacheLayerMixin):
     """Sinks, tokens that heads chose of a prompt, coded blocks, and the residual window, in this order."""
 
     policy: Policy
+    index: int
+    is_sliding: bool
     device: torch.device
 
     def _clear(self) -> None:
@@ -51,6 +54,47 @@ class HeldStates(CacheLayerMixin):
     def _begin(self) -> int:
         """Position of the first block that all heads have."""
         return self.dropped + self.evicted + self.sinks[0].shape[2] + self.selected.tokens
+
+    @property
+    def choosable(self) -> int:
+        return self.residual[0].shape[2] - self.policy.window
+
+    def keep(self, tokens: torch.Tensor) -> None:
+        old = self.choosable
+        self.evicted += old - tokens.shape[2]
+        self.residual = joined(_at(self.residual, tokens), tuple(x[:, :, old:] for x in self.residual))
+
+    def keep_exact(self, tokens: torch.Tensor) -> None:
+        old, chosen = self.choosable, _at(self.residual, tokens)
+        others = torch.ones_like(self.residual[0][..., :old, 0], dtype=torch.bool).scatter_(2, tokens, False)
+        others_at = others.nonzero()[:, 2].view(*tokens.shape[:2], -1)
+        self.sinks = joined(self.sinks, chosen)
+        self.residual = joined(_at(self.residual, others_at), tuple(x[:, :, old:] for x in self.residual))
+
+    def keep_by_heads(self, tokens: list[torch.Tensor]) -> None:
+        old = self.choosable
+        start = self.dropped + self.evicted + self.sinks[0].shape[2]
+        pairs = (
+            [x[:, head : head + 1].take_along_dim(chosen[:, None, :, None], 2) for x in self.residual]
+            for head, chosen in enumerate(tokens)
+        )
+        self.selected.fill(pairs, start + old - max(chosen.shape[1] for chosen in tokens))
+        self.evicted += old - self.selected.tokens
+        self.coded_tokens += self.selected.tokens if self.policy.block else 0
+        self.residual = tuple(x[:, :, old:].clone() for x in self.residual)
+
+    def keep_latest(self, limit: int) -> None:
+        block = self.policy.block
+        if self.is_sliding:
+            return
+        if block:
+            blocks = max(self.blocks - -(-limit // block), 0)
+            for store in self.stores:
+                store.drop(blocks)
+            self.evicted += blocks * block
+        elif (beyond := self.choosable - limit) > 0:
+            self.residual = tuple(x[:, :, beyond:].clone() for x in self.residual)
+            self.evicted += beyond
 
     @property
     def full_precision_nbytes(self) -> int:
@@ -102,3 +146,13 @@ class HeldStates(CacheLayerMixin):
         return sum(x.untyped_storage().nbytes() for x in (*self.sinks, *self.residual)) + sum(
             s.nbytes for s in self._stores()
         )
+
+
+def joined(old: tuple[torch.Tensor, ...], new: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Keys and values [B, H, tokens, D], those of `new` after those of `old`."""
+    return tuple(torch.cat(pair, 2) for pair in zip(old, new, strict=True))
+
+
+def _at(states: tuple[torch.Tensor, ...], tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Keys and values of tokens at int64 [B, H, N]."""
+    return tuple(x.take_along_dim(tokens[..., None], 2) for x in states)

@@ -6,7 +6,7 @@ no such channels. Unlike KIVI's own code, which rebuilds groups as it goes, a bl
 
 from dataclasses import dataclass
 
-from squeeze.kv.base import HeadGroup
+from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.head_bits import Bits, check_bits, groups_by_bits
 
@@ -16,7 +16,7 @@ WIDTHS = (1, 2, 3, 4, 8)
 
 
 @dataclass(frozen=True)
-class KIVI:
+class KIVI(Policy):
     """bits: of keys and, unless value_bits says otherwise, of values. group: tokens of a channel, or channels of
     a token, that share a scale and a minimum (bfloat16 each); the block is one group of tokens.
     """

@@ -10,8 +10,7 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, Policy
-from squeeze.kv.evict import AdaKV, SoftPrune, of_layer
-from squeeze.kv.held import HeldStates
+from squeeze.kv.held import HeldStates, joined
 from squeeze.kv.offer import lazy, offer
 from squeeze.kv.selected import KeptCoder, Selected
 from squeeze.kv.store import BlockStore
@@ -60,7 +59,7 @@ class PackedLayer(HeldStates):
         self.sinks, self.residual = (empty[0], empty[1]), (empty[0], empty[1])
         self.head_groups = self._groups(key_states, value_states) if self.policy.block else []
         self.stores = [BlockStore() for _ in self.head_groups]
-        heads = key_states.shape[1] if isinstance(self.policy, AdaKV) else 0
+        heads = key_states.shape[1] if self.policy.by_heads else 0
         self.selected = Selected(self.head_groups, heads, self.policy.block)
         self.is_initialized = True
 
@@ -119,9 +118,9 @@ class PackedLayer(HeldStates):
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         missing = self.sink_count - self.sinks[0].shape[2]
         if missing > 0 and not self.blocks and not self.selected.tokens:
-            self.sinks = _joined(self.sinks, (keys[:, :, :missing], values[:, :, :missing]))
+            self.sinks = joined(self.sinks, (keys[:, :, :missing], values[:, :, :missing]))
             keys, values = keys[:, :, missing:], values[:, :, missing:]
-        self.residual = _joined(self.residual, (keys, values))
+        self.residual = joined(self.residual, (keys, values))
 
     def _view(self, offset: int = 0, observer: Callable[[torch.Tensor], None] | None = None) -> LayerView:
         """All tokens from position `offset` on, as they are now."""
@@ -136,51 +135,20 @@ class PackedLayer(HeldStates):
 
     def _selects(self) -> bool:
         """Whether the policy wants to see the queries of this prompt, the first that is read, before it is coded."""
-        keep = of_layer(getattr(self.policy, "select", 0), self.index)
-        if not keep or self.is_sliding or self.residual[0].shape[2] <= keep + self.policy.window:
+        if not self.policy.wants_queries(self.index, self.choosable) or self.is_sliding:
             return False
         if not self.native():
             raise PolicyError("this policy looks at queries: squeeze.kernels.kv_attention.install(model) shows them")
         return True
 
     def _observed(self, query: torch.Tensor) -> None:
-        """Choose the tokens of a prompt that its last queries [B, Hq, Q, D] look at, then code what left the window."""
-        policy: Any = self.policy
+        """Let the policy choose tokens of a prompt by its queries [B, Hq, Q, D], then code what left the window."""
         self.is_unseen = False
-        old = self.residual[0].shape[2] - policy.window  # tokens to choose from
-        if isinstance(policy, AdaKV):
-            self._observed_by_heads(query, policy, old)
-            return
-        chosen = policy.chosen(query, self.sinks[0], self.residual[0], old, of_layer(policy.select, self.index))
-        looked_at = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.residual)
-        late = tuple(x[:, :, old:] for x in self.residual)
-        if isinstance(policy, SoftPrune):
-            unchosen = torch.ones_like(self.residual[0][..., :old, 0], dtype=torch.bool).scatter_(2, chosen, False)
-            unchosen_places = unchosen.nonzero()[:, 2].view(*chosen.shape[:2], -1, 1)
-            self.sinks = _joined(self.sinks, looked_at)
-            self.residual = _joined(tuple(x.take_along_dim(unchosen_places, 2) for x in self.residual), late)
-        else:
-            self.evicted += old - chosen.shape[2]
-            self.residual = _joined(looked_at, late)
-        self._code()
-
-    def _observed_by_heads(self, query: torch.Tensor, policy: AdaKV, old: int) -> None:
-        """Of the first `old` tokens of the window, code for each head those that it chooses; give up all others."""
-        select = of_layer(policy.select, self.index)
-        chosen = policy.chosen_by_heads(query, self.sinks[0], self.residual[0], old, select)
-        start = self.dropped + self.evicted + self.sinks[0].shape[2]
-        pairs = (
-            [x[:, head : head + 1].take_along_dim(tokens[:, None, :, None], 2) for x in self.residual]
-            for head, tokens in enumerate(chosen)
-        )
-        self.selected.fill(pairs, start + old - max(tokens.shape[1] for tokens in chosen))
-        self.evicted += old - self.selected.tokens
-        self.coded_tokens += self.selected.tokens if policy.block else 0
-        self.residual = tuple(x[:, :, old:].clone() for x in self.residual)
+        self.policy.on_prompt(self, query)
         self._code()
 
     def _code(self) -> None:
-        """Move full blocks that have left the window into the store; give up what the policy does not keep."""
+        """Move full blocks that have left the window into the store, and tell the policy."""
         block = self.policy.block
         full = max(self.residual[0].shape[2] - self.policy.window, 0) // block if block else 0
         for first in range(0, full, _AT_ONCE):
@@ -189,7 +157,7 @@ class PackedLayer(HeldStates):
         if full:
             self.coded_tokens += full * block
             self.residual = tuple(x[:, :, full * block :].clone() for x in self.residual)
-        self._evict()
+        self.policy.on_step(self)
 
     def _code_blocks(self, states: list[torch.Tensor], count: int) -> None:
         """Add keys and values [B, H, count * block, D] to the store."""
@@ -200,20 +168,6 @@ class PackedLayer(HeldStates):
             coded = {f"keys.{name}": field for name, field in group.keys.encode(keys, start).items()}
             coded |= {f"values.{name}": field for name, field in group.values.encode(values, start).items()}
             store.append(coded)
-
-    def _evict(self) -> None:
-        """Give up the oldest blocks after the sinks, or tokens where nothing is coded, beyond the policy's limit."""
-        limit, block = of_layer(getattr(self.policy, "limit", 0), self.index), self.policy.block
-        if not limit or self.is_sliding:
-            return
-        if block:
-            blocks = max(self.blocks - -(-limit // block), 0)
-            for store in self.stores:
-                store.drop(blocks)
-            self.evicted += blocks * block
-        elif (beyond := self.residual[0].shape[2] - self.policy.window - limit) > 0:
-            self.residual = tuple(x[:, :, beyond:].clone() for x in self.residual)
-            self.evicted += beyond
 
     def _forget(self) -> None:
         """Drop what no sliding window will see again: whole blocks, or single tokens where nothing is coded."""
@@ -284,7 +238,3 @@ class PackedLayer(HeldStates):
     def reset(self) -> None:
         self.is_initialized = False
         self._clear()
-
-
-def _joined(old: tuple[torch.Tensor, ...], new: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.cat(pair, 2) for pair in zip(old, new, strict=True))

@@ -159,8 +159,8 @@ def stepped(
 
 def prefill(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
     """Read ids [L] into a cache, a piece at a time unless its policy wants all; logits [V] after the last."""
-    at_once = getattr(getattr(cache, "policy", None), "select", 0)
-    for chunk in ids.split(len(ids) if at_once else _CHUNK):
+    policy: Policy | None = getattr(cache, "policy", None)
+    for chunk in ids.split(len(ids) if policy and policy.observes else _CHUNK):
         output = model(chunk[None], **{CACHE: cache}, logits_to_keep=1)
     logits: torch.Tensor = output.logits[0, -1]
     return logits

@@ -7,7 +7,7 @@ The rotation makes channels alike and nearly normal, so that one grid fits all: 
 from dataclasses import dataclass
 
 from squeeze.errors import PolicyError, printable
-from squeeze.kv.base import HeadGroup
+from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.head_bits import Bits, check_bits, groups_by_bits
 
@@ -17,7 +17,7 @@ _WIDTHS = (1, 2, 3, 4, 8)
 
 
 @dataclass(frozen=True)
-class Rotated:
+class Rotated(Policy):
     """bits: of keys and, unless value_bits says otherwise, of values. points: "normal" or "even", see GroupedCoder."""
 
     bits: Bits = 4

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import HeadGroup
+from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.packing import pack, unpack
 from squeeze.kv.rotary import apply_rotary
@@ -159,7 +159,7 @@ class TransformCoder:
 
 
 @dataclass(frozen=True, eq=False)
-class Transform:
+class Transform(Policy):
     """coders: of keys and of values, for each head of each layer; waterfill.py and lowrank.py find them. bits: of a
     value, in the mean of all, all that is stored included.
     """

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import HeadGroup
+from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.packing import TERNARY_IN_A_BYTE, pack, pack_ternary, unpack, unpack_ternary
 from squeeze.kv.store import Fields
@@ -103,7 +103,7 @@ def _length(rows: torch.Tensor) -> Fields:
 
 
 @dataclass(frozen=True)
-class VidKV:
+class VidKV(Policy):
     """Keys in 1.5 and values in 1.6 bits, and scales."""
 
     sinks: int = 4

@@ -18,7 +18,6 @@ from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.kv.contract import CACHE
-from squeeze.kv.evict import Eviction
 from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["Generation", "generate", "opened", "prompt_ids"]
@@ -39,7 +38,7 @@ def opened(
 ) -> tuple[nn.Module, Any]:
     """The model and tokenizer of a folder or a GGUF file; resident, base, product: as load_model has them. Of its
     settings for generating only _SETTINGS count: others choose code to run, or make work without end."""
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig  # transformers takes seconds to import
 
     model: Any = load_model(folder, device=device, resident=resident, base=base, product=product)
     check_causal(model)
@@ -176,7 +175,7 @@ def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None
         raise SqueezeError("a draft is for greedy decoding: leave the temperature at 0")
     if cache is not None and cache.get_seq_length():
         raise SqueezeError("a draft begins with an empty cache, and this one holds tokens")
-    if isinstance(getattr(cache, "policy", None), Eviction):
+    if (policy := getattr(cache, "policy", None)) and policy.evicts:
         raise SqueezeError("a draft needs a cache that keeps all tokens: use a policy that gives up none")
     ours, theirs = (one.config.get_text_config().vocab_size for one in (model, draft))
     if ours != theirs:

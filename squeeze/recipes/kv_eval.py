@@ -19,7 +19,6 @@ from squeeze.kernels.kv_attention import install
 from squeeze.kv.base import Policy
 from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.describe import save_policy
-from squeeze.kv.evict import Eviction
 from squeeze.kv.full import FullPrecision
 from squeeze.kv.measure import Cost, Distance, decoding, nominal_bits, passkeys, quality, stepped
 from squeeze.kv.memory import nbytes_of
@@ -125,7 +124,7 @@ def rows(
         if in_pieces:
             check_pieces(model)
     for spec, policy in policies.items():
-        if not isinstance(policy, Eviction):  # which changes what is read in another way
+        if not policy.evicts:  # which changes what is read in another way
             check_coded(spec, policy, min(contexts), in_pieces)
     if options.save_policy:
         save_policy(next(iter(policies.values())), options.save_policy)
@@ -149,9 +148,7 @@ class _Measured:
         self, policies: dict[str, Policy], context: int, options: KVEvalOptions, progress: Callable[[int], None]
     ) -> Iterator[Row]:
         """Policies that keep all tokens in one pass, if attention reads the cache; all others through the caches."""
-        evicting: dict[str, Policy] = {
-            spec: policy for spec, policy in policies.items() if isinstance(policy, Eviction)
-        }
+        evicting: dict[str, Policy] = {spec: policy for spec, policy in policies.items() if policy.evicts}
         plain = {spec: policy for spec, policy in policies.items() if spec not in evicting}
         if self.usage.all_read:
             distances = quality(self.model, self.tokens, plain, context, self.windows, progress)
@@ -210,7 +207,7 @@ def policies_of(
             check_read(model, usage, "calibration looks at keys, values and queries")
         statistics = _statistics(model, tokenizer, options)
     policies = {spec: make(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs}
-    if any(getattr(policy, "select", 0) for policy in policies.values()):
+    if any(policy.observes for policy in policies.values()):
         check_read(model, usage, "snapkv, adakv and softprune look at queries")
     return policies
 

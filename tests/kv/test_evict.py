@@ -1,5 +1,8 @@
 """Eviction around other policies: what is kept, what is counted, and that generation goes on."""
 
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -52,11 +55,11 @@ def test_queries_count_by_what_they_give_to_the_tokens_in_question():
     query = torch.zeros(1, 1, 100, 8)
     keys[..., 0, 0], keys[..., others, 1], keys[..., wanted, 2] = 20, 8, 8
     query[..., 97:, 0], query[..., 97:, 1], query[..., 96, 2] = 8, 8, 4
-    sinks, rest = keys[:, :, :2], keys[:, :, 2:]
+    held = SimpleNamespace(index=0, sinks=(keys[:, :, :2],), residual=(keys[:, :, 2:],), choosable=90)
     for kind in (SnapKV, SoftPrune):
-        chosen = kind(INNER, select=16, observed=4, pool=1).chosen(query, sinks, rest, 90, 16)
+        chosen = kind(INNER, select=16, observed=4, pool=1).chosen(query, held)
         assert torch.equal(chosen[0, 0], wanted - 2)
-    (chosen,) = AdaKV(INNER, select=16, observed=4, pool=1).chosen_by_heads(query, sinks, rest, 90, 16)
+    (chosen,) = AdaKV(INNER, select=16, observed=4, pool=1).chosen_by_heads(query, held)
     assert torch.equal(chosen[0], wanted - 2)
 
 
@@ -227,3 +230,37 @@ def test_adakv_goes_through_a_file(tmp_path):
         assert again.policy == cache.policy and again.get_seq_length() == 120 and again.nbytes <= cache.nbytes
         step = torch.tensor([[5]])
         assert torch.equal(model(step, **{CACHE: cache}).logits, model(step, **{CACHE: again}).logits)
+
+
+@dataclass(frozen=True)
+class Tellable(FullPrecision):
+    """Keeps every other token of a prompt, and 20 at most."""
+
+    window: int = 8
+    told: list = field(default_factory=list)
+
+    def wants_queries(self, layer, tokens):
+        return tokens > 20
+
+    def on_prompt(self, held, query):
+        self.told.append((held.index, tuple(query.shape), held.choosable))
+        held.keep(torch.arange(0, held.choosable, 2).expand(1, 2, -1))
+
+    def on_step(self, held):
+        held.keep_latest(20)
+
+
+def test_a_layer_tells_its_policy_and_knows_no_other():
+    policy = Tellable()
+    layer = PackedLayer(policy, 3, native=lambda: True)
+    keys, values = torch.randn(2, 1, 2, 60, 8)
+    taken(*layer.update(keys, values)).observer(torch.ones(1, 4, 60, 8))
+    assert policy.told == [(3, (1, 4, 60, 8), 52)] and layer.get_seq_length() == 60
+    kept = [*range(12, 52, 2), *range(52, 60)]
+    assert torch.equal(layer.keys, keys[:, :, kept]) and layer.evicted == 32
+
+
+@pytest.mark.parametrize("outer", [SinksAndWindow, SnapKV, AdaKV, SoftPrune])
+def test_one_eviction_goes_around_a_policy(outer):
+    with pytest.raises(PolicyError, match=f"got SinksAndWindow and {outer.__name__}: leave one out"):
+        outer(SinksAndWindow(INNER))

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from squeeze.cli import main
 from squeeze.errors import PolicyError
-from squeeze.kv import HeadGroup, QuantizedKVCache
+from squeeze.kv import HeadGroup, Policy, QuantizedKVCache
 from squeeze.kv.contract import CACHE
 from squeeze.kv.describe import described, digest_of, load_policy, policy_of, save_policy
 from squeeze.kv.measure import nominal_bits
@@ -37,7 +37,7 @@ class SignsCoder:
 
 
 @dataclass(frozen=True)
-class Signs:
+class Signs(Policy):
     power: float = 2.0
     only: str = "both"
     sinks: int = 4

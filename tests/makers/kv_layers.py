@@ -2,14 +2,14 @@
 
 import torch
 
-from squeeze.kv import HeadGroup
+from squeeze.kv import HeadGroup, Policy
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
 
 
-class Coded:
+class Coded(Policy):
     """A policy made of any two coders."""
 
     sinks, window, block = 3, 5, 16
