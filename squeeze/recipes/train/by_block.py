@@ -35,9 +35,9 @@ _BYTES = 28  # of disk that a trained number takes: gradient, and value and Adam
 
 
 class ByBlock(Steps):
-    """Trains a student to give the teacher's distribution. factor: of the rate for each nat lost (distil.rate_for),
-    where the training has none. work: the folder for files, from which a stopped run goes on. blocks: share of the
-    time, or steps, in which every block learns by itself. Raises SqueezeError where nothing can be trained."""
+    """Trains a student to give the teacher's distribution. work: the folder for files, from which a stopped run goes
+    on. blocks: share of the time, or steps, in which every block learns by itself. Raises SqueezeError where nothing
+    can be trained."""
 
     saves_every_step = True
 
@@ -47,7 +47,6 @@ class ByBlock(Steps):
         teacher: Network,
         tokens: torch.Tensor,
         training: Training,
-        factor: float,
         work: Path,
         blocks: float = 0.0,
     ) -> None:
@@ -63,7 +62,7 @@ class ByBlock(Steps):
             if not student.begin():
                 raise SqueezeError(f"{student.checkpoint.folder}: {student.opening.lacks}")
             self._need_disk()
-            self.rate = training.rate or rate_of(self._lost(), factor)
+            self.rate = training.rate or rate_of(self._lost(), student.opening.rate)
             self.save()
 
     def train(self, share: float, rate: float) -> float:
@@ -163,20 +162,19 @@ def by_block(
     opening: Opening,
     tokens: torch.Tensor,
     training: Training,
-    factor: float,
-    needed: float,
     work: Path,
     blocks: float = 0.0,
 ) -> tuple[ByBlock, Callable[[], Becomes]] | None:
-    """A training by block, and what the tensors of the checkpoint become then: where one in memory, which needs so many
-    bytes for each of the original's weights, has no room, or the run that was stopped in `work` went so. None
-    otherwise, and where there is more to train than what goes by block. Raises SqueezeError where there is nothing."""
+    """A training by block, and what the tensors of the checkpoint become then: where one in memory, which needs
+    `opening.nbytes` for each of the original's weights, has no room, or the run that was stopped in `work` went so.
+    None otherwise, and where there is more to train than what goes by block. Raises SqueezeError where there is
+    nothing."""
     if (work / STATE).is_file():
         return None
     try:
         checkpoint = floats(Checkpoint.open(original))
         weights = sum(prod(checkpoint.info(name).shape) for name in checkpoint.files)
-        if not (work / _PROGRESS).is_file() and needed * weights <= _room(training.device):
+        if not (work / _PROGRESS).is_file() and opening.nbytes * weights <= _room(training.device):
             return None
         student = Student(Checkpoint.open(target), opening, work, training.device)
         teacher = Network(checkpoint, training.device)
@@ -184,7 +182,7 @@ def by_block(
         return None
     if not student.runs:
         return None
-    return ByBlock(student, teacher, tokens, training, factor, work, blocks), student.learned
+    return ByBlock(student, teacher, tokens, training, work, blocks), student.learned
 
 
 def _room(device: str) -> float:

@@ -95,18 +95,19 @@ class Distillation(Trainer):
         teacher: nn.Module,
         trained: dict[str, nn.Parameter],
         tokens: torch.Tensor,
-        rate: float,
-        batch: int,
-        blocks: float,
-        seed: int,
+        training: Training,
+        factor: float,
         state: Path,
+        blocks: float = 0.0,
     ) -> None:
+        """factor: of `rate_for`, where the training has no rate. state: the file from which a stopped run goes on."""
+        rate = training.rate or rate_for(student, teacher, tokens, factor)
         self.student, self.teacher, self.blocks = student, teacher, blocks
         for model in (student, teacher):
             model.requires_grad_(False)
         for parameter in trained.values():
             parameter.requires_grad_(True)
-        super().__init__(trained, tokens, rate, batch, seed, state)
+        super().__init__(trained, tokens, rate, training.batch, training.seed, state)
         if self.halves:
             for model in (student, teacher):
                 halve_fixed(model)

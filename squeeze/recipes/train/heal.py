@@ -1,30 +1,16 @@
 """Healing a factorised model: its factors and norms are trained to give the original's outputs (distil.py)."""
 
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from squeeze.errors import SqueezeError
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.stored import FactorizedForm
-from squeeze.integrations.load_model import load_model
-from squeeze.recipes.train.by_block import by_block
-from squeeze.recipes.train.distil import (
-    STATE,
-    Becomes,
-    Distillation,
-    Healing,
-    Training,
-    named,
-    rate_for,
-    replace_tensors,
-)
+from squeeze.recipes.train.distil import Healing, Training, replace_tensors
+from squeeze.recipes.train.opened import training_of
 from squeeze.recipes.train.student import Opening, norms
-from squeeze.recipes.train.trainer import Steps
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import discards, work_folder
 
@@ -47,28 +33,12 @@ def heal(
     started = time.perf_counter()
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "blocks": blocks}
     with work_folder(target, "healing", task | training.described(), discards(training.resume, overwrite=True)) as work:
-        blocked = by_block(original, target, _OPENING, tokens, training, _RATE, _BYTES, work, blocks)
-        run, stored = blocked or _in_memory(original, target, tokens, training, blocks, work)
+        run, stored = training_of(original, target, _OPENING, tokens, training, work, blocks)
         total, progress = training.steps or 0, training.progress
         tick = (lambda count: progress(f"healing, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None
         run.go(60 * training.minutes, training.steps, tick)
         replace_tensors(target, work, stored())
     return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
-
-
-def _in_memory(
-    original: Path, target: Path, tokens: torch.Tensor, training: Training, blocks: float, work: Path
-) -> tuple[Steps, Callable[[], Becomes]]:
-    """Both models in memory, and what the tensors of the checkpoint become."""
-    student = load_model(target, torch.float32, training.device)
-    trained = _trainable(student)
-    if len(trained) == len(norms(student)):
-        raise SqueezeError(f"{target}: {_OPENING.lacks}")
-    teacher = load_model(original, torch.float32, training.device)
-    rate = training.rate or rate_for(student, teacher, tokens, _RATE)
-    batch, seed = training.batch, training.seed
-    run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / STATE)
-    return run, partial(named, student, trained, target)
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -80,4 +50,4 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return trainable | norms(model)
 
 
-_OPENING = Opening(FactorizedForm(), _trainable, _trainable, "has no factors in floating point to heal")
+_OPENING = Opening(FactorizedForm(), _trainable, _trainable, "has no factors in floating point to heal", _RATE, _BYTES)

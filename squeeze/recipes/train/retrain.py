@@ -6,7 +6,6 @@ norms are trained, too. What is learned and how a run is saved is recipes/train/
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,24 +13,12 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.checkpoint.sparse import SparseTensor
-from squeeze.errors import SqueezeError
-from squeeze.integrations.load_model import load_model
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.stored import SparseForm
-from squeeze.recipes.train.by_block import by_block
-from squeeze.recipes.train.distil import (
-    STATE,
-    Becomes,
-    Distillation,
-    Healing,
-    Training,
-    named,
-    rate_for,
-    replace_tensors,
-)
+from squeeze.recipes.train.distil import Healing, Training, replace_tensors
+from squeeze.recipes.train.opened import training_of
 from squeeze.recipes.train.student import Opening, norms
-from squeeze.recipes.train.trainer import Steps
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import discards, work_folder
 
@@ -119,41 +106,20 @@ def recover(
     original, target = Path(original), Path(target)
     started = time.perf_counter()
     generator = torch.Generator().manual_seed(training.seed)
-    factor = _RATE if rank is None else _LOW_RANK_RATE
-    opening = Opening(SparseForm(), lambda block: _parameters(block, rank, generator, training.device), _closed, _LACKS)
+    takes = (_RATE, _BYTES) if rank is None else (_LOW_RANK_RATE, _LOW_RANK_BYTES)
+    opening = Opening(
+        SparseForm(), lambda block: _parameters(block, rank, generator, training.device), _closed, _LACKS, *takes
+    )
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rank": rank}
     with work_folder(
         target, "recovering", task | training.described(), discards(training.resume, overwrite=True)
     ) as work:
-        needed = _BYTES if rank is None else _LOW_RANK_BYTES
-        blocked = by_block(original, target, opening, tokens, training, factor, needed, work)
-        run, stored = blocked or _in_memory(original, target, opening, tokens, training, factor, work)
+        run, stored = training_of(original, target, opening, tokens, training, work)
         total, progress = training.steps or 0, training.progress
         tick = (lambda count: progress(f"recovery, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None
         run.go(60 * training.minutes, training.steps, tick)
         replace_tensors(target, work, stored())
     return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
-
-
-def _in_memory(
-    original: Path,
-    target: Path,
-    opening: Opening,
-    tokens: torch.Tensor,
-    training: Training,
-    factor: float,
-    work: Path,
-) -> tuple[Steps, Callable[[], Becomes]]:
-    """Both models in memory, and what the tensors of the checkpoint become."""
-    student = load_model(target, torch.float32, training.device)
-    trained = opening.open(student)
-    if len(trained) == len(norms(student)):
-        raise SqueezeError(f"{target}: {opening.lacks}")
-    teacher = load_model(original, torch.float32, training.device)
-    rate = training.rate or rate_for(student, teacher, tokens, factor)
-    batch, seed = training.batch, training.seed
-    run = Distillation(student, teacher, trained, tokens, rate, batch, 0.0, seed, work / STATE)
-    return run, lambda: named(student, opening.close(student), target)
 
 
 def _parameters(model: nn.Module, rank: int | None, generator: torch.Generator, device: str) -> dict[str, nn.Parameter]:

@@ -26,12 +26,16 @@ __all__ = ["Opening", "Student", "norms"]
 class Opening:
     """What is trained of a module of the network. form: in which it is stored; open: puts layers that can be trained
     into a block, and gives their parameters by their names in it; close: what such a block is stored as, by the names
-    of the form; lacks: what to say of a folder that has nothing to train."""
+    of the form; lacks: what to say of a folder that has nothing to train. rate: of Adam for each nat lost
+    (distil.rate_for), where a training names none. nbytes: of memory that training takes for each weight of the
+    original."""
 
     form: StoredForm
     open: Callable[[nn.Module], dict[str, nn.Parameter]]
     close: Callable[[nn.Module], Mapping[str, torch.Tensor]]
     lacks: str
+    rate: float
+    nbytes: float
 
 
 class Student(Network):
