@@ -4,7 +4,7 @@ Frantar et al. 2022 (arXiv 2210.17323): with the Cholesky factor U of the invers
 spread over the columns behind it in proportion to row j of U. What refine.py adds comes after that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -122,7 +122,8 @@ class GPTQ(GPTQOptions, GridMethod):
                 if self.dynamic and groups[j] not in refitted:
                     refitted.add(groups[j])
                     work[:, first:last] = block.T
-                    self._refit(work, errors, upper, order, params, first, j, size, dtype)
+                    places = (order // size == groups[j]).nonzero()[:, 0]
+                    self._refit(params, groups[j], _up_to_date(work, errors, upper, places, first, j - first), dtype)
                 mine = params[:, groups[j]]
                 code = quantizer.encode(column[:, None], mine)
                 error = errors[j - first]
@@ -134,29 +135,23 @@ class GPTQ(GPTQOptions, GridMethod):
         inverse = order.argsort()
         return codes[inverse].T.contiguous(), work[:, inverse]
 
-    def _refit(
-        self,
-        work: torch.Tensor,
-        errors: torch.Tensor,
-        upper: torch.Tensor,
-        order: torch.Tensor,
-        params: QParams,
-        first: int,
-        j: int,
-        size: int,
-        dtype: torch.dtype,
-    ) -> None:
-        """Parameters of column j's group from its columns as they stand, those behind the block brought up to date."""
-        group = int(order[j]) // size
-        places = (order // size == group).nonzero()[:, 0]
-        values = work[:, places].clone()
-        behind = places >= first + len(errors)
-        if j > first and behind.any():
-            values[:, behind] -= errors[: j - first].T @ upper[first:j][:, places[behind]]
+    def _refit(self, params: QParams, group: int, values: torch.Tensor, dtype: torch.dtype) -> None:
+        """Fit the parameters of a group to its columns [O, N]."""
         fitted = self.as_quantizer().fit(values, None, dtype)
         params.scale[:, :, group] = fitted.scale
         if params.zero is not None and fitted.zero is not None:
             params.zero[:, group] = fitted.zero
+
+
+def _up_to_date(
+    work: torch.Tensor, errors: torch.Tensor, upper: torch.Tensor, places: torch.Tensor, first: int, done: int
+) -> torch.Tensor:
+    """Columns [O, N] at `places`: those behind the block that begins at `first` without its first `done` errors."""
+    values = work[:, places].clone()
+    behind = places >= first + len(errors)
+    if done and behind.any():
+        values[:, behind] -= errors[:done].T @ upper[first : first + done][:, places[behind]]
+    return values
 
 
 def inverse_factor(
@@ -213,7 +208,5 @@ def _invert_lower(matrix: torch.Tensor) -> None:
 
 def with_outliers(tensor: QuantizedTensor, columns: torch.Tensor, values: torch.Tensor) -> QuantizedTensor:
     """The same tensor with columns kept as they are."""
-    from dataclasses import replace
-
     order = columns.argsort()
     return replace(tensor, outliers=(columns[order], values[:, order].contiguous()))

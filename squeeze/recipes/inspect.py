@@ -7,7 +7,7 @@ tensor's frequencies, and nothing of a value's neighbours or other field, cannot
 beat. rans.py's prefixes take both fields together, so they can.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of, remote
 
 _PIECE = 1 << 22  # values counted at a time
+_WIDTHS = (12, 12, 9, 12, 9)  # of the columns of sizes
 
 # Fields of each float dtype from the highest bit below the sign down: name, bits. The sign joins the second.
 _FIELDS = {
@@ -204,7 +205,8 @@ def _entropy(counts: Any) -> float:
 
 def table(entries: list[Entry]) -> str:
     """The entries and their totals in columns."""
-    lines = [_line("tensor", "dtype", "coding", "raw", "coded", "ratio", "bound", "gap", "entropy by field, bits")]
+    sizes = ("raw", "coded", "ratio", "bound", "gap")
+    lines = [_line("tensor", "dtype", "coding", sizes, "entropy by field, bits")]
     lines += [_row(entry) for entry in [*entries, *totals(entries)]]
     return "\n".join(lines)
 
@@ -214,8 +216,9 @@ def _row(entry: Entry) -> str:
     ratio = f"{100 * entry.coded / entry.raw:.2f} %" if entry.raw else "-"
     gap = "-" if entry.gap is None else f"{entry.gap:+.2f} %"
     sizes = (f"{entry.raw}", f"{entry.coded}", ratio, f"{entry.bound:.0f}", gap)
-    return _line(escaped(entry.name), entry.dtype, entry.coding, *sizes, fields)
+    return _line(escaped(entry.name), entry.dtype, entry.coding, sizes, fields)
 
 
-def _line(name: str, dtype: str, coding: str, raw: str, coded: str, ratio: str, bound: str, gap: str, last: str) -> str:
-    return f"{name:<48} {dtype:<8} {coding:<13} {raw:>12} {coded:>12} {ratio:>9} {bound:>12} {gap:>9}  {last}".rstrip()
+def _line(name: str, dtype: str, coding: str, sizes: Sequence[str], fields: str) -> str:
+    columns = " ".join(f"{size:>{width}}" for size, width in zip(sizes, _WIDTHS, strict=True))
+    return f"{name:<48} {dtype:<8} {coding:<13} {columns}  {fields}".rstrip()

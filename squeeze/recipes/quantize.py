@@ -79,9 +79,15 @@ def quantize(
         return _gguf(local_path(str(source)), local_path(out), asked, common, dict(methods or {}), overwrite, shared)
     settings = asked.settings
     chosen = scaled_as(method_of_scheme(asked), settings.format)
-    methods = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
+    others = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=local_path(str(source)), out=local_path(out), common=common, **shared)
+    return _folder(run, settings, chosen, others)
+
+
+def _folder(run: Run, settings: Quantizing, chosen: GridMethod, methods: Mapping[str, GridMethod]) -> Report:
+    """As `quantize`, to a folder. methods: others than the one chosen for the modules named."""
+    common = run.common
     strength, notes = _strength(run, settings, [chosen, *methods.values()])
     settings = replace(settings, smooth=strength)
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
@@ -96,7 +102,7 @@ def quantize(
         return report
     checkpoint = run.open()
     mix = by_name(checkpoint, chosen, common)
-    make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
+    make_writer(settings.format, chosen, {**mix.single, **methods}, checkpoint, mix.patterns)
     fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
     chooses = settings.target_bits is not None or settings.target_bytes is not None
     tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth or settings.kv_scheme else None
@@ -109,7 +115,7 @@ def quantize(
     writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns, fit.names)
     writer = describing(writer, _running(checkpoint, settings))
     if settings.kv_scheme and tokens is not None:
-        checkpoint = scaled_cache(checkpoint, tokens, device)
+        checkpoint = scaled_cache(checkpoint, tokens, run.device)
     if settings.format == SERVED:
         _check_planned(run, checkpoint, fit.all, writer)
     given = tokens if calibrated or ranged else None
