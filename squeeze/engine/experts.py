@@ -183,7 +183,7 @@ def is_merged(model_type: str | None, module: str) -> bool:
 
 def _steps(model_type: str | None) -> tuple[list[Any], list[Any]]:
     """By which transformers renames and converts tensors of an architecture."""
-    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping  # which takes seconds to import
     from transformers.core_model_loading import WeightConverter, WeightRenaming
 
     steps = (get_checkpoint_conversion_mapping(model_type) if model_type else None) or []
@@ -194,7 +194,7 @@ def _steps(model_type: str | None) -> tuple[list[Any], list[Any]]:
 
 def _merged(name: str, renamings: list[Any], converters: list[Any]) -> str | None:
     """The tensor that a converter makes of one and others; None where none takes it."""
-    from transformers.core_model_loading import rename_source_key
+    from transformers.core_model_loading import rename_source_key  # which takes seconds to import
 
     target, pattern = rename_source_key(name, renamings, converters)
     return target if pattern else None

@@ -357,7 +357,7 @@ def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tup
 
 def _empty_model(checkpoint: Checkpoint) -> Any:
     """Without weights, but with its buffers."""
-    from accelerate import init_empty_weights
+    from accelerate import init_empty_weights  # it and transformers take seconds to import
     from transformers import AutoModelForCausalLM
 
     folder = checkpoint.folder

@@ -1,7 +1,7 @@
 """What methods that prune a matrix share: the pattern, and what is left of a weight in the type that stores it."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
@@ -51,8 +51,6 @@ class PruningMethod(PatternOptions, ABC):
 
     def replaced(self, **changes: object) -> Self:
         """The same method with other parameters."""
-        from dataclasses import replace
-
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def sparse(self, weight: torch.Tensor, mask: torch.Tensor, dtype: torch.dtype) -> SparseTensor:

@@ -1,7 +1,7 @@
 """What methods that quantise a matrix share: the choice of a grid, groups of inputs, the QuantizedTensor made."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -63,8 +63,6 @@ class GridMethod(GridOptions, ABC):
 
     def replaced(self, **changes: Any) -> Self:
         """The same method with other parameters."""
-        from dataclasses import replace
-
         return replace(self, **changes)
 
     def misfit(self, inputs: int) -> str | None:

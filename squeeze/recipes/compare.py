@@ -172,7 +172,7 @@ def _pair(first: Any, second: Any, tokenizer: Any, ids: torch.Tensor, tokens: in
 
 def _greedy(model: Any, ids: torch.Tensor, tokens: int) -> torch.Tensor:
     """int64 [N]: at least one token, and none after the one that ends a text."""
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig  # transformers takes seconds to import
 
     ends = {name: getattr(model.generation_config, name) for name in ("eos_token_id", "pad_token_id")}
     settings = GenerationConfig(max_new_tokens=tokens, do_sample=False, **ends)

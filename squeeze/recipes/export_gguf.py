@@ -12,8 +12,8 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
+import gguf
 import numpy as np
 import torch
 
@@ -27,9 +27,6 @@ from squeeze.quant.rtn import RTN
 from squeeze.recipes.gguf_metadata import Metadata
 from squeeze.system.moving import move_into_place, sync
 from squeeze.system.work import scratch_folder
-
-if TYPE_CHECKING:
-    from gguf import GGUFWriter
 
 __all__ = ["Export", "new_file", "padded"]
 
@@ -88,8 +85,6 @@ class Export:
     @cached_property
     def named(self) -> dict[str, tuple[str, ...]]:
         """The checkpoint's tensors that each of the file's is made of."""
-        import gguf
-
         config, arch = self.checkpoint.config, gguf.MODEL_ARCH[self.metadata.family.name]
         names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
         found: dict[str, dict[int, str]] = {}
@@ -115,8 +110,6 @@ class Export:
     @property
     def architecture(self) -> str:
         """GGUF's name of it."""
-        import gguf
-
         return gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]]
 
     def write(
@@ -143,8 +136,6 @@ class Export:
 
     def size(self, asked: str | None) -> tuple[int, dict[str, int]]:
         """Bytes of the file that `write` makes, but for its tensors; and of each tensor with what fills it up."""
-        import gguf
-
         tensors, divisors = self._tensors(asked), self.metadata.divisors()
         with TemporaryDirectory() as folder:
             path = Path(folder) / "head"
@@ -157,10 +148,8 @@ class Export:
     def _tensors(self, asked: str | None) -> dict[str, _Tensor]:
         return {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
 
-    def _write_head(self, writer: "GGUFWriter", tensors: Mapping[str, _Tensor], asked: str | None) -> None:
+    def _write_head(self, writer: gguf.GGUFWriter, tensors: Mapping[str, _Tensor], asked: str | None) -> None:
         """All that comes before the tensors themselves."""
-        import gguf
-
         self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
         if (divisors := self.metadata.divisors()) is not None:
             writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
@@ -172,8 +161,6 @@ class Export:
         writer.write_ti_data_to_file()
 
     def _file_type(self, asked: str | None) -> int:
-        import gguf
-
         if asked:
             kind = type_of(asked)
             return int(gguf.LlamaFileType[_FILE_TYPES.get(kind, f"MOSTLY_{kind.upper()}")])
@@ -181,8 +168,6 @@ class Export:
         return int(gguf.LlamaFileType[plain.get(self.checkpoint.float_type(), "ALL_F32")])
 
     def _tensor(self, name: str, sources: tuple[str, ...], asked: str | None) -> _Tensor:
-        import gguf
-
         info = self.checkpoint.info(sources[0])
         shape = (*((len(sources),) if _EXPERT.search(sources[0]) else ()), *info.shape)
         if kind := self.types.get(sources[0].removesuffix(".weight")):
@@ -210,19 +195,15 @@ class Export:
 
 def padded(size: int) -> int:
     """Bytes that a tensor takes in a file."""
-    import gguf
-
     return -(-size // gguf.GGUF_DEFAULT_ALIGNMENT) * gguf.GGUF_DEFAULT_ALIGNMENT
 
 
 @contextmanager
 def new_file(
     target: Path, architecture: str, overwrite: bool, check: Callable[[Path], object] | None = None
-) -> Iterator["GGUFWriter"]:
+) -> Iterator[gguf.GGUFWriter]:
     """What writes a GGUF file, which gets its name in one step once it is whole. check: raises SqueezeError if the file
     that is written cannot be read."""
-    import gguf
-
     with scratch_folder(target) as work, _disk_told(target):
         writer = gguf.GGUFWriter(work / "gguf", architecture)
         try:

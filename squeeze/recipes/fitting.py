@@ -103,7 +103,7 @@ def _unopened(checkpoint: Checkpoint, methods: Mapping[str, GridMethod], format:
     lost = [name for name, grid in grids.items() if not FORMATS[format].keeps_weight(grid)]
     if not lost:
         return set()
-    from squeeze.integrations.opening import unopened
+    from squeeze.integrations.opening import unopened  # transformers takes seconds to import
 
     return unopened(checkpoint.folder, lost)
 

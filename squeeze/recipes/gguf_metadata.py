@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gguf
 import numpy as np
 
 from squeeze.checkpoint.architectures import EMBEDDING
@@ -19,9 +20,6 @@ from squeeze.lm import rotary
 from squeeze.lm.gguf_families import FAMILIES, FULL, LOCAL, Family
 from squeeze.lm.gguf_vocabulary import Vocabulary, vocabulary_of
 from squeeze.system.json_object import read_object
-
-if TYPE_CHECKING:
-    from gguf import GGUFWriter
 
 __all__ = ["Metadata"]
 
@@ -166,10 +164,8 @@ class Metadata:
         scaled = rotary.llama3(base, size, factor, low, high, trained)
         return np.divide(rotary.plain(base, size), scaled).astype(np.float32)
 
-    def write(self, writer: "GGUFWriter", name: str, file_type: int) -> None:
+    def write(self, writer: gguf.GGUFWriter, name: str, file_type: int) -> None:
         """Add all keys. name: of the model; file_type: llama.cpp's number of the type of most matrices."""
-        import gguf
-
         writer.add_name(name)
         writer.add_file_type(file_type)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -240,9 +236,7 @@ class Metadata:
                 values["rope_scaling_attn_factors"] = _number(rope, "attention_factor") / own
         return values
 
-    def _tokens(self, writer: "GGUFWriter") -> None:
-        import gguf
-
+    def _tokens(self, writer: gguf.GGUFWriter) -> None:
         words = self.vocabulary
         logging.getLogger("gguf.vocab").setLevel(logging.ERROR)
         special = gguf.SpecialVocab(self.folder, load_merges=words.scores is None, n_vocab=len(words.tokens))

@@ -64,7 +64,7 @@ def import_gguf(
 def _check_opens(written: Path, target: Path) -> None:
     """Raises ModelError if transformers, where it is installed, would not load the folder."""
     if find_spec("transformers"):
-        from squeeze.integrations.opening import check_opens
+        from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
 
         check_opens(written, target=target)
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from squeeze.cluster.engine import Call, Engine, Needs
 from squeeze.cluster.tasks import Outcome, each
 from squeeze.engine.report import NAME, Report
@@ -75,8 +77,6 @@ def sweep(
 
 def applied(pair: Pair, settings: Settings) -> Report:
     """The report of the last pass over a model, which a worker makes."""
-    import torch
-
     torch.set_num_threads(settings.threads)
     options = {name: value for name, value in vars(settings).items() if name != "threads"}
     return apply(pair.recipe, pair.model, pair.target, **options)[-1]

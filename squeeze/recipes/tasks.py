@@ -84,7 +84,7 @@ class Tasks:
 
     def run(self, model: Any, tokenizer: Any, tick: Progress, label: str) -> dict[tuple[str, str], _Found]:
         """Every metric of every task, by their names."""
-        from lm_eval.evaluator import evaluate
+        from lm_eval.evaluator import evaluate  # an extra
 
         screen = sys.stderr
 
@@ -149,7 +149,7 @@ def _beside(ours: _Found, theirs: _Found | None) -> TaskScore:
 
 def _manager(names: Sequence[str], folder: Path | None) -> Any:
     """Knows the folder's tasks, and lm-eval's too where they are needed: to index those takes seconds."""
-    from lm_eval.tasks import TaskManager
+    from lm_eval.tasks import TaskManager  # an extra
 
     if folder is None:
         return TaskManager()
@@ -219,7 +219,7 @@ def _metrics(results: Any, name: str) -> Iterator[_Found]:
 
 def _language_model(model: Any, tokenizer: Any, tick: Callable[[int, int], None]) -> Any:
     """lm-eval's wrapper of a model, which tells how many requests are done, and draws nothing."""
-    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.huggingface import HFLM  # an extra
 
     class LanguageModel(HFLM):  # type: ignore[misc]
         done = total = 0
