@@ -193,7 +193,7 @@ class Decoder:
         self.top_prediction = self.byte_index = 0
 
     def begin_with(self, known, maps=True):
-        """13.3, step 3; with the maps that are as one file says, and no other."""
+        """13.2, step 3; with the maps that are as one file says, and no other."""
         for row, above in known.weights.items():
             place = next((t, row - FIRST[t]) for t in reversed(range(14)) if row >= FIRST[t])
             self.weights[place], self.visits[place] = F(0.03) + above, known.visits[row]

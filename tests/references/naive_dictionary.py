@@ -1,4 +1,4 @@
-"""Sections 7.1, 13.1 and 13.4 of docs/format.md, dictionaries without text, in numpy: written from the text alone."""
+"""Sections 7.1, 13.1 and 13.3 of docs/format.md, dictionaries without text, in numpy: written from the text alone."""
 
 import json
 from typing import NamedTuple

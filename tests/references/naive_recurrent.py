@@ -73,7 +73,7 @@ def halves(x):
 
 
 def change_shapes():
-    """13.4: the tensors that change, in order, and the rows and columns of their matrices."""
+    """13.3: the tensors that change, in order, and the rows and columns of their matrices."""
     of = stored()
     shapes = {name: of[name] for name in sorted(of) if not name.endswith(".scale") and not name.startswith("grams.")}
     return {
@@ -83,7 +83,7 @@ def change_shapes():
 
 
 def changed(matrices):
-    """13.4: the tensors of a dictionary's own network, as `tensors` has them."""
+    """13.3: the tensors of a dictionary's own network, as `tensors` has them."""
     after = dict(tensors())
     for (name, _), added in zip(change_shapes().items(), matrices, strict=True):
         x = stored()[name]

@@ -1,4 +1,4 @@
-"""A change of the pretrained network: whole numbers that are added to those of its weights (docs/format.md, 13.4).
+"""A change of the pretrained network: whole numbers that are added to those of its weights (docs/format.md, 13.3).
 
 Factors of rows and the tables of the latest bytes stay as they are: what is changed is again a network in exact
 arithmetic, as fast as before.
