@@ -24,6 +24,7 @@ from training.streams import text
 
 _LENGTHS = 2_048, 8_192, 32_768  # bytes that are taken of a document: small files are learned from as much as large
 _ROWS = 8192  # of adaptive probability maps that are kept, at levels 1 to 3
+_LEARNED = ("weights", "final_weights", "apm_byte", "apm_order2", "maps", "match_maps")  # arrays of a model
 _APM_ROWS = {4: 16_384, 5: 4096, 6: 4096}  # and at levels 4 to 6: beside a network more bring little
 
 
@@ -62,7 +63,7 @@ def _learned(pieces: list[np.ndarray], preset: Preset) -> ByteModel:
     model = None
     for piece in pieces:
         fresh = build_model(piece.copy(), preset)
-        model = fresh if model is None else fresh._replace(**{name: getattr(model, name) for name in taught.KEPT})
+        model = fresh if model is None else fresh._replace(**{name: getattr(model, name) for name in _LEARNED})
         coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
         arithmetic.start_encoder(coder)
         bytewise.code(model, coder, coded, 0, piece.size, False)
