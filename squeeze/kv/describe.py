@@ -29,7 +29,6 @@ from squeeze.system.storage import local_path
 __all__ = ["described", "digest_of", "is_file", "load_policy", "policy_of", "save_policy"]
 
 _HEADER = "squeeze.kv_policy"
-_MOST_EVICTIONS = 4  # around each other
 _MOST_NUMBER = 1 << 31  # of a parameter
 
 
@@ -44,8 +43,8 @@ def described(policy: Policy) -> dict[str, Any]:
     return {"name": name, "parameters": parameters}
 
 
-def policy_of(description: Any, calibrated: Policy | None = None, evictions: int = _MOST_EVICTIONS) -> Policy:
-    """The inverse of `described`. calibrated: the policy that a digest stands for. evictions: so many may go around.
+def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
+    """The inverse of `described`. calibrated: the policy that a digest stands for.
 
     Raises FormatError for a description that is none, PolicyError where the policy is wanting, another, or impossible.
     """
@@ -59,12 +58,12 @@ def policy_of(description: Any, calibrated: Policy | None = None, evictions: int
     try:
         name, kind = description["name"], _by_parameters()[description["name"]]
         parameters = _tuples(kind, description["parameters"])
-        if name in EVICTIONS and evictions:
-            parameters["policy"] = policy_of(parameters["policy"], calibrated, evictions - 1)
+        if name in EVICTIONS:
+            parameters["policy"] = policy_of(parameters["policy"], calibrated)
         policy: Policy = kind(**parameters)
     except (KeyError, TypeError, AttributeError, RecursionError):
         raise FormatError("its policy is unknown to this version") from None
-    if description.keys() != {"name", "parameters"} or (name in EVICTIONS and not evictions):
+    if description.keys() != {"name", "parameters"}:
         raise FormatError("its policy is unknown to this version")
     _check_types(kind, parameters)
     return policy

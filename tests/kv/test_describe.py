@@ -26,7 +26,7 @@ def calibrated():
     "policy",
     [kind() for kind in POLICIES.values()]
     + [kind(KIVI(bits=((2, 4), 8), value_bits=3)) for kind in EVICTIONS.values()]
-    + [SnapKV(SinksAndWindow(Rotated(3), limit=(64, 128)), select=7)],
+    + [SinksAndWindow(Rotated(3), limit=(64, 128)), SnapKV(Rotated(3), select=(7, 9))],
     ids=repr,
 )
 def test_round_trip(policy, tmp_path):
@@ -137,8 +137,9 @@ def nested(count):
         '{"name": "kivi", "parameters": {"bits": ' + "[" * 900 + "]" * 900 + "}}",
         "[" * 200_000,
         "9" * 5000,
-        nested(5),
+        nested(2),
         nested(300),
+        nested(5000),
     ],
     ids=lambda text: text[:60],
 )  # fmt: skip
@@ -150,9 +151,12 @@ def test_policies_that_nobody_made(text, tmp_path):
     assert str(caught.value).isprintable() and len(str(caught.value)) < 500
 
 
-def test_evictions_go_around_each_other(tmp_path):
-    (tmp_path / "policy.json").write_text(nested(4))
+def test_one_eviction_goes_around_a_policy(tmp_path):
+    (tmp_path / "policy.json").write_text(nested(1))
     assert load_policy(tmp_path / "policy.json").block == KIVI().block
+    (tmp_path / "policy.json").write_text(nested(2))
+    with pytest.raises(PolicyError, match="one policy that gives up tokens, got SinksAndWindow and SinksAndWindow"):
+        load_policy(tmp_path / "policy.json")
 
 
 def rewritten(policy, path, change):
