@@ -12,13 +12,13 @@ import click
 import numpy as np
 from safetensors.numpy import save_file
 
-from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bytewise import coder as bytewise, taught
 from squeeze.codecs.bytewise.arrays import ByteModel, build_model
 from squeeze.codecs.deep.learned import Start
 from squeeze.codecs.presets import BY_LEVEL, TAUGHT, Preset
 from squeeze.codecs.stream import built_in, dictionary_file, training
 from squeeze.codecs.stream.container import Content
+from squeeze.numerics.bitmodels import coder as arithmetic
 from training import corpus as corpora, wheels as programs
 from training.streams import text
 

@@ -12,7 +12,6 @@ import torch
 from torch.nn import functional
 
 from squeeze.checkpoint.bits import words_for
-from squeeze.codecs.tensors import floats
 from squeeze.kernels import df_decode, w4a16
 from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expansion
 from squeeze.kernels.df_decode.together import Together
@@ -23,6 +22,7 @@ from squeeze.kv.kivi import KIVI
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.mask import additive_mask
 from squeeze.prune.magnitude import Magnitude
+from squeeze.tensors import floats
 
 __all__ = ["CASES", "Call", "Case", "Way", "draw"]
 

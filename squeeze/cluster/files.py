@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, cast
 
 import xxhash
 
-from squeeze.codecs.part_file import FORMAT, is_whole, passed_on
 from squeeze.codecs.stream import parts
 from squeeze.codecs.stream.compressor import compress_stream, prepare
 from squeeze.codecs.stream.decompressor import decompress_stream
@@ -32,6 +31,7 @@ from squeeze.system import files, storage
 from squeeze.system.files import stamp_of
 from squeeze.system.idempotent import replacing_or_equal
 from squeeze.system.moving import NAME_LIMIT
+from squeeze.system.part_file import FORMAT, is_whole, passed_on
 from squeeze.system.remote_status import has_version
 from squeeze.version import __version__
 

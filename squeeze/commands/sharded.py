@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from squeeze.cluster.engine import Engine
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.shards import Result
-    from squeeze.shards.plan import Planned
-    from squeeze.shards.reading import Source
-    from squeeze.shards.template import Template
+    from squeeze.codecs.shards.plan import Planned
+    from squeeze.codecs.shards.reading import Source
+    from squeeze.codecs.shards.template import Template
 
 __all__ = ["option", "run", "template"]
 
@@ -56,7 +56,7 @@ def template(
         if trains:
             raise click.UsageError("--train-dictionary belongs to --shards")
         return None
-    from squeeze.shards.template import Template
+    from squeeze.codecs.shards.template import Template
 
     if common["stdout"] or common["rm"]:
         raise click.UsageError("--shards takes neither -c nor --rm")
@@ -151,7 +151,7 @@ class _Run:
         """What shards are compressed with."""
         going_on = bool(self._notes.earlier)
         if not going_on:
-            from squeeze.shards.write import check_targets
+            from squeeze.codecs.shards.write import check_targets
 
             check_targets(self._targets.path(0), self._job.force)
         _tidy(self._targets, self._notes.earlier)
@@ -194,8 +194,8 @@ class _Run:
 
     def _to_be_made(self, tick: Tick) -> Iterator["Planned"]:
         """Shards, as files are listed; in the end it is known how many bytes they are."""
-        from squeeze.shards.plan import plan
-        from squeeze.shards.write import check_targets
+        from squeeze.codecs.shards.plan import plan
+        from squeeze.codecs.shards.write import check_targets
 
         total, going_on = 0, bool(self._notes.earlier)
         compared = going_on and not self._notes.was_complete
@@ -212,7 +212,7 @@ class _Run:
         tick.expect(total)
 
     def _listed(self) -> Iterator["Source"]:
-        from squeeze.shards.write import listed
+        from squeeze.codecs.shards.write import listed
 
         for source in listed(self._paths(), self._root, self.fails):
             if there := self._noted.changed(source):
@@ -271,9 +271,9 @@ class _Run:
 def _learned(job: Job, root: Path, targets: "Template", levels: tuple[int, ...], going_on: bool) -> dict[str, Any]:
     """What changes in the settings by a dictionary that is learned from a sample of a folder, and written; or was by
     the run that this one goes on with."""
+    from squeeze.codecs.shards.sample import sample
+    from squeeze.codecs.shards.write import listed
     from squeeze.codecs.stream import resources, training
-    from squeeze.shards.sample import sample
-    from squeeze.shards.write import listed
 
     if going_on and targets.dictionary.exists():
         known = resources.as_dictionary(targets.dictionary)

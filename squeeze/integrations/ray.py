@@ -19,13 +19,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from squeeze.codecs.shards.tar import Entry, key_of
+from squeeze.codecs.shards.write import write_shard
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.members import Member
 from squeeze.codecs.stream.places import read_places
 from squeeze.codecs.stream.reader import Reader, open_reader as open_stream
 from squeeze.errors import FormatError, OptionError, SqueezeError
-from squeeze.shards.tar import Entry, key_of
-from squeeze.shards.write import write_shard
 from squeeze.system import files
 from squeeze.system.extras import explained
 from squeeze.system.storage import path_of, remote

@@ -1,6 +1,6 @@
 """Tensors of a saved KV cache as entropy-coded bytes, each with a record of how, and a checksum.
 
-Coded by codecs/tensors/floats.py; rows of codes also as differences from one token to the next, where that is shorter.
+Coded by tensors/floats.py; rows of codes also as differences from one token to the next, where that is shorter.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 import xxhash
 
 from squeeze.checkpoint.safetensors import named
-from squeeze.codecs.tensors import floats
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.kv.packing import pack, unpack
+from squeeze.tensors import floats
 
 __all__ = ["Record", "decoded", "encoded"]
 

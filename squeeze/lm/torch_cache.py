@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from squeeze.fused.attention import BLOCK, Kept
 from squeeze.lm.config import Config
+from squeeze.lm.fused.attention import BLOCK, Kept
 
 
 class Cache(NamedTuple):

@@ -1,7 +1,7 @@
 """The network of forward.py on torch's tensors: the same integers, to the bit, on any device.
 
 MAIN PATH: `TorchLlama.states`. How integers are multiplied is in numerics/int8_tensors.py, everything else in
-squeeze/fused: plain torch, or kernels of a GPU that give its bits. All lanes and positions of a call go through
+squeeze/lm/fused: plain torch, or kernels of a GPU that give its bits. All lanes and positions of a call go through
 together; torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second reading.
 """
 
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from squeeze.fused.attention import Norms, Shape
-from squeeze.fused.choice import Sizes, chosen
-from squeeze.fused.operations import Operations
-from squeeze.fused.product import Product
 from squeeze.lm.exact_model import ExactModel
+from squeeze.lm.fused.attention import Norms, Shape
+from squeeze.lm.fused.choice import Sizes, chosen
+from squeeze.lm.fused.operations import Operations
+from squeeze.lm.fused.product import Product
 from squeeze.lm.in_flight import needed
 from squeeze.lm.llama import cos_sin_table
 from squeeze.lm.recording import Record, recorder_of

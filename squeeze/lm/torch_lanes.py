@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from squeeze.fused.attention import BLOCK
-from squeeze.fused.attention.reference import SCORES
-from squeeze.fused.operations import TORCH, Operations
 from squeeze.lm.arrays import DOUBLINGS
 from squeeze.lm.config import Config
+from squeeze.lm.fused.attention import BLOCK
+from squeeze.lm.fused.attention.reference import SCORES
+from squeeze.lm.fused.operations import TORCH, Operations
 from squeeze.lm.in_flight import InFlight, free_memory, needed
 from squeeze.lm.recording import Record, Recorded
 from squeeze.lm.torch_cache import Cache

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.codecs.tensors.content import Content
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import codings, container, folder
 from squeeze.packing.at_hand import to_reread
@@ -23,6 +22,7 @@ from squeeze.packing.sources import CODED, source_of
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
+from squeeze.tensors.content import Content
 
 MAX_CHAIN = 256  # differences of differences
 

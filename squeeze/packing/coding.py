@@ -9,14 +9,14 @@ from math import prod
 from typing import NamedTuple, TypeVar
 
 from squeeze.checkpoint.safetensors import Bytes, Tensor
-from squeeze.codecs.tensors import floats
-from squeeze.codecs.tensors.content import Content, Difference, InMemory, whole
-from squeeze.codecs.tensors.float_payload import DTYPES
-from squeeze.codecs.tensors.float_plan import Plan
-from squeeze.codecs.tensors.float_writer import Writer
-from squeeze.codecs.tensors.small import SmallPlan, plan_of
 from squeeze.errors import FormatError
 from squeeze.packing import fields
+from squeeze.tensors import floats
+from squeeze.tensors.content import Content, Difference, InMemory, whole
+from squeeze.tensors.float_payload import DTYPES
+from squeeze.tensors.float_plan import Plan
+from squeeze.tensors.float_writer import Writer
+from squeeze.tensors.small import SmallPlan, plan_of
 
 __all__ = ["Coding", "Form", "Subject", "flat", "needed"]
 

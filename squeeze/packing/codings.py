@@ -1,19 +1,19 @@
 """The codings of a tensor, each a class: `CODINGS` has them all by name, and `encode` tries those of a level in turn.
 
 Nothing else knows their names. What differs between them is asked of the class (coding.py). The arithmetic of payloads
-is in codecs/tensors; docs/format.md specifies it.
+is in tensors; docs/format.md specifies it.
 """
 
 from functools import cache
 
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.codecs.tensors import decoded_archive, fixed, floats, floats_archive, ulps
-from squeeze.codecs.tensors.content import Content, whole
-from squeeze.codecs.tensors.decoded import Decoded, DecodedFixed
-from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer, copy
 from squeeze.packing import fields
 from squeeze.packing.coding import Coding, Form, Subject, needed
 from squeeze.packing.wrappers import Delta, Relaid, Zeros
+from squeeze.tensors import decoded_archive, fixed, floats, floats_archive, ulps
+from squeeze.tensors.content import Content, whole
+from squeeze.tensors.decoded import Decoded, DecodedFixed
+from squeeze.tensors.float_writer import MemoryWriter, Writer, copy
 
 __all__ = ["CODINGS", "LEVELS", "STORED", "encode", "encode_in_memory", "longest_named"]
 
@@ -37,7 +37,7 @@ class Stored(Coding):
 
 
 class Fixed(Coding):
-    """Codes of a fixed length, which are the fastest (codecs/tensors/fixed.py)."""
+    """Codes of a fixed length, which are the fastest (tensors/fixed.py)."""
 
     in_segments = stays_coded = cpu_only = True
     copies = 2
@@ -62,7 +62,7 @@ class Fixed(Coding):
 
 
 class Rans(Coding):
-    """Entropy coding with frequency tables (codecs/tensors/floats.py)."""
+    """Entropy coding with frequency tables (tensors/floats.py)."""
 
     in_segments = stays_coded = True
     copies = 2
@@ -79,7 +79,7 @@ class Rans(Coding):
 
 
 class Archive(Coding):
-    """Entropy coding with mixed contexts, which is the smallest (codecs/tensors/floats_archive.py)."""
+    """Entropy coding with mixed contexts, which is the smallest (tensors/floats_archive.py)."""
 
     @property
     def is_slow(self) -> bool:
@@ -97,7 +97,7 @@ class Archive(Coding):
 
 
 class Ulps(Coding):
-    """Differences from the base in units of the last place (codecs/tensors/ulps.py)."""
+    """Differences from the base in units of the last place (tensors/ulps.py)."""
 
     is_difference = True
 

@@ -11,10 +11,10 @@ from math import prod
 import numpy as np
 
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.codecs.tensors import floats
-from squeeze.codecs.tensors.content import Content, InMemory
 from squeeze.errors import DamagedError
 from squeeze.system.arena import kept
+from squeeze.tensors import floats
+from squeeze.tensors.content import Content, InMemory
 
 BYTES, THREES, THREES_DOWN, FIVES, SEVENS = "bytes", "threes", "threes-down", "fives", "sevens"
 KINDS = (BYTES, THREES, THREES_DOWN, FIVES, SEVENS)

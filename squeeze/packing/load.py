@@ -8,7 +8,6 @@ import torch
 
 from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.checkpoint.weight_files import own_files
-from squeeze.codecs.tensors.content import Content, InFile, whole
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped, printable
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
@@ -21,6 +20,7 @@ from squeeze.packing.sources import may_be_coded
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
+from squeeze.tensors.content import Content, InFile, whole
 
 
 def load(

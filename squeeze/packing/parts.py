@@ -16,9 +16,6 @@ from typing import BinaryIO
 
 import numpy as np
 
-from squeeze.codecs import part_file
-from squeeze.codecs.part_file import PartFile, PartWriter, damaged, passed_on
-from squeeze.codecs.varint import copy_pieces
 from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.codings import CODINGS
@@ -28,8 +25,11 @@ from squeeze.packing.run import Run
 from squeeze.packing.running_hash import Checksums
 from squeeze.packing.sources import Source
 from squeeze.packing.unpack import Restoring, other_hash
+from squeeze.system import part_file
+from squeeze.system.part_file import PartFile, PartWriter, damaged, passed_on
 from squeeze.system.positional import Positional
 from squeeze.system.storage import remote
+from squeeze.system.varint import copy_pieces
 
 __all__ = [
     "Packing",

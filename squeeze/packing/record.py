@@ -9,11 +9,11 @@ import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, named
-from squeeze.codecs.tensors.content import Content, pieces
 from squeeze.errors import DamagedError
 from squeeze.packing.at_hand import spooled
 from squeeze.packing.coding import Coding, Form
 from squeeze.packing.running_hash import checksum_of
+from squeeze.tensors.content import Content, pieces
 
 __all__ = ["Record", "naming", "other_checksum"]
 

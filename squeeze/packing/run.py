@@ -16,8 +16,6 @@ import numpy as np
 import xxhash
 
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.codecs.tensors.content import Content, InFile, whole
-from squeeze.codecs.tensors.float_writer import FileWriter
 from squeeze.errors import DamagedError, FormatError, VerifyError
 from squeeze.packing import codings
 from squeeze.packing.at_hand import to_reread
@@ -28,6 +26,8 @@ from squeeze.packing.running_hash import Hashing, checksum_of
 from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.json_object import MAX_LINE, check, parse
 from squeeze.system.positional import Positional
+from squeeze.tensors.content import Content, InFile, whole
+from squeeze.tensors.float_writer import FileWriter
 
 __all__ = ["Journal", "Run"]
 

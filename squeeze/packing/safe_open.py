@@ -15,7 +15,6 @@ import safetensors
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, named
-from squeeze.codecs.tensors.content import Content, InFile, InMemory
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import container
 from squeeze.packing.base import Base
@@ -26,6 +25,7 @@ from squeeze.packing.record import Record, naming
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of, remote
+from squeeze.tensors.content import Content, InFile, InMemory
 
 __all__ = ["OpenError", "PackedSlice", "SafeOpen", "safe_open"]
 

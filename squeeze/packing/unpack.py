@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.codecs.tensors.content import Content, InFile, whole
 from squeeze.errors import DamagedError, FormatError, LimitError, escaped, printable
 from squeeze.packing import container, folder, manifest
 from squeeze.packing.base import Base
@@ -23,6 +22,7 @@ from squeeze.system.positional import Positional
 from squeeze.system.syncing import synced
 from squeeze.system.upload import staged
 from squeeze.system.work import scratch_folder
+from squeeze.tensors.content import Content, InFile, whole
 
 
 def unpack(

@@ -6,11 +6,11 @@ from math import prod
 import numpy as np
 
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.codecs.tensors import ulps, zeros
-from squeeze.codecs.tensors.content import Content, Difference
-from squeeze.codecs.tensors.float_writer import Writer
 from squeeze.packing import fields
 from squeeze.packing.coding import Coding, Form, Subject, flat, needed
+from squeeze.tensors import ulps, zeros
+from squeeze.tensors.content import Content, Difference
+from squeeze.tensors.float_writer import Writer
 
 __all__ = ["Delta", "Relaid", "Zeros"]
 
@@ -46,7 +46,7 @@ class Delta(Wrapper):
 
 
 class Zeros(Wrapper):
-    """Where values are 0, and the others (codecs/tensors/zeros.py)."""
+    """Where values are 0, and the others (tensors/zeros.py)."""
 
     def takes(self, dtype: str) -> bool:
         return dtype in ulps.MANTISSAS

@@ -1,6 +1,6 @@
 """How sparse weights are stored: the values kept and their mask, each entropy-coded, in safetensors.
 
-docs/format.md specifies it. A module has sparse_mask and sparse_values, uint8 payloads of codecs/tensors/zeros.py and
+docs/format.md specifies it. A module has sparse_mask and sparse_values, uint8 payloads of tensors/zeros.py and
 floats.py (or the bare bytes where these are no longer), and sparse_grid int64 [9]: O, I, N, M, parts per million
 removed without N:M, the unit, the number of the values' dtype in DTYPES, and bits and group size of codes, or 0. Where
 values are codes, those of the weights kept lie 8 // bits to a byte (3 bits: two, 5 and more: one), and scales, zeros,
@@ -18,12 +18,12 @@ import torch
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import Adapters, SparseTensor, Values
-from squeeze.codecs.tensors import floats, zeros
 from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import take
 from squeeze.quant.formats.own import SqueezeFormat
 from squeeze.quant.formats.spec import BITS
 from squeeze.system.limits import Limits
+from squeeze.tensors import floats, zeros
 
 __all__ = ["LEAVES", "METHOD", "SparseFormat"]
 

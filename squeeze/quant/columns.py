@@ -7,9 +7,9 @@ independent of each other, so that each goes through a block of columns alone, i
 import numpy as np
 import torch
 
-from squeeze.codecs.tensors.floats import spread
 from squeeze.numerics.jit import inline, lossy_kernel
 from squeeze.quant.levels import Levels
+from squeeze.tensors.floats import spread
 
 __all__ = ["descend", "search", "sweep"]
 

@@ -75,8 +75,8 @@ def _engines() -> list[str]:
     """What runs the language model of files on each GPU, asked for a model of SmolLM2-135M's sizes."""
     if not (gpus := _gpus()):
         return []
-    from squeeze.fused.attention import Shape
-    from squeeze.fused.choice import Sizes, chosen
+    from squeeze.lm.fused.attention import Shape
+    from squeeze.lm.fused.choice import Sizes, chosen
     from squeeze.numerics.int8_tensors import products_of
     from squeeze.numerics.tensors import check
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.codecs.tensors.float_payload import DTYPES
 from squeeze.errors import FormatError, escaped
 from squeeze.packing import folder
 from squeeze.packing.base import Base, file_of
@@ -28,6 +27,7 @@ from squeeze.system import extras
 from squeeze.system.json_object import read_object
 from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of, remote
+from squeeze.tensors.float_payload import DTYPES
 
 _PIECE = 1 << 22  # values counted at a time
 _WIDTHS = (12, 12, 9, 12, 9)  # of the columns of sizes

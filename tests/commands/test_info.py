@@ -3,9 +3,9 @@
 import json
 
 from squeeze.errors import DeviceError
-from squeeze.fused import choice
-from squeeze.fused.operations import TORCH
 from squeeze.kernels import choices
+from squeeze.lm.fused import choice
+from squeeze.lm.fused.operations import TORCH
 from squeeze.numerics import int8_tensors, tensors
 from squeeze.recipes import about
 from tests.makers.command import run

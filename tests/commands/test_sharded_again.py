@@ -12,7 +12,7 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines
 from squeeze.cluster.manifest import Manifest
-from squeeze.shards import write
+from squeeze.codecs.shards import write
 from tests.makers.command import SQUEEZE, call, fails, run, usage_error
 from tests.makers.inline import Inline
 from tests.makers.inputs import random_bytes
@@ -201,11 +201,11 @@ def test_a_shard_that_fails_stops_no_other_of_a_cluster(engine, monkeypatch):
             raise OSError(5, "Input/output error", str(target))
         return right(target, *arguments, **options)
 
-    monkeypatch.setattr("squeeze.shards.write.write_shard", failing)
+    monkeypatch.setattr("squeeze.codecs.shards.write.write_shard", failing)
     assert fails(*command(), "-q", *CLUSTER) == "Error: out/part-4.tar.sqz: Input/output error\n"
     assert content("out").keys() == expected.keys() - {"part-4.tar.sqz", "part-4.tar.members.sqz"}
     assert "part-4.tar.sqz: Input/output error" in fails("test", "-q", "--manifest", MANIFEST)
-    monkeypatch.setattr("squeeze.shards.write.write_shard", right)
+    monkeypatch.setattr("squeeze.codecs.shards.write.write_shard", right)
     run(*command(), "-q", *CLUSTER)
     assert content("out") == expected
     run("test", "-q", "--manifest", MANIFEST)

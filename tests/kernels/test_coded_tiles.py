@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.codecs.tensors import fixed, floats
 from squeeze.errors import DamagedError
 from squeeze.kernels import df_decode
 from squeeze.numerics import openmp
+from squeeze.tensors import fixed, floats
 from tests.makers.floats import bytes_of, weights
 
 TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.codecs.tensors import fixed, float_payload, float_plan, floats
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import reference
 from squeeze.kernels.df_decode.together import Together
+from squeeze.tensors import fixed, float_payload, float_plan, floats
 from tests.makers.floats import as_bf16, bytes_of, weights
 from tests.makers.gpu import compile_for_a_gpu
 

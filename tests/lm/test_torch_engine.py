@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from squeeze.errors import DeviceError
-from squeeze.fused.attention import reference as attention
-from squeeze.fused.operations import fused
 from squeeze.lm import adapter, in_flight, models, torch_engine, torch_lanes
+from squeeze.lm.fused.attention import reference as attention
+from squeeze.lm.fused.operations import fused
 from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
 from squeeze.lm.recording import Recorded, cuda_graph

@@ -1,7 +1,7 @@
 """Shards of sources, one after the other in this process."""
 
-from squeeze.shards.plan import plan
-from squeeze.shards.write import check_targets, make_shard
+from squeeze.codecs.shards.plan import plan
+from squeeze.codecs.shards.write import check_targets, make_shard
 
 
 def write_shards(sources, targets, size, *, failed, overwrite=False, **options):

@@ -124,7 +124,7 @@ def test_entry_points_are_cached_in_the_folder_of_their_sources():
         assert Path(kernel._cache._cache_path).is_relative_to(folder)
         assert folder.parent == jit.cache_root()
     found = sources(PACKAGE, "codecs/bytewise/coder.py")
-    assert {"codecs/bytewise/model.py", "codecs/bitmodels/coder.py", "numerics/logistic.py"} <= set(found)
+    assert {"codecs/bytewise/model.py", "numerics/bitmodels/coder.py", "numerics/logistic.py"} <= set(found)
     assert not any(name.startswith("kernels/") for name in found)
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from squeeze.checkpoint.safetensors import Tensor
-from squeeze.codecs.tensors.content import InMemory, Section
-from squeeze.codecs.tensors.float_writer import FileWriter, MemoryWriter
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import codings
 from squeeze.packing.coding import Subject
 from squeeze.packing.codings import CODINGS, LEVELS
 from squeeze.packing.record import Record
 from squeeze.system.positional import Positional
+from squeeze.tensors.content import InMemory, Section
+from squeeze.tensors.float_writer import FileWriter, MemoryWriter
 from tests.makers.floats import as_bf16, bytes_of, weights
 
 COUNT, WORDS = 9_000, 90 * 105

@@ -13,10 +13,10 @@ import torch
 import squeeze
 from squeeze.checkpoint import bits
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
-from squeeze.codecs.tensors import archive_payload, content, decoded, ulps, zeros
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import codings, container, run, unpack
 from squeeze.system import in_order
+from squeeze.tensors import archive_payload, content, decoded, ulps, zeros
 from tests.makers.checkpoints import same, write
 from tests.makers.floats import as_bf16, weights
 

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze import cli
-from squeeze.codecs.tensors.float_payload import FORMAT, HEAD, PLANE
 from squeeze.errors import LimitError
 from squeeze.packing import container
 from squeeze.packing.codings import CODINGS
 from squeeze.packing.description import Description
 from squeeze.packing.record import Record
 from squeeze.system.limits import Limits
+from squeeze.tensors.float_payload import FORMAT, HEAD, PLANE
 from tests.checkpoint.test_safetensors import header
 from tests.makers.audit import news
 from tests.makers.checkpoints import model_folder, write

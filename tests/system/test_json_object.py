@@ -87,7 +87,12 @@ def test_the_index_of_a_shard_takes_little(tmp_path):
 
 
 ROUND_TRIPS = {  # own text, or text whose size and checksum are known: it needs no reader
-    *("squeeze/recipes/run.py", "squeeze/cluster/held.py", "squeeze/shards/plan.py", "squeeze/cluster/manifest.py"),
+    *(
+        "squeeze/recipes/run.py",
+        "squeeze/cluster/held.py",
+        "squeeze/codecs/shards/plan.py",
+        "squeeze/cluster/manifest.py",
+    ),
     *("squeeze/codecs/shipped.py", "squeeze/lm/loading.py", "squeeze/lm/tokenizer.py", "squeeze/lm/convert.py"),
     *("squeeze/lm/llamacpp_engine.py", "squeeze/integrations/gguf/tokenizer.py", "squeeze/integrations/ray.py"),
     *("squeeze/codecs/stream/container.py", "squeeze/system/json_object.py"),

@@ -12,7 +12,6 @@ from typing import BinaryIO
 import xxhash
 
 from squeeze.cluster.files import HASH, PACK, VERIFY, Done, File, Part, Task, guarded, remove, still_the_same, unchanged
-from squeeze.codecs.part_file import FORMAT
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import parts
 from squeeze.packing.base import is_packed
@@ -23,6 +22,7 @@ from squeeze.packing.unpack import Restoring, other_hash
 from squeeze.system import files, storage
 from squeeze.system.limits import Limits
 from squeeze.system.moving import NAME_LIMIT
+from squeeze.system.part_file import FORMAT
 from squeeze.version import __version__
 
 __all__ = ["join", "name_in", "part", "source_at", "whole"]

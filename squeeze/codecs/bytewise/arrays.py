@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import contexts, histories, layout, match, mixer
 from squeeze.codecs.presets import Preset
+from squeeze.numerics.bitmodels import contexts, histories, layout, match, mixer
 
 
 class Rows(NamedTuple):

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, meter as meters
-from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.bytewise import measure
 from squeeze.codecs.bytewise.arrays import ByteModel
 from squeeze.codecs.bytewise.model import code_byte
 from squeeze.codecs.bytewise.taught import started_model
 from squeeze.codecs.presets import Preset
 from squeeze.errors import DamagedError
+from squeeze.numerics.bitmodels import coder as arithmetic, meter as meters
+from squeeze.numerics.bitmodels.meter import Meter, Recorder
 from squeeze.numerics.jit import kernel
 
 STEP = 1 << 15

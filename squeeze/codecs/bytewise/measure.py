@@ -1,8 +1,8 @@
 """What levels 1 to 3 tell a meter (bitmodels/meter.py) of every byte and bit."""
 
 from squeeze.codecs import presets
-from squeeze.codecs.bitmodels import meter as meters
 from squeeze.codecs.presets import Preset
+from squeeze.numerics.bitmodels import meter as meters
 from squeeze.numerics.jit import inline
 
 

@@ -16,9 +16,9 @@ that is no bit of a byte uses mixer.py with weights of its own.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories, match, mixer
 from squeeze.codecs.bytewise import measure
 from squeeze.codecs.bytewise.arrays import FIRST_ROW
+from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories, match, mixer
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 

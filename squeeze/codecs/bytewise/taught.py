@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from squeeze.codecs import shipped
-from squeeze.codecs.bitmodels import mixer
 from squeeze.codecs.bytewise.arrays import WEIGHT, ByteModel, build_model
 from squeeze.codecs.presets import Preset
+from squeeze.numerics.bitmodels import mixer
 
 FOLDER = Path(__file__).parent
 SUFFIX = ".safetensors"

@@ -4,12 +4,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import context_state, layout, mixer
 from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.byte_predictions import TOP_PREDICTIONS
 from squeeze.codecs.deep.predictor import Arrays, Extent
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics import vectors
+from squeeze.numerics.bitmodels import context_state, layout, mixer
 
 
 class Sets(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import context_state, frequencies, histories, layout, slots
 from squeeze.codecs.deep.contexts import FRESH_COUNT
 from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
 from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.numerics.bitmodels import context_state, frequencies, histories, layout, slots
 from squeeze.numerics.jit import inline
 
 TOP_PREDICTIONS = 8 * 3  # how likely its likeliest byte is, and what that says of the next bit

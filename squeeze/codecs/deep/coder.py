@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, context_state, frequencies
-from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.deep import ahead, measure, predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Start, started_model
@@ -15,6 +13,8 @@ from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import model as recurrent, weights
 from squeeze.codecs.recurrent.arrays import Network
 from squeeze.errors import DamagedError
+from squeeze.numerics.bitmodels import coder as arithmetic, context_state, frequencies
+from squeeze.numerics.bitmodels.meter import Meter, Recorder
 from squeeze.numerics.jit import kernel
 
 STEP = 1 << 13

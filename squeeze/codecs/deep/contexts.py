@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import context_state, histories, layout, match, slots
-from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
 from squeeze.codecs.deep.presets import GROUPS, DeepPreset, group_of, name_of
+from squeeze.numerics.bitmodels import context_state, histories, layout, match, slots
+from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.jit import inline, prefetch
 
 _PER_CONTEXT = 4  # inputs, one of each kind

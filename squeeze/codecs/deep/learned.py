@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import layout, mixer
 from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.model import advance, begin_byte, begin_nibble, end_byte, gather, update
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent.arrays import Weights
+from squeeze.numerics.bitmodels import layout, mixer
 from squeeze.numerics.jit import kernel
 
 _COPIED = ("registers", "followed1", "followed2", "followed3", "stack")  # of a memory, besides what predictors keep

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import context_state, layout, match
 from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
 from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.numerics.bitmodels import context_state, layout, match
 from squeeze.numerics.jit import inline
 
 _LIMIT = 255  # observations that an adaptive map remembers

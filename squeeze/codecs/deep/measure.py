@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import meter as meters
-from squeeze.codecs.bitmodels.frequencies import BYTES
 from squeeze.codecs.deep.arrays import FINAL
 from squeeze.codecs.deep.contexts import share_means
 from squeeze.codecs.deep.predictor import Shared
 from squeeze.codecs.deep.predictors import CONTEXTS, MATCHES, NETWORK
 from squeeze.numerics import vectors
+from squeeze.numerics.bitmodels import meter as meters
+from squeeze.numerics.bitmodels.frequencies import BYTES
 from squeeze.numerics.jit import inline
 
 

@@ -8,12 +8,12 @@ predictors.py.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, context_state, mixer
-from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.deep import measure, predictors
 from squeeze.codecs.deep.arrays import APM, FINAL, FIRST_APM, FIRST_FINAL, FIRST_ROW, SET
 from squeeze.codecs.deep.predictor import Shared
 from squeeze.numerics import vectors
+from squeeze.numerics.bitmodels import coder as arithmetic, context_state, mixer
+from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import squash
 

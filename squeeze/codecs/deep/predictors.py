@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import layout
 from squeeze.codecs.deep import byte_predictions, contexts, matches
 from squeeze.codecs.deep.predictor import WEIGHT, Arrays, Extent, Predictor, gather_in_turn, in_turn
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics import vectors
+from squeeze.numerics.bitmodels import layout
 from squeeze.numerics.jit import inline
 
 _BIAS = np.float32(0.3)  # a logit that never changes

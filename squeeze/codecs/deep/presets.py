@@ -8,8 +8,8 @@ the last eight bytes.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from squeeze.codecs.bitmodels import context_state as state
 from squeeze.codecs.presets import TAUGHT
+from squeeze.numerics.bitmodels import context_state as state
 
 Context = tuple[int, int, int, int]
 _ALL = (1 << 64) - 1

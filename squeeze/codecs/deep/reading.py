@@ -8,9 +8,9 @@ import math
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.frequencies import BYTES
 from squeeze.codecs.deep import ahead
 from squeeze.codecs.recurrent import weights
+from squeeze.numerics.bitmodels.frequencies import BYTES
 
 _PIECES, _PIECE = 4, 256  # of a sample, at equal distances; bytes of each
 

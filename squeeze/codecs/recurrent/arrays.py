@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import layout
+from squeeze.numerics.bitmodels import layout
 
 BYTES = 256
 TAPS = 4  # bytes, or words, that the convolution before a recurrence sees

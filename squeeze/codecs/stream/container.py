@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
-from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.system.pipes import read_some
+from squeeze.system.varint import read_exactly, read_varint, varint
 
 FORMAT = 1
 NUMERICS = 1

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.presets import Preset
 from squeeze.codecs.stream import blocks, container, memory, runs, split
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
+from squeeze.numerics.bitmodels.meter import Recorder
 
 if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset

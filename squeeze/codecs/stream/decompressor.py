@@ -18,12 +18,12 @@ from squeeze.codecs.stream.resources import DictionarySource, Resources
 from squeeze.codecs.stream.salvage import salvage_stream
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
-from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError
 from squeeze.system.in_order import ordered_map
 from squeeze.system.limits import Limits
 from squeeze.system.pipes import read_some
 from squeeze.system.sparse import SparseSink
+from squeeze.system.varint import copy_pieces, read_exactly
 
 
 def decompress(

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from squeeze.codecs.bitmodels.layout import LINE
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.learned import Memory
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.errors import FormatError
+from squeeze.numerics.bitmodels.layout import LINE
 from squeeze.numerics.jit import cache_folder
 from squeeze.system import cache
 from squeeze.system.json_object import parse_object

@@ -14,7 +14,6 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs import presets
-from squeeze.codecs.bitmodels import mixer
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.arrays import DeepModel, build_model
@@ -24,9 +23,10 @@ from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import container, integers, levels
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DictionaryError, SqueezeError
+from squeeze.numerics.bitmodels import mixer
 from squeeze.system.json_object import parse_object
+from squeeze.system.varint import read_exactly, read_varint, varint
 
 MAGIC = b"\xf5SP"
 VERSION = 1

@@ -29,9 +29,9 @@ from squeeze.codecs.stream.container import (
     read_short_block_header,
 )
 from squeeze.codecs.stream.memory import Entries
-from squeeze.codecs.varint import CUT, PIECE, read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 from squeeze.system.limits import Limits
+from squeeze.system.varint import CUT, PIECE, read_exactly, read_varint, varint
 
 MAX_INDEX = 1 << 28
 _FOOTER = 8

@@ -8,8 +8,8 @@ the number of digits; all further digits are even.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels.histories import learn
+from squeeze.numerics.bitmodels import coder as arithmetic
+from squeeze.numerics.bitmodels.histories import learn
 from squeeze.numerics.jit import inline, kernel
 
 MAX_DIGITS = 40

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.stream.container import MAX_BLOCK
 from squeeze.codecs.stream.levels import DEFAULT_BLOCK, TextModel
 from squeeze.codecs.stream.resources import LanguageOptions
@@ -23,6 +22,7 @@ from squeeze.lm.llamacpp import LlamaCpp
 from squeeze.lm.llamacpp_engine import Setup
 from squeeze.lm.pool import Pool
 from squeeze.lm.window import SINK
+from squeeze.numerics.bitmodels.meter import Recorder
 from squeeze.system import cores
 from squeeze.system.limits import Limits
 

@@ -7,7 +7,6 @@ from typing import BinaryIO
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import Content, Header
 from squeeze.codecs.stream.decoding import (
@@ -25,8 +24,9 @@ from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Block, Stream, read_index
 from squeeze.codecs.stream.resources import Resources
 from squeeze.codecs.stream.settings import Settings
-from squeeze.codecs.varint import read_exactly
+from squeeze.numerics.bitmodels.meter import Recorder
 from squeeze.system.in_order import ordered_map
+from squeeze.system.varint import read_exactly
 
 __all__ = ["MeasuredBlock", "measure", "restored"]
 

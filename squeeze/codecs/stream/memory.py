@@ -36,7 +36,7 @@ def _of_preset(preset: "Preset | DeepPreset", size: int) -> int:
     matches = 4 * len(preset.matches) << min(max(size.bit_length(), 8), 22)
     if isinstance(preset, Preset):
         return table_size(size, preset) + matches + _BYTEWISE
-    from squeeze.codecs.bitmodels.slots import BUCKET  # start-up, as in levels.py
+    from squeeze.numerics.bitmodels.slots import BUCKET  # start-up, as in levels.py
 
     contexts = len(preset.contexts)
     buckets = min(max(size * contexts // 3, 1 << 8), preset.buckets)

@@ -11,15 +11,15 @@ from typing import BinaryIO, cast
 
 import xxhash
 
-from squeeze.codecs.part_file import PartFile, PartWriter, damaged
 from squeeze.codecs.stream.compressor import coded_blocks
 from squeeze.codecs.stream.decoding import Progress
 from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
 from squeeze.codecs.stream.writer import BlockWriter, Writer, Written
-from squeeze.codecs.varint import copy_pieces
 from squeeze.errors import FormatError, VerifyError
+from squeeze.system.part_file import PartFile, PartWriter, damaged
+from squeeze.system.varint import copy_pieces
 
 __all__ = ["checksums", "code_part", "join", "size_of_checksums"]
 

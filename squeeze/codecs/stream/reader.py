@@ -19,12 +19,12 @@ from squeeze.codecs.stream.members import Member, MemberFile, Members, read_memb
 from squeeze.codecs.stream.places import Place, read_block, read_places
 from squeeze.codecs.stream.resources import DictionarySource, Resources
 from squeeze.codecs.stream.settings import Settings
-from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
 from squeeze.system.limits import Limits
 from squeeze.system.remote_file import will_read
 from squeeze.system.sized_file import SizedFile
 from squeeze.system.storage import remote
+from squeeze.system.varint import copy_pieces, read_exactly
 
 
 def open_reader(

@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DamagedError
+from squeeze.system.varint import read_exactly, read_varint, varint
 
 __all__ = ["LEAST", "MAX_PERIOD", "Runs", "find", "read"]
 

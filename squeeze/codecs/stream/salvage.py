@@ -22,7 +22,6 @@ from squeeze.codecs.stream.resources import Resources
 from squeeze.codecs.stream.salvaged import Salvaged
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
-from squeeze.codecs.varint import PIECE, copy_pieces, read_exactly
 from squeeze.errors import (
     DamagedError,
     FormatError,
@@ -30,6 +29,7 @@ from squeeze.errors import (
 )
 from squeeze.system.limits import Limits
 from squeeze.system.pipes import read_some
+from squeeze.system.varint import PIECE, copy_pieces, read_exactly
 
 
 class _Place(NamedTuple):

@@ -9,9 +9,9 @@ import io
 
 import numpy as np
 
-from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import inline, kernel
+from squeeze.system.varint import read_exactly, read_varint, varint
 
 _LEAST = 512  # bytes of a text that is taken out; a shorter one is worth less than its place costs
 _LEAST_IN_ALL = 2048  # bytes of all texts of a block

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, mixer
 from squeeze.codecs.deep import coder as deep, learned
 from squeeze.codecs.deep.arrays import DeepModel
 from squeeze.codecs.deep.learned import Learned, Start, started_model
@@ -28,6 +27,7 @@ from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.dictionary_file import MAX_TEXT, to_bytes
 from squeeze.errors import DictionaryError, LevelError
+from squeeze.numerics.bitmodels import coder as arithmetic, mixer
 from squeeze.system import files
 from squeeze.system.storage import path_of
 

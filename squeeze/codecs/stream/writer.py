@@ -7,11 +7,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import xxhash
 
-from squeeze.codecs.part_file import PartFile, damaged
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import Index, index_bytes
 from squeeze.codecs.stream.totals import Totals
+from squeeze.system.part_file import PartFile, damaged
 from squeeze.system.pipes import write_all
 
 _STORED = 1 << 20  # raw bytes of a stored block at most: a reader checks all of one for a byte of it

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import contexts, layout, match, mixer
 from squeeze.codecs.bytewise.arrays import ByteModel
 from squeeze.codecs.tokenwise import token_match
 from squeeze.numerics import trie
+from squeeze.numerics.bitmodels import contexts, layout, match, mixer
 
 
 class Inputs(NamedTuple):

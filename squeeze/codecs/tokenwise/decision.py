@@ -6,7 +6,6 @@ contexts and matches, and contexts of whole tokens are its inputs.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import contexts, histories, mixer
 from squeeze.codecs.bytewise import model as bytewise
 from squeeze.codecs.tokenwise import token_match
 from squeeze.codecs.tokenwise.arrays import (
@@ -21,6 +20,7 @@ from squeeze.codecs.tokenwise.arrays import (
     STOP_ORDERS,
     TOP_CLASSES,
 )
+from squeeze.numerics.bitmodels import contexts, histories, mixer
 from squeeze.numerics.jit import inline
 from squeeze.numerics.logistic import STRETCH, squash
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.tokenwise import mixing, prefill, repeats
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.drafts import Guess, Past, PastWithRepeats, follow, follow_matches, frequencies
@@ -26,6 +25,7 @@ from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DamagedError
 from squeeze.lm.language_model import LanguageModel
+from squeeze.numerics.bitmodels.meter import Meter, Recorder
 
 Progress = Callable[[int], None] | None
 _MOST_FED = 0.85  # of a block's entries, where some go without the model: short runs spare little, and cost about 1 %

@@ -5,8 +5,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from squeeze.codecs.varint import read_varint, varint
 from squeeze.errors import DamagedError
+from squeeze.system.varint import read_varint, varint
 
 MAX_LANES = 1024
 MAX_LANES_WITH_REPEATS = 64

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import meter as meters
 from squeeze.codecs.bytewise import measure as bytewise
 from squeeze.codecs.tokenwise.arrays import STOP_ORDERS, WIDTHS
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.numerics import frequencies
+from squeeze.numerics.bitmodels import meter as meters
 from squeeze.numerics.jit import inline
 
 _BYTES, _STOPS = 0, 1  # kinds of decisions

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.bytewise import arrays as bytewise
 from squeeze.codecs.tokenwise import measure, model as tokenwise, repeats as repeating
 from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
@@ -14,6 +12,8 @@ from squeeze.codecs.tokenwise.prefill import Paths
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics import frequencies
+from squeeze.numerics.bitmodels import coder as arithmetic
+from squeeze.numerics.bitmodels.meter import Meter, Recorder
 
 _spare_bytes = tokenwise.spare_bytes.py_func
 _CONSTANT = 150 << 20  # bytes of what does not grow with a text

@@ -8,7 +8,6 @@ belongs to a place in the text is kept for every lane.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories
 from squeeze.codecs.bytewise import model as bytewise
 from squeeze.codecs.tokenwise import measure, repeats, token_match
 from squeeze.codecs.tokenwise.decision import (
@@ -20,6 +19,7 @@ from squeeze.codecs.tokenwise.decision import (
     predict,
 )
 from squeeze.numerics import frequencies, trie
+from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.trie import STOP
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories, layout, mixer
 from squeeze.codecs.bytewise import model as bytewise
 from squeeze.codecs.tokenwise import token_match
 from squeeze.codecs.tokenwise.layout import LaneLayout
+from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories, layout, mixer
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import STRETCH, squash
 from squeeze.numerics.trie import Trie

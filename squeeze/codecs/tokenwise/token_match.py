@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import contexts, histories, layout
+from squeeze.numerics.bitmodels import contexts, histories, layout
 from squeeze.numerics.jit import inline
 from squeeze.numerics.logistic import STRETCH
 

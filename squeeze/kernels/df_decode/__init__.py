@@ -1,4 +1,4 @@
-"""Decoding coded tensors (codecs/tensors/floats.py, fixed.py) where they lie: numba on the CPU, Triton on a GPU.
+"""Decoding coded tensors (tensors/floats.py, fixed.py) where they lie: numba on the CPU, Triton on a GPU.
 
 `prepare` parses a payload once and keeps its parts on their device; `decode`
 turns it, or some of its segments, into values. reference.py defines the
@@ -14,10 +14,10 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from squeeze.codecs.tensors import fixed, floats
-from squeeze.codecs.tensors.float_payload import Coded, Plane, parse
 from squeeze.kernels.df_decode import reference
 from squeeze.kernels.df_decode.tiles import DTYPES, Tiles
+from squeeze.tensors import fixed, floats
+from squeeze.tensors.float_payload import Coded, Plane, parse
 
 # torch's dtype of each safetensors dtype that it has. An element of torch's F4 is two numbers.
 TORCH_DTYPES = {

@@ -11,14 +11,14 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from squeeze.codecs.tensors import rans
-from squeeze.codecs.tensors.fixed_blocks import KNOWN, LEVELS, SLACK, decode_blocks
-from squeeze.codecs.tensors.fixed_groups import GROUP
-from squeeze.codecs.tensors.plane_fields import COLUMNS as PLANE_COLUMNS
-from squeeze.codecs.tensors.planes import decode_planes
 from squeeze.numerics.jit import callback, inline
 from squeeze.numerics.team import add_atomic
 from squeeze.numerics.vectors import dots_of_four, dots_of_one
+from squeeze.tensors import rans
+from squeeze.tensors.fixed_blocks import KNOWN, LEVELS, SLACK, decode_blocks
+from squeeze.tensors.fixed_groups import GROUP
+from squeeze.tensors.plane_fields import COLUMNS as PLANE_COLUMNS
+from squeeze.tensors.planes import decode_planes
 
 _LINE = 8
 # What threads share, a cache line each: the next tile, threads that came, tiles that are done, 1 + a damaged segment.

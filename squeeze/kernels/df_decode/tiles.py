@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from squeeze.codecs.tensors import fixed
-from squeeze.codecs.tensors.fixed_blocks import SLACK
-from squeeze.codecs.tensors.fixed_groups import KINDS
-from squeeze.codecs.tensors.float_payload import Coded
-from squeeze.codecs.tensors.tables import damaged
 from squeeze.kernels.df_decode import cpu
 from squeeze.numerics import openmp
 from squeeze.system.arena import scratch
+from squeeze.tensors import fixed
+from squeeze.tensors.fixed_blocks import SLACK
+from squeeze.tensors.fixed_groups import KINDS
+from squeeze.tensors.float_payload import Coded
+from squeeze.tensors.tables import damaged
 
 __all__ = ["DTYPES", "Tiles"]
 

@@ -10,9 +10,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.codecs.tensors.floats import spread
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
 from squeeze.numerics.jit import inline, kernel
+from squeeze.tensors.floats import spread
 
 __all__ = ["decode", "matmul"]
 

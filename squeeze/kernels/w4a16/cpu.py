@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from squeeze.checkpoint import bits as packing
-from squeeze.codecs.tensors.floats import spread
 from squeeze.kernels.dequant import Packed
 from squeeze.kernels.w4a16.decoder import UNIT, decoder
 from squeeze.numerics.exact import quantise
 from squeeze.numerics.jit import inline, kernel
+from squeeze.tensors.floats import spread
 
 _TOP = 16383  # of an activation: a chunk of 256 times 255, and as much for the zero point, fit 32 bits
 _CHUNK = 256

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.meter import PARTS, TOP, Meter
 from squeeze.codecs.stream.measuring import MeasuredBlock
+from squeeze.numerics.bitmodels.meter import PARTS, TOP, Meter
 
 NOWHERE, DICTIONARY = -1, -2  # sources that are no place in the file
 NO_SHIFT = 255

@@ -16,8 +16,8 @@ from squeeze.codecs.stream.compressor import candidates, compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings
-from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelError, LimitError, TruncatedError
+from squeeze.system.varint import varint
 from tests.makers import inputs
 from tests.makers.streams import long
 

@@ -11,10 +11,10 @@ from squeeze.codecs.stream.language import Language, memory_to_restore
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.tokenwise.layout import LaneLayout
-from squeeze.codecs.varint import varint
 from squeeze.errors import LimitError
 from squeeze.numerics.team import Team
 from squeeze.system.limits import Limits
+from squeeze.system.varint import varint
 from tests.makers import tiny_models
 
 TEXT = levels.LEVELS[8].text

@@ -7,11 +7,11 @@ import pytest
 import xxhash
 
 import squeeze
+from squeeze.codecs.shards.tar import Entry, Tar
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.members import index_bytes, index_name, read_members
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError
-from squeeze.shards.tar import Entry, Tar
 from squeeze.system.limits import Limits
 from tests.makers.inputs import random_bytes
 from tests.makers.remote import Store

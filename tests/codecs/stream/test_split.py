@@ -15,8 +15,8 @@ from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings
-from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError
+from squeeze.system.varint import varint
 from tests.makers import inputs, tiny_models
 from tests.makers.tokenwise import calm, language_alone, settings_of
 

@@ -12,13 +12,13 @@ import torch
 import xxhash
 
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
-from squeeze.codecs.tensors import floats
 from squeeze.errors import SqueezeError
 from squeeze.kernels import kv_attention
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV
+from squeeze.tensors import floats
 from tests.fuzz import mutations, tensorfiles
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.fuzz.limited import limited

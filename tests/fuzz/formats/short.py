@@ -14,8 +14,8 @@ from squeeze.codecs.stream import container
 from squeeze.codecs.stream.decoding import Coded, decode_block
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.resources import Resources
-from squeeze.codecs.varint import varint
 from squeeze.errors import SqueezeError
+from squeeze.system.varint import varint
 from tests.fuzz import mutations
 from tests.fuzz.formats.sqz import Case, Sample, Sqz
 from tests.fuzz.streams import compile_levels

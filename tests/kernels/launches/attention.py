@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from squeeze.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns, kernel
-from squeeze.fused.product import Product
+from squeeze.lm.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns, kernel
+from squeeze.lm.fused.product import Product
 from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]

@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from squeeze.codecs.tensors.float_payload import geometry
 from squeeze.kernels.df_decode import DevicePlane, Prepared, kernel
+from squeeze.tensors.float_payload import geometry
 from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]

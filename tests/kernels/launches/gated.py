@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from squeeze.fused.gated import kernel
-from squeeze.fused.product import Product
+from squeeze.lm.fused.gated import kernel
+from squeeze.lm.fused.product import Product
 from squeeze.numerics.rotation import block_of
 from tests.kernels.launches.launch import Launch, meta
 

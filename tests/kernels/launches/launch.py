@@ -33,7 +33,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def folders() -> list[Path]:
     """Those with a kernel.py: of the network in exact arithmetic first, each room in the order of names."""
     room = Path(squeeze.__file__).parent
-    return [path.parent for name in ("fused", "kernels") for path in sorted((room / name).glob("*/kernel.py"))]
+    return [path.parent for name in ("lm/fused", "kernels") for path in sorted((room / name).glob("*/kernel.py"))]
 
 
 def of(name: str) -> list[Launch]:

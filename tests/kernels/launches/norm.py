@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from squeeze.fused.norm import kernel
-from squeeze.fused.product import Product
+from squeeze.lm.fused.norm import kernel
+from squeeze.lm.fused.product import Product
 from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]

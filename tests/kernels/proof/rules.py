@@ -5,7 +5,7 @@ not so is found in the kernel's PTX; a sum over a block, whose order is the comp
 adds nothing: without `enable_fp_fusion` it is told --fmad=false.
 
 Exact are df_decode and trellis, which have integers alone, dequant, which rounds every operation as torch does, and the
-kernels of squeeze/fused. Products of activations with weights sum in an order of their own, and promise only to be
+kernels of squeeze/lm/fused. Products of activations with weights sum in an order of their own, and promise only to be
 close.
 """
 

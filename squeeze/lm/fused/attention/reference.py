@@ -1,0 +1,123 @@
+"""The definition, in plain torch.
+
+A query meets every slot of its lane's ring, and those that it does not see weigh 0. Sums are of integers, so that
+neither they nor the order of slots change a bit. Rows are positions int64 [lanes, n], one lane after the other.
+"""
+
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from squeeze.lm.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns
+from squeeze.lm.fused.product import Product
+from squeeze.numerics.int8 import TOP, TOP_16
+from squeeze.numerics.int8_tensors import split_product
+from squeeze.numerics.tensors import angles, exp_negative, quantise, quotient, rms_inverse
+
+__all__ = ["SCORES", "attend", "heads", "root_of", "turns"]
+
+_MASKED = -1e30
+_UNIT = float(1 << 20)
+SCORES = 1 << 24  # at once, unless one position of all lanes has more
+
+
+def root_of(size: int) -> float:
+    """The float32 nearest to 1 / sqrt(size)."""
+    return float(np.float32(1.0) / np.sqrt(np.float32(size)))
+
+
+def turns(table: Tensor, factor: float, positions: Tensor, shape: Shape, most: int) -> Turns:
+    """table: of `angles`; most: the largest position, or more."""
+    met = torch.stack([positions, positions.clamp(max=shape.far)]).flatten(1)
+    return Turns(*angles(table, factor, met, most))
+
+
+def heads(product: Product, shape: Shape, norms: Norms, turned: Turns, positions: Tensor, kept: Kept) -> Queries:
+    """Queries of a product [R, (heads + 2 groups) * size], whose keys and values go to their slots."""
+    count, groups = shape.heads, shape.groups
+    parts = product.biased().view(positions.numel(), -1, shape.size).split((count, groups, groups), 1)
+    queries, keys = _normed(parts[0], norms.query, norms), _normed(parts[1], norms.key, norms)
+    near, far = _turned(torch.cat([queries, keys], 1), turned)
+    tops = _tops(2 * count, 2 * groups, near.device)
+    integers, scales = quantise(torch.cat([far[:, :count], near, parts[2]], 1), tops)
+    lanes, ring = torch.arange(positions.shape[0], device=near.device)[:, None], kept.scales.shape[-1] - BLOCK
+    slots = torch.where(positions < BLOCK, positions, BLOCK + (positions - BLOCK) % ring)
+    for stored, new in zip(kept, (integers.to(torch.int8), scales), strict=True):
+        written = new[:, 2 * count :].unflatten(1, (2, groups)).unflatten(0, positions.shape)
+        stored.movedim((1, 3), (0, 1))[lanes, slots] = written
+    split = integers[:, : 2 * count].to(torch.int16).unflatten(1, (2, count))
+    return Queries(split, scales[:, : 2 * count].unflatten(1, (2, count)).contiguous())
+
+
+@cache
+def _tops(queries: int, others: int, device: torch.device) -> Tensor:
+    """float32 [queries + others, 1]: the largest integers."""
+    return torch.tensor([TOP_16] * queries + [TOP] * others, dtype=torch.float32, device=device)[:, None]
+
+
+def _normed(x: Tensor, weight: Tensor | None, norms: Norms) -> Tensor:
+    return x if weight is None else x * rms_inverse(x, norms.epsilon)[..., None] * weight
+
+
+def _turned(x: Tensor, turned: Turns) -> Tensor:
+    """[2, R, heads, size] of heads [R, heads, size]: for the window, and for the first block."""
+    a, b = x.chunk(2, -1)
+    cosine, sine = (part[:, :, None] for part in turned)
+    return torch.cat([a * cosine - b * sine, a * sine + b * cosine], -1)
+
+
+def attend(queries: Queries, shape: Shape, positions: Tensor, kept: Kept) -> Tensor:
+    """float32 [R, heads * size]."""
+    lanes, n = positions.shape
+    seen, met = _seen(positions, shape, kept.scales.shape[-1]), _Met(shape, kept)
+    integers, scales = (part.unflatten(0, (lanes, n)) for part in queries)
+    step = max(1, SCORES // (lanes * shape.heads * seen.shape[2]))
+    found = [
+        met.attended(integers[:, p].to(torch.float32), scales[:, p], seen[:, p])
+        for p in (slice(start, start + step) for start in range(0, n, step))
+    ]
+    return torch.cat(found, 1).reshape(lanes * n, -1)
+
+
+def _seen(positions: Tensor, shape: Shape, slots: int) -> Tensor:
+    """bool [lanes, n, slots]."""
+    slot, at, ring = torch.arange(slots, device=positions.device), positions[..., None], slots - BLOCK
+    held = at - (at - slot) % ring  # the latest position up to it that is kept in a slot of the ring
+    first = (at // BLOCK - shape.window + 1).clamp(min=1)
+    return torch.where(slot < BLOCK, slot <= at, held // BLOCK >= first)
+
+
+class _Met:
+    """Keys and values of a layer, as queries meet them: a matrix for each head of each lane."""
+
+    def __init__(self, shape: Shape, kept: Kept):
+        self._shape, self._root = shape, root_of(shape.size)
+        self._keys, self._values = kept.integers.flatten(1, 2).to(torch.float32)
+        self._key_scales, self._value_scales = kept.scales.flatten(1, 2)[:, :, None]
+
+    def attended(self, queries: Tensor, scales: Tensor, seen: Tensor) -> Tensor:
+        """float32 [lanes, n, heads * size] of integers [lanes, n, 2, heads, size] with their scales; seen: bool
+        [lanes, n, slots]."""
+        lanes, n, _, count = queries.shape[:4]
+        keys = self._keys.transpose(1, 2).split((BLOCK, self._keys.shape[1] - BLOCK), 2)
+        scores, factors = [], []
+        for part, integers, scale in zip(keys, queries.unbind(2), scales.unbind(2), strict=True):
+            scores.append(split_product(self._by_group(integers), part))
+            factors.append((self._by_group(scale[..., None]) * self._root).expand(-1, -1, part.shape[2]))
+        z = torch.cat(scores, 2) * (torch.cat(factors, 2) * self._key_scales)
+        mask = self._by_group(seen[:, :, None].expand(-1, -1, count, -1))
+        z = torch.where(mask, z, _MASKED)
+        shares = torch.where(mask, exp_negative(z - z.amax(-1, keepdim=True)), 0.0)
+        total = torch.round(shares * _UNIT).sum(-1, dtype=torch.int64).to(torch.float64).to(torch.float32)
+        weights, scale = quantise(shares * self._value_scales, TOP_16)
+        found = split_product(weights, self._values) * quotient(scale * _UNIT, total)[..., None]
+        return found.view(lanes, self._shape.groups, n, -1).transpose(1, 2).reshape(lanes, n, -1)
+
+    def _by_group(self, x: Tensor) -> Tensor:
+        """[lanes, n, heads, m] to [lanes * groups, n * heads of each, m]."""
+        lanes, n, count, m = x.shape
+        groups = self._shape.groups
+        apart = x.view(lanes, n, groups, count // groups, m).transpose(1, 2)
+        return apart.reshape(lanes * groups, -1, m)

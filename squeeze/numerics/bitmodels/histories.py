@@ -1,0 +1,98 @@
+"""What happened in a context: bit histories in hashed slots, and the probabilities they map to.
+
+A *bit history* is one byte that stands for a sequence of bits: how many zeros
+and ones, which came last, in full while there are few. Each context keeps one
+for each bit position of a nibble, in a *slot* of 16 bytes: a check of the
+context's hash and 15 histories, the nodes of a binary tree. Four slots share a
+cache line. An *adaptive map* learns the probability of a one after each
+history, so what a history is worth is measured on the data itself (the
+indirect modelling of PAQ6; Mahoney, "Adaptive weighing of context models for
+lossless data compression", 2005).
+"""
+
+import numpy as np
+
+from squeeze.numerics.bitmodels.layout import LINE
+from squeeze.numerics.jit import inline
+
+SLOT = 16  # bytes: four to a cache line
+
+# The most bits of the commoner value that a history counts, by the count of the rarer one.
+_COUNT_LIMITS = (60, 40, 12, 6, 5, 5)
+_FULL_ORDER = 3  # histories of at most this many bits remember their order
+
+
+def _forget(count: int) -> int:
+    """What is left of a count when the opposite bit arrives: old evidence fades."""
+    return min(count, 2) if count <= 3 else 3 if count <= 5 else 4 if count <= 9 else 5 if count <= 20 else 6
+
+
+def _successor(history: tuple, bit: int) -> tuple:
+    """(zeros, ones, latest bits) after one more bit."""
+    zeros, ones, latest = history
+    if 0 in (zeros, ones):
+        latest = (0,) * zeros + (1,) * ones
+    counts = [zeros, ones]
+    counts[bit] += 1
+    counts[1 - bit] = _forget(counts[1 - bit])
+    while max(counts) > _COUNT_LIMITS[min(counts)]:
+        counts[counts.index(max(counts))] -= 1
+    if 0 in counts:
+        return (*counts, ())
+    bits = (*latest, bit)
+    remembered = bits if len(bits) == sum(counts) <= _FULL_ORDER else bits[-1:]
+    return (*counts, remembered)
+
+
+def _history_tables() -> tuple[np.ndarray, np.ndarray]:
+    """NEXT uint8 [512], indexed bit * 256 + history; START uint32 [256], fresh adaptive maps."""
+    states = [(0, 0, ())]
+    for history in states:
+        states += [s for s in (_successor(history, 0), _successor(history, 1)) if s not in states]
+    states.sort(key=lambda h: (h[0] + h[1], h))  # a larger number is more evidence
+    number = {history: i for i, history in enumerate(states)}
+    following = np.zeros(512, np.uint8)
+    start = np.full(256, 1 << 31, np.uint32)
+    for history, i in number.items():
+        for bit in (0, 1):
+            following[bit * 256 + i] = number[_successor(history, bit)]
+        zeros, ones, _ = history
+        start[i] = ((10 * ones + 4) * ((1 << 22) - 1) // (10 * (zeros + ones) + 8)) << 10
+    return following, start
+
+
+NEXT, START = _history_tables()
+RATES = np.array([65536 * 10 // (10 * n + 16) for n in range(1024)], np.int32)  # 1 / (n + 1.6)
+
+
+@inline
+def line_of(h, line_mask):
+    """Where the cache line of hash `h` starts."""
+    return np.int64((h >> np.uint64(20)) & line_mask) * LINE
+
+
+@inline
+def find_slot(slots, h, line_mask):
+    """The slot of context hash `h`; the one with the least evidence makes room for a new context."""
+    check = np.uint8(h >> np.uint64(8))
+    line = line_of(h, line_mask)
+    least, most = line, 256
+    for k in range(0, LINE, SLOT):
+        if slots[line + k] == check:
+            return np.uint32(line + k)
+        if slots[line + k + 1] < most:
+            least, most = line + k, np.int64(slots[line + k + 1])
+    slots[least] = check
+    for k in range(1, SLOT):
+        slots[least + k] = 0
+    return np.uint32(least)
+
+
+@inline
+def learn(entries, i, bit, limit):
+    """Move the 22-bit probability of entry `i` towards `bit`, by 1 / (n + 1.6) for n up to `limit`."""
+    entry = np.int64(entries[i])
+    count, probability = entry & 1023, entry >> 10
+    probability += ((((bit << 22) - bit) - probability) * np.int64(RATES[count])) >> 16
+    count += count < limit
+    entries[i] = np.uint32((probability << 10) | count)

@@ -1,0 +1,122 @@
+"""What a worker makes of a file until all parts of it are put together: bytes of that file, and what is known of them.
+
+A part is these bytes end to end; a description in JSON; its length, 8 bytes; and two XXH3-64, of the bytes and of what
+follows them. Where it is an object of the store that the file goes to, the store copies its bytes.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import xxhash
+
+from squeeze.errors import DamagedError, FormatError
+from squeeze.system.json_object import parse
+from squeeze.system.pipes import write_all
+from squeeze.system.upload import copier
+from squeeze.system.varint import PIECE, copy_pieces, read_exactly
+
+__all__ = ["FORMAT", "PartFile", "PartWriter", "damaged", "is_whole", "passed_on"]
+
+FORMAT = 3  # of parts
+_DIGEST = 8
+_END = 8 + 2 * _DIGEST
+
+
+class PartWriter:
+    """Writes a part to a sink."""
+
+    def __init__(self, sink: BinaryIO):
+        self._sink, self._hash = sink, xxhash.xxh3_64()
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        write_all(self._sink, data)
+        return len(data)
+
+    def finish(self, description: Any) -> None:
+        """description: of what was written, fit for JSON."""
+        text = json.dumps(description, separators=(",", ":")).encode()
+        rest = text + len(text).to_bytes(8, "little") + self._hash.digest()
+        write_all(self._sink, rest + xxhash.xxh3_64_digest(rest))
+
+
+class PartFile:
+    """A part that is read from its start to its end. description: of its bytes; size: their number. Raises DamagedError
+    for what is no part."""
+
+    def __init__(self, file: BinaryIO):
+        self._file, self._hash, self._copied = file, xxhash.xxh3_64(), False
+        length = file.seek(0, io.SEEK_END)
+        file.seek(max(length - _END, 0))
+        end = read_exactly(file, _END)
+        self.size = length - _END - int.from_bytes(end[:8], "little")
+        if self.size < 0:
+            raise damaged()
+        file.seek(self.size)
+        text = read_exactly(file, length - _END - self.size)
+        if xxhash.xxh3_64_digest(text + end[:-_DIGEST]) != end[-_DIGEST:]:
+            raise damaged()
+        self.description, self._digest = _described(text), end[8:-_DIGEST]
+        file.seek(0)
+
+    def read(self, count: int) -> bytes:
+        """The next bytes."""
+        data = read_exactly(self._file, count)
+        self._hash.update(data)
+        return data
+
+    def pass_on(self, count: int, sink: BinaryIO) -> None:
+        """Write the next bytes to a sink."""
+        if copy := copier(sink, self._file, count):
+            copy()
+            self._copied = True
+            return
+        for piece in copy_pieces(self._file, count):
+            self._hash.update(piece)
+            sink.write(piece)
+
+    def check(self) -> None:
+        """Raises DamagedError where all bytes have been read, and are not those that were written. Bytes that a store
+        copies are as they came to it: it keeps checksums of its own, and no half object."""
+        if not self._copied and self._hash.digest() != self._digest:
+            raise damaged()
+
+
+def is_whole(file: BinaryIO, wanted: Callable[[Any], bool] = lambda description: True) -> bool:
+    """Whether a file is a part that was written to its end and has not changed since. wanted: of its description."""
+    with suppress(DamagedError):
+        part = PartFile(file)
+        if wanted(part.description):
+            for _ in range(0, part.size, PIECE):
+                part.read(min(PIECE, part.size - file.tell()))
+            part.check()
+            return True
+    return False
+
+
+def _described(text: bytes) -> Any:
+    try:
+        return parse(text)
+    except FormatError:
+        raise damaged() from None
+
+
+def passed_on(file: BinaryIO, sink: BinaryIO) -> Iterator[bytes]:
+    """The bytes of a whole file, in pieces for a hash, while it is written to a sink."""
+    count = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    copy = copier(sink, file, count)
+    for piece in copy_pieces(file, count):
+        if not copy:
+            sink.write(piece)
+        yield piece
+    if copy:
+        file.seek(0)
+        copy()
+
+
+def damaged() -> DamagedError:
+    return DamagedError("a part of the file is damaged: run again, and it is made again")

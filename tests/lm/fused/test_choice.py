@@ -1,0 +1,93 @@
+"""Kernels are chosen where they give the bits of plain torch, and otherwise it is said why they are not."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from squeeze.lm.fused import choice, operations
+from squeeze.lm.fused.attention import Shape
+from squeeze.lm.fused.choice import Sizes, chosen, differing
+from squeeze.lm.fused.operations import TORCH, Operations
+from squeeze.numerics.int8_tensors import FloatProducts
+
+SIZES = Sizes(24, 24, 50, Shape(2, 1, 8, 2), biased=True, normed=True)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(choice, "_CALLS", ((2, 1), (1, 3)))
+
+
+def test_kernels_give_the_bits_of_torch(few):
+    pytest.importorskip("triton", reason="triton is not installed")
+    assert differing(operations.fused(), "cpu", FloatProducts(), SIZES) is None
+
+
+@pytest.mark.parametrize("name", Operations._fields[1:])
+def test_an_operation_that_gives_other_bits_is_found(few, name):
+    def wrong(*given):
+        found = getattr(TORCH, name)(*given)
+        first = found if isinstance(found, torch.Tensor) else found[-1]
+        first.view(-1)[-1] += 1
+        return found
+
+    assert differing(TORCH._replace(**{name: wrong}), "cpu", FloatProducts(), SIZES) == name
+
+
+def test_integers_that_differ_are_found(few):
+    def wrong(x, out):
+        scales = TORCH.quantise(x, out)
+        out[0, 0] += 1
+        return scales
+
+    assert differing(TORCH._replace(quantise=wrong), "cpu", FloatProducts(), SIZES) == "quantise"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Sets what the kernels are found to do on a GPU that is not there."""
+
+    def does(found):
+        def result(*_):
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        monkeypatch.setattr(choice, "differing", result)
+
+    monkeypatch.setattr(torch.cuda, "device", lambda name: nullcontext())
+    monkeypatch.setattr(choice, "fused", lambda: "kernels")
+    return does
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (None, ("kernels", "")),
+        ("attend", (TORCH, "the kernel of attend gives other bits")),
+        (RuntimeError("no ptxas\nat all"), (TORCH, "kernels do not run: no ptxas")),
+        (ValueError(), (TORCH, "kernels do not run: ValueError")),
+    ],
+)
+def test_what_is_chosen(gpu, found, wanted):
+    gpu(found)
+    assert chosen("cuda:0", FloatProducts(), SIZES) == wanted
+
+
+def test_without_triton(gpu, monkeypatch):
+    def missing():
+        raise ImportError("No module named 'triton'")
+
+    monkeypatch.setattr(choice, "fused", missing)
+    assert chosen("cuda:0", FloatProducts(), SIZES) == (TORCH, "kernels do not run: No module named 'triton'")
+
+
+def test_a_lack_of_memory_is_for_the_engine_to_tell(gpu):
+    gpu(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(torch.OutOfMemoryError):
+        chosen("cuda:0", FloatProducts(), SIZES)
+
+
+def test_a_processor_takes_torch():
+    assert chosen("cpu", FloatProducts(), SIZES) == (TORCH, "cpu is no GPU")
