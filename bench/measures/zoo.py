@@ -53,7 +53,7 @@ _REFUSED = "refused: "
 _PLAINER = (
     (r"^\S+: ", ""),  # a folder's or a module's name
     (r"the architecture '[^']+' ", ""),
-    (r"\b[A-Z]\w+(ForCausalLM|LMHead\w*|ForConditionalGeneration|Decoder)\b", "the model"),
+    (r"\b[A-Za-z]\w+(ForCausalLM|LMHead\w*|ForConditionalGeneration|Decoder)\b", "the model"),
     (r"'(?:\w+\.)+?((?:\w+\.)?\w+)'", r"`\1`"),  # tensors, without the block that they are in
 )
 
