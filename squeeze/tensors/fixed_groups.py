@@ -95,11 +95,6 @@ def _pointers(context: Any, builder: Any, signature: Any, arguments: Any, pairs:
     return found
 
 
-def record_size(bits: int, prefix_bits: int) -> int:
-    """Bytes of a group of values: two masks of codes, a mask for each loose bit, and bytes."""
-    return 4 * (2 + 8 - prefix_bits) + GROUP * (bits // 8 - 1)
-
-
 def _of_floats(builder: Any, array: Any) -> _Group:
     return _Group(builder, array.dtype.bitwidth, _PREFIX_BITS[array.dtype], turned=True)
 

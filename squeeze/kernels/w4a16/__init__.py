@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Ways = Tile | Slices | Blocks
 
-__all__ = ["matmul", "way_of"]
+__all__ = ["matmul"]
 
 _KERNEL_ROWS = 64  # more rows than these go to the dense product, where nothing is measured
 _MEASURED_ROWS = 256  # more go there without a measurement: the kernel would decode the weight as often again
@@ -31,23 +31,18 @@ DENSE = "dense"
 
 def matmul(x: torch.Tensor, weight: Packed) -> torch.Tensor:
     """x [R, I] @ weight [O, I]^T -> [R, O] in the dtype of x, on a GPU; on the CPU see quant/linear.py."""
-    return _multiply(x, weight, _choice(x, weight)[1])
+    return _multiply(x, weight, _choice(x, weight))
 
 
-def way_of(x: torch.Tensor, weight: Packed) -> str:
-    """What multiplies these, by its name."""
-    return _choice(x, weight)[0]
-
-
-def _choice(x: torch.Tensor, weight: Packed) -> tuple[str, Ways | None]:
-    """The name of what multiplies, and its tile."""
+def _choice(x: torch.Tensor, weight: Packed) -> Ways | None:
+    """The tile of the kernel that multiplies; None for the dense product."""
     measured = x.device.type == "cuda"
     if not len(x) or len(x) > (_MEASURED_ROWS if measured else _KERNEL_ROWS) or not _has_kernel(x, weight):
-        return DENSE, None
+        return None
     tiles = _tiles(choices.power_of_two(len(x)), _key(weight), x.device, x.dtype)
     usual = next(iter(tiles))
     if not measured:
-        return usual, tiles[usual]
+        return tiles[usual]
     default = usual if len(x) <= _KERNEL_ROWS else DENSE
     name = choices.of_device(x.device).of(
         shape_of(x, weight),
@@ -56,7 +51,7 @@ def _choice(x: torch.Tensor, weight: Packed) -> tuple[str, Ways | None]:
         default,
         choices.close_to(lambda: _multiply(x, weight, None)),
     )
-    return name, tiles[name]
+    return tiles[name]
 
 
 def _has_kernel(x: torch.Tensor, weight: Packed) -> bool:
