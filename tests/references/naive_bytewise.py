@@ -117,6 +117,7 @@ class Matches:
         self.least, self.bits = least, min(max(size.bit_length(), 8), 22)
         self.pointer = self.length = self.misses = self.expected = 0
         self.entry, self.table, self.map = None, {}, [(3 << 20) << 10] * 512
+        self.end = None  # of data, in tokenwise blocks
 
     def inputs(self, partial, shift):
         """Logit, tilt and what `found` becomes."""
@@ -144,7 +145,7 @@ class Matches:
                 self.length += 1
                 self.misses = 0 if self.length >= 16 else self.misses
             self.pointer += 1
-            if self.misses & 255 == 255:
+            if self.misses & 255 == 255 or self.pointer == self.end:
                 self.pointer = self.length = self.misses = 0
         if i + 1 >= self.least:
             h = 0

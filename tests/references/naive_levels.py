@@ -26,6 +26,7 @@ FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
 NAMES = (
     *("-", "OLDER", "WORD", "WORD_PAIR", "WORD_SKIP", "FOLLOWED", "RECORD", "POSITION", "CLASSES", "LINE"),
     *("PREVIOUS_WORD", "WORD_BEFORE", "LINE_START", "LINE_ABOVE"),
+    *("PHASE", "SPELLED", "LAST_1", "LAST_2", "LAST_3", "TOKEN_1", "TOKEN_2", "TOKEN_3"),  # of tokenwise blocks
 )
 
 
@@ -55,34 +56,22 @@ def _begun(fresh, above):
     return [[min(max(e + (int(a) << 20), 0), 2**32 - 1) for e, a in zip(fresh, row, strict=True)] for row in above]
 
 
-class Decoder:
-    def __init__(self, level, kind, record, size, bare=False):
-        self.contexts, matches, self.s, slot_bits = preset_of(level, kind)
+class Models:
+    """Section 5: fresh models of a preset, with `more` inputs after the bias."""
+
+    def __init__(self, preset, record, size, more=0):
+        self.contexts, matches, self.s, slot_bits = preset
         self.n, self.size, self.record = len(self.contexts), size, record
         self.line_bits = min(max((size * self.n // 4).bit_length(), 8), slot_bits)
         self.lines, self.data = {}, bytearray()
         self.r, self.followed = dict.fromkeys(("HISTORY", *NAMES[1:]), 0), {}
         self.maps = [list(START) for _ in self.contexts]
         self.matches = [Matches(least, size) for least in matches]
-        inputs = self.n + 2 * len(matches) + 1
+        inputs = self.n + 2 * len(matches) + 1 + more
         self.weights = [np.full((rows, inputs), 12000, np.int64) for rows in (768, 2048, 256)[: self.s]]
         self.final = np.full((256, self.s), 65536 // self.s, np.int64)
         fresh = [min(SQUASH[128 * j], 2**32 - 1) for j in range(33)]
         self.apm1, self.apm2, self.fresh = [list(fresh) for _ in range(256)], {}, fresh
-        known = None if bare else known_of(level, kind)
-        if known:
-            self.begin_with(known, inputs)
-
-    def begin_with(self, known, inputs):
-        """6.2."""
-        weights = np.split(12000 + 256 * known["weights"].astype(np.int64), np.cumsum((768, 2048))[: self.s - 1])
-        self.weights = [rows[:, :inputs] for rows in weights]
-        self.final = known["final_weights"].astype(np.int64)
-        self.apm1 = _begun(self.fresh, known["apm1"])
-        self.apm2 = dict(zip(known["apm2_rows"].tolist(), _begun(self.fresh, known["apm2"]), strict=True))
-        self.maps = known["maps"].tolist()
-        for match, entries in zip(self.matches, known["match_maps"].tolist(), strict=True):
-            match.map = entries
 
     def update_byte(self, c):
         """5.3."""
@@ -126,8 +115,8 @@ class Decoder:
         i, f = (x + 65536) >> 12, (x + 65536) & 4095
         return (row[i] * (4096 - f) + row[i + 1] * f) >> 12
 
-    def bit(self, coder, partial, shift):
-        """5.9 and 5.10, and what follows a bit in 5.11."""
+    def predict(self, partial, shift, more=()):
+        """5.9 and 5.10: P, of which `learn` knows the rest."""
         histories = [slot[self.node] for slot in self.slots]
         x = [STRETCH[self.maps[k][h] >> 20] if h else 0 for k, h in enumerate(histories)]
         known, found = 7 * sum(h > 0 for h in histories) // self.n, 0
@@ -135,17 +124,21 @@ class Decoder:
             logit, tilt, tells = match.inputs(partial, shift)
             found = found or tells
             x += [logit, tilt]
-        x = np.array([*x, 1024], np.int64)
+        x = np.array([*x, 1024, *more], np.int64)
         rows = [partial + (256 * (1 + (found & 1)) if found else 0)]
         rows += [8 * (self.r["HISTORY"] & 0xFF) + shift, 16 * known + found]
         sets = [weights[row] for weights, row in zip(self.weights, rows, strict=False)]
         logits = [clamp(int(weights @ x) >> 16) for weights in sets]
-        final = self.final[partial]
-        logit = clamp(int(final @ np.array(logits)) >> 16)
+        logit = clamp(int(self.final[partial] @ np.array(logits)) >> 16)
         row2 = self.apm2.setdefault(mix(self.r["HISTORY"] & 0xFFFF, partial) >> 48, list(self.fresh))
         mixed, apms = squash(logit), (self.apm1[partial], row2)
         p = (mixed + self.refine(apms[0], logit) + 2 * self.refine(apms[1], logit)) >> 2
-        bit = coder.decode(min(max(p, 1), 2**32 - 1))
+        self.now = x, histories, known, found, sets, logits, logit, mixed, apms, shift, self.final[partial]
+        return min(max(p, 1), 2**32 - 1)
+
+    def learn(self, bit):
+        """What follows a bit in 5.11."""
+        x, histories, _, _, sets, logits, logit, mixed, apms, shift, final = self.now
         target = 2**32 - 1 if bit else 0
         for row, rate in zip(apms, (6, 5), strict=True):
             i = (logit + 65536 + 2048) >> 12
@@ -158,28 +151,60 @@ class Decoder:
             learn_map(self.maps[k], histories[k], bit, 511)
         for match in self.matches:
             match.update_bit(bit, shift)
-        return bit
+
+    def begin_byte(self):
+        history = self.r["HISTORY"]
+        of = [history if number == 0 else self.r[NAMES[number]] for number, _, _ in self.contexts]
+        self.hashes = [
+            mix(value & mask, mix(history & own, k))
+            for k, (value, (_, mask, own)) in enumerate(zip(of, self.contexts, strict=True))
+        ]
+        for match in self.matches:
+            match.expected = self.data[match.pointer] + 256 if match.pointer > 0 else 0
+        self.partial, self.shift = 1, 7
+        self.find_slots(0)
+
+    def advance(self, bit):
+        self.partial, self.node, self.shift = 2 * self.partial + bit, 2 * self.node + bit, self.shift - 1
+        if self.shift == 3:
+            self.find_slots(self.partial)
+
+    def byte(self, coder, more=()):
+        """Decode one by these models alone."""
+        self.begin_byte()
+        for _ in range(8):
+            bit = coder.decode(self.predict(self.partial, self.shift, more))
+            self.learn(bit)
+            self.advance(bit)
+        self.end_byte(self.partial & 255)
+
+    def end_byte(self, c):
+        self.data.append(c)
+        self.update_byte(c)
+        for match in self.matches:
+            match.update_byte(self.data)
+
+
+class Decoder(Models):
+    def __init__(self, level, kind, record, size, bare=False):
+        super().__init__(preset_of(level, kind), record, size)
+        known = None if bare else known_of(level, kind)
+        if known:
+            self.begin_with(known)
+
+    def begin_with(self, known):
+        """6.2."""
+        weights = np.split(12000 + 256 * known["weights"].astype(np.int64), np.cumsum((768, 2048))[: self.s - 1])
+        self.weights = [rows[:, : own.shape[1]] for rows, own in zip(weights, self.weights, strict=True)]
+        self.final = known["final_weights"].astype(np.int64)
+        self.apm1 = _begun(self.fresh, known["apm1"])
+        self.apm2 = dict(zip(known["apm2_rows"].tolist(), _begun(self.fresh, known["apm2"]), strict=True))
+        self.maps = known["maps"].tolist()
+        for match, entries in zip(self.matches, known["match_maps"].tolist(), strict=True):
+            match.map = entries
 
     def decode(self, coded):
         coder = Coder(coded)
         while len(self.data) < self.size:
-            history = self.r["HISTORY"]
-            of = [history if number == 0 else self.r[NAMES[number]] for number, _, _ in self.contexts]
-            self.hashes = [
-                mix(value & mask, mix(history & own, k))
-                for k, (value, (_, mask, own)) in enumerate(zip(of, self.contexts, strict=True))
-            ]
-            for match in self.matches:
-                match.expected = self.data[match.pointer] + 256 if match.pointer > 0 else 0
-            partial = 1
-            self.find_slots(0)
-            for shift in range(7, -1, -1):
-                bit = self.bit(coder, partial, shift)
-                partial, self.node = 2 * partial + bit, 2 * self.node + bit
-                if shift == 4:
-                    self.find_slots(partial)
-            self.data.append(partial & 255)
-            self.update_byte(partial & 255)
-            for match in self.matches:
-                match.update_byte(self.data)
+            self.byte(coder)
         return bytes(self.data)
