@@ -7,6 +7,7 @@ was prepared is kept, activations are flattened to rows, the bias is added.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from math import prod
+from operator import is_
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -15,9 +16,10 @@ from torch.nn import functional
 
 from squeeze.errors import FormatError, SqueezeError
 
-__all__ = ["Kept", "StoredLinear"]
+__all__ = ["Kept", "StoredLinear", "Tensors"]
 
 P = TypeVar("P")  # what a layer prepares of its tensors
+Tensors = tuple[torch.Tensor | None, ...]
 
 
 class Kept(Generic[P]):
@@ -27,31 +29,26 @@ class Kept(Generic[P]):
     """
 
     def __init__(self) -> None:
-        self._tensors: tuple[torch.Tensor, ...] = ()
+        self._tensors: Tensors = ()
         self._key: Hashable = None
         self._prepared: P | None = None
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
 
-    def find(self, tensors: Iterable[torch.Tensor], key: Hashable = None) -> P | None:
+    def find(self, tensors: Tensors, key: Hashable = None) -> P | None:
         """Return what was prepared of these tensors under this key; None if it was not, or for others."""
-        now = tuple(tensors)
-        same = len(now) == len(self._tensors) and all(map(_is, now, self._tensors))
+        same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
         return self._prepared if same and key == self._key else None
 
-    def keep(self, tensors: Iterable[torch.Tensor], prepared: P, key: Hashable = None) -> P:
+    def keep(self, tensors: Tensors, prepared: P, key: Hashable = None) -> P:
         """Keep a prepared form in place of the one before, and return it."""
-        self._tensors, self._key, self._prepared = tuple(tensors), key, prepared
+        self._tensors, self._key, self._prepared = tensors, key, prepared
         return prepared
 
     def forget(self) -> None:
         """Drop the prepared form and the tensors that it was made of."""
         self._tensors, self._key, self._prepared = (), None, None
-
-
-def _is(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one is other
 
 
 class StoredLinear(nn.Module, ABC, Generic[P]):
@@ -118,14 +115,17 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
 
     def prepared(self, dtype: torch.dtype = torch.float32) -> P:
         """Return what `prepare` makes of the tensors that are stored now, made once for them."""
-        found = self._kept.find(self.stored().values(), dtype if self.by_dtype else None)
-        return self._keep(self.prepare(dtype), dtype) if found is None else found
+        tensors, key = self._made_of(), dtype if self.by_dtype else None
+        found = self._kept.find(tensors, key)
+        if found is None:
+            found = self.prepare(dtype)
+            if not self._is_fetched:
+                self._kept.keep(tensors, found, key)
+        return found
 
-    def _keep(self, prepared: P, dtype: torch.dtype) -> P:
-        """Keep what was prepared of the tensors that are stored now, unless these are fetched for each call."""
-        if self._is_fetched:
-            return prepared
-        return self._kept.keep(self.stored().values(), prepared, dtype if self.by_dtype else None)
+    def _made_of(self) -> Tensors:
+        """All tensors that what is prepared may be made of, quickly: each product asks."""
+        return (*self._buffers.values(), *self._parameters.values())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._check(x)

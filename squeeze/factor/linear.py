@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.linear import StoredLinear
+from squeeze.checkpoint.linear import StoredLinear, Tensors
 from squeeze.errors import FormatError
 from squeeze.factor.form import Form, product
 from squeeze.factor.forms import basis_of, read_form
@@ -51,6 +51,10 @@ class FactorLinear(StoredLinear[Form]):
     def stored(self) -> dict[str, torch.Tensor]:
         owner = self.__dict__.get("owner")
         return super().stored() if owner is None else {**super().stored(), "base": owner.base}
+
+    def _made_of(self) -> Tensors:
+        owner = self.__dict__["owner"]
+        return super()._made_of() if owner is None else (*super()._made_of(), owner.base)
 
     @property
     def weight_dtype(self) -> torch.dtype:
