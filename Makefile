@@ -86,6 +86,7 @@ lint: .venv/stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_house.py
 
 dist: .venv/release  # a wheel and an sdist in dist/
 	rm -rf dist

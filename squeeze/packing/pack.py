@@ -48,7 +48,7 @@ class Totals:
     notes: tuple[str, ...] = ()
 
 
-def pack(
+def pack(  # noqa: PLR0913
     source: Path | str,
     target: Path | str,
     *,

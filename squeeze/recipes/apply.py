@@ -122,7 +122,7 @@ def _settings(entry: Any) -> dict[str, Any]:
     return {str(key): value for key, value in entry.items()}
 
 
-def apply(
+def apply(  # noqa: PLR0913
     recipe: Recipe | Path | str,
     source: Path | str,
     out: Path | str,

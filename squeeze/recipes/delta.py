@@ -34,7 +34,7 @@ from squeeze.system.storage import local_path
 __all__ = ["delta"]
 
 
-def delta(
+def delta(  # noqa: PLR0913
     base: Path | str,
     tuned: Path | str,
     *,

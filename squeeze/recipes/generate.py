@@ -92,7 +92,7 @@ class _Streamer:
 
 
 @torch.inference_mode()
-def generate(
+def generate(  # noqa: PLR0913
     model: Any,
     tokenizer: Any,
     prompt: str,

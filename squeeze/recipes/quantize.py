@@ -46,7 +46,7 @@ _SQUARES_TOKENS = 8192  # of the calibration that smoothing and AWQ's search loo
 
 
 @takes_models
-def quantize(
+def quantize(  # noqa: PLR0913
     source: Source,
     method: GridMethod | str = QUANTIZE.default,
     *,

@@ -94,7 +94,7 @@ class Run:
         numbers = {name: getattr(self.common, name) for name in ("samples", "sequence_length", "seed", "bound")}
         return {**numbers, "correction": self.correction, "calibration": calibration_name(self.common.calibration)}
 
-    def compress(
+    def compress(  # noqa: PLR0913
         self,
         checkpoint: Checkpoint,
         method: Method,

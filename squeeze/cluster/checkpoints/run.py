@@ -80,7 +80,7 @@ class _Checkpoint:
         return True
 
 
-def pack(
+def pack(  # noqa: PLR0913
     engine: Engine[Any],
     source: Path,
     target: Path,
@@ -122,7 +122,7 @@ def pack(
     return replace(totals, left_out=contents.left_out, notes=tuple(notes))
 
 
-def unpack(
+def unpack(  # noqa: PLR0913
     engine: Engine[Any],
     source: Path,
     target: Path,

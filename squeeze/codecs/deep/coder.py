@@ -22,7 +22,7 @@ Progress = Callable[[int], None] | None
 
 
 @kernel
-def code(
+def code(  # noqa: PLR0913
     m: DeepModel,
     network: Network,
     coder: np.ndarray,
@@ -140,7 +140,7 @@ def encode(
     return coded[:length].tobytes() if length < data.size else None
 
 
-def decode(
+def decode(  # noqa: PLR0913
     payload: bytes,
     length: int,
     preset: DeepPreset,

@@ -105,15 +105,7 @@ def header_bytes(header: dict[str, Any]) -> bytes:
 def read_header(file: BinaryIO, padded: bool = False) -> Header | None:
     """A stream's header; None where the file ends instead. padded: whether zeros may stand before it, as they may after
     another stream."""
-    magic = read_some(file, 1)
-    while padded and magic == b"\0":
-        try:
-            zeros = read_exactly(file, PADDING - 1)
-        except TruncatedError:
-            zeros = b""
-        if any(zeros) or not zeros:
-            raise FormatError(BAD_PADDING)
-        magic = read_some(file, 1)
+    magic = _past_padding(file) if padded else read_some(file, 1)
     if not magic:
         return None
     if magic == MAGIC[:1]:
@@ -121,13 +113,30 @@ def read_header(file: BinaryIO, padded: bool = False) -> Header | None:
     if magic != MAGIC:
         raise ForeignError("not a .sqz file: it does not begin with the .sqz mark")
     form = read_exactly(file, 1)
-    if form[0] != LONG:
-        return _short_header(form[0], file)
+    return _long_header(file) if form[0] == LONG else _short_header(form[0], file)
+
+
+def _past_padding(file: BinaryIO) -> bytes:
+    """Return the first byte that is no padding; none at the end of the file."""
+    magic = read_some(file, 1)
+    while magic == b"\0":
+        try:
+            zeros = read_exactly(file, PADDING - 1)
+        except TruncatedError:
+            zeros = b""
+        if any(zeros) or not zeros:
+            raise FormatError(BAD_PADDING)
+        magic = read_some(file, 1)
+    return magic
+
+
+def _long_header(file: BinaryIO) -> Header:
+    """Return the header of a long stream by what follows its form."""
     length, length_bytes = read_varint(file)
     if length > MAX_HEADER:
         raise DamagedError("the header's length is impossible: the file is damaged")
     text = read_exactly(file, length)
-    body = magic + form + length_bytes + text
+    body = MAGIC + bytes([LONG]) + length_bytes + text
     if read_exactly(file, 2) != check16(body):
         raise DamagedError("the header is damaged: its checksum differs")
     try:

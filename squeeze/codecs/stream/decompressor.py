@@ -58,7 +58,7 @@ class _Kept(io.BytesIO):
         return super().write(data)
 
 
-def decompress_stream(
+def decompress_stream(  # noqa: PLR0913
     source: BinaryIO,
     sink: BinaryIO | None,
     *,

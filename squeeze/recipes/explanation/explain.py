@@ -23,7 +23,7 @@ Model = str | os.PathLike[str] | None
 _WRITTEN = ("lanes", "window", "backend")  # what a file says of itself
 
 
-def explain(
+def explain(  # noqa: PLR0913
     source: bytes | str | os.PathLike[str],
     level: int | None = None,
     *,
