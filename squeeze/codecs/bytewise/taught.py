@@ -30,9 +30,6 @@ _MAP_SHIFT = 20  # of what is kept of an entry of an adaptive probability map, 1
 _FRESH = (mixer.IDENTITY >> _MAP_SHIFT).astype(np.int64)
 
 
-KEPT = ("weights", "final_weights", "apm_byte", "apm_order2", "maps", "match_maps")  # arrays of what is learned
-
-
 class Taught(NamedTuple):
     """As the arrays of ByteModel have them."""
 
