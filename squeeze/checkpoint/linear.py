@@ -137,9 +137,9 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., I] -> x W^T [..., O]."""
         shape = *x.shape[:-1], self.out_features
-        return self.multiply(self.rows(x), self.prepared(x.dtype)).view(shape) if x.numel() else x.new_zeros(shape)
+        return self.multiply(self.flattened(x), self.prepared(x.dtype)).view(shape) if x.numel() else x.new_zeros(shape)
 
-    def rows(self, x: torch.Tensor) -> torch.Tensor:
+    def flattened(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., I] as [R, I]."""
         return x.reshape(prod(x.shape[:-1]), self.in_features)
 

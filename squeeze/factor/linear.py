@@ -91,7 +91,7 @@ class FactorLinear(StoredLinear[Form]):
         if owner is not self and known is not None and known[0] is x:
             y, remaining = known[1], known[2] - 1
         else:
-            y = product(self.rows(x), form.base)
+            y = product(self.flattened(x), form.base)
         owner._basis = (x, y, remaining) if remaining and (owner is self or known is not None) else None
         return y
 
