@@ -125,3 +125,10 @@ def test_a_newer_version_is_refused(halved, tmp_path):
 
 def test_every_form_names_itself():
     assert all(name == form.method and form.leaves for name, form in FORMS.items())
+
+
+def test_no_stored_tensor_is_called_as_an_attribute_of_its_layer():
+    """It could not be registered."""
+    kinds = (StoredLinear, *StoredLinear.__subclasses__())
+    leaves = {leaf for form in FORMS.values() for leaf in form.leaves}
+    assert len(kinds) > 5 and not leaves & {name for kind in kinds for name in dir(kind)}
