@@ -60,8 +60,10 @@ class ForeignError(FormatError):
 class TrailingError(FormatError):
     """Something that is no stream follows a stream."""
 
-    def __init__(self, place: int):
-        super().__init__(f"what follows its first {place:,} bytes is no .sqz stream: cut it off")
+    @classmethod
+    def after(cls, place: int) -> "TrailingError":
+        """Return what is said of a file whose streams end at a place."""
+        return cls(f"what follows its first {place:,} bytes is no .sqz stream: cut it off")
 
 
 class Header(NamedTuple):

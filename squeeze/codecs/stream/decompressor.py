@@ -143,7 +143,7 @@ class _Restoring:
         except container.ForeignError:
             if not place:
                 raise
-            raise container.TrailingError(place) from None
+            raise container.TrailingError.after(place) from None
 
     def _need_all(self) -> None:
         """Raises LimitError where the index tells already that too much comes out. It may lie, so that all is counted

@@ -203,7 +203,7 @@ def _streams_from_front(file: BinaryIO, end: int, entries: Entries) -> list[Stre
         except ForeignError:
             if not start:
                 raise
-            raise TrailingError(start) from None
+            raise TrailingError.after(start) from None
         if header is None:
             break
         start = file.tell() - header.size

@@ -173,6 +173,15 @@ def test_a_damaged_index_is_named(path):
         assert file.read(3) == b"000"
 
 
+def test_what_follows_an_index_is_named(path):
+    index_name(path).write_bytes(index_name(path).read_bytes() + b"more")
+    with (
+        squeeze.open(path) as file,
+        pytest.raises(FormatError, match=r"^the index of members, .*: what follows its first"),
+    ):
+        file.members()
+
+
 def test_a_member_that_is_another_than_its_index_says(tmp_path):
     data, _ = shard({"a": b"abc"})
     raw = squeeze.decompress(data)
