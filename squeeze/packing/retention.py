@@ -15,9 +15,14 @@ __all__ = ["UnreadableError", "foreign", "superfluous"]
 class UnreadableError(SqueezeError):
     """What the checkpoint `name` is a difference from is not known."""
 
-    def __init__(self, name: str, error: Exception):
-        super().__init__(f"cannot be read, so that no packed form is deleted: {error}")
-        self.name = name
+    name = ""
+
+    @classmethod
+    def of(cls, name: str, error: Exception) -> "UnreadableError":
+        """Return what is said of a checkpoint that cannot be read."""
+        made = cls(f"cannot be read, so that no packed form is deleted: {error}")
+        made.name = name
+        return made
 
 
 def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
@@ -69,7 +74,7 @@ def _files(path: Path, is_ours: bool) -> list[PackedFile]:
     except (OSError, SqueezeError) as error:
         if type(error) is FormatError and not is_ours and not path.is_dir():  # and no damaged one
             return []
-        raise UnreadableError(path.name, error) from None
+        raise UnreadableError.of(path.name, error) from None
 
 
 def _bases(files: list[PackedFile]) -> set[Hashes]:
