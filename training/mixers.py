@@ -4,13 +4,14 @@ Mixers and adaptive maps, beside the network where there is one, learn from docu
 programs, each coded by itself as a file would be. Run it after a new network is in its place: they are made for it.
 """
 
+import lzma
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from squeeze.codecs.bytewise import coder as bytewise, taught
 from squeeze.codecs.bytewise.arrays import ByteModel, build_model
@@ -88,7 +89,7 @@ def _narrow(matrix: np.ndarray) -> np.ndarray:
 def main(
     corpus: Path | None, wheels: Path | None, kind: str, into: Path | None, megabytes: float, level: tuple[str, ...]
 ) -> None:
-    """Write KIND.LEVEL.safetensors for each level."""
+    """Write the file KIND.LEVEL of the package for each level."""
     size = round(megabytes * 1e6)
     if wheels is not None and corpus is None:
         pieces = programs.samples(wheels, kind, size)
@@ -98,8 +99,9 @@ def main(
         raise click.UsageError("give either --wheels, or --corpus for text")
     for one in level:
         folder = into or (taught.FOLDER if int(one) in BY_LEVEL else built_in.FOLDER)
-        target = folder / f"{kind}.{one}{built_in.SUFFIX}"
-        save_file(make(int(one), kind, pieces), target)
+        suffix = taught.SUFFIX if int(one) in BY_LEVEL else built_in.SUFFIX
+        target, data = folder / f"{kind}.{one}{suffix}", save(make(int(one), kind, pieces))
+        target.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if suffix.endswith(".xz") else data)
         click.echo(f"wrote {target}: {target.stat().st_size:,} bytes")
 
 

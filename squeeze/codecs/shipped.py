@@ -1,6 +1,7 @@
 """Files of numbers that are installed with the package, and without which no level works."""
 
 import json
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,17 @@ _TYPES = {"I8": np.int8, "U8": np.uint8, "I16": np.int16, "I32": np.int32, "U32"
 
 
 def tensors(file: Path, checksum: int) -> dict[str, np.ndarray]:
-    """Those of a safetensors file, whose XXH3-64 is known: the way back needs no more packages.
+    """Return the tensors of a safetensors file, or of one within an .xz file, by their names. Python and NumPy alone
+    read it, since the way back needs no more packages. checksum: XXH3-64 of the safetensors file.
 
-    Raises SqueezeError where it is another file, or none.
+    Raises SqueezeError if there is no such file, or another one.
     """
     damaged = f"the file {file.name} of the package is missing or damaged: install squeeze again"
     try:
         data = file.read_bytes()
-    except OSError as error:
-        raise SqueezeError(f"{damaged} ({error.strerror or error})") from error
+        data = lzma.decompress(data) if file.suffix == ".xz" else data
+    except (OSError, lzma.LZMAError) as error:
+        raise SqueezeError(f"{damaged} ({getattr(error, 'strerror', None) or error})") from error
     if xxhash.xxh3_64_intdigest(data) != checksum:
         raise SqueezeError(f"{damaged} (its checksum differs)")
     start = 8 + int.from_bytes(data[:8], "little")

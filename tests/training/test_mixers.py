@@ -1,11 +1,12 @@
 """The dictionaries of the package are made of samples of every kind."""
 
 import json
+import lzma
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from training import mixers
 from training.corpus import SPLITS, write
@@ -41,7 +42,7 @@ def test_the_command_writes_what_mixers_begin_with(corpus, tmp_path):
     words = ["--corpus", str(corpus), "--into", str(tmp_path), "--megabytes", str(SIZE / 1e6), "--level", "5"]
     run = CliRunner().invoke(mixers.main, words)
     assert run.exit_code == 0, run.output
-    found = load_file(tmp_path / "text.5.safetensors")
+    found = load(lzma.decompress((tmp_path / "text.5.safetensors.xz").read_bytes()))
     rows, weights = found["matrix.00"], found["matrix.02"]
     assert rows.size == weights.shape[0] > 100
     assert sorted(found) == [f"matrix.{k:02}" for k in range(14)]

@@ -1,7 +1,7 @@
 """What mixers and adaptive maps of levels 4 to 6 begin with: dictionaries without text, of the package.
 
 Coding samples taught them; training/mixers.py makes them. Their files have the
-integers of a dictionary's file as they are, since decoding those would take longer than a small file.
+integers of a dictionary's file by xz, since decoding a dictionary's file would take longer than a small file.
 """
 
 from functools import cache
@@ -15,8 +15,8 @@ from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import dictionary_file
 
 FOLDER = Path(__file__).parent
-SUFFIX = ".safetensors"
-CHECKSUMS = {  # XXH3-64 of the files: other ones give other bytes
+SUFFIX = ".safetensors.xz"
+CHECKSUMS = {  # XXH3-64 of what is in the files: other numbers give other bytes
     "text.4": 0x9A1DC13AF8574B96,
     "text.5": 0xC66E711D76163143,
     "text.6": 0xD88B85AC6EECA75C,

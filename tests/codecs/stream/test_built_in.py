@@ -46,7 +46,7 @@ def test_other_files_are_not_used(changed, tmp_path):
     other = tmp_path / file.name
     if changed:
         other.write_bytes(content)
-    with pytest.raises(SqueezeError, match=r"the file text\.5\.safetensors of the package is missing or damaged"):
+    with pytest.raises(SqueezeError, match=r"the file text\.5\.safetensors\.xz of the package is missing or damaged"):
         shipped.tensors(other, checksum)
 
 
