@@ -189,6 +189,8 @@ def read_manifest(path: Path, limits: Limits | None = None) -> Told:
         elif "source" in line:
             digests += xxh3_128_digest(line["source"].encode(errors="surrogatepass"))
             done.append(not line.get("error") and line.get("output") != line["source"])
+    if not head:
+        raise _none(path, "it is empty")
     latest = _latest(np.frombuffer(digests, np.uint64).reshape(-1, 2))
     lines = (line for line, _ in _lines(path, limits) if "source" in line)
     records = (Record(**line) for line, kept in zip(lines, latest, strict=False) if kept)

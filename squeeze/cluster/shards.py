@@ -25,7 +25,7 @@ from squeeze.codecs.shards.template import Template
 from squeeze.codecs.shards.write import make_shard
 from squeeze.codecs.stream.members import Member
 from squeeze.codecs.stream.reader import open_reader as open_stream
-from squeeze.errors import SqueezeError, escaped
+from squeeze.errors import SqueezeError, escaped, printable
 from squeeze.system import names, storage
 from squeeze.system.remote_path import look_together
 
@@ -215,18 +215,18 @@ def proved(
             if members is None:
                 members = {}
                 with (
-                    attempt(output),
+                    attempt(printable(output)),
                     suppress(FileNotFoundError),  # which the shard's own record tells
                     open_stream(names.within(output, roots), **options) as shard,
                 ):
                     members = shard.members()
             if members:
-                with attempt(record.source):
+                with attempt(printable(record.source)):
                     _prove(record, members.get(record.source.removeprefix(root).removeprefix("/")))
 
 
 def _prove(record: Record, member: Member | None) -> None:
     if member is None:
-        raise SqueezeError(f"{record.output} does not hold it")
+        raise SqueezeError(f"{printable(record.output)} does not hold it")
     if (member.size, f"{member.checksum:016x}") != (record.size, record.checksum):
-        raise SqueezeError(f"{record.output} holds other bytes of it than those that the manifest tells of")
+        raise SqueezeError(f"{printable(record.output)} holds other bytes of it than those that the manifest tells of")

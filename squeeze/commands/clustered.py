@@ -17,7 +17,7 @@ from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, explain, is_compressed
 from squeeze.commands.progress import Tick
 from squeeze.commands.reporting import write_page
-from squeeze.errors import SqueezeError
+from squeeze.errors import SqueezeError, printable
 from squeeze.system import files, names, storage
 from squeeze.system.moving import harmless_to
 from squeeze.system.remote_path import look_together
@@ -271,9 +271,9 @@ def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator["Fi
         if told.done < told.files:
             raise SqueezeError(f"it tells of {told.done} files, and the run ended with {told.files}: lines are missing")
     for record in records:
-        with job.attempt(record.source):
+        with job.attempt(printable(record.source)):
             if record.error:
-                raise SqueezeError(record.error)
+                raise SqueezeError(printable(record.error))
             output = names.within(record.output, roots)
             if not output.exists():
                 raise SqueezeError(f"its output {output} is missing")

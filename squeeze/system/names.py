@@ -57,7 +57,7 @@ def within(text: Any, roots: list[Path]) -> Path:
             key = text.removeprefix(f"{root}/")
             if key != text and _NO_PART.isdisjoint(key.split("/")):  # a key is never parsed as a URL
                 return root / str(key)
-        elif not is_url(text) and "\0" not in text:
+        elif not is_url(text) and "\0" not in text and _is_encodable(text):
             path = Path(text)
             if path.resolve().is_relative_to(root.resolve()):
                 return path

@@ -44,6 +44,9 @@ def test_a_manifest_of_another_run_is_refused(tmp_path):
     with pytest.raises(squeeze.SqueezeError, match="other options"):
         Manifest(path, COMPRESS, OPTIONS | {"level": 2})
     head = path.read_text().splitlines()[0]
+    path.write_text("")
+    with pytest.raises(squeeze.SqueezeError, match=r"is damaged \(it is empty\): delete it$"):
+        read_manifest(path)
     for text in ("{}\n", "nothing\n", f"{head}\nx\n{head}\n"):
         path.write_text(text)
         with pytest.raises(squeeze.SqueezeError, match="no manifest"):

@@ -43,7 +43,7 @@ def test_whole_names_lie_where_the_caller_said(tmp_path, monkeypatch):
     for key in ("a/b.sqz", "a::b", "a::http:/x"):  # which is not parsed
         assert within(f"memory://bucket/corpus/{key}", roots) == path_of("memory://bucket/corpus") / key
     for text in (
-        *("other/a.sqz", "corpus/../a.sqz", "/etc/passwd", "corpus/link/passwd", "corpus/\0", 7, None, ""),
+        *("other/a.sqz", "corpus/../a.sqz", "/etc/passwd", "corpus/link/passwd", "corpus/\0", "\ud800", 7, None, ""),
         *("memory://bucket/other", "memory://bucket/corpus/../x", "memory://bucket/corpus//x", "http://host/corpus/a"),
         *("memory://bucket/corpus/a/./x", "file:///etc/passwd", "s3://bucket/corpus/a"),
     ):
