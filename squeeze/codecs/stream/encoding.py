@@ -18,6 +18,7 @@ SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block
 _HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
 _SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's length
 _SAMPLE = 1 << 16  # raw bytes of a block that are coded in two ways, to choose one
+_SAMPLE_OF_TABLE = 1 << 14  # of a larger table, which takes longer with the network
 # From this many raw bytes of text on, the language model's result is final where it is below this share of level 3's:
 # level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
@@ -64,17 +65,20 @@ def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterat
 
 
 def _without_language(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Way]:
-    """Text that the pretrained network does not read may be smaller as what is no text. A sample of a large block shows
-    it."""
+    """Text that the pretrained network does not read may be smaller as what is no text, and a table as what the network
+    reads. A sample of a larger block shows it."""
     if data.size == 0 or blocks.is_packed(content):
         return
     kinds: tuple[Content, ...] = (content,)
+    size = _SAMPLE
     if content.kind == "text" and unread(data, settings):
         kinds = (content, Content("other"))
-    if len(kinds) > 1 and data.size > _SAMPLE:
-        begin = (data.size - _SAMPLE) // 2
-        sample = data[begin : begin + _SAMPLE]
-        kinds = (min(kinds, key=lambda kind: _length(_bytewise(sample, kind, settings, None), _SAMPLE)),)
+    elif content.kind == "table" and not settings.dictionary and _has_network(settings, "other"):
+        kinds, size = (content, Content("other")), _SAMPLE if data.size <= _SAMPLE else _SAMPLE_OF_TABLE
+    if len(kinds) > 1 and data.size > size:
+        begin = (data.size - size) // 2
+        sample = data[begin : begin + size]
+        kinds = (min(kinds, key=lambda kind: _length(_bytewise(sample, kind, settings, None), size)),)
     for kind in kinds:
         yield Way(container.BYTEWISE, kind)
 
@@ -82,11 +86,7 @@ def _without_language(data: np.ndarray, content: Content, settings: Settings) ->
 def unread(data: np.ndarray, settings: Settings) -> bool:
     """Return whether a pretrained network is beside the models of text, and does not read what `data` holds; where no
     dictionary says what blocks hold."""
-    assert settings.level
-    if settings.dictionary or settings.content:
-        return False
-    models = settings.level.models("text")
-    if isinstance(models, Preset) or not models.network:
+    if settings.dictionary or settings.content or not _has_network(settings, "text"):
         return False
     from squeeze.codecs.deep import reading  # start-up, as in levels.py
 
@@ -117,6 +117,13 @@ def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progre
         raise VerifyError("llama.cpp did not compute the same numbers twice: use the backend exact, or other lanes")
     if not same:
         raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
+
+
+def _has_network(settings: Settings, kind: str) -> bool:
+    """Return whether a pretrained network is beside the models of a kind of content."""
+    assert settings.level
+    models = settings.level.models(kind)
+    return not isinstance(models, Preset) and bool(models.network)
 
 
 def _smallest(ways: Iterable[Way], data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:

@@ -255,3 +255,12 @@ def test_text_that_the_network_does_not_read_is_coded_as_no_text_where_that_is_s
         assert not encoding.unread(data, others)
     prose = np.frombuffer(inputs.python_text(3000), np.uint8)
     assert container.read_content(io.BytesIO(encoding.encode_block(prose, text, settings).payload))[0] == text
+
+
+@pytest.mark.parametrize(("level", "kinds"), [(4, ["table"]), (5, ["table", "other"])])
+def test_a_table_is_tried_as_what_the_network_reads(level, kinds):
+    data, settings = np.frombuffer(inputs.words(1_500), np.uint8), Settings(levels.level(level))
+    table = Content("table", 12)
+    assert [way.content.kind for way in encoding.candidates(data, table, settings)] == kinds
+    coded = encoding.encode_block(data, table, settings)
+    assert container.read_content(io.BytesIO(coded.payload))[0].kind == kinds[-1]
