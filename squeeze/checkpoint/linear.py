@@ -60,6 +60,7 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
     that take gradients are multiplied by the dense weight.
     """
 
+    known_leaves: ClassVar[tuple[str, ...]] = ()  # all that the form may have; without, those that are stored
     by_dtype: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     bias: nn.Parameter | None
@@ -71,13 +72,11 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         stored: Mapping[str, torch.Tensor],
         bias: torch.Tensor | None = None,
         name: str = "",
-        leaves: Iterable[str] = (),
     ) -> None:
-        """stored: the tensors by leaf. name: of the module, in errors. leaves: all that the form may have; those of
-        `stored` by default."""
+        """stored: the tensors by leaf. name: of the module, in errors."""
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        self.leaves = tuple(leaves or stored)
+        self.leaves = self.known_leaves or tuple(stored)
         self._name = name or type(self).__name__
         self._kept: Kept[P] = Kept()
         for leaf in self.leaves:

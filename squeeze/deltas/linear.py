@@ -25,6 +25,7 @@ class DeltaLinear(StoredLinear[_Product]):
     """y = x B^T + x D^T + b. Codes of D on a grid of integers stay codes, those outside its mask being that of 0, and
     are multiplied as QuantLinear does; floats are expanded once, on a CPU."""
 
+    known_leaves = LEAVES
     by_dtype = True
 
     def __init__(
@@ -36,7 +37,7 @@ class DeltaLinear(StoredLinear[_Product]):
         name: str = "",
     ) -> None:
         """stored: the buffers of the difference, by the leaves of SparseFormat."""
-        super().__init__(in_features, out_features, stored, bias, name, LEAVES)
+        super().__init__(in_features, out_features, stored, bias, name)
         self.register_buffer("base", None, persistent=False)
 
     def attach(self, base: torch.Tensor) -> None:

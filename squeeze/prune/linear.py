@@ -1,7 +1,5 @@
 """A linear layer with a sparse weight, stored as sparse24.py has it; which product it takes is kernels/sparse24's."""
 
-from collections.abc import Mapping
-
 import torch
 
 from squeeze.checkpoint.linear import StoredLinear
@@ -19,18 +17,8 @@ class Sparse24Linear(StoredLinear[sparse24.Runtime]):
     """y = x W^T + b. On the CPU W is expanded once and the product is that of a dense layer; on a GPU, kernels that
     read only what is kept take it where kernels/sparse24 measured them to be faster."""
 
+    known_leaves = LEAVES
     by_dtype = True
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        stored: Mapping[str, torch.Tensor],
-        bias: torch.Tensor | None = None,
-        name: str = "",
-    ) -> None:
-        """stored: the buffers, by the format's leaves."""
-        super().__init__(in_features, out_features, stored, bias, name, LEAVES)
 
     @classmethod
     def of(cls, weight: SparseTensor, bias: torch.Tensor | None = None) -> "Sparse24Linear":

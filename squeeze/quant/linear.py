@@ -1,6 +1,5 @@
 """A linear layer whose weight stays quantised: for a GPU in Triton, for the CPU in numba, for all else in torch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,20 +38,10 @@ class QuantLinear(StoredLinear[_Runtime]):
     at a time.
     """
 
+    known_leaves = FORMATS["squeeze"].leaves
     differentiable = False
     codes: torch.Tensor
     scales: torch.Tensor
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        stored: Mapping[str, torch.Tensor],
-        bias: torch.Tensor | None = None,
-        name: str = "",
-    ) -> None:
-        """stored: the buffers, by the format's leaves."""
-        super().__init__(in_features, out_features, stored, bias, name, FORMATS["squeeze"].leaves)
 
     @classmethod
     def of(cls, weight: QuantizedTensor, bias: torch.Tensor | None = None) -> "QuantLinear":

@@ -15,6 +15,8 @@ from squeeze.errors import FormatError, SqueezeError
 class Toy(StoredLinear[torch.Tensor]):
     """A weight stored as integers and a scale."""
 
+    known_leaves = ("whole", "scale", "absent")
+
     weight_dtype = torch.float64
     calls = 0
 
@@ -47,7 +49,7 @@ X = torch.arange(24.0).view(2, 3, 4)
 def toy(kind=Toy, bias=None):
     kind.calls = 0
     stored, bias = {"whole": WHOLE.clone(), "scale": torch.tensor([0.3])}, None if bias is None else bias.clone()
-    return kind(4, 3, stored, bias, leaves=("whole", "scale", "absent"))
+    return kind(4, 3, stored, bias)
 
 
 @pytest.mark.parametrize(

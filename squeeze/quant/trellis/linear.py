@@ -1,6 +1,5 @@
 """A linear layer whose weight stays trellis codes: for few rows on the CPU they are decoded as they are multiplied."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,19 +28,9 @@ class _Runtime:
 class TrellisLinear(StoredLinear[_Runtime]):
     """y = x W^T + b. Inputs are rotated instead of the weight."""
 
+    known_leaves = LEAVES
     differentiable = False
     trellis_scales: torch.Tensor
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        stored: Mapping[str, torch.Tensor],
-        bias: torch.Tensor | None = None,
-        name: str = "",
-    ) -> None:
-        """stored: the buffers, by the form's leaves."""
-        super().__init__(in_features, out_features, stored, bias, name, LEAVES)
 
     @property
     def weight_dtype(self) -> torch.dtype:
