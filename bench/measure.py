@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.plots import Plot
 from bench.tables import Row, Table
-from squeeze.options.option import MOST_MINUTES
+from squeeze.options import MOST_MINUTES
 
 __all__ = ["MEASURES", "Measure", "Row", "load", "minutes", "option"]
 

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from squeeze.commands.options import PATH, PLACE, Command, Size, several
-from squeeze.options import Operation, Option, of
-from squeeze.options.operation import Owned
+from squeeze.options import MethodOption, Operation, Option, options_of
 from squeeze.recipes.options import Common, Packing
 
 __all__ = ["OperationCommand", "base", "both_ways", "calibrating", "default_of", "given", "kind_of", "spelled"]
@@ -29,7 +28,7 @@ class OperationCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """A flag that may have a value has none where what follows is not one of its choices."""
         flags = {
-            spelled(one.option): one.option.choices for one in self.operation.owned().values() if _both(one.option)
+            spelled(one.option): one.option.choices for one in self.operation.options().values() if _both(one.option)
         }
         told = [
             f"{arg}={_YES}" if arg in flags and after not in flags[arg] else arg for arg, after in pairwise([*args, ""])
@@ -42,7 +41,7 @@ class OperationCommand(click.Command):
 
 def given(operation: Operation[Any], options: dict[str, Any]) -> dict[str, Any]:
     """What a user gave of an operation's options, which are taken out of a command's."""
-    names = [*operation.keys, *(option.name for option in of(Common))] if operation.methods else operation.keys
+    names = [*operation.keys, *(option.name for option in options_of(Common))] if operation.methods else operation.keys
     values = {name: options.pop(name) for name in names}
     return {name: value for name, value in values.items() if value not in (None, ())}
 
@@ -64,16 +63,18 @@ def _make(operation: Operation[Any]) -> list[click.Parameter]:
     if operation.methods:
         kind = click.Choice(list(operation.methods))
         parameters.append(click.Option(["--method"], type=kind, help=f"How ({operation.default})."))
-    parameters += [_option(owned, len(operation.methods)) for owned in operation.owned().values()]
-    return parameters + [_option(Owned(option), 0) for option in (of(Common) if operation.methods else ())]
+    parameters += [_option(owned, len(operation.methods)) for owned in operation.options().values()]
+    return parameters + [
+        _option(MethodOption(option), 0) for option in (options_of(Common) if operation.methods else ())
+    ]
 
 
-def _option(owned: Owned, methods: int) -> click.Option:
+def _option(owned: MethodOption, methods: int) -> click.Option:
     names, facts = _declaration(owned, methods)
     return click.Option(names, **facts)
 
 
-def _declaration(owned: Owned, methods: int) -> tuple[list[str], dict[str, Any]]:
+def _declaration(owned: MethodOption, methods: int) -> tuple[list[str], dict[str, Any]]:
     """What click is told of an option. None and () mean that it was not given: defaults are the dataclass's."""
     option = owned.option
     facts: dict[str, Any] = {"default": None, "help": _help(owned, methods)}
@@ -119,9 +120,9 @@ def both_ways(option: Option) -> str:
     return name if "bool" not in option.types or option.choices else f"{name}/{option.off or '--no-' + name[2:]}"
 
 
-def _help(owned: Owned, methods: int) -> str:
+def _help(owned: MethodOption, methods: int) -> str:
     """The sentence, after the methods that have the option if not all do, and with what it is by default."""
-    option, owners = owned.option, owned.owners
+    option, owners = owned.option, owned.defaults
     names = "" if not owners or len(owners) == methods else ", ".join(owners) + ": "
     default = default_of(option, owners)
     text = option.help[0].lower() + option.help[1:] if names and option.help[1].islower() else option.help
@@ -155,7 +156,7 @@ def kind_of(option: Option) -> str:
 
 def _declared(kind: type, name: str) -> Callable[[Command], Command]:
     """A decorator that adds one option of a dataclass to a command of its own."""
-    names, facts = _declaration(Owned(next(one for one in of(kind) if one.name == name)), 0)
+    names, facts = _declaration(MethodOption(next(one for one in options_of(kind) if one.name == name)), 0)
     return click.option(*names, **facts)
 
 

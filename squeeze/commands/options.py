@@ -11,7 +11,7 @@ import click
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.codecs.stream.resources import BUILT_IN
 from squeeze.errors import OptionError, SqueezeError
-from squeeze.options.option import MOST_MINUTES, size_of
+from squeeze.options import MOST_MINUTES, size_of
 from squeeze.system import notices, storage
 from squeeze.system.limits import Limits
 

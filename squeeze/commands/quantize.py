@@ -45,7 +45,7 @@ def quantize(
     verdict, asked_for = Verdict.taken_from(params), given(QUANTIZE, params)
     asked, common = run.read(QUANTIZE, None, asked_for)
     if not quiet:
-        say_estimate(source, common, asked.settings.correction, params["device"], asked.made().needs_hessian)
+        say_estimate(source, common, asked.settings.correction, params["device"], asked.create_method().needs_hessian)
     if asked.settings.format == GGUF:
         if packed:
             raise click.UsageError("--pack is for formats that are folders, not for gguf")

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from squeeze.commands.declared import both_ways, default_of, kind_of
-from squeeze.options import Operation, Option, Reference, options_of
-from squeeze.options.operation import Owned
+from squeeze.options import MethodOption, Operation, Option, Reference, options_of
 from squeeze.recipes.options import FACTORIZE, PACK, PRUNE, QUANTIZE, Common, Recovering
 
 __all__ = ["OPERATIONS", "operation_table", "options_table"]
@@ -21,18 +20,24 @@ def options_table(method: Reference) -> str:
 
 def operation_table(operation: Operation[Any]) -> str:
     """Of all that a command takes, where not all methods have an option with the names of those that do."""
-    return _table([_COLUMNS, *(_row(one, len(operation.methods)) for one in operation.owned().values())])
+    return _table([_COLUMNS, *(_row(one, len(operation.methods)) for one in operation.options().values())])
 
 
 def _rows(options: Iterable[Option]) -> Iterable[tuple[str, ...]]:
-    return (_row(Owned(one), 0) for one in options)
+    return (_row(MethodOption(one), 0) for one in options)
 
 
-def _row(owned: Owned, methods: int) -> tuple[str, ...]:
-    option, names = owned.option, ", ".join(owned.owners)
-    text = option.help if not names or len(owned.owners) == methods else f"{names}: {option.help}"
-    bounds = option.bounds.removeprefix("is ").removeprefix("lies ")
-    return f"`{option.name}`", f"`{both_ways(option)}`", kind_of(option), default_of(option, owned.owners), bounds, text
+def _row(owned: MethodOption, methods: int) -> tuple[str, ...]:
+    option, names = owned.option, ", ".join(owned.defaults)
+    text = option.help if not names or len(owned.defaults) == methods else f"{names}: {option.help}"
+    return (
+        f"`{option.name}`",
+        f"`{both_ways(option)}`",
+        kind_of(option),
+        default_of(option, owned.defaults),
+        bounds,
+        text,
+    )
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:

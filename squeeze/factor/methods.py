@@ -24,7 +24,7 @@ __all__ = [
 class Share(Checked):
     """keep: stored values as a share of the matrix's."""
 
-    keep: float = option(0.9, "Share of the stored weights.", above=0, most=1, says="a share of {} to keep")
+    keep: float = option(0.9, "Share of the stored weights.", above=0, most=1)
 
 
 @dataclass(frozen=True, kw_only=True)

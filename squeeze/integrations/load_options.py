@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.errors import OptionError, printable
-from squeeze.options.option import size_of
+from squeeze.options import size_of
 
 __all__ = ["LARGE_SHARE", "PRODUCTS", "LoadOptions", "current", "load_options"]
 

@@ -11,7 +11,7 @@ from squeeze.checkpoint.weight_files import own_files
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped, printable
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
-from squeeze.options.option import size_of
+from squeeze.options import size_of
 from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile

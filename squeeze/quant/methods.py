@@ -20,7 +20,6 @@ class GridOptions:
         "Bits of a code; by name as in experts=2,attention=4,8.",
         least=2,
         most=8,
-        says="{} bits",
         parse=Bits.parse,
     )
     group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
@@ -57,7 +56,7 @@ class AWQOptions(GridOptions):
 class TrellisOptions:
     """Options of trellis codes (trellis/method.py)."""
 
-    rate: float = option(2.0, "Bits of a weight, in sixteenths: 2.25.", least=1, most=4, says="{} bits")
+    rate: float = option(2.0, "Bits of a weight, in sixteenths: 2.25.", least=1, most=4)
     damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
     act_order: bool = option(True, "Take the largest inputs first.")
 

@@ -22,7 +22,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
 from squeeze.errors import FormatError, OptionError, SqueezeError, printable
-from squeeze.options.operation import fill
+from squeeze.options import read_options
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
 from squeeze.recipes.evaluate import measure
@@ -72,7 +72,7 @@ class Recipe:
         """A recipe from what YAML or JSON holds: {"steps": [...]} and the fields of Common."""
         if not isinstance(document, dict) or not isinstance(document.get("steps"), list) or not document["steps"]:
             raise SqueezeError("is not a recipe: it needs a list of steps")
-        common = fill(Common, {key: value for key, value in document.items() if key != "steps"}, "steps")
+        common = read_options(Common, {key: value for key, value in document.items() if key != "steps"}, "steps")
         steps = [_step(number, entry) for number, entry in enumerate(document["steps"], 1)]
         done: list[Step] = []
         for number, entry in enumerate(steps, 1):

@@ -20,7 +20,7 @@ from squeeze.factor.methods import METHODS, Share
 from squeeze.factor.modegpt import RowColumnPruning
 from squeeze.factor.outliers import Quantised, WithOutliers
 from squeeze.factor.shared import SharedSVD
-from squeeze.options import Asked, load, of, values_of
+from squeeze.options import Request, load, options_of, values_of
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.options import FACTORIZE, WHOLE, Factorizing, Plan
 from squeeze.recipes.plan.edits import Edits, WithNote
@@ -106,7 +106,7 @@ def factorize(
 class Task:
     """What is to become of the matrices. ignore: as of Common."""
 
-    asked: Asked[Factorizing]
+    asked: Request[Factorizing]
     ignore: tuple[str, ...] = ()
 
     @property
@@ -122,13 +122,13 @@ class Task:
     @cached_property
     def whole(self) -> Plan:
         """The options of a method that looks at the model as a whole, a plan's where it has them."""
-        method: Share = self.asked.made()
+        method: Share = self.asked.create_method()
         return method if isinstance(method, Plan) else Plan(keep=method.keep)
 
     @cached_property
     def one(self) -> Method:
         """What is done where nothing else is planned."""
-        return Identity() if self.is_whole else cast(Method, self.asked.made())
+        return Identity() if self.is_whole else cast(Method, self.asked.create_method())
 
     def check(self) -> None:
         """Raises SqueezeError for what is unknown, or does not go together."""
@@ -137,7 +137,7 @@ class Task:
             raise SqueezeError("a size to reach needs the method plan")
         for name in self.asked.given.get("families", ()):
             family(name, self.asked.given.get("keep", 1.0))
-        self.asked.made()
+        self.asked.create_method()
         if bits:
             self.grid()
         if bits and settings.heal:
@@ -177,12 +177,12 @@ class Task:
 
     def _described_method(self) -> dict[str, Any]:
         """The method's options: how much it keeps, and the others that are not as they are by default."""
-        method = self.asked.made()
+        method = self.asked.create_method()
         values = values_of(method)
         if self.name == PLAN and self.is_whole:
             size = {"target_bytes": method.target_bytes} if method.target_bytes is not None else {"keep": method.keep}
             return size | {"families": list(method.families), "pairs": method.pairs}
-        changed = {one.name: values[one.name] for one in of(type(method)) if values[one.name] != one.default}
+        changed = {one.name: values[one.name] for one in options_of(type(method)) if values[one.name] != one.default}
         return {"keep": method.keep} | changed if "keep" in values else changed
 
     def wrapped(self, method: Method) -> Method:

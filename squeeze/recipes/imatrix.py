@@ -13,7 +13,7 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.inputs import summed_squares
 from squeeze.engine.pipeline import Progress
-from squeeze.options.operation import fill
+from squeeze.options import read_options
 from squeeze.quant.sources import floats
 from squeeze.recipes.export_gguf import Export, new_file
 from squeeze.recipes.options import Common
@@ -40,7 +40,7 @@ def imatrix(
     Raises ModelError where llama.cpp cannot run the model, SqueezeError where `out` is in the way, or the calibration
     is too short.
     """
-    source, out, common = local_path(source), local_path(out), fill(Common, options)
+    source, out, common = local_path(source), local_path(out), read_options(Common, options)
     check_file(out, overwrite)
     checkpoint = floats(Checkpoint.open(source))
     export = Export.of(checkpoint)

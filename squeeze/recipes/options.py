@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.factor.methods import METHODS as FACTORISING, Share
-from squeeze.options import Checked, Operation, Reference, option
-from squeeze.options.option import MOST_MINUTES
+from squeeze.options import MOST_MINUTES, Checked, Operation, Reference, option
 from squeeze.prune.methods import METHODS as PRUNING
 from squeeze.quant.methods import METHODS as QUANTISING
 
@@ -113,9 +112,7 @@ class Quantizing(Checked):
 class Pruning(Checked):
     """What pruning takes beside a method's options."""
 
-    bits: int | None = option(
-        None, "Also quantise the weights kept, in the same pass.", least=2, most=8, says="{} bits"
-    )
+    bits: int | None = option(None, "Also quantise the weights kept, in the same pass.", least=2, most=8)
     group_size: int = option(128, "Inputs that share a scale; -1 for all of a row.")
     slim: bool = option(False, "Add low-rank adapters, quantised too (SLiM).")
     dense: bool = option(False, "Store zeros like all else, for any loader.")
@@ -129,7 +126,7 @@ class Factorizing(Checked):
     """What factorising takes beside a method's options."""
 
     outliers: int = option(0, "Entries of each matrix kept as they are.", least=0)
-    bits: int | None = option(None, "Quantise the factors, too, with GPTQ.", least=2, most=8, says="{} bits")
+    bits: int | None = option(None, "Quantise the factors, too, with GPTQ.", least=2, most=8)
     group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
     correction: float = option(0.5, "How far a matrix makes up for earlier errors.", least=0, most=1)
     heal: float = option(0.0, "Minutes of fine-tuning the factors afterwards.", least=0)
@@ -139,7 +136,7 @@ class Factorizing(Checked):
 class Differing(Common):
     """What becomes of the difference of a fine-tune from its base (deltas/method.py)."""
 
-    bits: int | None = option(None, "Of a code of the difference.", least=2, most=8, says="{} bits")
+    bits: int | None = option(None, "Of a code of the difference.", least=2, most=8)
     pattern: str | None = option(None, "Prune the difference: N:M such as 2:4, a share, or units as 16x50%.")
     group_size: int = option(128, "Inputs that share a scale; -1 for all of a row.")
     embedding_bits: float | None = option(

@@ -13,7 +13,7 @@ from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.engine.workers import Here, Workers
 from squeeze.errors import SqueezeError
-from squeeze.options import Asked, values_of
+from squeeze.options import Request, values_of
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.permute import PermutedCheckpoint
 from squeeze.prune.slim import SLiM
@@ -110,7 +110,7 @@ def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
     return report
 
 
-def made(asked: Asked[Pruning]) -> PruningMethod:
+def made(asked: Request[Pruning]) -> PruningMethod:
     """The method that is asked for, its weights on a grid or with adapters where the settings say so.
 
     Raises SqueezeError for what does not go together.
@@ -123,13 +123,13 @@ def made(asked: Asked[Pruning]) -> PruningMethod:
     if asked.method not in (SparseGPT.name, SLiM.name):
         if settings.bits is not None or settings.slim or given.get("keep_zeros"):
             raise SqueezeError(f"{asked.method} neither quantises nor has adapters: use the method sparsegpt")
-        return cast(PruningMethod, asked.made())
+        return cast(PruningMethod, asked.create_method())
     grid = None if settings.bits is None else GPTQ(bits=settings.bits, group_size=settings.group_size)
-    base = SparseGPT(**asked.own(SparseGPT.name), quantizer=grid)
+    base = SparseGPT(**asked.given_to(SparseGPT.name), quantizer=grid)
     if asked.method == SparseGPT.name and not settings.slim:
         return base
     rounds = {"rounds": 1} if base.keep_zeros else {}
-    return SLiM(**{**rounds, **asked.own(SLiM.name), "pattern": base.pattern, "base": base})
+    return SLiM(**{**rounds, **asked.given_to(SLiM.name), "pattern": base.pattern, "base": base})
 
 
 def _settings(method: PruningMethod) -> dict[str, Any]:

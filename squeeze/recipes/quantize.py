@@ -17,7 +17,7 @@ from squeeze.engine.pipeline import Progress, Writer, ignored
 from squeeze.engine.report import Report
 from squeeze.engine.workers import Here, Workers
 from squeeze.errors import OptionError, SqueezeError, printable
-from squeeze.options import Asked
+from squeeze.options import Request
 from squeeze.packing.pack import pack
 from squeeze.quant.awq import AWQ
 from squeeze.quant.bits import Bits
@@ -137,7 +137,7 @@ def _check_planned(run: Run, checkpoint: Checkpoint, methods: Mapping[str, GridM
 def _gguf(
     source: Path,
     out: Path,
-    asked: Asked[Quantizing],
+    asked: Request[Quantizing],
     common: Common,
     methods: dict[str, GridMethod],
     overwrite: bool,

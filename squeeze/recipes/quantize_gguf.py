@@ -17,7 +17,7 @@ from squeeze.engine.network import Network, weight_of
 from squeeze.engine.pipeline import Writer, plan
 from squeeze.engine.report import Report
 from squeeze.errors import FormatError, OptionError, SqueezeError
-from squeeze.options import Asked
+from squeeze.options import Request
 from squeeze.quant.blocks import GRIDS, BlockTensor, grid_of, type_for, type_of
 from squeeze.quant.method import GridMethod
 from squeeze.recipes.export_gguf import Export
@@ -45,7 +45,7 @@ def blocks_folder(target: Path) -> Path:
     return target.with_name(f".{target.name[:60]}.blocks")
 
 
-def method_of(asked: Asked[Quantizing]) -> GridMethod:
+def method_of(asked: Request[Quantizing]) -> GridMethod:
     """The method on the grid of the type. Raises OptionError for options that do not go with GGUF."""
     settings = asked.settings
     if said := [name for name in _SAID if name in asked.given]:
@@ -54,7 +54,7 @@ def method_of(asked: Asked[Quantizing]) -> GridMethod:
         raise OptionError("the format gguf is made to a size by `type` auto with `target_bytes`")
     if settings.type == AUTO and settings.target_bytes is None:
         raise OptionError("`type` auto needs `target_bytes`, the size of the file")
-    made: GridMethod = asked.made()
+    made: GridMethod = asked.create_method()
     if not isinstance(made, GridMethod):
         raise OptionError(f"the format gguf goes with methods on grids, and {made.name} is none")
     if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):

@@ -17,8 +17,7 @@ from squeeze.engine.pipeline import WORK, Compression, Progress, Writer, check_i
 from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.engine.workers import Here, Workers
 from squeeze.errors import SqueezeError
-from squeeze.options import Asked, Operation, of
-from squeeze.options.operation import fill
+from squeeze.options import Operation, Request, options_of, read_options
 from squeeze.packing import folder
 from squeeze.quant.sources import floats
 from squeeze.recipes.options import GGUF, Common
@@ -46,11 +45,11 @@ def takes_models(function: _F) -> _F:
     return cast(_F, taking)
 
 
-def read(operation: Operation[_S], method: Any, options: Mapping[str, Any]) -> tuple[Asked[_S], Common]:
+def read(operation: Operation[_S], method: Any, options: Mapping[str, Any]) -> tuple[Request[_S], Common]:
     """What the arguments of a function ask for. Raises OptionError for what is unknown, of another type or out of
     bounds."""
-    shared = {one.name for one in of(Common)}
-    common = fill(Common, {key: value for key, value in options.items() if key in shared})
+    shared = {one.name for one in options_of(Common)}
+    common = read_options(Common, {key: value for key, value in options.items() if key in shared})
     return operation.read({key: value for key, value in options.items() if key not in shared}, method), common
 
 

@@ -1,7 +1,7 @@
 """A scheme of compressed-tensors as what a method is told of its grid."""
 
 from squeeze.errors import OptionError
-from squeeze.options import Asked
+from squeeze.options import Request
 from squeeze.quant.method import GridMethod
 from squeeze.quant.schemes import SCHEMES
 from squeeze.recipes.options import Quantizing
@@ -11,11 +11,11 @@ __all__ = ["method_of_scheme"]
 _SAID = ("bits", "group_size", "symmetric", "grid")  # by a scheme itself
 
 
-def method_of_scheme(asked: Asked[Quantizing]) -> GridMethod:
+def method_of_scheme(asked: Request[Quantizing]) -> GridMethod:
     """The method on the grid of the scheme, if one is asked for. Raises OptionError for options that do not go with
     it."""
     settings = asked.settings
-    made: GridMethod = asked.made()
+    made: GridMethod = asked.create_method()
     if settings.scheme is None:
         return made
     scheme = SCHEMES[settings.scheme]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
-from squeeze.options import Asked, Operation, values_of
+from squeeze.options import Operation, Request, values_of
 from squeeze.packing.pack import Totals, pack
 from squeeze.quant.bits import Bits
 from squeeze.recipes.densify import densify
@@ -57,7 +57,7 @@ class Step(ABC):
         """Raises SqueezeError for options that are unknown, of another type, out of bounds, or do not go together."""
         self.asked()
 
-    def asked(self) -> Asked[Any]:
+    def asked(self) -> Request[Any]:
         return self.operation.read(self.values)
 
     def value(self, key: str) -> Any:
@@ -124,7 +124,7 @@ class Quantize(Step):
     follows: ClassVar[tuple[str, ...] | None] = ("prune", "factorize", "recover")
 
     def check(self) -> None:
-        self.asked().made()
+        self.asked().create_method()
         if self.value("format") == GGUF:
             raise SqueezeError("the steps of a recipe write folders: quantize its result to the format gguf afterwards")
 

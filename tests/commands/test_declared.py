@@ -10,7 +10,7 @@ import squeeze
 from squeeze import cli
 from squeeze.commands.reference import OPERATIONS
 from squeeze.errors import OptionError
-from squeeze.options import Operation, of
+from squeeze.options import Operation, options_of
 from squeeze.packing.codings import LEVELS
 from squeeze.packing.pack import pack
 from squeeze.recipes.options import RECOVER, Common, Packing
@@ -41,7 +41,7 @@ def calls() -> list[tuple[Operation, str, str]]:
 
 def value_of(operation: Operation, key: str) -> object:
     """One that an option may have."""
-    one = operation.owned()[key].option
+    one = operation.options()[key].option
     named = {"pattern": "4:8", "format": "squeeze", "grid": "nf4", "base": "other", "rate": 2.25}
     if key in named:
         return named[key]
@@ -61,7 +61,7 @@ def test_a_command_without_words_says_what_is_missing(operation):
 def test_a_command_takes_what_its_operation_does(operation):
     apart = OF_THE_RUN | OF_FOLLOWING.get(operation.name, set())
     found = [one.name for one in params(operation.name) if one.name not in apart]
-    common = [one.name for one in of(Common)] if operation.methods else []
+    common = [one.name for one in options_of(Common)] if operation.methods else []
     assert sorted(found) == sorted([*operation.keys, *common])
 
 
@@ -117,22 +117,22 @@ def test_functions_name_unknown_keys(tmp_path):
 
 
 def test_packing_takes_what_its_function_does():
-    assert {one.name for one in of(Packing)} <= set(signature(pack).parameters)
-    assert all(signature(pack).parameters[one.name].default == one.default for one in of(Packing))
-    (level,) = (one for one in of(Packing) if one.name == "level")
+    assert {one.name for one in options_of(Packing)} <= set(signature(pack).parameters)
+    assert all(signature(pack).parameters[one.name].default == one.default for one in options_of(Packing))
+    (level,) = (one for one in options_of(Packing) if one.name == "level")
     assert level.choices == tuple(LEVELS)
 
 
 def test_bounds_are_said_the_same_everywhere(tmp_path):
-    wanted = "samples 0: it is at least 1"
+    wanted = "samples must be at least 1, got 0"
     with pytest.raises(OptionError, match=wanted):
         squeeze.prune(tmp_path, samples=0, out=tmp_path / "out")
-    with pytest.raises(OptionError, match="damping -1: it is at least 0"):
+    with pytest.raises(OptionError, match="damping must be at least 0, got -1"):
         squeeze.GPTQ(damping=-1)
     for words, message in (
         (["--samples", "0"], wanted),
-        (["--damping", "-1"], "damping -1: it is at least 0"),
-        (["--bits", "9"], "9 bits: it is from 2 to 8"),
+        (["--damping", "-1"], "damping must be at least 0, got -1"),
+        (["--bits", "9"], "bits must be from 2 to 8, got 9"),
     ):
         done = CliRunner().invoke(cli.main, ["quantize", "in", "out", *words])
         assert (done.exit_code, done.output) == (2, f"Error: {message}\n")

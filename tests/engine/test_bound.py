@@ -63,5 +63,5 @@ def test_it_is_an_option_of_the_calibration(tmp_path):
     assert reports[0.2].settings["bound"] == 0.2 and reports[None].settings["bound"] is None
     bytes_of = [(tmp_path / str(bound) / "model.safetensors").read_bytes() for bound in (None, 0.2)]
     assert bytes_of[0] != bytes_of[1]
-    with pytest.raises(OptionError, match="bound 0: it lies above 0"):
+    with pytest.raises(OptionError, match="bound must be above 0"):
         squeeze.quantize(source, "gptq", out=tmp_path / "out", bound=0, **made)

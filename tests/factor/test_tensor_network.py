@@ -80,9 +80,9 @@ def test_whitening_helps_tensor_networks(method):
 def test_budgets_that_no_rank_fits():
     with pytest.raises(SqueezeError, match="even ranks of 1 take"):
         TensorTrain(keep=0.001).compress(matrix(16, 16), moments(16))
-    with pytest.raises(SqueezeError, match="to keep: it lies above 0"):
+    with pytest.raises(SqueezeError, match="keep must be above 0"):
         Tucker(keep=0)
-    with pytest.raises(SqueezeError, match="rank 0: it is at least 1"):
+    with pytest.raises(SqueezeError, match="rank must be at least 1, got 0"):
         SVD(rank=0)
 
 

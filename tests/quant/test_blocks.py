@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from squeeze.errors import SqueezeError
-from squeeze.options import of
+from squeeze.options import options_of
 from squeeze.quant import narrow
 from squeeze.quant.block_grid import BlockParams, moved
 from squeeze.quant.blocks import FALLBACKS, GRIDS, BlockTensor, grid_of, outer_type, type_for, type_of
@@ -62,7 +62,7 @@ def test_the_package_reads_what_methods_make(name, method):
 
 
 def test_every_type_can_be_asked_for():
-    choices = next(set(option.choices) - {AUTO} for option in of(Quantizing) if option.name == "type")
+    choices = next(set(option.choices) - {AUTO} for option in options_of(Quantizing) if option.name == "type")
     assert set(map(grid_of, choices)) == set(GRIDS) and choices == set(map(type_of, GRIDS))
     assert set(FALLBACKS) == {name for name, grid in GRIDS.items() if grid.width == 256}
 

@@ -192,7 +192,7 @@ def test_bits_of_experts_and_nothing_else(tmp_path, mixture):
         ("experts=", "bits 'experts=': name a number, or such as experts=2,attention=4,8"),
         ("=2", "bits '=2': name a number"),
         ("2,3", "bits '2,3': has two numbers for all others"),
-        ("experts=9", "9 bits: it is from 2 to 8"),
+        ("experts=9", "bits must be from 2 to 8, got 9"),
     ],
 )
 def test_bits_that_cannot_be(tmp_path, mixture, bits, message):

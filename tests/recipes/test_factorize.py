@@ -296,7 +296,7 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
 
 
 def test_what_cannot_be_done_is_said(tmp_path, folders):
-    with pytest.raises(SqueezeError, match="to keep: it lies above 0"):
+    with pytest.raises(SqueezeError, match="keep must be above 0"):
         squeeze.factorize(folders("llama"), "svd", keep=1.5, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="factors that are quantised cannot be healed: leave out `bits` or `heal`"):
         squeeze.factorize(folders("llama"), "svd", bits=4, heal=1, out=tmp_path / "no")

@@ -117,7 +117,7 @@ def test_a_quantisation_method(tmp_path, folders, monkeypatch):
     assert same(weights(tmp_path / "python"), weights(tmp_path / "recipe"))
     assert "toy: what weights are multiplied by (0.5)." in " ".join(run("quantize", "--help").split())
     assert "| `times` | `--times` | number | 0.5 | above 0" in operation_table(QUANTIZE)
-    wrong = "times 2: it lies above 0 and is at most 1"
+    wrong = "times must be above 0 and at most 1, got 2"
     with pytest.raises(squeeze.OptionError, match=wrong):
         squeeze.quantize(source, "toy", times=2, out=tmp_path / "no")
     with pytest.raises(squeeze.SqueezeError, match=f"step 1, quantize: {wrong}"):

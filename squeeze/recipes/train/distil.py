@@ -21,7 +21,7 @@ from squeeze.checkpoint.renaming import renamed
 from squeeze.engine.network import find_blocks
 from squeeze.engine.pipeline import Progress
 from squeeze.errors import OptionError, SqueezeError
-from squeeze.options.option import MOST_MINUTES
+from squeeze.options import MOST_MINUTES
 from squeeze.packing import folder
 from squeeze.recipes.train.trainer import Loss, Trainer, halve_fixed
 from squeeze.system.json_object import read_object

@@ -49,7 +49,7 @@ def described(folder):
 
 
 def test_the_command_names_all_schemes():
-    option = next(one for one in squeeze.options.of(Quantizing) if one.name == "scheme")
+    option = next(one for one in squeeze.options.options_of(Quantizing) if one.name == "scheme")
     assert set(option.choices) == set(SCHEMES)
 
 

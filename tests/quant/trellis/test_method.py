@@ -102,5 +102,5 @@ def test_what_does_not_serve_is_refused():
         Trellis().compress(weight, hessian[:40, :40])
     with pytest.raises(SqueezeError, match=r"2\.3 bits are no multiple of 1/16"):
         Trellis(rate=2.3)
-    with pytest.raises(SqueezeError, match="5 bits: it is from 1 to 4"):
+    with pytest.raises(SqueezeError, match="rate must be from 1 to 4, got 5"):
         Trellis(rate=5)

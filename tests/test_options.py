@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 import pytest
 
 from squeeze.errors import OptionError
-from squeeze.options import Checked, Lazy, Operation, check, load, of, option, options_of
-from squeeze.options.option import size_of
+from squeeze.options import Checked, Lazy, Operation, check, load, option, options_of, size_of
 from squeeze.recipes.options import FACTORIZE, PACK, PRUNE, QUANTIZE
 
 REFERENCES = [
@@ -18,7 +17,7 @@ REFERENCES = [
 
 @dataclass(frozen=True, kw_only=True)
 class Parent(Checked):
-    share: float = option(0.5, "How much.", above=0, most=1, says="a share of {}")
+    share: float = option(0.5, "How much.", above=0, most=1)
     size: int | None = option(None, "How large.", least=1, unit="bytes")
 
 
@@ -36,19 +35,19 @@ TOY = Operation("toy", Parent, {"child": Child, "other": Lazy(Parent, f"{__name_
 @pytest.mark.parametrize("reference", REFERENCES, ids=lambda one: one.place)
 def test_a_method_has_the_options_that_are_told_without_it(reference):
     assert issubclass(load(reference), reference.options)
-    assert of(load(reference)) == options_of(reference)
+    assert options_of(load(reference)) == options_of(reference)
 
 
 @pytest.mark.parametrize("operation", (FACTORIZE, PRUNE, QUANTIZE, PACK), ids=lambda one: one.name)
 def test_an_option_means_the_same_wherever_it_is(operation):
     """No name belongs to a method and to the pass; methods that share one agree on its type, and all have a help."""
-    mine = {one.name for one in of(operation.settings)}
+    mine = {one.name for one in options_of(operation.settings)}
     seen = {}
     for reference in operation.methods.values():
         for one in options_of(reference):
             assert one.name not in mine
             assert seen.setdefault(one.name, one).types == one.types
-    for owned in operation.owned().values():
+    for owned in operation.options().values():
         assert owned.option.help.endswith("."), owned.option.name
 
 
@@ -64,7 +63,7 @@ def test_every_plain_field_of_a_method_is_an_option():
 
 def test_nothing_heavy_is_imported_to_tell_options():
     code = (
-        "import sys; from squeeze.recipes.options import *; [one.owned() for one in (PRUNE, QUANTIZE, FACTORIZE)]; "
+        "import sys; from squeeze.recipes.options import *; [one.options() for one in (PRUNE, QUANTIZE, FACTORIZE)]; "
         "print({'numba', 'numpy', 'torch', 'tqdm', 'click'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -72,7 +71,7 @@ def test_nothing_heavy_is_imported_to_tell_options():
 
 
 def test_a_child_declares_anew_and_adds():
-    assert [(one.name, one.default) for one in of(Child)] == [
+    assert [(one.name, one.default) for one in options_of(Child)] == [
         ("share", 0.5),
         ("size", 4096),
         ("names", ()),
@@ -84,20 +83,20 @@ def test_a_child_declares_anew_and_adds():
 
 def test_values_are_read():
     asked = TOY.read({"size": "64K", "names": ["a", "b"], "share": 1})
-    assert asked.made() == Child(names=("a", "b"))
+    assert asked.create_method() == Child(names=("a", "b"))
     assert asked.settings == Parent(size=65536, share=1)
 
 
 MESSAGES = {
     "'zzz' is unknown: choose from method, share, size, names, kind": {"zzz": 1},
     "'sise' is unknown: choose from method, share, size, names, kind; nearest is size": {"sise": 1},
-    "share: 'x' is not of its type": {"share": "x"},
-    "share: True is not of its type": {"share": True},
-    "names: 'ab' is not of its type": {"names": "ab"},
-    "size: 1.5 is not of its type": {"size": 1.5},
-    "size 0: it is at least 1": {"size": 0},
-    "a share of 0: it lies above 0 and is at most 1": {"share": 0},
-    "a share of 1.5: it lies above 0 and is at most 1": {"share": 1.5},
+    "share must be a number, got 'x'": {"share": "x"},
+    "share must be a number, got True": {"share": True},
+    "names must be a list of strings, got 'ab'": {"names": "ab"},
+    "size must be an integer, got 1.5": {"size": 1.5},
+    "size must be at least 1, got 0": {"size": 0},
+    "share must be above 0 and at most 1, got 0": {"share": 0},
+    "share must be above 0 and at most 1, got 1.5": {"share": 1.5},
     "kind 'x' is unknown: choose from plain, coloured": {"kind": "x"},
     "method 'x' is unknown: choose from child, other": {"method": "x"},
     "method {} is unknown: choose from child, other": {"method": {}},
@@ -114,16 +113,16 @@ def test_what_is_wrong_is_said_in_one_line(message):
 
 
 def test_bounds_hold_for_a_class_by_itself():
-    with pytest.raises(OptionError, match="a share of 2: it lies above 0 and is at most 1"):
+    with pytest.raises(OptionError, match="share must be above 0 and at most 1, got 2"):
         Child(share=2)
     check(Child(size=None))
-    with pytest.raises(ValueError, match="size -1: it is at least 1"):
+    with pytest.raises(ValueError, match="size must be at least 1, got -1"):
         Child(size=-1)
 
 
 def test_a_method_that_is_made_has_its_options_already():
-    assert TOY.read({"share": 0.25}, Child()).made() == Child()
-    with pytest.raises(OptionError, match="'kind' belongs to a method that is named: give it to Child"):
+    assert TOY.read({"share": 0.25}, Child()).create_method() == Child()
+    with pytest.raises(OptionError, match=r"kind is an option of the method: pass it to Child\(...\)"):
         TOY.read({"kind": "plain"}, Child())
 
 
