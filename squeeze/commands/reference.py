@@ -35,7 +35,7 @@ def _row(owned: MethodOption, methods: int) -> tuple[str, ...]:
         f"`{both_ways(option)}`",
         kind_of(option),
         default_of(option, owned.defaults),
-        bounds,
+        option.bounds,
         text,
     )
 
