@@ -24,7 +24,7 @@ MEASURES = {
     "speed": "bytes and speed of all levels and rivals on one file, in one run",
     "monotone": "whether a level is larger than the one below, by more than 0.1 % and 32 bytes",
     "never-larger": "whether a file is larger than xz -9e makes it, by more than 32 bytes",
-    "public": "compressors that people ask about, as whole processes, on text, code, logs, binaries, small files",
+    "public": "compressors that people ask about, as whole processes, on a text, JSON and a program",
     "lm-speed": "tokens a second of level 8, compared with llama.cpp on the same weights",
     "exactness": "the same .sqz with every number of threads, prefill size and instruction set",
     "cluster": "files compressed by one and two workers of a local Ray cluster, compared with no cluster",

@@ -1,4 +1,4 @@
-"""Compressors that people ask about, and every level of squeeze, on files of several kinds.
+"""Compressors that people ask about, and every level of squeeze, on a text, JSON and a program.
 
 Each tool runs as a whole process on one thread, start-up included, and must restore the bytes; those of a small file
 with two OpenMP threads as well. Seconds are CPU time, so that other work on the machine counts for little; memory is
@@ -7,7 +7,6 @@ below `--slow` bytes. A run that was stopped continues: what has a result is not
 """
 
 import argparse
-import asyncio
 import os
 import shlex
 import shutil
@@ -75,24 +74,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def cases(only: str = "") -> list[Case]:
-    """What is measured: the corpus, sources of Python's own library, and a log of Debian's package manager."""
+    """Read the files of the corpus that are measured: a text, JSON and a program."""
     corpus = Path(os.environ["SQUEEZE_CORPUS"])
-    named = (
-        *(
-            ("alice29.txt", "text", "text"),
-            ("enwik8.1m", "text", "text"),
-            ("llm-changelog-2026.md", "text", "new"),
-        ),
-        *(("twitter.json", "text", "JSON"), ("bash.elf", "binary", "program"), ("kennedy.xls", "binary", "table")),
-    )
+    named = (("enwik8.1m", "text", "text"), ("twitter.json", "text", "JSON"), ("bash.elf", "binary", "program"))
     found = [Case(name, kind, ((corpus / folder / name).read_bytes(),)) for name, folder, kind in named]
-    sources = sorted(Path(asyncio.__file__).parent.glob("*.py"))
-    found.append(Case("asyncio", "code", (b"".join(path.read_bytes() for path in sources),)))
-    log = Path("/var/log/dpkg.log")
-    if log.is_file():
-        found.append(Case("dpkg.log", "log", (log.read_bytes()[:300_000],)))
-    small = [corpus / "binary" / name for name in ("grammar.lsp", "xargs.1", "fields.c", "cp.html")]
-    found.append(Case("four small files", "small files", tuple(path.read_bytes() for path in small)))
     return [case for case in found if only in case.name]
 
 
@@ -157,17 +142,8 @@ def _cost(command: list[str], folder: Path, output: Path | None, threads: int = 
 _NEURAL = ("StateSMix", "cmix", "paq8px -8", "lpaq1 9", "zpaq -m5")
 _TOOLS = (*("zstd -19 long", "OpenZL 19", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best"), *_NEURAL[::-1])
 _ORDER = (*_TOOLS, *(f"squeeze -{level}" for level in range(1, 10)))
-_FILES = {
-    "alice29.txt": "alice29",
-    "enwik8.1m": "enwik8, first MB",
-    "llm-changelog-2026.md": "text newer than the models",
-    "asyncio": "Python",
-    "twitter.json": "JSON",
-    "dpkg.log": "log",
-    "bash.elf": "program",
-    "kennedy.xls": "table",
-    "four small files": "four small files",
-}
+_FILES = {"enwik8.1m": "text", "twitter.json": "JSON", "bash.elf": "program"}
+_TEXT = "enwik8.1m"
 _LEVELS = {  # what a level is, and what it is for
     1: ("context mixing, few contexts", "the least time"),
     2: ("context mixing, more contexts", "the least time"),
@@ -185,36 +161,23 @@ def _order(row: Row) -> int:
     return _ORDER.index(row["tool"])
 
 
-def compared_with_zpaq(rows: Sequence[Row]) -> list[Row]:
-    """Add speeds as multiples of zpaq's."""
-    base = next((row for row in rows if row["tool"] == "zpaq -m5"), None)
-    ways = ("compress", "decompress")
-    return [row | {way: base[f"{way} s"] / row[f"{way} s"] for way in ways} if base else row for row in rows]
+def _rate(way: str) -> Column:
+    """Make a column of kilobytes per second of CPU time."""
+
+    def rate(row: Row) -> str | None:
+        return significant("rate", 2)({"rate": row["raw"] / row[f"{way} s"] / 1e3}) if "raw" in row else None
+
+    return Column(f"{way}ion, KB/s", rate)
 
 
-def _costs(file: str) -> Listing:
-    ways = ("compress", "decompress")
-    return Listing(
-        (
-            Column("tool", "tool"),
-            Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
-            *(Column(f"{way}ion speed, x zpaq -m5", significant(way, 3)) for way in ways),
-            *(Column(f"{way}ion, MB", f"{way} MB", ",.0f") for way in ways),
-        ),
-        where=lambda row: row["file"] == file and "lost" not in row,
-        order=_order,
-        prepare=compared_with_zpaq,
-    )
+def _minutes(row: Row) -> str | None:
+    """Return how many minutes compressing 100 MB takes at the rate of this row."""
+    return significant("minutes", 2)({"minutes": 1e8 / row["raw"] * row["compress s"] / 60}) if "raw" in row else None
 
 
 def _level(row: Row) -> int:
     """Return the level of a row of squeeze, 0 for other tools."""
     return int(row["tool"].rpartition("-")[2]) if row["tool"].startswith("squeeze -") else 0
-
-
-def _is_of_its_level(row: Row) -> bool:
-    """Whether a row is of the file that levels are compared on: a megabyte, or less with a language model."""
-    return _level(row) > 0 and row["file"] == ("alice29.txt" if _level(row) > 6 else "enwik8.1m")
 
 
 def all_levels(rows: Sequence[Row]) -> list[Row]:
@@ -223,23 +186,18 @@ def all_levels(rows: Sequence[Row]) -> list[Row]:
     return [*rows, *({"tool": f"squeeze -{level}"} for level in sorted(missing))]
 
 
-def _rate(way: str) -> Column:
-    def rate(row: Row) -> str | None:
-        return significant("rate", 2)({"rate": row["raw"] / row[f"{way} s"] / 1e6}) if "raw" in row else None
-
-    return Column(f"{way}ion, MB/s", rate)
-
-
 MEASURE = Measure(
     rows,
     key=("file", "tool"),
     needs=("a corpus",),
     rivals=tuple(name for name in FAST | SLOW if not name.startswith("squeeze")),
-    time=90,
+    time=75,
     options=(
         option("--only", default="", help="files whose name contains this text"),
         option("--without", default="", help="tools to leave out, separated by commas"),
-        option("--slow", type=int, default=200_000, help="bytes up to which slow tools take a file, default: 200000"),
+        option(
+            "--slow", type=int, default=1_000_000, help="most bytes of a file for slow tools, default: 1000000"
+        ),
         option("--again", action="store_true", help="also measure what has a result"),
     ),
     tables={
@@ -247,20 +205,29 @@ MEASURE = Measure(
             (Column("tool", "tool"),),
             "file",
             _FILES,
-            lambda row: "lost" if "lost" in row else f"{row['bytes']:,}",
+            lambda row: "lost" if "lost" in row else f"{8 * row['bytes'] / row['raw']:.3f}",
             order=_order,
         ),
-        "public-costs": _costs("enwik8.1m"),
-        "public-small": _costs("alice29.txt"),
+        "public-costs": Listing(
+            (
+                Column("tool", "tool"),
+                Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
+                *(_rate("compress"), _rate("decompress")),
+                *(Column(f"{way}ion, MB of memory", f"{way} MB", ",.0f") for way in ("compress", "decompress")),
+            ),
+            where=lambda row: row["file"] == _TEXT and "lost" not in row,
+            order=_order,
+        ),
         "levels": Listing(
             (
                 Column("level", lambda row: f"-{_level(row)}"),
                 Column("models", lambda row: _LEVELS[_level(row)][0]),
                 Column("for", lambda row: _LEVELS[_level(row)][1]),
                 *(_rate("compress"), _rate("decompress")),
+                Column("minutes for 100 MB", _minutes),
                 Column("memory on one thread, MB", "compress MB", ",.0f"),
             ),
-            where=_is_of_its_level,
+            where=lambda row: row["file"] == _TEXT and _level(row) > 0,
             order=_level,
             prepare=all_levels,
         ),

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.measure import load
-from bench.measures.public import all_levels, compared_with_zpaq
+from bench.measures.public import all_levels
 from bench.tables import Column, Listing, Pivot, above, markdown, percent, significant
 
 ROWS = [
@@ -74,12 +74,6 @@ def test_a_row_is_compared_with_rounding_on_its_grid() -> None:
     ]
     shares = [line.split("|")[5].strip() for line in load("quantize").tables["quantize"].lines(rows)[2:]]
     assert shares == ["", "25 %", ""]
-
-
-def test_speeds_are_multiples_of_zpaqs() -> None:
-    rows = [{"tool": tool, "compress s": 2.0, "decompress s": found} for tool, found in (("zpaq -m5", 4.0), ("b", 8.0))]
-    assert [(row["compress"], row["decompress"]) for row in compared_with_zpaq(rows)] == [(1, 1), (1, 0.5)]
-    assert compared_with_zpaq(rows[1:]) == rows[1:]
 
 
 def test_levels_that_were_not_measured_have_no_figures() -> None:
