@@ -4,9 +4,9 @@ from pathlib import Path
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.stored import Stored, StoredForm
-from squeeze.deltas.stored import DeltaForm
 from squeeze.errors import FormatError
 from squeeze.factor.stored import FactorizedForm
+from squeeze.prune.delta.stored import DeltaForm
 from squeeze.prune.stored import SparseForm
 from squeeze.quant.stored import QuantizedForm
 from squeeze.quant.trellis.stored import TrellisForm

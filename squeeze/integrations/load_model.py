@@ -19,7 +19,6 @@ from squeeze.checkpoint.pretrained import (
     load_tokenizer,
     quiet,
 )
-from squeeze.deltas.stored import DeltaForm
 from squeeze.engine.experts import is_expert
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.integrations import gguf
@@ -27,6 +26,7 @@ from squeeze.integrations.forms import FORMS
 from squeeze.integrations.load_options import PRODUCTS, load_options
 from squeeze.packing.beside import packed_files
 from squeeze.packing.manifest import CONVERTED, MANIFEST, METHODS
+from squeeze.prune.delta.stored import DeltaForm
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 from squeeze.system.limits import Limits
 

@@ -30,9 +30,6 @@ from squeeze.checkpoint.guard import guarded, unguarded
 from squeeze.checkpoint.renaming import fit_of, model_modules, renamed
 from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named, expanded
-from squeeze.deltas.base import BaseWeights, is_transposed
-from squeeze.deltas.linear import DeltaLinear
-from squeeze.deltas.stored import DeltaForm
 from squeeze.errors import FormatError, printable
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.fused_experts import converters
@@ -40,6 +37,9 @@ from squeeze.integrations.load_options import current
 from squeeze.integrations.packed import Payloads, is_packed
 from squeeze.packing.load import torch_dtype
 from squeeze.packing.record import Record
+from squeeze.prune.delta.base import BaseWeights, is_transposed
+from squeeze.prune.delta.linear import DeltaLinear
+from squeeze.prune.delta.stored import DeltaForm
 
 __all__ = ["Description", "Loader", "leaves_of", "place_layers", "register"]
 

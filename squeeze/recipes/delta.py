@@ -1,7 +1,7 @@
 """`squeeze.delta`: a fine-tune as the lossy difference from its base.
 
-The matrices of the blocks become differences on a grid, pruned, or both (deltas/method.py). Every other tensor is kept
-as `pack --base` codes it: embeddings and heads after their differences were rounded (deltas/rounded.py), else exactly.
+The matrices of the blocks become differences on a grid, pruned, or both (prune/delta). Every other tensor is kept
+as `pack --base` codes it: embeddings and heads after their differences were rounded, else exactly.
 """
 
 from pathlib import Path
@@ -11,10 +11,6 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
-from squeeze.deltas.base import BaseWeights
-from squeeze.deltas.method import DeltaMethod
-from squeeze.deltas.rounded import RoundedCheckpoint
-from squeeze.deltas.stored import DeltaForm, make_writer
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress, check_ignored, plan
@@ -22,6 +18,10 @@ from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.packing import folder
 from squeeze.packing.beside import packed_files
+from squeeze.prune.delta.base import BaseWeights
+from squeeze.prune.delta.method import DeltaMethod
+from squeeze.prune.delta.rounded import RoundedCheckpoint
+from squeeze.prune.delta.stored import DeltaForm, make_writer
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.evaluate import measure

@@ -17,8 +17,6 @@ from squeeze.checkpoint.other_files import copy_other_files
 from squeeze.checkpoint.pretrained import dense_model, explained
 from squeeze.checkpoint.renaming import model_modules, transposed
 from squeeze.checkpoint.stored import expanded
-from squeeze.deltas.base import BaseWeights
-from squeeze.deltas.stored import DeltaForm
 from squeeze.engine.experts import Fused, Layout
 from squeeze.engine.report import NAME as REPORT
 from squeeze.errors import FormatError, SqueezeError
@@ -26,6 +24,8 @@ from squeeze.integrations.forms import open_stored
 from squeeze.packing import folder
 from squeeze.packing.beside import packed_files
 from squeeze.packing.unpack import unpack
+from squeeze.prune.delta.base import BaseWeights
+from squeeze.prune.delta.stored import DeltaForm
 from squeeze.quant.sources import READERS, floats
 from squeeze.system.limits import Limits
 from squeeze.system.storage import local_path

@@ -134,7 +134,7 @@ class Factorizing(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Differing(Common):
-    """What becomes of the difference of a fine-tune from its base (deltas/method.py)."""
+    """What becomes of the difference of a fine-tune from its base (prune/delta/method.py)."""
 
     bits: int | None = option(None, "Of a code of the difference.", least=2, most=8)
     pattern: str | None = option(None, "Prune the difference: N:M such as 2:4, a share, or units as 16x50%.")

@@ -12,11 +12,11 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, dtype_named
-from squeeze.deltas.base import BaseWeights
-from squeeze.deltas.linear import DeltaLinear
-from squeeze.deltas.method import DeltaTensor
 from squeeze.engine.pipeline import Writer
 from squeeze.errors import FormatError, ModelError, printable
+from squeeze.prune.delta.base import BaseWeights
+from squeeze.prune.delta.linear import DeltaLinear
+from squeeze.prune.delta.method import DeltaTensor
 from squeeze.prune.sparse24 import LEAVES, SparseFormat
 
 __all__ = ["METHOD", "DeltaForm", "make_writer"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.deltas.base import BaseWeights
+from squeeze.prune.delta.base import BaseWeights
 from squeeze.tensors import ulps
 
 __all__ = ["RoundedCheckpoint", "Rounding", "rounded"]

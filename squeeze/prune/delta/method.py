@@ -13,8 +13,8 @@ import torch
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import SparseTensor
-from squeeze.deltas.base import BaseWeights
 from squeeze.engine.method import Method, Result
+from squeeze.prune.delta.base import BaseWeights
 
 __all__ = ["DeltaMethod", "DeltaTensor"]
 
