@@ -7,7 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-LESSONS = [ROOT / "README.md", DOCS / "index.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("guides/*.md"))]
+GUIDES = sorted(page for folder in ("files", "checkpoints", "models") for page in DOCS.glob(f"{folder}/*.md"))
+LESSONS = [ROOT / "README.md", DOCS / "index.md", DOCS / "install.md", *GUIDES, DOCS / "kv.md"]
 _BLOCK = re.compile(r"(?:<!-- ((?:not run: |tested with )[^>]*?) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INSTEAD = re.compile(r"tested with (.+) in place of (.+)", re.DOTALL)
 
