@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from squeeze.kernels.current import device_of
-
 __all__ = ["GEMM", "GEMV", "GEMV_ROWS", "Tile", "launch"]
 
 GEMV_ROWS = 4  # of activations: more go to the GEMM
@@ -53,6 +51,6 @@ def launch(
     out = torch.empty((split, len(x), outputs), dtype=x.dtype if split == 1 else torch.float32, device=x.device)
     if out.numel():
         arguments = (out, x.contiguous(), *tensors, len(x), outputs, inputs, *numbers, split_inputs)
-        with device_of(out):
+        with torch.cuda.device_of(out):
             kernel[(*blocks, split)](*arguments, N=tile.outputs, K=tile.inputs, num_warps=tile.warps, **constants)
     return out[0] if split == 1 else out.sum(0).to(x.dtype)

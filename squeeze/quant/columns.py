@@ -9,7 +9,7 @@ import torch
 
 from squeeze.numerics.jit import inline, lossy_kernel
 from squeeze.quant.levels import Levels
-from squeeze.tensors.floats import spread
+from squeeze.system.workers import parallel_ranges
 
 __all__ = ["descend", "search", "sweep"]
 
@@ -73,7 +73,7 @@ def search(weight: torch.Tensor, importance: torch.Tensor | None, levels: Levels
 def _by_rows(rows: int, work: int, loop, arguments: tuple) -> None:  # type: ignore[no-untyped-def]
     """Run a loop over all rows, of which each has so many weights to round, some of them in each thread."""
     threads = min(torch.get_num_threads(), rows * work // _LEAST_WORK)
-    spread(lambda first, last: loop(*arguments, first, last), rows, threads)
+    parallel_ranges(lambda first, last: loop(*arguments, first, last), rows, threads)
 
 
 @inline

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Work", "working"]
+__all__ = ["Work", "parallel_ranges", "working"]
 
 T = TypeVar("T")
 _KEPT = 2  # pools of one size
@@ -77,3 +78,18 @@ def working(threads: int) -> Iterator[Work[Any]]:
             idle.append(pool)
         else:
             pool.shutdown(wait=False)
+
+
+def parallel_ranges(work: Callable[[int, int], T], count: int, threads: int) -> list[T]:
+    """Call `work(first, last)` on ranges that cover 0 to `count`, two ranges a thread, and return the results in order.
+
+    Fewer than 4 items, or one thread, are one call in the caller's thread.
+    """
+    if threads <= 1 or count < 4:
+        return [work(0, count)]
+    ranges = min(2 * threads, count)
+    edges = [i * count // ranges for i in range(ranges)] + [count]
+    with working(threads) as waiting:
+        for first, last in pairwise(edges):
+            waiting.add(work, first, last)
+        return [waiting.take() for _ in edges[1:]]

@@ -26,7 +26,6 @@ __all__ = [
     "bytes_of",
     "in_parts",
     "pieces",
-    "spread",
     "whole",
 ]
 
@@ -185,14 +184,3 @@ def in_parts(work: Callable[[int, int], T], count: int, step: int, threads: int)
                 yield waiting.take()
         while waiting:
             yield waiting.take()
-
-
-def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T]:
-    """`work(first, last)` over all segments, some of them at a time on `threads` threads; results in order."""
-    if threads <= 1 or segments < 4:
-        return [work(0, segments)]
-    edges = np.linspace(0, segments, min(2 * threads, segments) + 1).astype(int).tolist()
-    with working(threads) as waiting:
-        for first, last in pairwise(edges):
-            waiting.add(work, first, last)
-        return [waiting.take() for _ in edges[1:]]

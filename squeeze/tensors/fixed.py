@@ -16,7 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from squeeze.system.arena import fresh
-from squeeze.tensors.content import Content, InMemory, Parts, spread
+from squeeze.system.workers import parallel_ranges
+from squeeze.tensors.content import Content, InMemory, Parts
 from squeeze.tensors.fixed_blocks import KNOWN, LEVELS, SLACK, block_sizes, decode_blocks, encode_blocks
 from squeeze.tensors.fixed_groups import GROUP, KINDS
 from squeeze.tensors.float_payload import Array
@@ -159,7 +160,7 @@ def decode_segments(coded: Coded, first: int, last: int, out: Array, threads: in
         part = values[begin * _PER_BLOCK : end * _PER_BLOCK]
         _decode(coded, coded.payload, 0, first + begin, first + end, part)
 
-    spread(work, last - first, threads)
+    parallel_ranges(work, last - first, threads)
 
 
 def decode_part(coded: Coded, part: Array, first: int, last: int, out: Array) -> None:

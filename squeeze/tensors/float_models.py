@@ -12,8 +12,9 @@ import numpy as np
 
 from squeeze.numerics.jit import kernel, lossy_kernel
 from squeeze.system.arena import kept
+from squeeze.system.workers import parallel_ranges
 from squeeze.tensors import rans
-from squeeze.tensors.content import InMemory, Parts, spread
+from squeeze.tensors.content import InMemory, Parts
 from squeeze.tensors.float_layout import space
 from squeeze.tensors.float_payload import MAX_TABLES, WORDS, Array
 from squeeze.tensors.planes import choose_groups, count_prefixes, count_segments, cut_plane
@@ -64,7 +65,7 @@ def _samples(parts: Parts, cut: Cut, prefix_bits: int, step: int) -> Array:
         for row in range(first, last):
             _count(parts.values(row * step, row * step + 1), cut, rows[row])
 
-    spread(work, len(rows), parts.threads)
+    parallel_ranges(work, len(rows), parts.threads)
     return rows
 
 

@@ -15,15 +15,16 @@ names, shapes and checksums are the container's (squeeze/packing).
 import numpy as np
 
 from squeeze.system.arena import fresh
+from squeeze.system.workers import parallel_ranges
 from squeeze.tensors import planes, rans, small
-from squeeze.tensors.content import Content, InMemory, spread
+from squeeze.tensors.content import Content, InMemory
 from squeeze.tensors.float_payload import CHOICES, DTYPES, LAYOUTS, WORDS, Array, Coded, geometry, parse
 from squeeze.tensors.float_plan import chosen
 from squeeze.tensors.float_writer import Writer, in_memory, most_bytes
 from squeeze.tensors.plane_fields import WIDTH
 from squeeze.tensors.tables import damaged
 
-__all__ = ["decode", "decode_segments", "decode_with", "encode", "estimate", "most", "spread", "write"]
+__all__ = ["decode", "decode_segments", "decode_with", "encode", "estimate", "most", "write"]
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
@@ -76,7 +77,7 @@ def decode_segments(coded: Coded, first: int, last: int, out: Array, threads: in
     def work(begin: int, end: int) -> None:
         _decode(coded, slots, first + begin, first + end, out[begin * per_segment : end * per_segment])
 
-    spread(work, last - first, threads)
+    parallel_ranges(work, last - first, threads)
 
 
 def decode_with(coded: Coded, slots: Array, out: Array) -> None:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from squeeze.kernels.current import device_of
 from tests.kernels.launches.launch import folders, of
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -32,8 +31,3 @@ def test_a_launch_makes_the_device_of_its_tensors_the_current_one(folder, monkey
     for launch in typical:
         launch.run()
     assert launches == [["meta"]] * len(typical) and not current
-
-
-def test_a_tensor_on_no_gpu_changes_nothing():
-    with device_of(torch.zeros(1)):
-        pass

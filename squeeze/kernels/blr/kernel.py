@@ -6,8 +6,6 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.current import device_of
-
 _ROWS, _OUTPUTS, _RANKS, _STEP = 16, 64, 32, 32
 
 
@@ -54,6 +52,6 @@ def monarch(x: torch.Tensor, outer: torch.Tensor, inner: torch.Tensor) -> torch.
     out = torch.empty((len(x), p * o), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(len(x), _ROWS), p, triton.cdiv(o, _OUTPUTS))
     sizes = (len(x), p, q, o, i, pr // p)
-    with device_of(out):
+    with torch.cuda.device_of(out):
         _monarch[grid](out, x.contiguous(), outer.contiguous(), inner.contiguous(), *sizes, **_TILES)
     return out

@@ -8,8 +8,6 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.current import device_of
-
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
@@ -73,7 +71,7 @@ def _launch(packed: Packed, out: torch.Tensor) -> None:
     codebook = words if packed.codebook is None else packed.codebook.contiguous()
     grid = (triton.cdiv(packed.inputs, _COLUMNS), triton.cdiv(packed.outputs, _ROWS))
     if out.numel():
-        with device_of(out):
+        with torch.cuda.device_of(out):
             _dequantize[grid](
                 *(out, words, scales, zeros, codebook, words if packed.global_scale is None else packed.global_scale),
                 *(packed.outputs, packed.inputs, words.shape[1], scales.shape[2]),

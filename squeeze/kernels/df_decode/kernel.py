@@ -23,8 +23,6 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.current import device_of
-
 if TYPE_CHECKING:
     from squeeze.kernels.df_decode import DevicePlane, Prepared
 
@@ -343,7 +341,7 @@ def decode_several(
 
     owners: int32 [segments of all], the plane of each program. places: int64 [planes, COLUMNS], see `row_of`.
     """
-    with device_of(owners):
+    with torch.cuda.device_of(owners):
         _decode_several[(len(owners),)](
             *(owners, places, prepared.rows),
             COLUMNS=COLUMNS,
@@ -364,7 +362,7 @@ def decode_plane(
     """As reference.decode_plane."""
     if not len(segments):
         return
-    with device_of(out):
+    with torch.cuda.device_of(out):
         _decode[(len(segments),)](
             *(out, segments, plane.states, plane.starts, plane.ids, plane.table, plane.entries, plane.words),
             *(plane.words.numel(), plane.raw, prepared.count, prepared.rows, plane.constant),

@@ -17,7 +17,6 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.current import device_of
 from squeeze.kernels.kv_attention.unpack import codes_of, column_of
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.lloyd_max import lloyd_max
@@ -291,7 +290,7 @@ def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
     sizes = {"GROUP": groups, "G": max(triton.next_power_of_2(groups), _HEADS), "T": view.block, "D": size}
     sizes |= {"DV": value_size, "K_WIDTH": keys.width, "V_WIDTH": values.width}
     grid = batch * kv_heads, splits.tops.shape[2]
-    with device_of(query):
+    with torch.cuda.device_of(query):
         _decode[grid](
             *(rows.contiguous(), *k, *v, *numbers),
             K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],
@@ -325,7 +324,7 @@ def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits)
     columns, channels = max(triton.next_power_of_2(groups), _HEADS), min(value_size, _CHANNELS)
     out = query.new_empty((batch, heads, 1, value_size))
     exact = [x if x.stride(-1) == 1 else x.contiguous() for x in (*view.sinks, *view.residual)]
-    with device_of(out):
+    with torch.cuda.device_of(out):
         _join[(batch * kv_heads, value_size // channels)](
             *(out, query.contiguous(), *(part.contiguous() for part in splits), *exact),
             *(stride for x in exact for stride in x.stride()[:3]),

@@ -7,8 +7,6 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.current import device_of
-
 _ROWS, _RANKS, _STEP = 16, 16, 64
 
 
@@ -38,7 +36,7 @@ def multiply(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.
     splits = triton.cdiv(ranks, _RANKS)
     out = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
     grid = (splits, triton.cdiv(rows, _ROWS))
-    with device_of(out):
+    with torch.cuda.device_of(out):
         _pair[grid](
             *(out, x.contiguous(), left.contiguous(), right.contiguous(), rows, outputs, inputs, ranks),
             **{"T": _ROWS, "R": _RANKS, "K": _STEP},

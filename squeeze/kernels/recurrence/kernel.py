@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from squeeze.kernels.current import device_of
-
 STEPS, CHANNELS = 64, 32  # of a tile
 
 
@@ -74,7 +72,7 @@ def forward(decay: Tensor, update: Tensor, start: Tensor) -> Tensor:
     states = torch.empty_like(update)
     if states.numel():
         sizes = {"STEPS": STEPS, "CHANNELS": CHANNELS}
-        with device_of(states):
+        with torch.cuda.device_of(states):
             _forward[batch, triton.cdiv(width, CHANNELS)](states, decay, update, start, time, width, **sizes)
     return states
 
@@ -85,7 +83,7 @@ def backward(decay: Tensor, states: Tensor, start: Tensor, gradient: Tensor) -> 
     batch, time, width = states.shape
     of_decay, of_update, of_start = torch.empty_like(states), torch.empty_like(states), torch.zeros_like(start)
     if states.numel():
-        with device_of(states):
+        with torch.cuda.device_of(states):
             _backward[batch, triton.cdiv(width, CHANNELS)](
                 *(of_decay, of_update, of_start, decay, states, start, gradient, time, width),
                 STEPS=STEPS,

@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
 from squeeze.numerics.jit import inline, kernel
-from squeeze.tensors.floats import spread
+from squeeze.system.workers import parallel_ranges
 
 __all__ = ["decode", "matmul"]
 
@@ -45,7 +45,7 @@ def matmul(x: torch.Tensor, codes: np.ndarray, rows: int, rate: int, threads: in
     def work(first: int, last: int) -> None:
         _multiply(values, codes, rate, *tables, first, last, units, np.empty(_TILE, np.float32), out)
 
-    spread(work, tiles, min(threads, rows * len(codes) // _LEAST_WORK))
+    parallel_ranges(work, tiles, min(threads, rows * len(codes) // _LEAST_WORK))
     return torch.from_numpy(out)[:, :rows]
 
 

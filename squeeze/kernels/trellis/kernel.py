@@ -4,7 +4,6 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.current import device_of
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
 from squeeze.numerics.constants import on
 
@@ -34,7 +33,7 @@ def decode(codes: torch.Tensor, rows: int, rate: int) -> torch.Tensor:
     out = torch.empty((len(codes), rows), dtype=torch.float32, device=codes.device)
     if out.numel():
         grid = (triton.cdiv(len(codes), _COLUMNS), triton.cdiv(rows, _ROWS))
-        with device_of(out):
+        with torch.cuda.device_of(out):
             _decode[grid](
                 *(out, codes, on(levels(), codes.device), len(codes), rows, codes.shape[1], rate),
                 STATE_BITS=STATE_BITS,

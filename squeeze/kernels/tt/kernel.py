@@ -10,8 +10,6 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.current import device_of
-
 _RANKS = 8  # of a program
 _LARGEST = 128  # a side that fits a tile
 _MOST_PROGRAMS = (1 << 16) - 1  # of the second dimension of a grid
@@ -88,6 +86,6 @@ def _launch(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch
     large = max(powers[0] * powers[1], powers[2] * powers[3]) * first.itemsize > _FOUR_WARPS
     options = {"num_stages": max(_stages(powers, first), 2), "num_warps": 8 if large else 4}
     arguments = (out, x.contiguous(), first, second.contiguous(), len(x), ranks, o1, i1, o2, i2)
-    with device_of(out):
+    with torch.cuda.device_of(out):
         _two[(splits, len(x))](*arguments, R=_RANKS, **dict(zip("ABCD", powers, strict=True)), **options)
     return out.sum(0)

@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.current import device_of
 from squeeze.kernels.w4a16.slices import GROUP, MAGIC, _pair
 
 if TYPE_CHECKING:
@@ -195,7 +194,7 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Blocks) -> torch.Tensor:
     grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows), split
     out = torch.empty((len(x), packed.outputs), dtype=x.dtype, device=x.device)
     early = {"launch_pdl": True} if tile.early else {}
-    with device_of(out):
+    with torch.cuda.device_of(out):
         sums, counters = _scratch(out, grid, tile.outputs * tile.rows)
         if out.numel():
             _blocks[grid](

@@ -16,7 +16,7 @@ from squeeze.kernels.dequant import Packed
 from squeeze.kernels.w4a16.decoder import UNIT, decoder
 from squeeze.numerics.exact import quantise
 from squeeze.numerics.jit import inline, kernel
-from squeeze.tensors.floats import spread
+from squeeze.system.workers import parallel_ranges
 
 _TOP = 16383  # of an activation: a chunk of 256 times 255, and as much for the zero point, fit 32 bits
 _CHUNK = 256
@@ -79,7 +79,7 @@ def matmul(x: torch.Tensor, weight: Prepared, threads: int = 1) -> torch.Tensor:
         )
 
     workers = min(threads, outputs * inputs // _LEAST_WORK)
-    spread(work, -(-outputs // _ROWS), workers)
+    parallel_ranges(work, -(-outputs // _ROWS), workers)
     return torch.from_numpy(out)
 
 

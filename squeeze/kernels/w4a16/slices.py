@@ -22,8 +22,6 @@ import triton
 import triton.language as tl
 from torch.utils.weak import WeakIdKeyDictionary
 
-from squeeze.kernels.current import device_of
-
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
@@ -188,7 +186,7 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Slices) -> torch.Tensor:
     grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows)
     early = tile.early and settled(packed)
     if out.numel():
-        with device_of(out):
+        with torch.cuda.device_of(out):
             _slices[grid](
                 *(out, x.contiguous(), words, scales, zeros),
                 *(len(x), packed.outputs, packed.inputs, words.shape[1], groups, MAGIC[x.dtype]),
