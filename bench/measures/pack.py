@@ -24,9 +24,9 @@ from bench.shared.checkpoints import make
 from bench.tables import Column, Listing, above
 from squeeze import pack, unpack
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.packing.tensors import floats
 from squeeze.recipes.inspect import field_entropies
 from squeeze.system.in_order import in_order
-from squeeze.tensors import floats
 
 Run = Callable[[int], tuple[int, tuple[float, float]]]  # threads -> bytes, seconds of both ways
 Tensors = list[tuple[str, np.ndarray]]  # type and bytes of each

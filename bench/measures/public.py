@@ -195,9 +195,7 @@ MEASURE = Measure(
     options=(
         option("--only", default="", help="files whose name contains this text"),
         option("--without", default="", help="tools to leave out, separated by commas"),
-        option(
-            "--slow", type=int, default=1_000_000, help="most bytes of a file for slow tools, default: 1000000"
-        ),
+        option("--slow", type=int, default=1_000_000, help="most bytes of a file for slow tools, default: 1000000"),
         option("--again", action="store_true", help="also measure what has a result"),
     ),
     tables={

@@ -12,17 +12,18 @@ import torch
 from torch.nn import functional
 
 from squeeze.checkpoint.bits import words_for
-from squeeze.kernels import df_decode, w4a16
+from squeeze.kernels import w4a16
 from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expansion
-from squeeze.kernels.df_decode.together import Together
-from squeeze.kernels.kv_attention import kernel as attention, tiles
 from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
 from squeeze.kernels.split_k import GEMV_ROWS
+from squeeze.kv.attention import kernel as attention, tiles
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.mask import additive_mask
+from squeeze.packing import df_decode
+from squeeze.packing.df_decode.together import Together
+from squeeze.packing.tensors import floats
 from squeeze.prune.magnitude import Magnitude
-from squeeze.tensors import floats
 
 __all__ = ["CASES", "Call", "Case", "Way", "draw"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 import xxhash
 
-from squeeze.kernels import df_decode
+from squeeze.packing import df_decode
 from squeeze.packing.load import prepare
 from squeeze.packing.record import Record, naming, other_checksum
 from squeeze.system.in_order import ordered_map

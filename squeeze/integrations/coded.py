@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.checkpoint.linear import Kept
-from squeeze.kernels import df_decode
-from squeeze.kernels.df_decode.together import Together
+from squeeze.packing import df_decode
+from squeeze.packing.df_decode.together import Together
 from squeeze.packing.load import prepare
 from squeeze.packing.record import Record
 

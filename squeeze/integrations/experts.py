@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from transformers.core_model_loading import ConversionOps
 
 from squeeze.integrations.coded import Buffers, Casting, threads_for
-from squeeze.kernels import df_decode
+from squeeze.packing import df_decode
 from squeeze.packing.load import prepare
 from squeeze.packing.record import Record
 

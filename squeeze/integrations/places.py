@@ -14,7 +14,7 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.integrations.checking import compare
 from squeeze.integrations.coded import Buffers, CodedWeight
 from squeeze.integrations.experts import CodedExperts, JoinedExperts, Part, TurnedExperts, turned
-from squeeze.kernels import df_decode
+from squeeze.packing import df_decode
 from squeeze.packing.base import Base
 from squeeze.packing.load import prepare, shaped, torch_dtype, torch_shape
 from squeeze.packing.record import Record, naming

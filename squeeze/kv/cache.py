@@ -26,7 +26,7 @@ class QuantizedKVCache(Cache):
 
     model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))  # cache= from transformers 5.24
 
-    Works with every attention implementation. After `squeeze.kernels.kv_attention.install(model)`, attention that reads
+    Works with every attention implementation. After `squeeze.kv.attention.install(model)`, attention that reads
     what the cache returns needs no full-precision copy of a layer. Layers of attention, full or sliding, are coded;
     states of other kinds (Mamba, convolutions) are kept by transformers' own layers.
     Raises PolicyError where the policy does not fit the model.

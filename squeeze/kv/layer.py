@@ -138,7 +138,7 @@ class PackedLayer(HeldStates):
         if not self.policy.wants_queries(self.index, self.choosable) or self.is_sliding:
             return False
         if not self.native():
-            raise PolicyError("this policy looks at queries: squeeze.kernels.kv_attention.install(model) shows them")
+            raise PolicyError("this policy looks at queries: squeeze.kv.attention.install(model) shows them")
         return True
 
     def _observed(self, query: torch.Tensor) -> None:

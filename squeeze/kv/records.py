@@ -17,7 +17,7 @@ import xxhash
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.kv.packing import pack, unpack
-from squeeze.tensors import floats
+from squeeze.packing.tensors import floats
 
 __all__ = ["Record", "decoded", "encoded"]
 

@@ -8,9 +8,9 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from squeeze.checkpoint.safetensors import Bytes
+from squeeze.packing.tensors.content import PART, Content, InFile, InMemory
+from squeeze.packing.tensors.float_writer import FileWriter, copy
 from squeeze.system.positional import Positional
-from squeeze.tensors.content import PART, Content, InFile, InMemory
-from squeeze.tensors.float_writer import FileWriter, copy
 
 __all__ = ["AtHand", "spooled", "to_reread"]
 

@@ -19,10 +19,10 @@ from squeeze.packing.beside import Hashes, no_base_beside, packed_beside, packed
 from squeeze.packing.container import PackedFile
 from squeeze.packing.record import Record
 from squeeze.packing.sources import CODED, source_of
+from squeeze.packing.tensors.content import Content
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
-from squeeze.tensors.content import Content
 
 MAX_CHAIN = 256  # differences of differences
 

@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeVar
 from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.errors import FormatError
 from squeeze.packing import fields
-from squeeze.tensors import floats
-from squeeze.tensors.content import Content, Difference, InMemory, whole
-from squeeze.tensors.float_payload import DTYPES
-from squeeze.tensors.float_plan import Plan
-from squeeze.tensors.float_writer import Writer
-from squeeze.tensors.small import SmallPlan, plan_of
+from squeeze.packing.tensors import floats
+from squeeze.packing.tensors.content import Content, Difference, InMemory, whole
+from squeeze.packing.tensors.float_payload import DTYPES
+from squeeze.packing.tensors.float_plan import Plan
+from squeeze.packing.tensors.float_writer import Writer
+from squeeze.packing.tensors.small import SmallPlan, plan_of
 
 __all__ = ["Coding", "Form", "Subject", "flat", "needed"]
 

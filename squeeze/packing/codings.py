@@ -9,11 +9,11 @@ from functools import cache
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.packing import fields
 from squeeze.packing.coding import Coding, Form, Subject, needed
+from squeeze.packing.tensors import decoded_archive, fixed, floats, floats_archive, ulps
+from squeeze.packing.tensors.content import Content, whole
+from squeeze.packing.tensors.decoded import Decoded, DecodedFixed
+from squeeze.packing.tensors.float_writer import MemoryWriter, Writer, copy
 from squeeze.packing.wrappers import Delta, Relaid, Zeros
-from squeeze.tensors import decoded_archive, fixed, floats, floats_archive, ulps
-from squeeze.tensors.content import Content, whole
-from squeeze.tensors.decoded import Decoded, DecodedFixed
-from squeeze.tensors.float_writer import MemoryWriter, Writer, copy
 
 __all__ = ["CODINGS", "LEVELS", "STORED", "encode", "encode_in_memory", "longest_named"]
 

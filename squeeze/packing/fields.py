@@ -12,9 +12,9 @@ import numpy as np
 
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import DamagedError
+from squeeze.packing.tensors import floats
+from squeeze.packing.tensors.content import Content, InMemory
 from squeeze.system.arena import kept
-from squeeze.tensors import floats
-from squeeze.tensors.content import Content, InMemory
 
 BYTES, THREES, THREES_DOWN, FIVES, SEVENS = "bytes", "threes", "threes-down", "fives", "sevens"
 KINDS = (BYTES, THREES, THREES_DOWN, FIVES, SEVENS)

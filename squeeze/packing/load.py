@@ -9,18 +9,17 @@ import torch
 from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.checkpoint.weight_files import own_files
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped, printable
-from squeeze.kernels import df_decode
-from squeeze.kernels.df_decode import Prepared
 from squeeze.options import size_of
-from squeeze.packing import container, folder
+from squeeze.packing import container, df_decode, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile
+from squeeze.packing.df_decode import Prepared
 from squeeze.packing.record import Record, naming
 from squeeze.packing.sources import may_be_coded
+from squeeze.packing.tensors.content import Content, InFile, whole
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
-from squeeze.tensors.content import Content, InFile, whole
 
 
 def load(

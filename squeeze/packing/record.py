@@ -13,7 +13,7 @@ from squeeze.errors import DamagedError
 from squeeze.packing.at_hand import spooled
 from squeeze.packing.coding import Coding, Form
 from squeeze.packing.running_hash import checksum_of
-from squeeze.tensors.content import Content, pieces
+from squeeze.packing.tensors.content import Content, pieces
 
 __all__ = ["Record", "naming", "other_checksum"]
 

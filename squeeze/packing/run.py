@@ -23,11 +23,11 @@ from squeeze.packing.base import Base
 from squeeze.packing.coding import Form, Subject
 from squeeze.packing.record import Record
 from squeeze.packing.running_hash import Hashing, checksum_of
+from squeeze.packing.tensors.content import Content, InFile, whole
+from squeeze.packing.tensors.float_writer import FileWriter
 from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.json_object import MAX_LINE, check, parse
 from squeeze.system.positional import Positional
-from squeeze.tensors.content import Content, InFile, whole
-from squeeze.tensors.float_writer import FileWriter
 
 __all__ = ["Journal", "Run"]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import xxhash
 
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.tensors.content import Content, pieces
+from squeeze.packing.tensors.content import Content, pieces
 
 __all__ = ["Checksums", "Hashing", "RunningHash", "checksum_of"]
 

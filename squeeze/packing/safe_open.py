@@ -22,10 +22,10 @@ from squeeze.packing.beside import checkpoint_of
 from squeeze.packing.codings import STORED
 from squeeze.packing.container import PackedFile
 from squeeze.packing.record import Record, naming
+from squeeze.packing.tensors.content import Content, InFile, InMemory
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of, remote
-from squeeze.tensors.content import Content, InFile, InMemory
 
 __all__ = ["OpenError", "PackedSlice", "SafeOpen", "safe_open"]
 

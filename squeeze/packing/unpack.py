@@ -15,6 +15,7 @@ from squeeze.packing.base import Base
 from squeeze.packing.pack import Progress, Totals
 from squeeze.packing.record import Record, naming
 from squeeze.packing.running_hash import RunningHash
+from squeeze.packing.tensors.content import Content, InFile, whole
 from squeeze.system import files, storage
 from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.limits import Limits
@@ -22,7 +23,6 @@ from squeeze.system.positional import Positional
 from squeeze.system.syncing import synced
 from squeeze.system.upload import staged
 from squeeze.system.work import scratch_folder
-from squeeze.tensors.content import Content, InFile, whole
 
 
 def unpack(

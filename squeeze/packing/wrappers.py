@@ -8,9 +8,9 @@ import numpy as np
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.packing import fields
 from squeeze.packing.coding import Coding, Form, Subject, flat, needed
-from squeeze.tensors import ulps, zeros
-from squeeze.tensors.content import Content, Difference
-from squeeze.tensors.float_writer import Writer
+from squeeze.packing.tensors import ulps, zeros
+from squeeze.packing.tensors.content import Content, Difference
+from squeeze.packing.tensors.float_writer import Writer
 
 __all__ = ["Delta", "Relaid", "Zeros"]
 

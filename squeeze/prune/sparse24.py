@@ -19,11 +19,11 @@ from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import Adapters, SparseTensor, Values
 from squeeze.errors import FormatError, printable
+from squeeze.packing.tensors import floats, zeros
 from squeeze.quant.formats.common import take
 from squeeze.quant.formats.own import SqueezeFormat
 from squeeze.quant.formats.spec import BITS
 from squeeze.system.limits import Limits
-from squeeze.tensors import floats, zeros
 
 __all__ = ["LEAVES", "METHOD", "SparseFormat"]
 

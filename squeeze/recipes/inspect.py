@@ -23,11 +23,11 @@ from squeeze.packing.coding import Subject
 from squeeze.packing.codings import encode_in_memory
 from squeeze.packing.manifest import METHODS
 from squeeze.packing.pack import Progress
+from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.system import extras
 from squeeze.system.json_object import read_object
 from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of, remote
-from squeeze.tensors.float_payload import DTYPES
 
 _PIECE = 1 << 22  # values counted at a time
 _WIDTHS = (12, 12, 9, 12, 9)  # of the columns of sizes

@@ -15,7 +15,7 @@ from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.text import read_tokens, tokenize
 from squeeze.errors import PolicyError
 from squeeze.integrations.load_model import load_model, tokenizer_of
-from squeeze.kernels.kv_attention import install
+from squeeze.kv.attention import install
 from squeeze.kv.base import Policy
 from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.describe import save_policy

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kernels.kv_attention import installed
+from squeeze.kv.attention import installed
 from squeeze.kv.base import Policy
 from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.contract import CACHE

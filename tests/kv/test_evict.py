@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kernels import kv_attention
-from squeeze.kernels.kv_attention import cpu, reference, tiles
-from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, evict
+from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, attention, evict
+from squeeze.kv.attention import cpu, reference, tiles
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.layer import PackedLayer
@@ -108,7 +107,7 @@ def test_other_numbers_in_other_layers():
 )  # fmt: skip
 def test_generation_goes_on(kind, wrapper):
     model, ids = kind(), tokens(length=80)
-    kv_attention.install(model)
+    attention.install(model)
     cache = QuantizedKVCache(model.config, wrapper)
     options = {"max_new_tokens": 20, "do_sample": False, "attention_mask": torch.ones_like(ids)}
     assert model.generate(ids, **{CACHE: cache}, **options).shape[1] == 100
@@ -129,7 +128,7 @@ def test_generation_goes_on(kind, wrapper):
 def test_several_tokens_at_once_after_layers_kept_different_numbers(policy):
     """The same as one token at a time, while nothing more is coded."""
     model, ids = llama(), tokens(length=84)
-    kv_attention.install(model)
+    attention.install(model)
     found = []
     for pieces in ((80, 4), (80, 1, 1, 1, 1)):
         cache = QuantizedKVCache(model.config, policy)
@@ -140,7 +139,7 @@ def test_several_tokens_at_once_after_layers_kept_different_numbers(policy):
 
 def test_snapkv_needs_to_see_queries():
     model = llama()
-    with pytest.raises(PolicyError, match=r"kv_attention\.install"):
+    with pytest.raises(PolicyError, match=r"attention\.install"):
         model(tokens(length=80), **{CACHE: QuantizedKVCache(model.config, SnapKV(INNER, select=16))})
 
 
@@ -194,7 +193,7 @@ def test_attention_reads_heads_of_different_numbers_of_tokens(inner, batch, monk
         bias = additive_mask(None, count, view.length, True, asked)
         expected = reference.attend(asked, view, bias, 0.3)
         torch.testing.assert_close(tiles.attend(asked, view, bias, 0.3), expected, rtol=2e-5, atol=2e-5)
-        torch.testing.assert_close(kv_attention.attend(asked, view, bias, 0.3), expected, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(attention.attend(asked, view, bias, 0.3), expected, rtol=2e-5, atol=2e-5)
         assert cpu.fits(asked, view) == (count == 1 and inner.block > 0)
     assert layer.get_seq_length() == 145 and layer.get_mask_sizes(1) == (layer.stored + 1, layer.evicted)
     before = layer.residual[0].clone()
@@ -221,7 +220,7 @@ def test_heads_share_a_budget_to_the_block():
 
 def test_adakv_goes_through_a_file(tmp_path):
     model, ids = llama(), tokens(length=120)
-    kv_attention.install(model)
+    attention.install(model)
     for inner in (INNER, FullPrecision(sinks=2, window=8)):
         cache = QuantizedKVCache(model.config, AdaKV(inner, select=16))
         model(ids, **{CACHE: cache})

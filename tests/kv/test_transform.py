@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kernels import kv_attention
-from squeeze.kernels.kv_attention import cpu, transformed
-from squeeze.kv import QuantizedKVCache
+from squeeze.kv import QuantizedKVCache, attention
+from squeeze.kv.attention import cpu, transformed
 from squeeze.kv.contract import CACHE
 from squeeze.kv.transform import TransformCoder, scales
 from squeeze.kv.waterfill import transform_policy
@@ -80,7 +79,7 @@ def test_transform_coded_attention_without_decoding(calibrated, monkeypatch):
     model, statistics = calibrated
     policy = transform_policy(model, statistics, 4, window=16)
     ids, found = tokens(length=150, seed=3), []
-    kv_attention.install(model)
+    attention.install(model)
     for decodes in (True, False):
         cache = QuantizedKVCache(model.config, policy)
         model(ids[:, :140], **{CACHE: cache})

@@ -11,9 +11,9 @@ import squeeze
 from squeeze.errors import StorageError
 from squeeze.packing import at_hand, run
 from squeeze.packing.at_hand import AtHand
+from squeeze.packing.tensors import content
+from squeeze.packing.tensors.content import InMemory
 from squeeze.system import in_order, remote_errors, remote_file
-from squeeze.tensors import content
-from squeeze.tensors.content import InMemory
 from tests.makers.checkpoints import same, write
 from tests.makers.floats import as_bf16, weights
 from tests.makers.remote import Store

@@ -15,8 +15,8 @@ from squeeze.checkpoint import bits
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import codings, container, run, unpack
+from squeeze.packing.tensors import archive_payload, content, decoded, ulps, zeros
 from squeeze.system import in_order
-from squeeze.tensors import archive_payload, content, decoded, ulps, zeros
 from tests.makers.checkpoints import same, write
 from tests.makers.floats import as_bf16, weights
 

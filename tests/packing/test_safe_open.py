@@ -13,7 +13,7 @@ import squeeze
 from squeeze.packing import container
 from squeeze.packing.record import Record
 from squeeze.packing.safe_open import OpenError
-from squeeze.tensors import floats
+from squeeze.packing.tensors import floats
 from tests.makers.checkpoints import model_folder, tensors, write
 from tests.makers.remote import Store
 

@@ -18,8 +18,8 @@ from squeeze.packing import container
 from squeeze.packing.codings import CODINGS
 from squeeze.packing.description import Description
 from squeeze.packing.record import Record
+from squeeze.packing.tensors.float_payload import FORMAT, HEAD, PLANE
 from squeeze.system.limits import Limits
-from squeeze.tensors.float_payload import FORMAT, HEAD, PLANE
 from tests.checkpoint.test_safetensors import header
 from tests.makers.audit import news
 from tests.makers.checkpoints import model_folder, write

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from squeeze.packing.tensors import floats
+from squeeze.packing.tensors.content import in_parts, spread
 from squeeze.system import workers as module
 from squeeze.system.in_order import in_order
 from squeeze.system.workers import working
-from squeeze.tensors import floats
-from squeeze.tensors.content import in_parts, spread
 from tests.makers.floats import as_bf16, bytes_of, weights
 
 
@@ -135,7 +135,7 @@ def test_two_threads_that_code_at_once_get_what_each_one_gets():
 FORKED = """
 import os, warnings
 import numpy as np
-from squeeze.tensors import floats
+from squeeze.packing.tensors import floats
 from squeeze.system.in_order import in_order
 
 warnings.simplefilter("ignore")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.packing.tensors import ulps
 from squeeze.prune.delta.base import BaseWeights
-from squeeze.tensors import ulps
 
 __all__ = ["RoundedCheckpoint", "Rounding", "rounded"]
 

@@ -13,12 +13,11 @@ import xxhash
 
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.errors import SqueezeError
-from squeeze.kernels import kv_attention
-from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated
+from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, attention
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV
-from squeeze.tensors import floats
+from squeeze.packing.tensors import floats
 from tests.fuzz import mutations, tensorfiles
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.fuzz.limited import limited
@@ -48,7 +47,7 @@ class KV:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.model = name, llama()
-        kv_attention.install(self.model)
+        attention.install(self.model)
         self.samples: list[bytes] = []
         self.states: list[str] = []
         for number, policy in enumerate(_POLICIES):

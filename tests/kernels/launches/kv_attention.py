@@ -4,7 +4,7 @@ codes; heads of 256."""
 from collections.abc import Iterator
 from functools import partial
 
-from squeeze.kernels.kv_attention import kernel
+from squeeze.kv.attention import kernel
 from squeeze.kv.base import Policy
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.rotated import Rotated

@@ -1,4 +1,6 @@
-"""Typical launches of all Triton kernels, which tests compile: one file a kernel, by the name of its folder.
+"""Typical launches of all Triton kernels, which tests compile: one file a kernel, named like the kernel's folder.
+
+Kernels of another package than kernels and lm/fused have that package's name before their folder's.
 
 Launches are made on torch's meta device, where tensors have a shape and no values, by the function that the package
 itself calls. So what is known of a kernel is known of the one that runs.
@@ -31,17 +33,18 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def folders() -> list[Path]:
-    """Those with a kernel.py: of the network in exact arithmetic first, each room in the order of names."""
-    room = Path(squeeze.__file__).parent
-    return [path.parent for name in ("lm/fused", "kernels") for path in sorted((room / name).glob("*/kernel.py"))]
+    """Return every folder of the package that holds a Triton kernel, in the order of their paths."""
+    return sorted(path.parent for path in Path(squeeze.__file__).parent.rglob("kernel.py"))
 
 
-def of(name: str) -> list[Launch]:
-    """Those of the kernel in the folder of this name. Needs triton."""
+def of(folder: Path) -> list[Launch]:
+    """Return the typical launches of the kernel in a folder. Needs triton."""
+    package = folder.parent.name
+    name = folder.name if package in ("fused", "kernels") else f"{package}_{folder.name}"
     return list(importlib.import_module(f"tests.kernels.launches.{name}").launches())
 
 
 def every() -> Iterator[Launch]:
-    """Those of all folders."""
+    """Yield the launches of all folders."""
     for folder in folders():
-        yield from of(folder.name)
+        yield from of(folder)

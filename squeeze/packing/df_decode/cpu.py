@@ -1,0 +1,193 @@
+"""Tiles of a coded tensor on the CPU: each is decoded by the thread that takes it, and multiplied at once if wanted.
+
+A job is an array of integers, with the addresses of other arrays. A tile that is multiplied is decoded into memory of
+its thread that stays in the cache. A row of the weight that begins in one tile and goes on in others is a sum of parts,
+which are added in their order at the end: so the result depends neither on threads nor on the rows beside it.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+
+from squeeze.numerics.jit import callback, inline
+from squeeze.numerics.team import add_atomic
+from squeeze.numerics.vectors import dots_of_four, dots_of_one
+from squeeze.packing.tensors import rans
+from squeeze.packing.tensors.fixed_blocks import KNOWN, LEVELS, SLACK, decode_blocks
+from squeeze.packing.tensors.fixed_groups import GROUP
+from squeeze.packing.tensors.plane_fields import COLUMNS as PLANE_COLUMNS
+from squeeze.packing.tensors.planes import decode_planes
+
+_LINE = 8
+# What threads share, a cache line each: the next tile, threads that came, tiles that are done, 1 + a damaged segment.
+NEXT, CAME, DONE, FAULT = range(0, 4 * _LINE, _LINE)
+(
+    FIRST, LAST, PER_TILE, COUNT,  # tiles; values of a tile and of the tensor
+    OUT, SPACE, SPACE_SIZE,  # working space, and the bytes of a thread's
+    ROWS, X, OUTPUTS, INPUTS, PARTS,  # x [rows, inputs], out [rows, outputs], parts [tiles, rows], float32
+    PAYLOAD, PAYLOAD_SIZE,
+    BLOCKS, RECORD, NAMES, COUNTS, STARTS,  # of fixed.Coded
+    BITS, ROTATED, LANES, SEGMENT_ROWS, PLANES, FIELDS, SLOTS, SLOTS_SIZE,  # of float_payload.Coded
+) = range(4 * _LINE, 4 * _LINE + 27)  # fmt: skip
+SIZE = SLOTS_SIZE + 1
+SEGMENTS = 2  # of a tile: as many as may be decoded side by side
+
+
+@intrinsic
+def _array(typingctx, address, shape, kind):
+    """The array of numbers of a kind that lies at an address; shape: int64, or two."""
+    sizes = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
+    array_type = types.Array(kind.dtype, len(sizes), "C")
+
+    def codegen(context, builder, signature, arguments):
+        array = context.make_array(array_type)(context, builder)
+        itemsize = ir.IntType(64)(kind.dtype.bitwidth // 8)
+        lengths = cgutils.unpack_tuple(builder, arguments[1]) if len(sizes) > 1 else [arguments[1]]
+        strides = [builder.mul(itemsize, lengths[1]), itemsize] if len(sizes) > 1 else [itemsize]
+        data = builder.inttoptr(arguments[0], array.data.type)
+        populate_array(array, data=data, shape=lengths, strides=strides, itemsize=itemsize, meminfo=None)
+        return array._getvalue()
+
+    given = types.UniTuple(types.int64, 2) if len(sizes) > 1 else types.int64
+    return array_type(types.int64, given, kind), codegen
+
+
+@intrinsic
+def _address(typingctx, pointer):
+    def codegen(context, builder, signature, arguments):
+        return builder.ptrtoint(arguments[0], ir.IntType(64))
+
+    return types.int64(types.voidptr), codegen
+
+
+@inline
+def _arrive(job, tile):
+    """Where the working space begins of a thread that took a tile."""
+    return job[SPACE] + add_atomic(job, CAME, 1) * job[SPACE_SIZE] if tile < job[LAST] else 0
+
+
+@inline
+def _take(job):
+    return job[FIRST] + add_atomic(job, NEXT, 1)
+
+
+@inline
+def _size(job, tile):
+    return min(job[COUNT] - tile * job[PER_TILE], job[PER_TILE])
+
+
+@inline
+def _target(job, tile, space, itemsize):
+    """Where a tile is decoded."""
+    return space if job[ROWS] else job[OUT] + (tile - job[FIRST]) * job[PER_TILE] * itemsize
+
+
+@inline
+def _finish(job, tile, bad, values):
+    if bad >= 0:
+        job[FAULT] = bad + 1
+    elif job[ROWS]:
+        _multiply(job, tile, values)
+    is_last = add_atomic(job, DONE, 1) == job[LAST] - job[FIRST] - 1
+    if is_last and job[ROWS]:
+        _add_parts(job)
+
+
+@inline
+def _multiply(job, tile, values):
+    """A tile's rows and parts of rows, times those of x: sums to `out`, but for a row that began before to `parts`."""
+    rows, inputs, outputs, begin = job[ROWS], job[INPUTS], job[OUTPUTS], tile * job[PER_TILE]
+    x, out = _array(job[X], rows * inputs, np.float32), _array(job[OUT], rows * outputs, np.float32)
+    parts = _array(job[PARTS], (job[LAST] + 1) * rows, np.float32)
+    at, output, column = 0, begin // inputs, begin % inputs
+    while at < values.size:
+        count = min(inputs - column, values.size - at)
+        target, place, stride = (parts, tile * rows, 1) if column else (out, output, outputs)
+        row = 0
+        while row + 4 <= rows:
+            dots_of_four(values, at, x, row * inputs + column, inputs, count, target, place + row * stride, stride)
+            row += 4
+        while row < rows:
+            dots_of_one(values, at, x, row * inputs + column, inputs, count, target, place + row * stride, stride)
+            row += 1
+        at, output, column = at + count, output + 1, 0
+
+
+@inline
+def _add_parts(job):
+    rows, inputs, outputs = job[ROWS], job[INPUTS], job[OUTPUTS]
+    out = _array(job[OUT], rows * outputs, np.float32)
+    parts = _array(job[PARTS], job[LAST] * rows, np.float32)
+    for tile in range(job[LAST]):
+        begin = tile * job[PER_TILE]
+        if begin % inputs:
+            for row in range(rows):
+                out[row * outputs + begin // inputs] += parts[tile * rows + row]
+
+
+def fixed_worker(view: type):
+    """What each thread does with a tensor of fixed.py, compiled; `view` is as fixed_groups.KINDS has it."""
+    itemsize = np.dtype(view).itemsize
+
+    def work(pointer):
+        job = _array(_address(pointer), SIZE, np.int64)
+        tile = _take(job)
+        space = _arrive(job, tile)
+        while tile < job[LAST]:
+            values = _array(_target(job, tile, space, itemsize), _size(job, tile), view)
+            rest = space + job[PER_TILE] * itemsize
+            _finish(job, tile, _decode_fixed(job, tile, values, rest, view), values)
+            tile = _take(job)
+
+    return callback(work)
+
+
+@inline
+def _decode_fixed(job, block, values, space, view):
+    shape, size = job[BLOCKS], job[PER_TILE] + SLACK
+    payload = _array(job[PAYLOAD], job[PAYLOAD_SIZE], np.uint8)
+    longs = _array(job[PAYLOAD], job[PAYLOAD_SIZE] >> 2, np.uint32)
+    names = _array(job[NAMES], (shape, LEVELS * KNOWN), np.uint8)
+    counts = _array(job[COUNTS], (shape, LEVELS), np.uint32)
+    starts = _array(job[STARTS], shape, np.int64)
+    one_level, other = _array(space, size, np.uint8), _array(space + size, size, np.uint8)
+    tail, prefixes = _array(space + 2 * size, GROUP, view), _array(space + 2 * size + 256, GROUP, np.uint8)
+    return decode_blocks(
+        values, block, block + 1, job[PER_TILE], job[RECORD], names, counts, payload, longs, starts[block],
+        one_level, other, prefixes, tail,
+    )  # fmt: skip
+
+
+def rans_worker(view: type):
+    """The same with a tensor of floats.py."""
+    itemsize = np.dtype(view).itemsize
+    words = np.dtype(f"u{itemsize}").type
+
+    def work(pointer):
+        job = _array(_address(pointer), SIZE, np.int64)
+        tile = _take(job)
+        space = _arrive(job, tile)
+        while tile < job[LAST]:
+            target, size = _target(job, tile, space, itemsize), _size(job, tile)
+            bad = _decode_rans(job, tile, _array(target, size, words), space + job[PER_TILE] * itemsize)
+            _finish(job, tile, bad, _array(target, size, view))
+            tile = _take(job)
+
+    return callback(work)
+
+
+@inline
+def _decode_rans(job, tile, values, space):
+    first, size, planes = tile * SEGMENTS, job[PAYLOAD_SIZE], job[PLANES]
+    last = first + -(-values.size // (job[LANES] * job[SEGMENT_ROWS]))
+    payload, halves = _array(job[PAYLOAD], size, np.uint8), _array(job[PAYLOAD], size >> 1, np.uint16)
+    longs, slots = _array(job[PAYLOAD], size >> 2, np.uint32), _array(job[SLOTS], job[SLOTS_SIZE], np.uint32)
+    fields = _array(job[FIELDS], (planes, PLANE_COLUMNS), np.int64)
+    at, starts = _array(space, (2, 5), np.int64), _array(space + 128, planes, np.int64)
+    state = _array(space + 256, 2 * rans.MAX_LANES, np.uint32)
+    return decode_planes(
+        values, job[BITS], job[ROTATED] > 0, first, last, last - first, job[COUNT], job[LANES], job[SEGMENT_ROWS],
+        fields, slots, payload, halves, longs, state, at, starts,
+    )  # fmt: skip

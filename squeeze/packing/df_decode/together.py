@@ -1,0 +1,83 @@
+"""Several coded tensors decoded at once, as those of a block of a model: on a GPU in as few launches as there are kinds
+of planes among them, so that short tensors do not leave most of it idle (DFloat11 decodes a whole block so)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+
+from squeeze.packing import df_decode
+from squeeze.packing.df_decode import TORCH_DTYPES, DevicePlane, Prepared
+
+__all__ = ["Together"]
+
+_APART = 256  # bytes: where a tensor begins is a multiple
+
+
+class Together:
+    """Coded tensors on one device."""
+
+    def __init__(self, prepared: Sequence[Prepared]) -> None:
+        self.prepared = tuple(prepared)
+        sizes = (-(-one.size // _APART) * _APART for one in self.prepared)
+        self._begins = list(accumulate(sizes, initial=0))
+        self._launches: tuple[int, list[_Several]] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the values of all take."""
+        return self._begins[-1]
+
+    def decode(self, out: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
+        """The values of each, flat, in the memory of `out`, uint8 [size], on the device of the payloads.
+
+        Raises DamagedError where a segment does not decode, on the CPU; a GPU is not asked.
+        """
+        parts = [out[begin : begin + one.size] for begin, one in zip(self._begins, self.prepared, strict=False)]
+        alone = [k for k, one in enumerate(self.prepared) if not _in_one_plane(one)]
+        for k in alone:
+            df_decode.decode(self.prepared[k], parts[k], threads)
+        for launch in self._several(parts):
+            launch.run()
+        return [part.view(TORCH_DTYPES[one.dtype]) for part, one in zip(parts, self.prepared, strict=True)]
+
+    def _several(self, parts: list[torch.Tensor]) -> list[_Several]:
+        """Made anew where the memory is another: it is part of what a launch is told."""
+        place = parts[0].data_ptr()
+        if self._launches is None or self._launches[0] != place:
+            alike: dict[tuple[object, ...], list[int]] = {}
+            for k, one in enumerate(self.prepared):
+                if _in_one_plane(one):
+                    plane = one.planes[0]
+                    kind = one.lanes, one.rows, one.rotated, plane.width, plane.precision, plane.raw_bits
+                    alike.setdefault(kind, []).append(k)
+            made = [_Several([(self.prepared[k], parts[k]) for k in group]) for group in alike.values()]
+            self._launches = place, made
+        return self._launches[1]
+
+
+def _in_one_plane(prepared: Prepared) -> bool:
+    return len(prepared.planes) == 1
+
+
+class _Several:
+    """A launch that decodes tensors of one kind of plane."""
+
+    def __init__(self, tensors: list[tuple[Prepared, torch.Tensor]]) -> None:
+        from squeeze.packing.df_decode import kernel
+
+        device = tensors[0][1].device
+        segments = torch.tensor([one.segments for one, _ in tensors])
+        firsts = (segments.cumsum(0) - segments).tolist()
+        begun = zip(tensors, firsts, strict=True)
+        rows = [kernel.row_of(one, one.planes[0], out, first) for (one, out), first in begun]
+        self._like: tuple[Prepared, DevicePlane] = tensors[0][0], tensors[0][0].planes[0]
+        self._owners = torch.arange(len(tensors), dtype=torch.int32).repeat_interleave(segments).to(device)
+        self._places = torch.tensor(rows, dtype=torch.int64).to(device)
+        self._kernel = kernel
+
+    def run(self) -> None:
+        prepared, plane = self._like
+        self._kernel.decode_several(prepared, plane, prepared.rotated, self._owners, self._places)

@@ -1,0 +1,99 @@
+"""What both directions of the archive coding (floats_archive.py) know of its payloads: the header, how values are cut,
+and in what segments they are coded. docs/format.md specifies it."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from squeeze.packing.tensors.archive_models import ArchiveModel, build_model
+from squeeze.packing.tensors.archive_tree import Tree
+from squeeze.packing.tensors.content import Content
+from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
+from squeeze.system.arena import kept
+
+__all__ = [
+    "AT_ONCE",
+    "FORMAT",
+    "FORMS",
+    "HEAD",
+    "MAX_COLUMNS",
+    "MIXED",
+    "MOST_MIXED",
+    "SEGMENT",
+    "WHOLE",
+    "Cut",
+    "model_of",
+    "segments",
+    "tops",
+]
+
+FORMAT = 1
+WHOLE, MIXED = 0, 1  # what follows the header: a payload of floats.py, or this coding
+SEGMENT = 1 << 22  # values that one set of models codes
+MAX_COLUMNS = 1 << 28
+HEAD = struct.Struct("<BBBBIQQQ")  # format, mode, mixed mantissa bits, 0, columns, values, tree bytes, rest bytes
+MOST_MIXED = 7
+AT_ONCE = 1 << 18  # values
+
+# Bits of exponent and mantissa in the coded top of each dtype that is mixed.
+FORMS = {"BF16": (8, 7), "F16": (5, 10), "F32": (8, 23), "F8_E4M3": (4, 3), "F8_E5M2": (5, 2)}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How values are cut: bits of one, of its exponent, and of the mantissa bits that are mixed."""
+
+    bits: int
+    exponent: int
+    mixed: int
+
+    @property
+    def rest(self) -> int:
+        return self.bits - self.exponent - self.mixed
+
+    @property
+    def dtype(self) -> str:
+        """As which what is behind them is coded."""
+        return next(f"U{width}" for width in (8, 16, 32) if self.rest <= width)
+
+    @property
+    def width(self) -> int:
+        """Bytes of that."""
+        return DTYPES[self.dtype][0] // 8
+
+    def rotated(self, content: Content, first: int, last: int) -> Array:
+        """Some values, in memory that is a thread's own."""
+        data = kept("of archive", (last - first) * self.bits // 8)
+        content.fill(first * self.bits // 8, data)
+        values = data.view(WORDS[self.bits])
+        kind = values.dtype.type
+        rotated: Array = (values << kind(1)) | (values >> kind(self.bits - 1))
+        return rotated
+
+    def top(self, content: Content, first: int, last: int) -> Array:
+        """uint16 of some values, in memory that is a thread's own."""
+        found = tops(last - first)
+        for begin in range(first, last, AT_ONCE):
+            end = min(begin + AT_ONCE, last)
+            rotated = self.rotated(content, begin, end)
+            found[begin - first : end - first] = rotated >> rotated.dtype.type(self.bits - self.exponent - self.mixed)
+        return found
+
+
+def tops(count: int) -> Array:
+    """uint16 [count], undefined: a thread has one."""
+    return kept("tops of archive", 2 * count).view(np.uint16)
+
+
+def segments(count: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Where each segment begins and ends; whole rows where they are short."""
+    size = SEGMENT // columns * columns if columns <= SEGMENT else SEGMENT
+    for begin in range(0, count, size):
+        yield begin, min(begin + size, count)
+
+
+def model_of(values: Array, tree: Tree, columns: int, mixed: int) -> ArchiveModel:
+    """What predicts a segment: a thread has one."""
+    return build_model(tree.nodes, min(columns, values.size), mixed, tree.mean)
