@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench import records
 from bench.measure import Measure, Row, option
+from bench.plots import BLUE, ORANGE, Plot, Point, Series
 from bench.shared import openzl_command
 from bench.tables import Column, Listing, Pivot, significant
 from squeeze.errors import SqueezeError
@@ -186,6 +187,29 @@ def all_levels(rows: Sequence[Row]) -> list[Row]:
     return [*rows, *({"tool": f"squeeze -{level}"} for level in sorted(missing))]
 
 
+def series(rows: Sequence[Row]) -> list[Series]:
+    """Return the points of the plot: squeeze's levels, joined by a line, and the other tools."""
+
+    def points(ours: bool) -> list[Point]:
+        return [
+            Point(
+                row["raw"] / row["compress s"] / 1e3,
+                8 * row["bytes"] / row["raw"],
+                row["tool"].removeprefix("squeeze "),
+            )
+            for row in rows
+            if row["file"] == _TEXT and "lost" not in row and (_level(row) > 0) == ours
+        ]
+
+    return [Series("squeeze", BLUE, "o", points(True), True), Series("others", ORANGE, "^", points(False))]
+
+
+# Places of the names that would otherwise run into each other or over the line.
+_OFFSETS = (
+    *(("-1", (7, 2)), ("-2", (7, -5)), ("-3", (2, -13)), ("-4", (-6, 6)), ("-5", (7, -9)), ("-6", (0, 8))),
+    *(("-7", (7, -9)), ("-8", (0, 8)), ("-9", (-7, -9)), ("zpaq -m5", (-7, 5)), ("bzip2 -9", (-7, 5))),
+    ("zstd -19 long", (-7, 5)),
+)
 MEASURE = Measure(
     rows,
     key=("file", "tool"),
@@ -229,5 +253,15 @@ MEASURE = Measure(
             order=_level,
             prepare=all_levels,
         ),
+    },
+    plots={
+        "files": Plot(
+            "Bits per byte against the speed of compression, for the levels of squeeze and other compressors",
+            series,
+            "speed of compression, KB per second of CPU time",
+            "bits per byte, first megabyte of enwik8",
+            log="x",
+            offsets=_OFFSETS,
+        )
     },
 )

@@ -7,14 +7,13 @@ processor time, so that other work on the machine counts for little.
 
 import argparse
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
 from bench.measure import Measure, Row, option
 from bench.measures.sizes import RIVALS, chosen
-from bench.plots import BLUE, ORANGE, Plot, Point, Series
 from bench.shared.texts import found
 from bench.tables import Column, Listing, significant
 from squeeze.recipes import benchmark
@@ -52,17 +51,6 @@ def processor_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def series(rows: Sequence[Row]) -> list[Series]:
-    def points(ours: bool) -> list[Point]:
-        return [
-            Point(row["compress"], 8 * row["bytes"] / row["raw"], row["tool"].removeprefix("squeeze "))
-            for row in rows
-            if row["file"] == _FILE and row["tool"].startswith("squeeze") == ours
-        ]
-
-    return [Series("squeeze", BLUE, "o", points(True), True), Series("others", ORANGE, "^", points(False))]
-
-
 MEASURE = Measure(
     rows,
     key=("file", "tool"),
@@ -89,16 +77,6 @@ MEASURE = Measure(
             ),
             where=lambda row: row["file"] == _FILE,
             order=lambda row: -row["bytes"],
-        )
-    },
-    plots={
-        "files": Plot(
-            "Bits per byte against the speed of compression, for the levels of squeeze and other compressors",
-            series,
-            "speed of compression, as a multiple of zpaq -m5",
-            "bits per byte, enwik8's first megabyte",
-            log="x",
-            offsets=(("-1", (7, 4)), ("zpaq -m5", (7, 3)), ("-2", (-8, 4)), ("-3", (7, -9))),
         )
     },
 )
