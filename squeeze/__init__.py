@@ -35,7 +35,7 @@ HOMES = {
     "decompress_stream": "squeeze.codecs.stream.decompressor",
     "delta": "squeeze.recipes.delta",
     "densify": "squeeze.recipes.densify",
-    "explain": "squeeze.recipes.explanation.explain",
+    "explain": "squeeze.recipes.reports.explanation.explain",
     "factorize": "squeeze.recipes.factorize",
     "load": "squeeze.packing.load",
     "open": "squeeze.codecs.stream.opening",

@@ -30,9 +30,9 @@ from squeeze.quant.gptq import GPTQ as GPTQ
 from squeeze.quant.rtn import RTN as RTN
 from squeeze.recipes.delta import delta as delta
 from squeeze.recipes.densify import densify as densify
-from squeeze.recipes.explanation.explain import explain as explain
 from squeeze.recipes.factorize import factorize as factorize
 from squeeze.recipes.prune import prune as prune
 from squeeze.recipes.quantize import quantize as quantize
+from squeeze.recipes.reports.explanation.explain import explain as explain
 from squeeze.system.limits import Limits as Limits
 from squeeze.version import __version__ as __version__

@@ -20,7 +20,7 @@ _OF_OTHERS = {  # text that names options of other programs, or of a command tha
     "lm/sources.py",
     "reader.py",
     "recipes/apply.py",
-    "recipes/benchmark.py",
+    "recipes/measure/benchmark.py",
     "recipes/options.py",
     "system/files.py",
     "system/remote_path.py",

@@ -173,7 +173,7 @@ def test_all_names_can_be_listed_without_extras():
 
 
 def test_tasks_name_their_extra(monkeypatch: pytest.MonkeyPatch):
-    tasks = pytest.importorskip("squeeze.recipes.tasks", reason="torch is not installed")
+    tasks = pytest.importorskip("squeeze.recipes.measure.tasks", reason="torch is not installed")
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(squeeze.PackageError) as raised:
         tasks.Tasks.load(["hellaswag"])

@@ -19,9 +19,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from squeeze.engine.network import weight_of
 from squeeze.factor import sensitivity
 from squeeze.factor.sensitivity import Example, spearman
+from squeeze.integrations.gguf.import_ import import_gguf
 from squeeze.integrations.load_model import load_model
 from squeeze.lm.models import HELP, bundled_path
-from squeeze.recipes.import_gguf import import_gguf
 from squeeze.recipes.tokens import calibration_tokens
 
 TINY_STEPS = 400

@@ -22,9 +22,9 @@ from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.inputs import input_squares
+from squeeze.integrations.gguf.export import Export
 from squeeze.lm.gguffile import GgufFile
-from squeeze.recipes.export_gguf import Export
-from squeeze.recipes.gguf_types import BOUNDS
+from squeeze.recipes.gguf.types import BOUNDS
 from squeeze.recipes.tokens import calibration_tokens
 
 _DRAWS = 10_000

@@ -22,7 +22,7 @@ from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.kv.contract import CACHE
 from squeeze.kv.measure import Distance, stepped
 from squeeze.quant.kv_scales import round_cache, scaled_cache
-from squeeze.recipes import kv_eval
+from squeeze.recipes.measure import kv_eval
 from squeeze.recipes.tokens import calibration_tokens
 
 FP8 = "fp8"

@@ -25,7 +25,7 @@ from bench.tables import Column, Listing, above
 from squeeze import pack, unpack
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.packing.tensors import floats
-from squeeze.recipes.inspect import field_entropies
+from squeeze.recipes.measure.inspect import field_entropies
 from squeeze.system.in_order import in_order
 
 Run = Callable[[int], tuple[int, tuple[float, float]]]  # threads -> bytes, seconds of both ways

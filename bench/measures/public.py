@@ -23,8 +23,8 @@ from bench.plots import BLUE, ORANGE, Plot, Point, Series
 from bench.shared import openzl_command
 from bench.tables import Column, Listing, Pivot, significant
 from squeeze.errors import SqueezeError
-from squeeze.recipes import benchmark
-from squeeze.recipes.benchmark import Rival
+from squeeze.recipes.measure import benchmark
+from squeeze.recipes.measure.benchmark import Rival
 
 
 @dataclass(frozen=True)

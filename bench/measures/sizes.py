@@ -8,8 +8,8 @@ from pathlib import Path
 from bench.measure import Measure, Row, option
 from bench.shared.texts import corpus, found
 from bench.tables import Column, Pivot
-from squeeze.recipes import benchmark
-from squeeze.recipes.benchmark import Rival, Tool
+from squeeze.recipes.measure import benchmark
+from squeeze.recipes.measure.benchmark import Rival, Tool
 
 # paq8px is in no package: https://github.com/hxim/paq8px.
 RIVALS = benchmark.RIVALS | {

@@ -16,8 +16,8 @@ from bench.measure import Measure, Row, option
 from bench.measures.sizes import RIVALS, chosen
 from bench.shared.texts import found
 from bench.tables import Column, Listing, significant
-from squeeze.recipes import benchmark
-from squeeze.recipes.benchmark import Tool
+from squeeze.recipes.measure import benchmark
+from squeeze.recipes.measure.benchmark import Tool
 
 _FILE = "enwik8.1m"
 

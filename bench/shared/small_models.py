@@ -22,10 +22,10 @@ from bench.measure import Row, option
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Quality
+from squeeze.integrations.gguf.import_ import import_gguf
 from squeeze.integrations.load_model import load_model
 from squeeze.lm import adapter, models
 from squeeze.lm.sources import INNER, OUTER
-from squeeze.recipes.import_gguf import import_gguf
 
 WORK = option("work", type=Path, help="a folder for the model, what is made of it, and a log of rows")
 ADAPTED = option("--adapted", action="store_true", help="the model with its adapter, whose weights lie on no grid")

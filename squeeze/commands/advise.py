@@ -25,7 +25,7 @@ def advise(checkpoint: Path, device: str, batch: int, bits: str, as_json: bool) 
 
     Example: squeeze advise my-model --device h200 --batch 8
     """
-    from squeeze.recipes.advise import advise as predict
+    from squeeze.recipes.measure.advise import advise as predict
 
     prediction = predict(checkpoint, device, batch, int(bits))
     echo(json.dumps(prediction.as_json()) if as_json else prediction.table())

@@ -17,7 +17,7 @@ from squeeze.commands.reporting import write_page
 from squeeze.system import cores
 
 if TYPE_CHECKING:
-    from squeeze.recipes.benchmark import Result
+    from squeeze.recipes.measure.benchmark import Result
 
 
 @click.command()
@@ -45,7 +45,7 @@ def bench(
 
     Example: squeeze bench -1 -3 --against xz,zpaq report.txt
     """
-    from squeeze.recipes import benchmark
+    from squeeze.recipes.measure import benchmark
 
     threads = threads or (1 if cluster else cores.available())
     rivals = [name for name in against.split(",") if name]
@@ -86,7 +86,7 @@ def _on_cluster(
     most."""
     from squeeze.cluster.engine import PROCESS, Call, Needs
     from squeeze.cluster.tasks import each
-    from squeeze.recipes import benchmark
+    from squeeze.recipes.measure import benchmark
 
     with closing(clustered.connected(cluster)) as engine:
         settings = (list(levels), rivals, processes, threads, runs)

@@ -13,7 +13,7 @@ from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
 
 if TYPE_CHECKING:
-    from squeeze.recipes.compare import Comparison
+    from squeeze.recipes.measure.compare import Comparison
 
 
 @click.command()
@@ -49,7 +49,7 @@ def compare(
 
     Example: squeeze compare my-model my-model-4bit --prompts prompts.txt --report side-by-side.html
     """
-    from squeeze.recipes.compare import compare as run, read_prompts
+    from squeeze.recipes.measure.compare import compare as run, read_prompts
 
     use(threads, opening["device"])
     asked = read_prompts(prompts)

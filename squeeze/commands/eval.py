@@ -19,7 +19,7 @@ from squeeze.errors import SqueezeError
 if TYPE_CHECKING:
     from squeeze.cluster.engine import Engine
     from squeeze.engine.tasks import TaskScore
-    from squeeze.recipes.tasks import Tasks
+    from squeeze.recipes.measure.tasks import Tasks
 
 _LEAST_MEMORY = 1 << 30  # bytes of a worker beside the models
 _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "top1_agreement", "ratio")
@@ -146,7 +146,7 @@ def _on_text(
     as_json: bool,
     **opening: Any,
 ) -> dict[str, Any]:
-    from squeeze.recipes import evaluate as evaluating
+    from squeeze.recipes.measure import evaluate as evaluating
 
     tokens, model, reference = evaluating.opened(checkpoint, text, original, **opening)
     asked, window = window, evaluating.window_for(model, reference, asked=window)
@@ -179,7 +179,7 @@ def _on_tasks(
     as_json: bool,
     **ignored: Any,
 ) -> "list[TaskScore]":
-    from squeeze.recipes.tasks import scores
+    from squeeze.recipes.measure.tasks import scores
 
     opening: dict[str, Any] = {"device": device, "resident": resident, "base": base}
     kept = "nothing is kept of it."

@@ -63,7 +63,7 @@ def explain(
     Example: squeeze explain -6 report.txt
     """
     from squeeze.codecs.stream import forecast, levels as known
-    from squeeze.recipes.explanation.explain import is_compressed, passes
+    from squeeze.recipes.reports.explanation.explain import is_compressed, passes
 
     page_name = f"{source.name}.html"
     beside = Path(page_name) if storage.remote(source) else source.with_name(page_name)

@@ -58,9 +58,9 @@ def generate(
 
     Example: squeeze generate my-model "Once upon a time" --kv 4
     """
-    from squeeze.recipes import generate as generating
-    from squeeze.recipes.kv_eval import cache_for, memory_line
-    from squeeze.recipes.kv_prompt import prompt_cache
+    from squeeze.recipes.measure import generate as generating
+    from squeeze.recipes.measure.kv_eval import cache_for, memory_line
+    from squeeze.recipes.measure.kv_prompt import prompt_cache
 
     use(threads, opening["device"])
     if draft and kv_file:

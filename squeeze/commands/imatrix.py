@@ -28,7 +28,7 @@ def imatrix(
 
     Example: squeeze imatrix my-model -o imatrix.gguf --calibration wiki.txt
     """
-    from squeeze.recipes.imatrix import imatrix as write
+    from squeeze.recipes.gguf.imatrix import imatrix as write
 
     use(threads, device)
     asked = {name: value for name, value in params.items() if value is not None}

@@ -24,7 +24,7 @@ def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
 
     Example: squeeze import model.gguf my-model
     """
-    from squeeze.recipes.import_gguf import import_gguf, named
+    from squeeze.integrations.gguf.import_ import import_gguf, named
 
     path = named(source)
     started = time.perf_counter()

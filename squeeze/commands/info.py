@@ -17,7 +17,7 @@ def info(as_json: bool) -> None:
 
     Example: squeeze info --json
     """
-    from squeeze.recipes.about import gather
+    from squeeze.recipes.measure.about import gather
 
     facts = gather()
     if as_json:

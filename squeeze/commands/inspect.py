@@ -34,7 +34,7 @@ def inspect(
 
     Example: squeeze inspect model.safetensors
     """
-    from squeeze.recipes import inspect as inspecting
+    from squeeze.recipes.measure import inspect as inspecting
 
     with checkpoint_bar(source, quiet, as_json) as tick:
         threads = threads or cores.available()

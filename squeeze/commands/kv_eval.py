@@ -56,7 +56,7 @@ def kv_eval(
 
     Example: squeeze kv-eval my-model --text book.txt --policy kivi:4 --policy rotated:3
     """
-    from squeeze.recipes.kv_eval import KVEvalOptions, rows
+    from squeeze.recipes.measure.kv_eval import KVEvalOptions, rows
 
     if not policies and not params["kv_budget"] and not params["against"]:
         raise SqueezeError("name a policy to measure, such as --policy kivi:4")

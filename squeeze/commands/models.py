@@ -17,8 +17,8 @@ from squeeze.system import cores
 
 if TYPE_CHECKING:
     from squeeze.engine.report import Report
+    from squeeze.recipes.measure.tasks import Tasks
     from squeeze.recipes.options import Common
-    from squeeze.recipes.tasks import Tasks
 
 
 class Worse(click.ClickException):
@@ -51,8 +51,8 @@ class Verdict:
         return cls(text, windows, tasks, limits, options.pop("page"))
 
     def measure(self, report: "Report", device: str, quiet: bool, as_json: bool) -> None:
-        from squeeze.recipes.evaluate import measure
-        from squeeze.recipes.tasks import measure_tasks
+        from squeeze.recipes.measure.evaluate import measure
+        from squeeze.recipes.measure.tasks import measure_tasks
 
         name, kept = Path(report.target).name, f"{report.target} is written: squeeze eval measures it."
         if self.text is not None:
@@ -96,7 +96,7 @@ def tasks_of(options: dict[str, Any]) -> "Tasks | None":
         if given or names is not None:
             raise click.UsageError(f"{given[0]} needs --tasks" if given else "--tasks names none")
         return None
-    from squeeze.recipes.tasks import Tasks
+    from squeeze.recipes.measure.tasks import Tasks
 
     return Tasks.load(list(dict.fromkeys(chosen)), *rest.values())
 
@@ -114,7 +114,7 @@ def use(threads: int, device: str = "cpu") -> None:
 
 def say_estimate(source: Path, common: "Common", correction: float, device: str, calibrated: bool) -> None:
     """On standard error, what a run with these options will take."""
-    from squeeze.recipes.estimate import estimate
+    from squeeze.recipes.measure.estimate import estimate
 
     tokens = common.samples * common.sequence_length if calibrated else 0
     click.echo(str(estimate(source, tokens, correction > 0, device)), err=True)

@@ -38,7 +38,8 @@ def quantize(
     Example: squeeze quantize my-model my-model-4bit --bits 4 --calibration wiki.txt
     """
     from squeeze.packing import folder
-    from squeeze.recipes import quantize as api, quantize_gguf, run
+    from squeeze.recipes import quantize as api, run
+    from squeeze.recipes.gguf import quantize as quantize_gguf
     from squeeze.recipes.options import GGUF
 
     use(threads or 1 if cluster else threads, params["device"])

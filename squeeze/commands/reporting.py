@@ -69,7 +69,7 @@ def write_page(path: Path | None, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _tensors(packed: Path) -> list[dict[str, Any]]:
-    from squeeze.recipes.inspect import packed_sizes
+    from squeeze.recipes.measure.inspect import packed_sizes
 
     return packed_sizes(packed)
 

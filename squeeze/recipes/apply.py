@@ -25,9 +25,9 @@ from squeeze.errors import FormatError, OptionError, SqueezeError, printable
 from squeeze.options import read_options
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
-from squeeze.recipes.evaluate import measure
+from squeeze.recipes.measure.evaluate import measure
+from squeeze.recipes.measure.tasks import Tasks, measure_tasks
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
-from squeeze.recipes.tasks import Tasks, measure_tasks
 from squeeze.system import files, names
 from squeeze.system.extras import explained
 from squeeze.system.json_object import parse, read_object

@@ -24,7 +24,7 @@ from squeeze.prune.delta.rounded import RoundedCheckpoint
 from squeeze.prune.delta.stored import DeltaForm, make_writer
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
-from squeeze.recipes.evaluate import measure
+from squeeze.recipes.measure.evaluate import measure
 from squeeze.recipes.options import DELTA, Differing
 from squeeze.recipes.quantize import pack_result
 from squeeze.recipes.run import Run

@@ -29,14 +29,14 @@ from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.scaling import scaled
 from squeeze.quant.schemes import SCHEMES
 from squeeze.quant.smooth import SmoothedCheckpoint, can_be_smoothed
-from squeeze.recipes.bits import by_budget, by_name
-from squeeze.recipes.fitting import fitted, scaled_as
-from squeeze.recipes.gguf_types import BOUNDS, by_size
+from squeeze.recipes.gguf.quantize import GgufTarget, blocks_folder, check_file, method_of
+from squeeze.recipes.gguf.types import BOUNDS, by_size
 from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizing
-from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
+from squeeze.recipes.quantizing.bits import by_budget, by_name
+from squeeze.recipes.quantizing.fitting import fitted, scaled_as
+from squeeze.recipes.quantizing.schemes import method_of_scheme
+from squeeze.recipes.quantizing.writing import SERVED, check_format, describing, make_writer, unloaded
 from squeeze.recipes.run import Run, Source, read, takes_models
-from squeeze.recipes.schemes import method_of_scheme
-from squeeze.recipes.writing import SERVED, check_format, describing, make_writer, unloaded
 from squeeze.system.storage import local_path
 from squeeze.system.work import other_settings
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import squeeze
-from squeeze.recipes.explanation.explanation import Explanation
+from squeeze.recipes.reports.explanation.explanation import Explanation
 from tests.browser.conftest import Window
 from tests.makers import inputs
 

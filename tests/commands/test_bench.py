@@ -59,7 +59,7 @@ def test_bench_reports_a_rival_that_fails(
 
 
 def test_memory_is_that_of_the_level_or_the_rival_that_takes_most():
-    from squeeze.recipes import benchmark
+    from squeeze.recipes.measure import benchmark
 
     assert benchmark.memory([1], [], 1) < benchmark.memory([6, 1], [], 1)
     assert benchmark.memory([], [], 1) == benchmark.memory([3], [], 1)

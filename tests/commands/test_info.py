@@ -7,7 +7,7 @@ from squeeze.kernels import choices
 from squeeze.lm.fused import choice
 from squeeze.lm.fused.operations import TORCH
 from squeeze.numerics import int8_tensors, tensors
-from squeeze.recipes import about
+from squeeze.recipes.measure import about
 from tests.makers.command import run
 
 

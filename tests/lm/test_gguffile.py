@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from squeeze.errors import ModelError
+from squeeze.integrations.gguf.import_ import import_gguf
 from squeeze.lm import cache
 from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.loading import load
-from squeeze.recipes.import_gguf import import_gguf
 from tests.makers import tiny_models
 
 UINT8, UINT32, INT32, FLOAT, TEXT, LIST = 0, 4, 5, 6, 8, 9

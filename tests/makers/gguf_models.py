@@ -11,10 +11,10 @@ import tokenizers
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.integrations.gguf.export import Export
+from squeeze.integrations.gguf.metadata import Metadata
 from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.llamacpp_library import model_parameters
-from squeeze.recipes.export_gguf import Export
-from squeeze.recipes.gguf_metadata import Metadata
 from tests.makers import tiny_models
 
 SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}

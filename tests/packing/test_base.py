@@ -18,7 +18,7 @@ from squeeze.packing.description import Description
 from squeeze.packing.folder import sha256_of
 from squeeze.packing.history import history
 from squeeze.packing.safe_open import OpenError
-from squeeze.recipes.inspect import inspect
+from squeeze.recipes.measure.inspect import inspect
 from squeeze.system.limits import Limits
 from tests.makers.checkpoints import content, model_folder, same, write
 from tests.makers.command import call, fails

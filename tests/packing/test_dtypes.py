@@ -14,7 +14,7 @@ from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import container
 from squeeze.packing.description import Description
-from squeeze.recipes.inspect import inspect
+from squeeze.recipes.measure.inspect import inspect
 from squeeze.system.limits import Limits
 from tests.makers.checkpoints import same, write
 from tests.makers.command import call

@@ -1,6 +1,6 @@
 """A GGUF file read as a checkpoint of transformers: what each of its tensors is there, one in memory at a time.
 
-The inverse of recipes/export_gguf.py, for what lm/ reads, and for mixtures of experts and Gemma besides.
+The inverse of integrations/gguf/export.py, for what lm/ reads, and for mixtures of experts and Gemma besides.
 """
 
 from collections.abc import Iterator, Mapping

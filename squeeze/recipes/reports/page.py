@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from squeeze.errors import SqueezeError
-from squeeze.recipes.pages.page import packed, render as render_page
+from squeeze.recipes.reports.html import packed, render as render_page
 from squeeze.recipes.reports.shown import COLUMNS, MEASURES, Shown
 from squeeze.system import extras, files
 

@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.errors import SqueezeError
+from squeeze.integrations.gguf.import_ import import_gguf, named
 from squeeze.integrations.load_model import load_model
 from squeeze.lm import adapter
 from squeeze.lm.models import BUNDLED, BUNDLED_ADAPTER, NO_ADAPTER, LoadedModel, find
 from squeeze.lm.sources import INNER, OUTER
-from squeeze.recipes.import_gguf import import_gguf, named
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.trainer import Loss, Trainer, cast, halve_fixed
 from squeeze.system import files

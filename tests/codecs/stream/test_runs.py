@@ -11,7 +11,7 @@ from squeeze.codecs.stream import container, decoding, runs
 from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
-from squeeze.recipes.explanation.explain import explain
+from squeeze.recipes.reports.explanation.explain import explain
 from squeeze.system.limits import Limits
 from squeeze.system.varint import varint
 from tests.makers import inputs

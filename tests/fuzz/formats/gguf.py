@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import VerifyError
+from squeeze.integrations.gguf.export import Export
+from squeeze.integrations.gguf.import_ import import_gguf
 from squeeze.lm import loading, models
 from squeeze.lm.gguffile import GgufFile
-from squeeze.recipes.export_gguf import Export
-from squeeze.recipes.import_gguf import import_gguf
 from tests.fuzz import mutations, tensorfiles
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.fuzz.limited import limited

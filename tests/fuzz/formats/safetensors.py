@@ -12,7 +12,7 @@ import torch
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.recipes import inspect as inspecting
+from squeeze.recipes.measure import inspect as inspecting
 from tests.fuzz import mutations, tensorfiles
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.fuzz.limited import limited

@@ -1,0 +1,138 @@
+"""Quantising to a GGUF file: matrices in blocks of the type that is asked for, or of the one that fits in its place.
+
+Blocks go to a folder first, so that a stopped run goes on; the file is made of it in the end.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from squeeze.checkpoint.architectures import HEAD
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.network import Network, weight_of
+from squeeze.engine.pipeline import Writer, plan
+from squeeze.engine.report import Report
+from squeeze.errors import FormatError, OptionError, SqueezeError
+from squeeze.integrations.gguf.export import Export
+from squeeze.options import Request
+from squeeze.quant.blocks import GRIDS, BlockTensor, grid_of, type_for, type_of
+from squeeze.quant.method import GridMethod
+from squeeze.recipes.gguf.types import MIDDLE
+from squeeze.recipes.options import AUTO, GGUF, Quantizing
+from squeeze.system.moving import in_the_way
+
+__all__ = ["GgufTarget", "blocks_folder", "check_file", "method_of"]
+
+_SAID = ("bits", "group_size", "symmetric", "grid", "clip")  # by a type itself
+
+
+def check_file(target: Path, overwrite: bool) -> None:
+    """Raises SqueezeError where the file may not be written."""
+    if not target.parent.is_dir():
+        raise SqueezeError(f"the folder {target.parent} does not exist")
+    if target.is_dir():
+        raise SqueezeError(f"{target} is a folder, and the format gguf is a file: name one, such as {target}.gguf")
+    if target.exists() and not overwrite:
+        raise in_the_way(target)
+
+
+def blocks_folder(target: Path) -> Path:
+    """Where blocks lie until the file is made of them."""
+    return target.with_name(f".{target.name[:60]}.blocks")
+
+
+def method_of(asked: Request[Quantizing]) -> GridMethod:
+    """The method on the grid of the type. Raises OptionError for options that do not go with GGUF."""
+    settings = asked.settings
+    if said := [name for name in _SAID if name in asked.given]:
+        raise OptionError(f"{said[0]} does not go with the format gguf, whose `type` says it")
+    if settings.target_bits is not None or (settings.target_bytes is not None and settings.type != AUTO):
+        raise OptionError("the format gguf is made to a size by `type` auto with `target_bytes`")
+    if settings.type == AUTO and settings.target_bytes is None:
+        raise OptionError("`type` auto needs `target_bytes`, the size of the file")
+    made: GridMethod = asked.create_method()
+    if not isinstance(made, GridMethod):
+        raise OptionError(f"the format gguf goes with methods on grids, and {made.name} is none")
+    if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
+        raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
+    if isinstance(asked.method, str):
+        return made.replaced(grid=MIDDLE if settings.type == AUTO else grid_of(settings.type or MIDDLE))
+    if settings.type == AUTO:
+        return made.replaced(grid=MIDDLE)
+    if made.grid not in GRIDS:
+        raise OptionError(f"the grid {made.grid} is none of GGUF's: choose from {', '.join(GRIDS)}")
+    return made
+
+
+@dataclass(frozen=True)
+class GgufTarget:
+    """What becomes of each matrix. asked: the type of most, None where each has its own; types: of modules, by the
+    checkpoint's names; methods: of those that have another one than `asked`; left: modules that no type fits, as the
+    network names them; told: by the checkpoint's names, what the report says of modules that are left or have another
+    type than was wanted."""
+
+    path: Path
+    export: Export
+    asked: str | None
+    types: Mapping[str, str]
+    methods: Mapping[str, GridMethod]
+    left: tuple[str, ...]
+    told: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        path: Path,
+        method: GridMethod,
+        methods: Mapping[str, GridMethod],
+        ignore: tuple[str, ...],
+        *,
+        asked: bool = True,
+    ) -> "GgufTarget":
+        """methods: others than `method` for the modules named. asked: whether the type of `method` is what was asked
+        for. Raises ModelError where llama.cpp cannot run the checkpoint, FormatError where no type fits any matrix,
+        OptionError where experts of a layer would not all have one type."""
+        export, network = Export.of(checkpoint), Network(checkpoint)
+        types, others, left, told = {}, dict(methods), [], {}
+        for full in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
+            name, inputs = network.stored_name(full), weight_of(network.module(full)).shape[1]
+            wanted = methods.get(name, method)
+            kind = type_for(wanted.grid, inputs)
+            if kind is None:
+                left.append(full)
+                told[name] = "its rows are not whole blocks of any type"
+                continue
+            types[name] = kind
+            if kind != wanted.grid:
+                others[name] = wanted.replaced(grid=kind)
+                reason = f"whose blocks of {GRIDS[wanted.grid].width} do not fill {inputs} inputs"
+                told[name] = f"{type_of(kind)} in place of {type_of(wanted.grid)}, {reason}"
+        if left and not types:
+            raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(told.values()))}")
+        export.check_alike(types)
+        return cls(path, export, method.grid if asked else None, types, others, tuple(left), told)
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(GGUF, _blocks, lambda left: {})
+
+    def finish(self, report: Report, folder: Path, overwrite: bool) -> Report:
+        """Make the file of the folder of blocks that a report speaks of, and delete that."""
+        report.stored_bytes = self.export.with_blocks(folder, self.types).write(
+            self.path, self.asked or MIDDLE, overwrite=overwrite
+        )
+        report.target = str(self.path)
+        report.left.pop(HEAD, None)  # the file has it rounded to nearest
+        shutil.rmtree(folder)
+        return report
+
+
+def _blocks(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
+    if transposed or not isinstance(tensor, BlockTensor):
+        raise FormatError(f"{module}: cannot be stored in the blocks of GGUF")
+    return {f"{module}.weight": tensor.blocks()}

@@ -1,0 +1,227 @@
+"""Two models side by side: what each writes after the same prompts, and how far apart their predictions are.
+
+Both write greedily. The distance is measured along the original's text, which both read: there every token has one
+context, while texts that parted have nothing in common any more.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squeeze.checkpoint.pretrained import explained
+from squeeze.checkpoint.text import tokenize
+from squeeze.engine.quality import divergences
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.numerics.intervals import interval
+from squeeze.recipes.measure.generate import opened, prompt_ids
+from squeeze.system.json_object import parse
+from squeeze.system.limits import Limits
+
+__all__ = ["Comparison", "Pair", "Place", "compare", "read_prompts"]
+
+_WORST = 10  # places that are named
+_CONTEXT = 12  # tokens before such a place
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Texts after one prompt. pieces: the original's text, token by token, which together are it; kl: nats, of each;
+    agreed: whether the other model finds the same token likeliest there. same: tokens that both texts begin with."""
+
+    prompt: str
+    original: str
+    text: str
+    pieces: tuple[str, ...]
+    kl: tuple[float, ...]
+    agreed: tuple[bool, ...]
+    same: int
+
+    @property
+    def identical(self) -> bool:
+        return self.original == self.text
+
+
+@dataclass(frozen=True)
+class Place:
+    """A token of the original's text at which the models are far apart. number: of the prompt, from 1; position: of the
+    token, from 0; before: the text that leads to it; instead: the token that the other model finds likeliest."""
+
+    number: int
+    position: int
+    kl: float
+    before: str
+    token: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """tokens: of the original's texts. kl_mean, kl_p99: nats a token, KL(original || model); top1_agreement: share of
+    these tokens that the model finds likeliest, too; same: share before the first that differs, when each goes on from
+    its own; identical: texts that are the same. intervals: of 95 % confidence, with prompts as independent."""
+
+    tokens: int
+    kl_mean: float
+    kl_p99: float
+    top1_agreement: float
+    same: float
+    identical: int
+    generations: list[Pair]
+    worst: list[Place]
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_prompts(path: Path) -> list[str]:
+    """One a line of a text, or the "prompt" or "text" of each object of a .jsonl file; empty lines are none.
+
+    Raises SqueezeError where there is none, or a line is not such an object.
+    """
+    try:
+        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise SqueezeError(f"{path}: is not text in UTF-8") from None
+    if path.suffix == ".jsonl":
+        lines = [_prompt_of(path, line) for line in lines]
+    if not lines:
+        raise SqueezeError(f"{path}: has no prompt")
+    return lines
+
+
+def _prompt_of(path: Path, line: str) -> str:
+    try:
+        record = parse(line, Limits())
+        prompt = record["prompt"] if "prompt" in record else record["text"]
+    except (FormatError, KeyError, TypeError):
+        prompt = None
+    if not isinstance(prompt, str):
+        raise SqueezeError(f'{path}: a line is not a JSON object with a "prompt" or a "text"')
+    return prompt
+
+
+@torch.inference_mode()
+def compare(
+    original: Path,
+    folder: Path,
+    prompts: Sequence[str],
+    *,
+    tokens: int = 64,
+    device: str = "cpu",
+    resident: int | None = None,
+    base: Path | None = None,
+    progress: Callable[[int], None] = lambda n: None,
+) -> Comparison:
+    """Both models on every prompt, with at most so many tokens after each. resident, base: of the model in `folder`, as
+    load_model has them; progress(1) is told of every prompt.
+
+    Raises SqueezeError where the models do not share a vocabulary, or a prompt does not fit them.
+    """
+    first, tokenizer = opened(original, device)
+    second, other_tokenizer = opened(folder, device, resident, base)
+    pairs: list[Pair] = []
+    places: list[Place] = []
+    for number, prompt in enumerate(prompts, 1):
+        ids = prompt_ids(first, tokenizer, prompt, tokens)
+        if not torch.equal(ids.cpu(), tokenize(other_tokenizer, prompt)[None]) or _size(first) != _size(second):
+            raise SqueezeError(f"{original} and {folder} have different tokens: their predictions cannot be compared")
+        pair, found = _pair(first, second, tokenizer, ids, tokens)
+        pairs.append(Pair(prompt, **pair))
+        places += [Place(number, **place) for place in found]
+        progress(1)
+    return _compared(pairs, sorted(places, key=lambda place: -place.kl)[:_WORST])
+
+
+def _size(model: Any) -> int:
+    return int(model.config.get_text_config().vocab_size)
+
+
+def _pair(first: Any, second: Any, tokenizer: Any, ids: torch.Tensor, tokens: int) -> tuple[dict[str, Any], list[Any]]:
+    """The fields of a Pair after a prompt [1, P], and of its worst Places."""
+    theirs, ours = (_greedy(model, ids, tokens) for model in (first, second))
+    whole = torch.cat([ids[0], theirs])
+    start = ids.shape[1] - 1
+    expected, found = (_log_probabilities(model, whole, start) for model in (first, second))
+    kl, likeliest = divergences(expected, found), found.argmax(-1)
+    pieces = _pieces(tokenizer, theirs)
+    fields = {
+        "original": "".join(pieces),
+        "text": tokenizer.decode(ours, skip_special_tokens=True),
+        "pieces": pieces,
+        "kl": tuple(kl.tolist()),
+        "agreed": tuple((likeliest == theirs).tolist()),
+        "same": _same(theirs, ours),
+    }
+    worst = kl.topk(min(_WORST, len(kl))).indices.tolist()
+    places = [
+        {
+            "position": at,
+            "kl": kl[at].item(),
+            "before": tokenizer.decode(whole[max(start + 1 + at - _CONTEXT, 0) : start + 1 + at]),
+            "token": tokenizer.decode(theirs[at : at + 1]),
+            "instead": tokenizer.decode(likeliest[at : at + 1]),
+        }
+        for at in worst
+    ]
+    return fields, places
+
+
+def _greedy(model: Any, ids: torch.Tensor, tokens: int) -> torch.Tensor:
+    """int64 [N]: at least one token, and none after the one that ends a text."""
+    from transformers import GenerationConfig  # transformers takes seconds to import
+
+    ends = {name: getattr(model.generation_config, name) for name in ("eos_token_id", "pad_token_id")}
+    settings = GenerationConfig(max_new_tokens=tokens, do_sample=False, **ends)
+    with explained(getattr(model, "name_or_path", "") or type(model).__name__):
+        written = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+    found: torch.Tensor = written[0, ids.shape[1] :]
+    return found
+
+
+def _log_probabilities(model: Any, ids: torch.Tensor, start: int) -> torch.Tensor:
+    """float32 [N, V] of what comes after each of ids [L] from position `start` on, but the last."""
+    with explained(getattr(model, "name_or_path", "") or type(model).__name__):
+        logits = model(ids[None], use_cache=False).logits[0, start:-1]
+    return torch.log_softmax(logits.float(), -1)
+
+
+def _pieces(tokenizer: Any, ids: torch.Tensor) -> tuple[str, ...]:
+    """What each token adds to the text; a character of several tokens comes with its last."""
+    pieces: list[str] = []
+    text = ""
+    for end in range(1, len(ids) + 1):
+        longer = tokenizer.decode(ids[:end], skip_special_tokens=True)
+        if longer.endswith("\N{REPLACEMENT CHARACTER}") and end < len(ids):
+            longer = text
+        pieces.append(longer[len(text) :])
+        text = longer
+    return tuple(pieces)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> int:
+    """Tokens that both begin with."""
+    shorter = min(len(one), len(other))
+    return int((one[:shorter] == other[:shorter]).cumprod(0).sum())
+
+
+def _compared(pairs: list[Pair], worst: list[Place]) -> Comparison:
+    counts = [len(pair.kl) for pair in pairs]
+    total = sum(counts)
+    sums = {"kl_mean": [sum(pair.kl) for pair in pairs], "top1_agreement": [float(sum(pair.agreed)) for pair in pairs]}
+    bounds = {name: interval(values, counts) for name, values in sums.items()}
+    kl = torch.tensor([value for pair in pairs for value in pair.kl], dtype=torch.float64)
+    return Comparison(
+        tokens=total,
+        kl_mean=sum(sums["kl_mean"]) / total,
+        kl_p99=kl.quantile(0.99, interpolation="higher").item(),
+        top1_agreement=sum(sums["top1_agreement"]) / total,
+        same=sum(pair.same for pair in pairs) / total,
+        identical=sum(pair.identical for pair in pairs),
+        generations=pairs,
+        worst=worst,
+        intervals={name: list(found) for name, found in bounds.items() if found},
+    )

@@ -1,0 +1,281 @@
+"""The table of `squeeze kv-eval`, and what `squeeze generate` says of its cache."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.cache_utils import QuantizedCache
+
+from squeeze.checkpoint.causal import check_causal, check_positions, position_limit
+from squeeze.checkpoint.pretrained import explained
+from squeeze.checkpoint.text import read_tokens, tokenize
+from squeeze.errors import PolicyError
+from squeeze.integrations.load_model import load_model, tokenizer_of
+from squeeze.kv.attention import install
+from squeeze.kv.base import Policy
+from squeeze.kv.cache import QuantizedKVCache
+from squeeze.kv.describe import save_policy
+from squeeze.kv.full import FullPrecision
+from squeeze.kv.measure import Cost, Distance, decoding, nominal_bits, passkeys, quality, stepped
+from squeeze.kv.memory import nbytes_of
+from squeeze.kv.observe import observe
+from squeeze.kv.specs import check, make, needs_calibration
+from squeeze.kv.statistics import KVStatistics
+from squeeze.recipes.measure.generate import Generation
+from squeeze.recipes.measure.kv_usage import Usage, check_coded, check_pieces, check_read, usage_of
+from squeeze.recipes.tokens import check_vocabulary
+
+__all__ = ["KVEvalOptions", "Row", "cache_for", "memory_line", "policies_of", "rows"]
+
+FULL = "full precision"
+_CONTEXT = 1024  # tokens
+_WINDOWS = 6  # of 1,024 tokens to calibrate on
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """bits: nominal, a value; None for full precision. passkeys: found, and looked for. way: how quality was measured:
+    "one pass" (teacher.py), "stepped" through the cache itself some tokens at a time, or "continued", stepped after
+    the first half of a window was read as a prompt.
+    """
+
+    policy: str
+    context: int
+    bits: float | None
+    distance: Distance
+    baseline: Distance
+    way: str = "one pass"
+    cost: Cost | None = None
+    passkeys: tuple[int, int] | None = None
+
+    @property
+    def percent(self) -> float:
+        return 100 * (self.distance.perplexity / self.baseline.perplexity - 1)
+
+    def cells(self) -> tuple[str, ...]:
+        cost = (
+            (f"{self.cost.bytes}", f"{self.cost.peak}", f"{1e3 * self.cost.seconds:.1f}") if self.cost else ("-",) * 3
+        )
+        return (
+            self.policy + (f" ({self.way})" if self.way != "one pass" else ""),
+            str(self.context),
+            f"{self.bits:.3f}" if self.bits else "-",
+            f"{self.distance.perplexity:.4f}",
+            f"{self.percent:+.3f}",
+            f"{self.distance.kl:.2e}",
+            *cost,
+            "{}/{}".format(*self.passkeys) if self.passkeys else "-",
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"percent": self.percent}
+
+
+@dataclasses.dataclass(frozen=True)
+class KVEvalOptions:
+    """What is measured of policies, beside their names and contexts. sinks, window: of policies whose words say
+    nothing of them. against: transformers' caches beside ours. passkeys: depths to look for one at. calibration: a
+    text. kv_budget: share of 16 bits a value, for one more policy. save_policy: a file for the one policy. dtype: the
+    model's, by torch's name of it.
+    """
+
+    windows: int = 8
+    sinks: int = 4
+    window: int = 64
+    against: tuple[str, ...] = ()
+    passkeys: int = 0
+    no_cost: bool = False
+    device: str = "cpu"
+    calibration: Path | None = None
+    kv_budget: float | None = None
+    save_policy: Path | None = None
+    dtype: str | None = None
+
+
+def rows(
+    folder: Path,
+    text: Path,
+    specs: tuple[str, ...],
+    contexts: tuple[int, ...],
+    options: KVEvalOptions,
+    progress: Callable[[int], None] = lambda n: None,
+) -> Iterator[Row]:
+    """Every policy, full precision first, at every context; none stands for 1,024 tokens, or as many as the model has
+    positions for. Raises PolicyError, FormatError and SqueezeError."""
+    for spec in specs:
+        check(spec)  # before anything takes time
+    if options.save_policy and len(specs) + bool(options.kv_budget) != 1:
+        raise PolicyError("`save_policy` takes one policy")
+    kind = getattr(torch, options.dtype) if options.dtype else None
+    model, tokenizer = load_model(folder, kind, options.device), tokenizer_of(folder)
+    tokens = read_tokens(text, folder, tokenizer_of)
+    check_vocabulary(model, tokens)
+    check_causal(model)
+    contexts = contexts or (min(_CONTEXT, position_limit(model) or _CONTEXT),)
+    check_positions(model, max(contexts), "use `context` {}")
+    with explained(folder):
+        usage = usage_of(model)
+        policies = policies_of(model, tokenizer, specs, options, usage)
+        in_pieces = bool(options.against) or not usage.all_read
+        if in_pieces:
+            check_pieces(model)
+    for spec, policy in policies.items():
+        if not policy.evicts:  # which changes what is read in another way
+            check_coded(spec, policy, min(contexts), in_pieces)
+    if options.save_policy:
+        save_policy(next(iter(policies.values())), options.save_policy)
+    measured = _Measured(model, tokenizer, tokens, options.windows, options.passkeys, options.no_cost, usage)
+    for context in contexts:
+        with explained(folder):
+            yield from measured.at_context(policies, context, options, progress)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    model: Any
+    tokenizer: Any
+    tokens: torch.Tensor
+    windows: int
+    keys: int  # passkeys looked for
+    no_cost: bool
+    usage: Usage
+
+    def at_context(
+        self, policies: dict[str, Policy], context: int, options: KVEvalOptions, progress: Callable[[int], None]
+    ) -> Iterator[Row]:
+        """Policies that keep all tokens in one pass, if attention reads the cache; all others through the caches."""
+        evicting: dict[str, Policy] = {spec: policy for spec, policy in policies.items() if policy.evicts}
+        plain = {spec: policy for spec, policy in policies.items() if spec not in evicting}
+        if self.usage.all_read:
+            distances = quality(self.model, self.tokens, plain, context, self.windows, progress)
+            for name, distance in distances.items():
+                yield self.row(name, policies.get(name, FullPrecision()), context, distance, distances[FULL])
+        if evicting:
+            yield from self.through_caches(evicting, context, "continued")
+        if options.against or not self.usage.all_read:
+            rivals = _rivals(self.model, options.against, options.window)
+            yield from self.through_caches(plain, context, "stepped", rivals)
+
+    def row(
+        self, name: str, policy: Policy, context: int, distance: Distance, baseline: Distance, way: str = ""
+    ) -> Row:
+        make_cache = _ours(self.model, policy)
+        depths = tuple((number + 0.5) / self.keys for number in range(self.keys))
+        looks = self.keys and not (way == "stepped" and self.usage.all_read)  # those have a row in one pass, too
+        hits = passkeys(self.model, self.tokenizer, make_cache, context, depths) if looks else None
+        bits = None if name == FULL else nominal_bits(policy, self.model)
+        retrieved = (sum(hits), self.keys) if hits else None
+        return Row(name, context, bits, distance, baseline, way or Row.way, self.cost(make_cache, context), retrieved)
+
+    def cost(self, make_cache: Callable[[], Any], context: int) -> Cost | None:
+        return None if self.no_cost else decoding(self.model, self.tokens[:context], make_cache())
+
+    def through_caches(
+        self, policies: dict[str, Policy], context: int, way: str, rivals: dict[str, tuple[float, Any]] | None = None
+    ) -> Iterator[Row]:
+        """Full precision, our policies and other caches, all through the caches themselves."""
+        logits: list[torch.Tensor] = []
+        prompt = context // 2 if way == "continued" else 0
+
+        def distance(make_cache: Callable[[], Any]) -> Distance:
+            return stepped(self.model, self.tokens, make_cache, context, self.windows, logits, prompt=prompt)
+
+        baseline = distance(_ours(self.model, FullPrecision()))
+        if self.usage.all_read:  # and full precision has a row in one pass
+            yield Row(FULL, context, None, baseline, baseline, way)
+        else:
+            yield self.row(FULL, FullPrecision(), context, baseline, baseline, way)
+        for name, policy in policies.items():
+            yield self.row(name, policy, context, distance(_ours(self.model, policy)), baseline, way)
+        for name, (bits, make_cache) in (rivals or {}).items():
+            yield Row(name, context, bits, distance(make_cache), baseline, way, self.cost(make_cache, context))
+
+
+def policies_of(
+    model: Any, tokenizer: Any, words: tuple[str, ...], options: KVEvalOptions, usage: Usage
+) -> dict[str, Policy]:
+    """Return policies by their words. options: sinks, window, calibration and kv_budget are read. usage: of the
+    model's cache. Raises PolicyError."""
+    specs = [*words, *([f"transform:{16 * options.kv_budget}"] if options.kv_budget else [])]
+    statistics = None
+    if any(map(needs_calibration, specs)):
+        if options.calibration is not None:
+            check_read(model, usage, "calibration looks at keys, values and queries")
+        statistics = _statistics(model, tokenizer, options)
+    policies = {spec: make(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs}
+    if any(policy.observes for policy in policies.values()):
+        check_read(model, usage, "snapkv, adakv and softprune look at queries")
+    return policies
+
+
+def _statistics(model: Any, tokenizer: Any, options: KVEvalOptions) -> dict[int, KVStatistics]:
+    if options.calibration is None:
+        raise PolicyError("this policy needs a text to calibrate on: name one with `calibration`")
+    limit = getattr(model.config, "max_position_embeddings", 1024)
+    tokens = tokenize(tokenizer, options.calibration.read_text("utf-8", errors="replace"))
+    context = min(1024, limit, len(tokens))
+    return observe(model, tokens, context=context, windows=_WINDOWS, sinks=options.sinks, window=options.window)
+
+
+def _rivals(model: Any, against: tuple[str, ...], window: int) -> dict[str, tuple[float, Callable[[], Any]]]:
+    """transformers' caches at 4 and 2 bits: nominal bits, and how to make one."""
+    return {
+        f"{backend} {width}": (width + 0.5, _theirs(model, backend, width, window))
+        for backend in against
+        for width in (4, 2)
+    }
+
+
+def _ours(model: Any, policy: Policy) -> Callable[[], Any]:
+    install(model)
+    return lambda: QuantizedKVCache(model.config, policy)
+
+
+def _theirs(model: Any, backend: str, bits: int, window: int) -> Callable[[], Any]:
+    axes = {"axis_key": 1, "axis_value": 1} if backend == "hqq" else {}
+
+    def make_cache() -> Any:
+        try:
+            return QuantizedCache(backend, model.config, nbits=bits, residual_length=window, **axes)
+        except ImportError as error:
+            raise PolicyError(f"{backend} is not installed: pip install {_PACKAGES[backend]}") from error
+
+    return make_cache
+
+
+_PACKAGES = {"quanto": "optimum-quanto", "hqq": "hqq"}
+
+
+def cache_for(
+    model: Any, tokenizer: Any, kv: str | None, budget: float | None, calibration: Path | None
+) -> QuantizedKVCache:
+    """The cache that `--kv` and `--kv-budget` ask for, and the model made to read it as it lies."""
+    if kv and budget:
+        raise PolicyError("`kv` and `kv_budget` say two things: give one of them")
+    spec = f"kivi:{kv}" if kv and kv.isdigit() else kv
+    with explained(getattr(model, "name_or_path", "") or type(model).__name__):
+        usage = usage_of(model)
+    install(model)
+    if not spec and not budget:
+        return QuantizedKVCache(model.config, FullPrecision())
+    options = KVEvalOptions(calibration=calibration, kv_budget=budget)
+    (policy,) = policies_of(model, tokenizer, (spec,) if spec else (), options, usage).values()
+    return QuantizedKVCache(model.config, policy)
+
+
+def memory_line(generated: Generation) -> str:
+    """How long it took, how much memory the cache took, and how much a coded one would have taken uncoded."""
+    rate = generated.tokens / generated.seconds if generated.seconds else 0.0
+    said = f"{generated.tokens} tokens after {generated.prompt}, {rate:.1f} a second"
+    cache = generated.cache
+    if cache is None:
+        return said
+    said = f"{said}; KV cache {nbytes_of(cache)} bytes"
+    if not isinstance(cache, QuantizedKVCache) or not cache.full_precision_nbytes:
+        return said
+    full = cache.full_precision_nbytes
+    return f"{said}, {100 * cache.nbytes / full:.1f} % of {full} in {str(cache.dtype).removeprefix('torch.')}"

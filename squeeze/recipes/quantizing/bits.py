@@ -1,0 +1,137 @@
+"""Matrices of several numbers of bits: by name, as they are asked for, or as many as a budget allows."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.experts import is_expert
+from squeeze.engine.network import Network
+from squeeze.engine.pipeline import plan
+from squeeze.errors import SqueezeError, printable
+from squeeze.quant.allocation import allocate
+from squeeze.quant.bits import LEFT, Bits
+from squeeze.quant.method import GridMethod
+from squeeze.recipes.options import Common, Quantizing
+from squeeze.recipes.quantizing.fitting import Fitted, fitting
+from squeeze.recipes.quantizing.writing import DENSE, make_writer
+from squeeze.recipes.run import Run
+
+__all__ = ["FISHER_TOKENS", "Mix", "by_budget", "by_name"]
+
+FISHER_TOKENS = 4096  # of the calibration that the choice of bits looks at
+_OWN = "squeeze"  # the format in which every matrix may have bits of its own
+_NUMBER = re.compile(r"(\.experts\.)\d+\..*")
+
+
+@dataclass(frozen=True)
+class Mix:
+    """methods: others than most, by the checkpoint's name of a module; patterns: the methods of those that exactly one
+    regular expression fits; ignore: modules that stay as they are."""
+
+    methods: Mapping[str, GridMethod] = field(default_factory=dict)
+    patterns: tuple[tuple[str, GridMethod], ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    @property
+    def single(self) -> dict[str, GridMethod]:
+        """Methods of modules that no pattern tells."""
+        known = [re.compile(pattern) for pattern, _ in self.patterns]
+        return {name: one for name, one in self.methods.items() if sum(bool(fits.match(name)) for fits in known) != 1}
+
+    def named(self, fit: Fitted) -> dict[str, GridMethod]:
+        """Methods of modules that have to be named one by one, as neither a pattern nor what most have tells them."""
+        known = [(re.compile(pattern), one) for pattern, one in self.patterns]
+        told = {name: [one for fits, one in known if fits.match(name)] for name in fit.all}
+        return {name: one for name, one in fit.all.items() if (told[name] or [fit.method]) != [one]}
+
+    def applied(self, run: Run, left: tuple[str, ...]) -> Run:
+        """The run with what is left as it is. left: modules beside those of `ignore`."""
+        return replace(run, common=replace(run.common, ignore=(*self.ignore, *left), shared_experts=True))
+
+
+def by_name(checkpoint: Checkpoint, method: GridMethod, common: Common) -> Mix:
+    """What the rules of `method`'s bits say. Raises SqueezeError for one that fits no matrix."""
+    bits = method.bits
+    if not isinstance(bits, Bits):
+        return Mix(ignore=common.left_alone)
+    kept = tuple(part for part in common.left_alone if not any(part in rule.parts for rule in bits.rules))
+    network = Network(checkpoint)
+    methods, left, used = {}, [], set()
+    names = _names(network, kept)
+    for name in names:
+        rule = next((one for one in bits.rules if one.fits(network.stored_name(name))), None)
+        if rule is None:
+            continue
+        used.add(rule)
+        if rule.bits == LEFT:
+            left.append(name)
+        else:
+            methods[network.stored_name(name)] = method.replaced(bits=rule.bits)
+    if unused := [rule.name for rule in bits.rules if rule not in used and rule.parts != ("",)]:
+        raise SqueezeError(f"{checkpoint.folder}: no matrix is named {printable(repr(unused[0]))}, as in `bits`")
+    patterns = [(rule.pattern, method.replaced(bits=rule.bits)) for rule in bits.rules if rule.bits != LEFT]
+    return Mix(methods, tuple(patterns), (*kept, *_together(left, set(names) - set(left))))
+
+
+def _names(network: Network, ignore: Iterable[str]) -> list[str]:
+    return [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]
+
+
+def _together(left: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Names of modules that are left, as one for all experts of a layer where none is among the others."""
+    layers = {_layer(name) for name in others}
+    return list(dict.fromkeys(name if _layer(name) in layers else _layer(name) for name in left))
+
+
+def _layer(name: str) -> str:
+    """What the names of all experts of a layer begin with; of other modules, the name."""
+    return _NUMBER.sub(r"\1", name)
+
+
+def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Quantizing, tokens: torch.Tensor) -> Mix:
+    """Bits for each matrix such that the least is lost; one number for all experts of a layer, but in our own format
+    and in none, since others' kernels take a layer's experts at once. Raises SqueezeError where none fits."""
+    if method.grid != "integer":
+        raise SqueezeError(f"the bits of the grid {method.grid} cannot be chosen; those of integer can")
+    if isinstance(method.bits, Bits):
+        raise SqueezeError("bits are chosen by name or within a size, not both")
+    network = Network(checkpoint, run.device)
+    names = _names(network, run.common.left_alone)
+    other_bytes = checkpoint.bytes_of(checkpoint.files) - network.checkpoint.bytes_of(
+        network.sources[f"{n}.weight"] for n in names
+    )
+
+    def rounded(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, int]:
+        candidate, wrong = fitting(method.replaced(bits=bits), settings.format, *weight.shape)
+        if candidate is None:
+            raise SqueezeError(f"a matrix cannot be stored: {wrong}")
+        writer = make_writer(settings.format, candidate, {}, checkpoint)  # refuses what the format does not hold
+        tensor = candidate.fallback().compress(weight.bfloat16()).tensor
+        if settings.format == DENSE:
+            return tensor.dequantize(), -(-tensor.stored_bits // 8)
+        stored = writer.tensors("x", tensor, False)
+        return tensor.dequantize(), sum(value.nbytes for value in stored.values())
+
+    def budget(weights: int) -> float:
+        if settings.target_bits is not None:
+            return settings.target_bits * weights / 8
+        return (settings.target_bytes or 0) - other_bytes
+
+    apart = settings.format in (DENSE, _OWN)
+    units = {name: name if apart or not is_expert(name) else _layer(name) for name in names}
+    sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
+    chosen, _ = allocate(network, sample, units, rounded, budget)
+    methods = {network.stored_name(name): method.replaced(bits=chosen[unit]) for name, unit in units.items()}
+    return Mix(methods, () if apart else _patterns(methods), run.common.left_alone)
+
+
+def _patterns(methods: Mapping[str, GridMethod]) -> tuple[tuple[str, GridMethod], ...]:
+    """One for the experts of each layer."""
+    found = {}
+    for name, method in methods.items():
+        if is_expert(name):
+            found[re.escape(_layer(name)) + r"\d+\."] = method
+    return tuple(found.items())

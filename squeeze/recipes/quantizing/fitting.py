@@ -1,0 +1,164 @@
+"""Before anything is done: which matrices lie on the grid that is asked for and in the format, and what serves others.
+
+Groups become smaller where rows are no whole groups, in sizes that kernels have. What no group serves is left.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pretrained import dense_model
+from squeeze.checkpoint.renaming import model_modules
+from squeeze.engine.experts import is_expert
+from squeeze.engine.network import Network, weight_of
+from squeeze.engine.pipeline import plan
+from squeeze.errors import FormatError
+from squeeze.quant.formats import FORMATS
+from squeeze.quant.method import GridMethod
+from squeeze.recipes.quantizing.writing import DENSE, grid_of
+
+__all__ = ["Fitted", "fitted", "fitting", "scaled_as"]
+
+_WANTED = (
+    "transformers wants its dense weight while it loads a folder: the format squeeze holds it, and so does "
+    "the scheme fp8_dynamic"
+)
+_SIZES = (128, 64, 32, -1)  # of groups; -1: one scale a row
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """method: of most matrices; all: of each, by the checkpoint's names; left: matrices that cannot be stored, as the
+    network names them; told: by the checkpoint's names, what was done otherwise than asked, or why nothing was. names:
+    what transformers calls matrices that it renames, by the checkpoint's names."""
+
+    method: GridMethod
+    all: Mapping[str, GridMethod]
+    left: tuple[str, ...]
+    told: Mapping[str, str]
+    names: Mapping[str, str]
+
+    @property
+    def others(self) -> dict[str, GridMethod]:
+        """Methods of matrices that have another than most."""
+        return {name: one for name, one in self.all.items() if one != self.method}
+
+
+def fitted(
+    checkpoint: Checkpoint, method: GridMethod, methods: Mapping[str, GridMethod], format: str, ignore: tuple[str, ...]
+) -> Fitted:
+    """What serves each matrix of a checkpoint's blocks. methods: others than `method`, by the checkpoint's names.
+    Raises FormatError where none of the matrices can be stored, or one lies as the format holds none."""
+    network = Network(checkpoint)
+    found: dict[str, GridMethod] = {}
+    wrong: dict[str, str] = {}
+    shapes: dict[str, tuple[int, int]] = {}
+    names: dict[str, str] = {}
+    left = []
+    for name in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
+        stored, module = network.stored_name(name), network.module(name)
+        names[stored] = name
+        outputs, inputs = weight_of(module).shape
+        shapes[stored] = outputs, inputs
+        _check_turned(stored, module, format)
+        serving, fault = fitting(methods.get(stored, method), format, *shapes[stored])
+        if fault:
+            wrong[stored] = fault
+        if serving is None:
+            left.append(name)
+        else:
+            found[stored] = serving
+    for stored in _unopened(checkpoint, found, format):
+        wrong[stored] = _WANTED
+        left.append(names[stored])
+        del found[stored]
+    if left and not found:
+        raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(wrong.values()))}")
+    alone = isinstance(method, GridMethod) and format in FORMATS and FORMATS[format].alone(grid_of(method))
+    same = alone and not methods and len(set(found.values())) > 1
+    if same:
+        found = dict.fromkeys(found, _alike(method, format, [shapes[name] for name in found]))
+        wrong = {name: wrong.get(name, "all are to have the same") for name in shapes}
+    told = {name: f"{_groups(found[name])}, as {fault}" if name in found else fault for name, fault in wrong.items()}
+    return Fitted(_most(method, found, methods), found, tuple(left), told, _renamed(checkpoint, names))
+
+
+def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, str]:
+    """What the class that a folder is loaded as calls matrices, where that is not the checkpoint's name. names: what
+    the network calls them."""
+    if all(stored == name or is_expert(stored) for stored, name in names.items()):
+        return {}
+    found = model_modules(dense_model(checkpoint.folder), names)
+    return {stored: name for stored, name in found.items() if stored != name}
+
+
+def _unopened(checkpoint: Checkpoint, methods: Mapping[str, GridMethod], format: str) -> set[str]:
+    """The matrices that transformers cannot load from a format, as it wants a dense weight of them meanwhile."""
+    if format not in FORMATS:
+        return set()
+    grids = {name: grid_of(one) for name, one in methods.items() if isinstance(one, GridMethod)}
+    lost = [name for name, grid in grids.items() if not FORMATS[format].keeps_weight(grid)]
+    if not lost:
+        return set()
+    from squeeze.integrations.opening import unopened  # transformers takes seconds to import
+
+    return unopened(checkpoint.folder, lost)
+
+
+def _check_turned(name: str, module: nn.Module, format: str) -> None:
+    """Raises FormatError for a matrix that is stored transposed, in a format that holds none such."""
+    if not isinstance(module, nn.Linear) and format in FORMATS and not FORMATS[format].transposed:
+        able = [DENSE, *(one for one, other in FORMATS.items() if other.transposed)]
+        raise FormatError(f"{name}: is stored transposed, which only the formats {' and '.join(able)} hold")
+
+
+def _alike(method: GridMethod, format: str, shapes: Iterable[tuple[int, int]]) -> GridMethod:
+    """The method with the largest group, below its own, that matrices of all these shapes can have."""
+    for size in (size for size in _SIZES if size < method.group_size):
+        smaller = method.replaced(group_size=size)
+        if not any(_misfit(smaller, format, *shape) for shape in shapes):
+            break
+    return smaller
+
+
+def _groups(method: GridMethod) -> str:
+    return "one scale a row" if method.group_size == -1 else f"groups of {method.group_size}"
+
+
+def fitting(method: GridMethod, format: str, outputs: int, inputs: int) -> tuple[GridMethod | None, str | None]:
+    """The method, or the one with the largest group below its own that serves a matrix; None where none does. And what
+    is wrong with the method itself."""
+    wrong = _misfit(method, format, outputs, inputs)
+    if wrong is None:
+        return method, None
+    if method.as_quantizer().group_size is None:
+        for size in _SIZES:
+            smaller = method.replaced(group_size=size)
+            if size < method.group_size and _misfit(smaller, format, outputs, inputs) is None:
+                return smaller, wrong
+    return None, wrong
+
+
+def scaled_as(method: GridMethod, format: str) -> GridMethod:
+    """The method with scales of the type that a format has for them."""
+    own = FORMATS[format].scale_dtype if format in FORMATS else None
+    return method if own is None else method.replaced(scale_dtype=own)
+
+
+def _misfit(method: GridMethod, format: str, outputs: int, inputs: int) -> str | None:
+    if not isinstance(method, GridMethod):  # a method without grids takes any shape, and stores it in its own form
+        return None
+    if wrong := method.misfit(inputs):
+        return wrong
+    return FORMATS[format].misfit(grid_of(method), outputs, inputs) if format in FORMATS else None
+
+
+def _most(method: GridMethod, found: Mapping[str, GridMethod], methods: Mapping[str, GridMethod]) -> GridMethod:
+    """What serves most of the matrices that `method` was asked for."""
+    serving = [one for name, one in found.items() if name not in methods]
+    if not serving or method in serving:
+        return method
+    return Counter(serving).most_common(1)[0][0]

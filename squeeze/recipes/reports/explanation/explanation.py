@@ -1,0 +1,239 @@
+"""What an explanation holds: arrays of units, sums of them, and the forms in which it is given away."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from squeeze.recipes.reports.explanation import columns, sections, totals
+from squeeze.recipes.reports.explanation.columns import Separated, Span
+from squeeze.recipes.reports.explanation.page import Compared, render
+from squeeze.recipes.reports.explanation.sections import Section
+from squeeze.recipes.reports.explanation.totals import Lines, Total
+from squeeze.recipes.reports.explanation.units import DICTIONARY, NO_SHIFT, Names, Units
+from squeeze.recipes.reports.html import frame
+
+__all__ = ["BlockCost", "Explanation"]
+
+_DEAREST = 20  # lines that the JSON names
+_PARTS = 8  # of the models, that the table names
+_SECTIONS = 12  # of the file, that the table names
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """A block of the file, or one of the two parts of a split block."""
+
+    start: int  # its first byte in the file
+    end: int  # behind its last one
+    size: int  # raw bytes: fewer than lie between where the other part's are among them
+    codec: str  # "bytewise" (levels 1 to 6), "tokenwise" (a language model) or "stored"
+    content: str
+    payload: int  # coded bytes, with a few that say what the block holds and that end the coder
+    overhead: int  # bytes of its header
+    bits: float  # what its units cost
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What every unit of a file cost, a byte or a token, and what its model expected.
+
+    `units` are those of `span`, the bytes that were asked for; blocks and `saved` are those of the whole file.
+    """
+
+    name: str
+    level: int  # 0 where nothing is coded
+    data: bytes  # all raw bytes
+    span: tuple[int, int]
+    coded_size: int
+    blocks: tuple[BlockCost, ...]
+    units: Units
+    names: Names
+    saved: dict[str, float]  # bits that each part of the models saved, by size: see `squeeze.explain`
+    model: str = ""  # the name of the language model, where one was named
+    against: "Explanation | None" = None  # the same bytes at another level, or by another language model
+
+    @property
+    def how(self) -> str:
+        """The level, and the language model that was named."""
+        return f"level {self.level}{f' with {self.model}' if self.model else ''}"
+
+    @property
+    def bits(self) -> float:
+        """What the units cost together."""
+        return float(self.units.bits.sum(dtype=np.float64))
+
+    @cached_property
+    def bits_of_bytes(self) -> np.ndarray:
+        """float64 [bytes of the span]"""
+        return self.units.bits_of_bytes()
+
+    @property
+    def shown(self) -> np.ndarray:
+        """uint8: the bytes of the span, in whole units."""
+        if not len(self.units):
+            return np.zeros(0, np.uint8)
+        begin, end = int(self.units.starts[0]), int(self.units.ends[-1])
+        return np.frombuffer(self.data, np.uint8)[begin:end]
+
+    @cached_property
+    def _is_text(self) -> np.ndarray:
+        """bool, of each byte that is shown"""
+        begin = int(self.units.starts[0]) if len(self.units) else 0
+        places = np.arange(begin, begin + self.shown.size)
+        is_text = np.zeros(places.size, bool)
+        for block in self.blocks:
+            is_text |= (block.content == "text") & (places >= block.start) & (places < block.end)
+        return is_text
+
+    @property
+    def by_class(self) -> dict[str, Total]:
+        """Totals by what bytes are, of those in texts."""
+        return totals.by_class(self.shown[self._is_text], self.bits_of_bytes[self._is_text])
+
+    @cached_property
+    def separated(self) -> Separated | None:
+        """The fields of what is shown, if that is text in columns, as CSV, and begins with a line."""
+        starts_line = self.span[0] == 0 or self.data[self.span[0] - 1] == 10
+        return columns.separated(self.shown) if starts_line and self._is_text.all() else None
+
+    @property
+    def by_column(self) -> dict[str, Total]:
+        """Totals by column of text as CSV; of binary tables, by place in the record. Empty where there is neither."""
+        if self.separated:
+            return self.separated.sums(self.bits_of_bytes)
+        begin = int(self.units.starts[0]) if len(self.units) else 0
+        end, spans = begin + self.shown.size, []
+        for block in self.blocks:
+            kind, _, record = block.content.partition(" ")
+            first, last = max(block.start, begin), min(block.end, end)
+            if kind == "table" and first < last and block.size == block.end - block.start:
+                spans.append(Span(first - begin, last - begin, int(record), (first - block.start) % int(record)))
+        return columns.of_records(self.bits_of_bytes, spans)
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """The parts that the file's own header names: sections of a program, tensors of a safetensors file."""
+        return sections.of_file(self.data)
+
+    @property
+    def by_section(self) -> dict[str, Total]:
+        """Totals by section, and of what is in none."""
+        begin = int(self.units.starts[0]) if len(self.units) else 0
+        return sections.sums(self.sections, self.bits_of_bytes, begin)
+
+    @property
+    def by_content(self) -> dict[str, Total]:
+        """Totals by what blocks hold, of the whole file."""
+        sums: dict[str, Total] = {}
+        for block in self.blocks:
+            before = sums.get(block.content, Total(0, 0.0))
+            sums[block.content] = Total(before.size + block.size, before.bits + block.bits)
+        return sums
+
+    @property
+    def lines(self) -> Lines:
+        begin = int(self.units.starts[0]) if len(self.units) else 0
+        return totals.lines(self.shown, self.bits_of_bytes, begin)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the units, as JSON has it."""
+        lines, first = self.lines, self.data.count(b"\n", 0, self.span[0]) + 1
+        dearest = np.argsort(-lines.bits, kind="stable")[:_DEAREST]
+        return {
+            "file": self.name,
+            "level": self.level,
+            "model": self.model,
+            "raw_size": len(self.data),
+            "coded_size": self.coded_size,
+            "range": list(self.span),
+            "first_line": first,
+            "bits": round(self.bits, 3),
+            "blocks": [vars(block) | {"bits": round(block.bits, 3)} for block in self.blocks],
+            "contents": _as_json(self.by_content),
+            "classes": _as_json(self.by_class),
+            "columns": _as_json(self.by_column),
+            "sections": _as_json(self.by_section),
+            "saved": {name: round(bits, 1) for name, bits in self.saved.items()},
+            "dearest_lines": [
+                {
+                    "line": int(i) + first,
+                    "start": int(lines.starts[i]),
+                    "end": int(lines.ends[i]),
+                    "bits": round(float(lines.bits[i]), 2),
+                }
+                for i in dearest
+            ],
+        }
+
+    def table(self) -> str:
+        """The totals as text."""
+        record = self.summary()
+        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at {self.how}", ""]
+        for heading in ("contents", *filter(record.get, ("classes", "columns", "sections"))):
+            lines.append(f"{heading:<26}{'bytes':>12}{'coded':>12}{'bits a byte':>13}")
+            dearest = sorted(record[heading].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS]
+            for name, total in dearest if heading == "sections" else record[heading].items():
+                coded = total["bits"] / 8
+                lines.append(f"  {name:<24}{total['bytes']:>12,}{coded:>12,.0f}{total['bits_per_byte']:>13.2f}")
+        lines.append(f"{'bytes saved by':<26}")
+        for name, bits in list(record["saved"].items())[:_PARTS]:
+            lines.append(f"  {name:<36}{bits / 8:>12,.0f}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary and all units, in columns."""
+        record = self.summary() | {"units": _columns(self.units, self.names)}
+        if self.against:
+            record["against"] = self.against.as_json()
+        return record
+
+    def to_html(self) -> str:
+        """A page of its own, which needs no other file and no network. Raises OptionError above 16 MiB."""
+        other = self.against
+        against = Compared(other.how, other.coded_size, other.bits_of_bytes) if other else None
+        shown = (self.units, self.names, self.shown)
+        return render(self.summary(), self.how, *shown, against, self.separated, self.sections)
+
+    def __repr__(self) -> str:
+        about = f"{len(self.data)} bytes, {self.coded_size} at {self.how}, {len(self.units)} units"
+        return f"<Explanation of {self.name or 'bytes'}: {about}>"
+
+    def _repr_html_(self) -> str:
+        return frame(self.to_html(), "Where the bits go")
+
+
+def _as_json(sums: dict[str, Total]) -> dict[str, Any]:
+    return {
+        name: {"bytes": total.size, "bits": round(total.bits, 3), "bits_per_byte": round(total.bits_per_byte, 4)}
+        for name, total in sums.items()
+    }
+
+
+def _columns(units: Units, names: Names) -> dict[str, Any]:
+    """Lists as long as there are units."""
+    return {
+        "start": units.starts.tolist(),
+        "size": (units.ends - units.starts).tolist(),
+        "bits": np.round(units.bits.astype(np.float64), 4).tolist(),
+        "model_bits": [None if np.isnan(bits) else round(bits, 4) for bits in units.model_bits.tolist()],
+        "rival_shift": [None if shift == NO_SHIFT else shift for shift in units.rival_shifts.tolist()],
+        "rival": np.round(units.rivals.astype(np.float64), 4).tolist(),
+        "match": [
+            None if not length else {"source": "dictionary" if source == DICTIONARY else source, "length": length}
+            for source, length in zip(units.sources.tolist(), units.lengths.tolist(), strict=True)
+        ],
+        "parts": [
+            {names.parts[part]: round(share, 3) for part, share in zip(parts, shares, strict=True) if share}
+            for parts, shares in zip(units.parts.tolist(), units.shares.tolist(), strict=True)
+        ],
+        "expected": [
+            [
+                [names.symbols[symbol].decode("latin-1"), round(chance, 4)]
+                for symbol, chance in zip(symbols, chances, strict=True)
+                if symbol >= 0
+            ]
+            for symbols, chances in zip(units.symbols.tolist(), units.chances.tolist(), strict=True)
+        ],
+    }

@@ -1,0 +1,66 @@
+"""Pages that open anywhere: one HTML file each, with its data, styles and scripts in it.
+
+A page's template, `page.html`, and what it includes lie in the folder `assets` of its package; what all include lies in
+this one's. A page's policy (Content-Security-Policy) lets nothing run but the scripts of its template, named by their
+digests, and nothing be fetched: whatever a file's text were to bring into the page stays text.
+"""
+
+import base64
+import hashlib
+import html
+import zlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+__all__ = ["frame", "packed", "render"]
+
+_POLICY = "the policy of this page"  # stands in the head until the scripts are known
+_RULES = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; script-src"
+
+_FRAME = '<iframe srcdoc="{}" title="{}" sandbox="allow-scripts" style="{}"></iframe>'
+
+
+def render(package: str, evaluates: bool = False, **values: Any) -> str:
+    """Return the page of a package's template.
+
+    Args:
+        package: where `assets/page.html` lies. Its head has `{{ policy }}`, and its scripts are blocks
+            `{% call script() %}`, in which no value of a file may stand.
+        evaluates: whether a script makes functions of texts, as Vega does.
+        values: what the template takes.
+    """
+    sources = ["'unsafe-eval'"] if evaluates else []
+
+    def script(kind: str = "", caller: Callable[[], str] = str) -> Markup:
+        text = caller().replace("\r\n", "\n").replace("\r", "\n")  # as a browser reads it
+        sources.append(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")
+        of_kind = f' type="{kind}"' if kind else ""
+        return Markup(f"<script{of_kind}>{text}</script>")
+
+    policy = Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">')
+    page = _template(package).render(policy=policy, script=script, **values)
+    return page.replace(_POLICY, " ".join((_RULES, *sources)), 1)
+
+
+@cache
+def _template(package: str) -> jinja2.Template:
+    """The template of a package's page."""
+    loaders = [jinja2.PackageLoader(name, "assets") for name in (package, "squeeze.recipes.reports")]
+    loader = jinja2.ChoiceLoader(loaders)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("page.html")
+
+
+def packed(data: bytes) -> str:
+    """Data as base.js's `inflate` takes them: compressed by zlib, as base64."""
+    return base64.b64encode(zlib.compress(data, 6)).decode()
+
+
+def frame(page: str, title: str) -> str:
+    """A page within another one, as a notebook shows it."""
+    style = "width: 100%; height: 720px; border: 0; border-radius: 8px"
+    return _FRAME.format(html.escape(page, quote=True), html.escape(title, quote=True), style)

@@ -1,0 +1,187 @@
+"""Tasks by lm-eval on models of a few thousand weights: scores against what a few lines of torch find, and errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import squeeze
+from squeeze.checkpoint.pretrained import load_tokenizer
+from squeeze.errors import SqueezeError
+from squeeze.integrations.load_model import load_model
+from squeeze.recipes.measure.tasks import Tasks, scores
+from tests.makers import tasks as makers, tiny_models
+from tests.makers.command import call
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+lm_eval_tasks = pytest.importorskip("lm_eval.tasks", reason="lm-eval is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_network(tmp_path_factory):
+    """The Hub is not asked, and what is read of local files is noted elsewhere than in the user's folder."""
+    import datasets
+    import huggingface_hub
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        patch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_models.write_endless(tmp_path_factory.mktemp("models") / "model")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    tokenizer = tiny_models.byte_level()
+    size = tokenizer.get_vocab_size()
+    path, values = tmp_path_factory.mktemp("models") / "other", tiny_models.tensors(size, seed=2)
+    return tiny_models.write_folder(path, tokenizer, values, vocab_size=size)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return makers.write(tmp_path_factory.mktemp("tasks") / "tasks")
+
+
+@torch.inference_mode()
+def chosen(model_folder, question):
+    """The answer whose text is likeliest. As lm-eval has it, white space that ends the question begins the answer."""
+    model, tokenizer = load_model(model_folder), load_tokenizer(model_folder)
+    losses = []
+    for answer in makers.ANSWERS:
+        whole = tokenizer(f"{question} {answer}")["input_ids"]
+        start = len(tokenizer(question.rstrip())["input_ids"])
+        logs = torch.log_softmax(model(torch.tensor([whole])).logits[0].double(), -1)
+        losses.append(sum(logs[i - 1, whole[i]].item() for i in range(start, len(whole))))
+    return losses.index(max(losses))
+
+
+def test_scores_are_those_of_the_likeliest_answers(model, folder):
+    found = {one.metric: one for one in scores(Tasks.load(["first"], folder), model)}
+    rows = [json.loads(line) for line in (folder / "first.jsonl").read_text().splitlines()]
+    right = [chosen(model, row["question"]) == row["right"] for row in rows]
+    assert found["acc"].value == pytest.approx(sum(right) / len(right))
+    assert found["acc"].examples == 12 and found["acc"].stderr > 0
+    assert {"acc", "acc_norm"} == found.keys()
+
+
+def test_beside_the_original(model, other, folder):
+    tasks = Tasks.load(["first"], folder)
+    alone = {one.metric: one for one in scores(tasks, other)}
+    both = {one.metric: one for one in scores(tasks, model, other)}
+    same = {one.metric: one for one in scores(tasks, model, model)}
+    assert both["acc"].base == alone["acc"].value and both["acc"].base_stderr == alone["acc"].stderr
+    assert same["acc"].drop == same["acc"].drop_stderr == 0
+
+
+def test_a_relative_folder(model, folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    tasks = Tasks.load(["first"], Path(folder.name), limit=1)
+    assert tasks.names == ("first",) and Path.cwd() == folder.parent
+
+
+def test_groups_generation_and_limits(model, folder):
+    told = []
+    tasks = Tasks.load(["both", "written"], folder, limit=4)
+    found = scores(tasks, model, progress=lambda label, done, total: told.append((done, total)))
+    assert [(one.task, one.metric, one.examples) for one in found] == [
+        ("both", "acc", 8),
+        ("written", "exact_match", 2),
+    ]
+    assert told[-1] == (26, 26)  # 8 examples of 3 answers, and 2 to be written
+
+
+def test_every_form(model, folder, tmp_path):
+    squeeze.pack(model, tmp_path / "packed")
+    squeeze.quantize(model, bits=8, method="rtn", format="squeeze", out=tmp_path / "quantised")
+    tasks = Tasks.load(["first"], folder, limit=3)
+    dense = scores(tasks, model)
+    assert scores(tasks, tmp_path / "packed") == dense
+    assert len(scores(tasks, tmp_path / "quantised")) == len(dense)
+    assert len(scores(tasks, tiny_models.write_gguf(tmp_path / "a.gguf", tiny_models.byte_level()))) == len(dense)
+
+
+def test_eval(model, other, folder, tmp_path):
+    asked = ("eval", other, "--tasks", "first,second", "--task-folder", folder, "-T", 1)
+    done = call(*asked, "--original", model, "--json", "--report", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert [(one["task"], one["metric"]) for one in record["tasks"]] == [
+        *(("first", "acc"), ("first", "acc_norm")),
+        *(("second", "acc"), ("second", "acc_norm")),
+    ]
+    assert all(one["base"] is not None for one in record["tasks"]) and "perplexity" not in record
+    assert "first, acc_norm" not in done.stderr and (tmp_path / "page.html").stat().st_size > 1000
+    (tmp_path / "text.txt").write_text("def main():\n    return 1\n" * 20)
+    done = call(*asked, "--text", tmp_path / "text.txt", "--window", 32)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("perplexity:") and "first:              acc 0." in done.output
+    assert call(*asked, "--original", model, "--max-task-drop", "100").exit_code == 0
+    asked = ("eval", model, "--tasks", "both", "--task-folder", folder, "-T", 1, "--original", other)
+    done = call(*asked, "--max-task-drop", "0.5")
+    assert done.exit_code == 3 and "points, and 0.5 were allowed" in done.output, done.output
+
+
+def test_quantize_and_apply(model, folder, tmp_path):
+    rounded = ("quantize", model, tmp_path / "a", "--method", "rtn", "--group-size", 16, "--bits", 2)
+    scored = ("--task-folder", folder, "-T", 1, "--json")
+    done = call(*rounded, "--tasks", "both,first", *scored, "--max-task-drop", 0)
+    assert done.exit_code == 3 and "acc of both fell by" in done.stderr, done.output
+    scored = ("--tasks", "first", *scored, "--task-limit", 4)
+    report = json.loads((tmp_path / "a/compression_report.json").read_text())
+    assert report["tasks"][0]["base"] is not None
+    assert "| first | acc " in (tmp_path / "a/README.md").read_text()
+    (tmp_path / "recipe.yaml").write_text("steps: [{quantize: {group_size: 16, method: rtn}}, pack]\n")
+    done = call("apply", tmp_path / "recipe.yaml", model, tmp_path / "b", *scored, "--max-task-drop", 100)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["tasks"][1]["metric"] == "acc_norm"
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("frist", "'frist' is no task of lm-eval or of a folder given: did you mean first?"),
+        ("zzzzzzzzzz", "'zzzzzzzzzz' is no task of lm-eval or of a folder given"),
+        ("lost", "lost: its data is not on this machine, and could not be fetched: `task_folder` takes local tasks"),
+        ("broken", "broken: Unable to find"),
+    ],
+)
+def test_tasks_that_cannot_be_had(folder, name, message, monkeypatch):
+    real = lm_eval_tasks.TaskManager  # without the tasks that lm-eval brings, to index which takes seconds
+    monkeypatch.setattr(lm_eval_tasks, "TaskManager", lambda **given: real(**given | {"include_defaults": False}))
+    with pytest.raises(SqueezeError) as raised:
+        Tasks.load([name], folder)
+    assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((), "give --text FILE, --tasks NAMES, or both"),
+        (("--tasks", " ,"), "--tasks names none"),
+        (("--text", "x", "--shots", 1), "--shots needs --tasks"),
+        (("--tasks", "first", "--max-task-drop", -50), "Invalid value for '--max-task-drop': -50"),
+        (("--tasks", "first", "--max-task-drop", 1), "--max-task-drop needs --tasks and --original"),
+    ],
+)
+def test_usage(model, folder, arguments, message):
+    folders = ("--task-folder", folder) if "first" in arguments else ()
+    done = call("eval", model, *arguments, *folders)
+    assert done.exit_code == 2 and message in done.output
+
+
+def test_errors_of_folders(model, tmp_path):
+    done = call("eval", model, "--tasks", "first", "--task-folder", tmp_path / "missing")
+    assert (done.exit_code, done.output) == (1, f"Error: {tmp_path / 'missing'}: no such folder\n")
+    done = call("quantize", model, tmp_path / "out", "--max-task-drop", 1)
+    assert done.exit_code == 2 and "--max-task-drop needs --tasks" in done.output
+    asked = ("--tasks", "first", "--task-folder", makers.write(tmp_path / "tasks"))
+    done = call("delta", model, model, tmp_path / "out", "--bits", 2, *asked)
+    assert done.exit_code == 2 and "a difference is scored once it is written: squeeze eval OUT --base" in done.output
+    assert not (tmp_path / "out").exists()

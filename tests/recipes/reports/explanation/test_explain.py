@@ -1,0 +1,198 @@
+"""`squeeze.explain`: sums, blocks, files that are compressed already, spans, and another level beside."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import squeeze
+from squeeze.codecs.stream import levels
+from squeeze.recipes.reports.explanation.explanation import Explanation
+from squeeze.recipes.reports.explanation.units import DICTIONARY
+from tests.makers import inputs
+
+TEXT = inputs.words(6_000) + b"\nA line of its own.\n"
+
+
+def agrees(explanation: Explanation) -> bool:
+    """Whether every block's bits are its payload, but for what names its content and ends its coder."""
+    return all(-2 <= block.payload - block.bits / 8 <= 12 for block in explanation.blocks)
+
+
+@pytest.mark.parametrize("level", [1, 3, 4])
+def test_bits_add_up_to_the_coded_file(level):
+    explanation = squeeze.explain(TEXT, level)
+    assert agrees(explanation)
+    assert explanation.coded_size == len(squeeze.compress(TEXT, level))
+    assert len(explanation.units) == len(TEXT)
+    assert explanation.bits == pytest.approx(sum(block.bits for block in explanation.blocks))
+    assert explanation.bits_of_bytes.sum() == pytest.approx(explanation.bits)
+    assert explanation.data == TEXT
+    assert explanation.level in {
+        row.number for row in levels.with_those_beside(levels.level(level), len(TEXT), lambda: "text")
+    }
+
+
+def test_blocks_of_several_kinds():
+    text = inputs.words(1 << 19)
+    data = text + inputs.random_bytes(1 << 19) + text
+    explanation = squeeze.explain(data, 1, threads=2)
+    assert [block.codec for block in explanation.blocks] == ["bytewise", "stored", "bytewise"]
+    assert agrees(explanation)
+    assert explanation.by_content["stored"].bits_per_byte == 8
+    assert sum(total.size for total in explanation.by_content.values()) == len(data)
+    last = explanation.blocks[-1].start
+    sources = explanation.units.sources
+    assert sources[explanation.units.starts >= last].max() >= last
+    assert (sources < explanation.units.starts).all()
+
+
+@pytest.mark.parametrize("data", [b"", b"a", bytes(range(256)), b"\xff\xfe" * 50, inputs.machine_code(300)])
+def test_odd_inputs(data):
+    explanation = squeeze.explain(data, 1)
+    assert explanation.shown.tobytes() == data
+    assert json.dumps(explanation.as_json())
+    assert explanation.to_html().startswith("<!DOCTYPE html>")
+
+
+def test_a_compressed_file_is_shown_as_it_was_written():
+    plain, compressed = squeeze.explain(TEXT, 2), squeeze.explain(squeeze.compress(TEXT, 2))
+    assert compressed.as_json() == plain.as_json()
+    with pytest.raises(squeeze.LevelError, match=r"a \.sqz file says how it was written: leave out the level"):
+        squeeze.explain(squeeze.compress(TEXT, 2), 3)
+
+
+def test_damage_is_found():
+    coded = bytearray(squeeze.compress(TEXT, 2))
+    coded[len(coded) // 2] ^= 1
+    with pytest.raises(squeeze.DamagedError):
+        squeeze.explain(bytes(coded))
+
+
+def test_a_span_shows_a_part_of_the_whole():
+    whole, part = squeeze.explain(TEXT, 2), squeeze.explain(TEXT, 2, span=(1_000, 1_100))
+    assert part.shown.tobytes() == TEXT[1_000:1_100]
+    for field in dataclasses.fields(part.units):
+        shown, all_of_it = getattr(part.units, field.name), getattr(whole.units, field.name)
+        assert np.array_equal(shown, all_of_it[1_000:1_100], equal_nan=field.name == "model_bits")
+    assert part.blocks == whole.blocks
+    assert len(squeeze.explain(TEXT, 2, span=(10, 10)).units) == 0
+    with pytest.raises(squeeze.OptionError, match="begins at byte 9000, and there are"):
+        squeeze.explain(TEXT, 2, span=(9_000, None))
+
+
+def test_another_level_beside():
+    explanation = squeeze.explain(TEXT, 1, against=2)
+    assert explanation.against is not None
+    assert (explanation.level, explanation.against.level) == (1, 2)
+    assert explanation.against.bits < explanation.bits
+    assert explanation.as_json()["against"]["level"] == 2
+    assert f"at level 1, and {explanation.against.coded_size:,} at level 2." in explanation.to_html()
+
+
+def test_what_is_refused_costs_nothing(monkeypatch):
+    monkeypatch.setattr("squeeze.recipes.reports.explanation.explain.compress_stream", None)
+    with pytest.raises(squeeze.LevelError, match="level 12 does not exist"):
+        squeeze.explain(TEXT, 1, against=12)
+    with pytest.raises(squeeze.OptionError, match="level 1 uses no language model: compare models at levels 7 to 9"):
+        squeeze.explain(TEXT, 1, against_model="tiny")
+    with pytest.raises(squeeze.OptionError, match="begins at byte 9000"):
+        squeeze.explain(TEXT, span=(9_000, None))
+
+
+def test_a_dictionary_is_where_matches_point():
+    samples = [b"%d bottles of beer on the wall, %d bottles of beer" % (n, n) for n in range(200)]
+    dictionary = squeeze.train(samples, level=4)
+    explanation = squeeze.explain(samples[0] + b" again", dictionary=dictionary)
+    assert agrees(explanation)
+    assert DICTIONARY in explanation.units.sources
+    assert {"source": "dictionary", "length": 20} in explanation.as_json()["units"]["match"]
+
+
+def test_totals_by_class_and_line():
+    explanation = squeeze.explain(b"One two, 3\nfour\n" * 20, 1)
+    sizes = {name: total.size for name, total in explanation.by_class.items()}
+    assert sizes == {
+        "first letters of words": 60,
+        "later letters of words": 140,
+        "digits": 20,
+        "blanks": 40,
+        "line ends": 40,
+        "marks": 20,
+    }
+    assert squeeze.explain(inputs.records(60), 1).by_class == {}
+    assert sum(total.bits for total in explanation.by_class.values()) == pytest.approx(explanation.bits)
+    lines = explanation.lines
+    assert lines.starts.tolist()[:3] == [0, 11, 16]
+    assert lines.bits.sum() == pytest.approx(explanation.bits)
+    assert explanation.summary()["dearest_lines"][0]["line"] == 1
+
+
+def test_json_has_a_value_for_each_unit():
+    record = squeeze.explain(TEXT, 3).as_json()
+    assert {len(column) for column in record["units"].values()} == {len(TEXT)}
+    assert sum(record["units"]["bits"]) == pytest.approx(record["bits"], rel=1e-3)
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_progress_tells_every_pass():
+    from squeeze.recipes.reports.explanation.explain import passes
+
+    told: list[int] = []
+    squeeze.explain(TEXT, 1, against=2, progress=told.append)
+    assert sum(told) == passes(False, True) * len(TEXT)
+
+
+def test_notebooks_show_the_page_in_a_frame():
+    explanation = squeeze.explain(b"<b> & words </b>" * 9, 1)
+    assert repr(explanation).startswith("<Explanation of bytes: 144 bytes, ")
+    frame = explanation._repr_html_()
+    assert frame.startswith("<iframe")
+    assert "<b>" not in frame
+
+
+CSV = b"time,place,note\n" + b"".join(
+    b'2026-11-%02d,"Oslo, Norway",number %d\n' % (1 + i % 28, i * i) for i in range(200)
+)
+
+
+def test_columns_of_separated_text():
+    explanation = squeeze.explain(CSV, 1)
+    sums = explanation.by_column
+    assert list(sums) == ["time", "place", "note"]
+    assert sum(total.bits for total in sums.values()) == pytest.approx(explanation.bits)
+    fields = [len(line.split(b",")[0]) + 1 for line in CSV.splitlines()]
+    assert sums["time"].size == sum(fields)
+    assert sums["note"].size == sum(len(line.rsplit(b",", 1)[1]) + 1 for line in CSV.splitlines())
+    assert "columns" in explanation.table() and explanation.summary()["columns"]["place"]["bytes"] == sums["place"].size
+
+
+@pytest.mark.parametrize("data", [TEXT, CSV[:100], b"a,b\n" * 4 + b"a\n" * 9, b"", inputs.random_bytes(500)])
+def test_what_is_no_table_has_no_columns(data):
+    explanation = squeeze.explain(data, 1)
+    assert explanation.by_column == {} and explanation.summary()["columns"] == {}
+    assert "\ncolumns" not in explanation.table()
+
+
+def test_columns_without_names_and_with_other_separators():
+    rows = b"".join(b"%d\t%d\t\n" % (i, i * 7 % 31) for i in range(40))
+    assert list(squeeze.explain(rows, 1).by_column) == ["column 1", "column 2", "column 3"]
+    part = squeeze.explain(CSV, 1, span=(len(b"time,place,note\n"), len(CSV)))
+    assert list(part.by_column) == ["column 1", "column 2", "column 3"]
+    assert squeeze.explain(CSV, 1, span=(20, len(CSV))).by_column == {}
+
+
+def test_columns_of_binary_tables_are_places_in_the_record():
+    data = inputs.records(3_000)
+    explanation = squeeze.explain(data, 1)
+    (block,) = explanation.blocks
+    record = int(block.content.removeprefix("table "))
+    sums = explanation.by_column
+    assert list(sums) == [f"byte {i} of {record}" for i in range(record)]
+    assert sum(total.bits for total in sums.values()) == pytest.approx(explanation.bits)
+    part = squeeze.explain(data, 1, span=(record + 1, 5 * record + 1)).by_column
+    assert {total.size for total in part.values()} == {4}
+    assert part[f"byte 0 of {record}"].bits == pytest.approx(
+        explanation.bits_of_bytes[record + 1 : 5 * record + 1][record - 1 :: record].sum()
+    )
