@@ -13,11 +13,11 @@ import click
 import numpy as np
 from safetensors.numpy import save
 
-from squeeze.codecs.bytewise import coder as bytewise, taught
-from squeeze.codecs.bytewise.arrays import ByteModel, build_model
+from squeeze.codecs.bytewise import coder as bytewise, state
+from squeeze.codecs.bytewise.presets import BY_LEVEL, TAUGHT, Preset
+from squeeze.codecs.bytewise.state import ByteModel, build_model
 from squeeze.codecs.deep.learned import Start
-from squeeze.codecs.presets import BY_LEVEL, TAUGHT, Preset
-from squeeze.codecs.stream import built_in, dictionary_file, training
+from squeeze.codecs.stream import dictionary, dictionary_file, training
 from squeeze.codecs.stream.container import Content
 from squeeze.numerics.bitmodels import coder as arithmetic
 from training import corpus as corpora, wheels as programs
@@ -52,7 +52,7 @@ def _of_kind(split: corpora.Split, kind: int, size: int, generator: np.random.Ge
 def make(level: int, kind: str, pieces: list[np.ndarray]) -> dict[str, np.ndarray]:
     """The file's tensors: what a level's models for a kind of content learn from these, beginning with nothing."""
     if level in BY_LEVEL:
-        return taught.tensors_of(_learned(pieces, BY_LEVEL[level][kind]), _ROWS)
+        return state.tensors_of(_learned(pieces, BY_LEVEL[level][kind]), _ROWS)
     preset = dictionary_file.preset_of(level, Content(kind))
     size, fresh = sum(piece.size for piece in pieces), replace(preset, taught="")
     known = training.learn(pieces, size, fresh, 0, Start(None, ()), apm_rows=_APM_ROWS[level])
@@ -98,8 +98,8 @@ def main(
     else:
         raise click.UsageError("give either --wheels, or --corpus for text")
     for one in level:
-        folder = into or (taught.FOLDER if int(one) in BY_LEVEL else built_in.FOLDER)
-        suffix = taught.SUFFIX if int(one) in BY_LEVEL else built_in.SUFFIX
+        folder = into or (state.FOLDER if int(one) in BY_LEVEL else dictionary.FOLDER)
+        suffix = state.SUFFIX if int(one) in BY_LEVEL else dictionary.SUFFIX
         target, data = folder / f"{kind}.{one}{suffix}", save(make(int(one), kind, pieces))
         target.write_bytes(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME) if suffix.endswith(".xz") else data)
         click.echo(f"wrote {target}: {target.stat().st_size:,} bytes")

@@ -1,7 +1,7 @@
 """Reading safetensors files: the header is checked in full before a tensor is touched.
 
 A file is 8 bytes of header length, a JSON header, and the tensors end to end. Tensors come as bytes (`read_tensor`) or
-in torch (`load`, by the package safetensors); lm/mapped.py has them as a memory map.
+in torch (`load`, by the package safetensors); lm/tensor_files.py has them as a memory map.
 The format: github.com/huggingface/safetensors.
 """
 

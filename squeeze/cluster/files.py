@@ -20,12 +20,10 @@ import xxhash
 from squeeze.codecs.stream import parts
 from squeeze.codecs.stream.compressor import compress_stream, prepare
 from squeeze.codecs.stream.decompressor import decompress_stream
-from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.reader import open_reader as open_stream
-from squeeze.codecs.stream.resources import LanguageOptions
-from squeeze.codecs.stream.settings import Settings
-from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.stream.resources import LanguageOptions, Totals
+from squeeze.codecs.stream.settings import Settings, to_header
 from squeeze.errors import DamagedError, SqueezeError, StorageError, VerifyError
 from squeeze.system import files, storage
 from squeeze.system.files import stamp_of

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from squeeze.cluster.engine import PROCESS
 from squeeze.cluster.files import COMPRESS, HASH, File, Part, Task
-from squeeze.codecs.stream import forecast, levels
+from squeeze.codecs.stream import estimates, levels
 from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.resources import Resources, as_dictionary
 from squeeze.errors import FormatError, SqueezeError
@@ -91,7 +91,7 @@ class Planner:
             return int(self._task.options["level"]), 0
         try:
             with file.source.open("rb") as source:
-                number, memory = forecast.to_restore(source, self._resources)
+                number, memory = estimates.memory_to_restore(source, self._resources)
         except (OSError, SqueezeError):
             return levels.DEFAULT, 0
         return number or levels.DEFAULT, memory + PROCESS

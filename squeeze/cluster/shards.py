@@ -19,9 +19,8 @@ from squeeze.cluster.files import MISHAPS, Done, File, checksum_of, told
 from squeeze.cluster.manifest import Manifest, Record, options_of, records
 from squeeze.cluster.run import ATTEMPTS, first_line
 from squeeze.cluster.tasks import each
-from squeeze.codecs.shards.plan import Planned
+from squeeze.codecs.shards.plan import Planned, Template
 from squeeze.codecs.shards.reading import Source
-from squeeze.codecs.shards.template import Template
 from squeeze.codecs.shards.write import make_shard
 from squeeze.codecs.stream.members import Member
 from squeeze.codecs.stream.reader import open_reader as open_stream

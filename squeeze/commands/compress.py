@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import click
 
 import squeeze
-from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.stream.resources import Totals
 from squeeze.commands import clustered, options, sharded
 from squeeze.commands.job import Job, is_compressed, size_of, transform
 from squeeze.commands.progress import Tick
@@ -63,7 +63,7 @@ def compress(
              squeeze compress -3 -r --shards 1G pictures -o out/part-{}.tar.sqz
              squeeze compress -3 -r --shards 64M --cluster auto s3://b/pictures -o s3://b/out/part-{}.tar.sqz
     """
-    from squeeze.codecs.stream import forecast, levels as known, resources
+    from squeeze.codecs.stream import estimates, levels as known, resources
 
     if cluster and backend == "llamacpp":
         raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
@@ -76,7 +76,7 @@ def compress(
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     language = resources.LanguageOptions(model, lanes, window, backend, adapter, device)
-    needed = forecast.needed(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0
+    needed = estimates.memory_to_compress(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0
     settings: dict[str, Any] = {
         **vars(language),
         "level": row.number,
@@ -117,8 +117,8 @@ def compress(
     sources = job.sources(partial(_is_wanted, job))
     sizes = [_size_of(path) for path in sources if path]
     for word in (
-        forecast.slowness(row, sum(sizes), job.threads, verify),
-        forecast.memory(row, max(sizes, default=None), job.threads, language) if job.verbose else None,
+        estimates.time_message(row, sum(sizes), job.threads, verify),
+        estimates.memory_message(row, max(sizes, default=None), job.threads, language) if job.verbose else None,
     ):
         if word:
             job.say(word)

@@ -62,7 +62,7 @@ def explain(
 
     Example: squeeze explain -6 report.txt
     """
-    from squeeze.codecs.stream import forecast, levels as known
+    from squeeze.codecs.stream import estimates, levels as known
     from squeeze.recipes.reports.explanation.explain import is_compressed, passes
 
     page_name = f"{source.name}.html"
@@ -76,7 +76,7 @@ def explain(
     chosen = levels[-1] if levels else None
     if not compressed and not quiet and sys.stderr.isatty():
         row = known.level(chosen or known.DEFAULT)
-        if word := forecast.slowness(row, size, threads, True):
+        if word := estimates.time_message(row, size, threads, True):
             echo(word, err=True)
     settings = {name: value for name, value in settings.items() if value is not None}
     count = passes(compressed, against is not None or against_model is not None)

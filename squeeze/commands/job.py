@@ -28,7 +28,7 @@ from squeeze.system.moving import harmless_to
 from squeeze.system.pipes import flush
 
 if TYPE_CHECKING:
-    from squeeze.codecs.stream.totals import Totals
+    from squeeze.codecs.stream.resources import Totals
 
 MISHAPS = (SqueezeError, OSError, MemoryError)
 _RENAMED = {  # arguments whose options are not called like them

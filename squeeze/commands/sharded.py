@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from squeeze.cluster.engine import Engine
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.shards import Result
-    from squeeze.codecs.shards.plan import Planned
+    from squeeze.codecs.shards.plan import Planned, Template
     from squeeze.codecs.shards.reading import Source
-    from squeeze.codecs.shards.template import Template
 
 __all__ = ["option", "run", "template"]
 
@@ -56,7 +55,7 @@ def template(
         if trains:
             raise click.UsageError("--train-dictionary belongs to --shards")
         return None
-    from squeeze.codecs.shards.template import Template
+    from squeeze.codecs.shards.plan import Template
 
     if common["stdout"] or common["rm"]:
         raise click.UsageError("--shards takes neither -c nor --rm")
@@ -271,8 +270,7 @@ class _Run:
 def _learned(job: Job, root: Path, targets: "Template", levels: tuple[int, ...], going_on: bool) -> dict[str, Any]:
     """What changes in the settings by a dictionary that is learned from a sample of a folder, and written; or was by
     the run that this one goes on with."""
-    from squeeze.codecs.shards.sample import sample
-    from squeeze.codecs.shards.write import listed
+    from squeeze.codecs.shards.write import listed, sample
     from squeeze.codecs.stream import resources, training
 
     if going_on and targets.dictionary.exists():

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 import click
 
 import squeeze
-from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.stream.resources import Totals
 from squeeze.commands import clustered, options
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick

@@ -23,8 +23,7 @@ from squeeze.codecs.shards.tar import Entry, key_of
 from squeeze.codecs.shards.write import write_shard
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.members import Member
-from squeeze.codecs.stream.places import read_places
-from squeeze.codecs.stream.reader import Reader, open_reader as open_stream
+from squeeze.codecs.stream.reader import Reader, open_reader as open_stream, read_places
 from squeeze.errors import FormatError, OptionError, SqueezeError
 from squeeze.system import files
 from squeeze.system.extras import explained

@@ -13,8 +13,8 @@ import numpy as np
 import xxhash
 
 from squeeze.errors import ModelError
-from squeeze.lm.mapped import MappedFile, write
 from squeeze.lm.sources import DAMAGE, Source, Tensor
+from squeeze.lm.tensor_files import MappedFile, write
 
 __all__ = ["Adapter", "LowRank", "adapted", "load", "round_factors", "save"]
 

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-BLOCK = 16  # positions; the first block of a lane is always seen
+BLOCK = 16  # positions
+SINK = BLOCK  # the first positions of a lane, which every query sees
 DOUBLINGS = 24  # positions below 2^24
 
 

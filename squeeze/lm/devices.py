@@ -2,13 +2,15 @@
 
 import ctypes
 import re
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Condition
 
 from squeeze.errors import DeviceError, printable
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.models import LoadedModel
 
-__all__ = ["AUTO", "CPU", "ready", "torch_devices"]
+__all__ = ["AUTO", "CPU", "Pool", "ready", "torch_devices"]
 
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
 _DRIVERS = ("libcuda.so.1", "nvcuda.dll")
@@ -62,3 +64,32 @@ def ready(loaded: LoadedModel, name: str) -> list[LanguageModel]:
     if refused and not found and name != AUTO:
         raise refused
     return found or [loaded.network]
+
+
+class Pool:
+    """Models that threads borrow."""
+
+    def __init__(self, models: Sequence[LanguageModel]):
+        self._free, self._costs = list(models), list[int]()
+        self._changed = Condition()
+
+    @contextmanager
+    def borrowed(self, cost: int = 0, fits: Callable[[int], bool] | None = None) -> Iterator[LanguageModel]:
+        """One that nobody has, as soon as there is one, and the costs of all that are borrowed fit with this one's. The
+        first is lent whatever it costs."""
+
+        def ready() -> bool:
+            first = len(self._costs) == 0
+            return bool(self._free) and (first or fits is None or fits(sum(self._costs) + cost))
+
+        with self._changed:
+            self._changed.wait_for(ready)
+            model = self._free.pop(0)
+            self._costs.append(cost)
+        try:
+            yield model
+        finally:
+            with self._changed:
+                self._free.insert(0, model)
+                self._costs.remove(cost)
+                self._changed.notify_all()

@@ -16,7 +16,7 @@ import numpy as np
 from squeeze.lm import forward
 from squeeze.lm.arrays import BLOCK, DOUBLINGS, Cache, LlamaArrays, Work
 from squeeze.lm.config import Config
-from squeeze.lm.exact_model import ExactModel
+from squeeze.lm.language_model import ExactModel
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
 from squeeze.numerics import int8

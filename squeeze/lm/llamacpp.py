@@ -19,9 +19,9 @@ import numpy as np
 
 from squeeze.errors import DamagedError, ModelError
 from squeeze.lm import models
+from squeeze.lm.arrays import SINK
 from squeeze.lm.llamacpp_engine import MAX_LANES, MAX_POSITIONS, Engine, LlamaCppLanes, Setup
 from squeeze.lm.llamacpp_library import library
-from squeeze.lm.window import SINK
 from squeeze.numerics.team import Team
 from squeeze.numerics.trie import Trie
 from squeeze.system.limits import Limits

@@ -1,6 +1,10 @@
-"""A model's weights: from the cache, or read (sources.py), converted (convert.py) and cached (cache.py)."""
+"""A model's weights: from the cache, or read (sources.py), converted (convert.py) and cached."""
 
+import hashlib
 import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +12,62 @@ from typing import Any
 import numpy as np
 
 from squeeze.errors import ModelError
-from squeeze.lm import adapter as adapters, cache
+from squeeze.lm import adapter as adapters, tensor_files as tensorfile
 from squeeze.lm.config import Config
 from squeeze.lm.convert import convert
-from squeeze.lm.mapped import MappedFile
 from squeeze.lm.sources import DAMAGE, damage_told, fingerprint, open_source
+from squeeze.lm.tensor_files import MappedFile
 from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
+from squeeze.system import cache
 
 __all__ = ["cached", "load"]
+
+_IDENTITY = re.compile(r"[0-9a-f]{8,64}")
+_LAYOUT = "2"  # of the cached file: packing, names of tensors
+
+
+def cache_folder() -> Path:
+    return cache.root() / "models"
+
+
+def cached_file(identity: str) -> MappedFile | None:
+    """The file of the model whose identity begins so, if it is there and undamaged."""
+    if not _IDENTITY.fullmatch(identity):
+        return None
+    try:
+        path = next(cache_folder().glob(f"{identity}*.safetensors"), None)
+        if path is None:
+            return None
+        file = MappedFile(path)
+        expected = {"identity": path.stem, "layout": _LAYOUT}
+        return file if expected.items() <= file.metadata.items() and file.is_sound() else None
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _put(identity: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    with suppress(OSError, RuntimeError):
+        tensorfile.write(cache_folder() / f"{identity}.safetensors", tensors, {**metadata, "layout": _LAYOUT})
+
+
+def _known_as(fingerprint: str) -> tuple[str, str] | None:
+    """The identity that a source with this fingerprint was converted to, and its tokenizer's digest, if known."""
+    with suppress(OSError, RuntimeError, ValueError):
+        identity, tokenizer = (cache_folder() / "sources" / fingerprint).read_text("ascii").split()
+        return identity, tokenizer
+    return None
+
+
+def _remember(fingerprint: str, identity: str, tokenizer: str) -> None:
+    text = f"{identity} {tokenizer_digest(tokenizer)}"
+    with suppress(OSError, RuntimeError):
+        cache.replace(cache_folder() / "sources" / fingerprint, [np.frombuffer(text.encode(), np.uint8)])
+
+
+def tokenizer_digest(tokenizer: str) -> str:
+    """Of the text of a tokenizer.json."""
+    return hashlib.sha256(tokenizer.encode()).hexdigest()
+
 
 _OUTER = ("embedding", "embedding_scales", "head", "leaves")
 _MATRICES = ("qkv", "output", "gate_up", "down")
@@ -39,25 +91,25 @@ def load(path: Path, adapter: Path | None = None) -> Weights:
 def _known(source: str) -> Weights | None:
     """What the cache holds of a source by its fingerprint, unless another source of the same weights, which cuts texts
     otherwise, took its place."""
-    if (known := cache.known_as(source)) is None:
+    if (known := _known_as(source)) is None:
         return None
     identity, tokenizer = known
     weights = cached(identity)
-    return weights if weights and cache.digest(weights.tokenizer) == tokenizer else None
+    return weights if weights and tokenizer_digest(weights.tokenizer) == tokenizer else None
 
 
 def _converted(path: Path, adapter: adapters.Adapter | None, fingerprinted: str) -> Weights:
     source = open_source(path)
     converted = convert(adapters.adapted(source, adapter) if adapter else source)
-    cache.put(converted.identity, *_to_file(converted))
-    cache.remember(fingerprinted, converted.identity, converted.tokenizer)
+    _put(converted.identity, *_to_file(converted))
+    _remember(fingerprinted, converted.identity, converted.tokenizer)
     weights = cached(converted.identity)
     return weights if weights and weights.tokenizer == converted.tokenizer else converted
 
 
 def cached(identity: str) -> Weights | None:
     """The converted model of this identity, if the cache holds it undamaged."""
-    file = cache.get(identity)
+    file = cached_file(identity)
     try:
         return None if file is None else _from_file(file)
     except DAMAGE:

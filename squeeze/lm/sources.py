@@ -21,7 +21,7 @@ from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import config, vocabulary
 from squeeze.lm.config import ARCHITECTURES, Config, Family
 from squeeze.lm.gguffile import GgufFile
-from squeeze.lm.shard import Shard
+from squeeze.lm.tensor_files import Shard
 from squeeze.system.json_object import parse_object
 
 # Our name: (safetensors, GGUF).

@@ -13,17 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from squeeze.lm.exact_model import ExactModel
 from squeeze.lm.fused.attention import Norms, Shape
-from squeeze.lm.fused.choice import Sizes, chosen
-from squeeze.lm.fused.operations import Operations
-from squeeze.lm.fused.product import Product
-from squeeze.lm.in_flight import needed
+from squeeze.lm.fused.operations import Operations, Sizes, chosen
+from squeeze.lm.fused.reference import Product
+from squeeze.lm.gpu_calls import Record, needed, recorder_of
+from squeeze.lm.language_model import ExactModel
 from squeeze.lm.llama import cos_sin_table
-from squeeze.lm.recording import Record, recorder_of
 from squeeze.lm.tokenizer import Tokenizer
-from squeeze.lm.torch_cache import Cache
-from squeeze.lm.torch_lanes import TorchLanes
+from squeeze.lm.torch_lanes import Cache, TorchLanes
 from squeeze.lm.weights import Layer, Matrix, Weights
 from squeeze.numerics import int8
 from squeeze.numerics.int8_tensors import Products, products_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -10,14 +10,44 @@ from torch import Tensor
 
 from squeeze.lm.arrays import DOUBLINGS
 from squeeze.lm.config import Config
-from squeeze.lm.fused.attention import BLOCK
+from squeeze.lm.fused.attention import BLOCK, Kept
 from squeeze.lm.fused.attention.reference import SCORES
 from squeeze.lm.fused.operations import TORCH, Operations
-from squeeze.lm.in_flight import InFlight, free_memory, needed
-from squeeze.lm.recording import Record, Recorded
-from squeeze.lm.torch_cache import Cache
+from squeeze.lm.gpu_calls import InFlight, Record, Recorded, free_memory, needed
 from squeeze.lm.weights import Weights
 from squeeze.numerics.frequencies import GROUP, Cdf
+
+
+class Cache(NamedTuple):
+    """Keys (0) and values (1) of some lanes, quantised when they are written and never touched again."""
+
+    integers: Tensor  # int8 [layers, 2, lanes, kv heads, slots, head size]
+    scales: Tensor  # float32 [layers, 2, lanes, kv heads, slots]
+
+    @classmethod
+    def zeros(cls, config: Config, lanes: int, ring: int, device: str) -> "Cache":
+        """For so many blocks in the ring beside the first block, which stays."""
+        shape = (config.layers, 2, lanes, config.kv_heads, BLOCK * (1 + ring))
+        integers = torch.zeros((*shape, config.head_size), dtype=torch.int8, device=device)
+        return cls(integers, torch.zeros(shape, dtype=torch.float32, device=device))
+
+    def layer(self, number: int) -> Kept:
+        """In the same memory."""
+        return Kept(self.integers[number], self.scales[number])
+
+    def lanes(self, begin: int, end: int) -> "Cache":
+        """Of these lanes, in the same memory."""
+        return Cache(*(tensor[:, :, begin:end] for tensor in self))
+
+    def moved(self, device: str) -> "Cache":
+        """A copy on another device."""
+        return Cache(*(tensor.to(device, copy=True) for tensor in self))
+
+    def take(self, other: "Cache") -> None:
+        """Become equal to `other`, wherever that lies."""
+        for mine, theirs in zip(self, other, strict=True):
+            mine.copy_(theirs)
+
 
 _COUNTED = 256  # rows of frequencies at once
 _STEPS = 8  # positions of a lane, at most, in calls that are recorded: a token, and guesses after it

@@ -12,7 +12,7 @@ from squeeze.cluster import engine as engines, files
 from squeeze.cluster.engine import Call, Needs
 from squeeze.cluster.files import COMPRESS, DECOMPRESS, File, Task, stamp_of
 from squeeze.codecs.recurrent import weights
-from squeeze.codecs.stream import built_in, dictionary
+from squeeze.codecs.stream import dictionary
 from squeeze.lm import models
 from tests.makers import inputs, tiny_models
 from tests.makers.tokenwise import DATA, calm, text_around_noise
@@ -25,7 +25,7 @@ NEEDS = Needs(), Needs(memory=1 << 28), Needs(gpus=1)
 LOADERS = {
     "model": models._loaded,
     "dictionary": dictionary._read,
-    "built in": built_in._read,
+    "built in": dictionary._read_built_in,
     "network": weights.pretrained,
 }
 

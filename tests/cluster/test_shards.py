@@ -9,8 +9,7 @@ from squeeze.cluster.manifest import Manifest, read_manifest
 from squeeze.cluster.run import ATTEMPTS
 from squeeze.cluster.shards import SHARDS, Noted, Result, Task, by_workers, files_of, here, note
 from squeeze.codecs.shards import write
-from squeeze.codecs.shards.plan import plan
-from squeeze.codecs.shards.template import Template
+from squeeze.codecs.shards.plan import Template, plan
 from squeeze.codecs.shards.write import listed
 from squeeze.errors import StorageError
 from tests.makers.inline import Inline

@@ -4,7 +4,6 @@ import json
 
 from squeeze.errors import DeviceError
 from squeeze.kernels import choices
-from squeeze.lm.fused import choice
 from squeeze.lm.fused.operations import TORCH
 from squeeze.numerics import int8_tensors, tensors
 from squeeze.recipes.measure import about
@@ -31,7 +30,7 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
     monkeypatch.setattr(about, "_gpus", lambda: ["A", "B", "C"])
     monkeypatch.setattr(tensors, "check", check)
     monkeypatch.setattr(int8_tensors, "products_of", lambda device: None)
-    monkeypatch.setattr(choice, "chosen", lambda device, products, sizes: operations[device])
+    monkeypatch.setattr("squeeze.lm.fused.operations.chosen", lambda device, products, sizes: operations[device])
     assert about.gather()["exact_model_on"] == [
         "cuda:0 by fused kernels",
         "cuda:1 by torch (no ptxas)",

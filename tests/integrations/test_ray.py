@@ -70,7 +70,7 @@ def test_lines_that_end_where_parts_do(sqz, tmp_path, monkeypatch):
 
 
 def shards(folder):
-    from squeeze.codecs.shards.template import Template
+    from squeeze.codecs.shards.plan import Template
     from squeeze.codecs.shards.write import listed
     from tests.makers.shards import write_shards
 

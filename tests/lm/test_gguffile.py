@@ -8,7 +8,7 @@ import pytest
 
 from squeeze.errors import ModelError
 from squeeze.integrations.gguf.import_ import import_gguf
-from squeeze.lm import cache
+from squeeze.lm import loading
 from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.loading import load
 from tests.makers import tiny_models
@@ -94,7 +94,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(loading, "cache_folder", lambda: tmp_path / "cache")
 
 
 WRONG = {  # the key of a number in the metadata: what it becomes

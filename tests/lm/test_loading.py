@@ -9,7 +9,7 @@ import pytest
 from safetensors import safe_open
 
 from squeeze.errors import ModelError
-from squeeze.lm import cache
+from squeeze.lm import loading
 from squeeze.lm.loading import cached, load
 from squeeze.lm.weights import Matrix, Weights
 from squeeze.numerics import int8
@@ -159,7 +159,7 @@ def test_a_model_of_the_same_weights_lends_no_tokenizer(folder, tmp_path):
 
 def test_cached_file_is_aligned_and_valid(folder):
     identity = load(folder).identity
-    path = cache.folder() / f"{identity}.safetensors"
+    path = loading.cache_folder() / f"{identity}.safetensors"
     with safe_open(path, "np") as file:
         assert file.metadata()["identity"] == identity
     known = cached(identity)
@@ -169,7 +169,7 @@ def test_cached_file_is_aligned_and_valid(folder):
 
 def test_damaged_cache_is_rebuilt(folder):
     first = load(folder)
-    path = cache.folder() / f"{first.identity}.safetensors"
+    path = loading.cache_folder() / f"{first.identity}.safetensors"
     good = path.read_bytes()
     for place in [0, 20, 100, len(good) // 2, len(good) - 1]:
         bad = bytearray(good)

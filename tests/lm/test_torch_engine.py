@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from squeeze.errors import DeviceError
-from squeeze.lm import adapter, in_flight, models, torch_engine, torch_lanes
+from squeeze.lm import adapter, gpu_calls, models, torch_engine, torch_lanes
 from squeeze.lm.fused.attention import reference as attention
 from squeeze.lm.fused.operations import fused
+from squeeze.lm.gpu_calls import Recorded, cuda_graph
 from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
-from squeeze.lm.recording import Recorded, cuda_graph
-from squeeze.lm.torch_cache import Cache
 from squeeze.lm.torch_engine import TorchLlama
+from squeeze.lm.torch_lanes import Cache
 from squeeze.numerics import int8_tensors
 from squeeze.numerics.frequencies import GROUP, expanded, room
 from squeeze.numerics.int8_tensors import FloatProducts
@@ -311,11 +311,11 @@ def test_what_a_program_told_torch_changes_nothing(both):
 
 
 def test_free_memory_is_that_of_a_gpu(monkeypatch):
-    assert in_flight.free_memory("cpu") is None
+    assert gpu_calls.free_memory("cpu") is None
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000))
-    assert in_flight.free_memory("cuda:0") == 1040
+    assert gpu_calls.free_memory("cuda:0") == 1040
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from squeeze.codecs.bytewise.presets import TokenPreset
 from squeeze.codecs.stream import compressor, container, encoding, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import Settings, choose
-from squeeze.codecs.tokenwise.presets import TokenPreset
 from tests.makers import inputs, tiny_models
 
 TEXT = inputs.python_text(4_000)

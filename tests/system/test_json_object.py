@@ -93,7 +93,7 @@ ROUND_TRIPS = {  # own text, or text whose size and checksum are known: it needs
         "squeeze/codecs/shards/plan.py",
         "squeeze/cluster/manifest.py",
     ),
-    *("squeeze/codecs/shipped.py", "squeeze/lm/loading.py", "squeeze/lm/tokenizer.py", "squeeze/lm/convert.py"),
+    *("squeeze/codecs/package_data.py", "squeeze/lm/loading.py", "squeeze/lm/tokenizer.py", "squeeze/lm/convert.py"),
     *("squeeze/lm/llamacpp_engine.py", "squeeze/integrations/gguf/tokenizer.py", "squeeze/integrations/ray.py"),
     *("squeeze/codecs/stream/container.py", "squeeze/system/json_object.py"),
 }

@@ -6,10 +6,11 @@ import torch
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from squeeze.codecs.recurrent import arrays, model, reference, weights
+from squeeze.codecs.recurrent import model, weights
 from squeeze.numerics.jit import kernel
 from squeeze.recipes.train.byte_network import WORD_BITS, Shape, build, rounded
 from tests.makers.corpora import corpus_of
+from tests.references import recurrent_network
 from training import checkpoint, export
 from training.corpus import read
 from training.streams import Rows
@@ -47,9 +48,9 @@ def test_the_package_computes_what_was_trained(name):
     with torch.no_grad():
         logits, _ = built(torch.from_numpy(TEXT.astype(np.int64))[None], built.start(1))
     expected = torch.log_softmax(logits[0].double(), -1).numpy()
-    defined = reference.log_probabilities(tensors, TEXT)
+    defined = recurrent_network.log_probabilities(tensors, TEXT)
     assert np.abs(defined - expected).max() < 0.2  # weights of 8 bits
-    network = arrays.begin(weights.from_tensors(tensors))
+    network = weights.begin(weights.from_tensors(tensors))
     for byte, row in zip(TEXT.tolist(), defined, strict=True):
         predict(network, byte)
         assert np.log(network.counts[256:] / network.counts[1]) == pytest.approx(row, abs=2e-3)

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from squeeze.codecs.bytewise import measure
-from squeeze.codecs.bytewise.arrays import ByteModel
-from squeeze.codecs.bytewise.model import code_byte
-from squeeze.codecs.bytewise.taught import started_model
-from squeeze.codecs.presets import Preset
+from squeeze.codecs.bytewise import presets
+from squeeze.codecs.bytewise.model import code_byte, meter_begin_byte
+from squeeze.codecs.bytewise.presets import Preset
+from squeeze.codecs.bytewise.state import ByteModel, started_model
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import coder as arithmetic, meter as meters
 from squeeze.numerics.bitmodels.meter import Meter, Recorder
@@ -36,7 +35,7 @@ def code(
         if arithmetic.is_over(coder, coded, decoding):
             return position
         if meter is not None:
-            measure.begin_byte(meter, m, position)
+            meter_begin_byte(meter, m, position)
         code_byte(m, coder, coded, position, decoding, meter)
         if meter is not None:
             meters.finish(meter, position)
@@ -69,7 +68,7 @@ def decode(
     measures what each cost."""
     data = np.zeros(length, np.uint8)
     model = started_model(data, preset, record)
-    meter = (recorder.start(length, [measure.input_names(preset, model.inputs.size)]),) if recorder else ()
+    meter = (recorder.start(length, [presets.input_names(preset, model.inputs.size)]),) if recorder else ()
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(payload), np.uint8)
     arithmetic.start_decoder(coder, coded)
     for begin, end in _steps(length):

@@ -16,9 +16,8 @@ that is no bit of a byte uses mixer.py with weights of its own.
 
 import numpy as np
 
-from squeeze.codecs.bytewise import measure
-from squeeze.codecs.bytewise.arrays import FIRST_ROW
-from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories, match, mixer
+from squeeze.codecs.bytewise.state import FIRST_ROW
+from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories, match, meter as meters, mixer
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
@@ -159,7 +158,29 @@ def code_byte(m, coder, coded, position, decoding, meter):
             bit = (byte >> shift) & 1
             arithmetic.encode(bit, probability, coder, coded)
         if meter is not None:
-            measure.note_bit(meter, m, bit, probability)
+            meter_bit(meter, m, bit, probability)
         learn(m, bit)
         advance(m, bit)
     end_byte(m, position)
+
+
+@inline
+def meter_begin_byte(meter, m, unit):
+    """A byte begins, which is a unit of its own."""
+    meters.begin(meter)
+    best = meters.longest(m.matches)
+    if best >= 0:
+        meters.follow(meter, unit, m.matches[best].pointer, m.matches[best].length)
+
+
+@inline
+def meter_bit(meter, m, bit, probability):
+    """A bit of a byte was coded, and nothing has learned from it yet."""
+    meters.decide(meter, bit, probability, m.state.shift)
+    meter.terms[:] = 0.0
+    final = m.final_weights[m.state.partial]
+    for k in range(m.rows.size):
+        weights, scale = m.weights[m.rows[k]], final[k] * 2.0**-44
+        for i in range(m.inputs.size):
+            meter.terms[i] += scale * weights[i] * m.inputs[i]
+    meters.share(meter, 0, bit, probability, m.state.mixed)

@@ -13,7 +13,7 @@ import numpy as np
 from squeeze.codecs.deep.arrays import DeepModel
 from squeeze.codecs.deep.model import begin_byte, code_byte
 from squeeze.codecs.recurrent import model as recurrent
-from squeeze.codecs.recurrent.arrays import Network
+from squeeze.codecs.recurrent.weights import Network
 from squeeze.numerics.bitmodels import coder as arithmetic, context_state, frequencies
 from squeeze.numerics.bitmodels.frequencies import BYTES
 from squeeze.numerics.jit import kernel

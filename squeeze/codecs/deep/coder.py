@@ -1,19 +1,21 @@
 """Deep context mixing, levels 4 to 6: the drivers of model.py and of the network beside it, which is fed every byte."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.deep import ahead, measure, predictors
+from squeeze.codecs.deep import ahead, predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Start, started_model
-from squeeze.codecs.deep.model import begin_byte, code_byte
+from squeeze.codecs.deep.model import begin_byte, code_byte, meter_begin_byte, meter_end_byte
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import model as recurrent, weights
-from squeeze.codecs.recurrent.arrays import Network
+from squeeze.codecs.recurrent.weights import Network
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import coder as arithmetic, context_state, frequencies
+from squeeze.numerics.bitmodels.frequencies import BYTES
 from squeeze.numerics.bitmodels.meter import Meter, Recorder
 from squeeze.numerics.jit import kernel
 
@@ -46,10 +48,10 @@ def code(  # noqa: PLR0913
             recurrent.predict(network, np.int64(m.registers[context_state.HISTORY] & np.uint64(0xFF)))
             m.registers[context_state.TOP_BYTE] = frequencies.top_prediction(network.counts)
         if meter is not None:
-            measure.begin_byte(meter, m, network, position - known, known)
+            meter_begin_byte(meter, m, network, position - known, known)
         code_byte(m, coder, coded, position, decoding, meter)
         if meter is not None:
-            measure.end_byte(meter, m, network, position - known, position)
+            meter_end_byte(meter, m, network, position - known, position)
     return end
 
 
@@ -164,3 +166,27 @@ def decode(  # noqa: PLR0913
     if not _run(job, progress):
         raise DamagedError("a block's coded bytes end too early: the file is damaged")
     return job.model.data[job.begin :]
+
+
+_PIECES, _PIECE = 4, 256  # of a sample, at equal distances; bytes of each
+
+
+def reads(data: np.ndarray) -> bool:
+    """Whether the network finds a sample of uint8 `data` likelier than how often each byte is in it
+    makes it. Of integers alone, so the same everywhere."""
+    sample = _sample(data)
+    network = weights.network()
+    likely, of = 1, 1  # numerators and denominators of its probabilities, multiplied
+    for begin, said in ahead.listen(network, 0, sample):
+        known = sample[begin : begin + said.top.size]
+        likely *= math.prod(said.leaves[np.arange(known.size), known].tolist())
+        of *= math.prod(said.leaves.sum(1, dtype=np.int64).tolist())
+    counts = np.bincount(sample, minlength=BYTES).tolist()
+    return bool(likely * sample.size**sample.size > of * math.prod(count**count for count in counts))
+
+
+def _sample(data: np.ndarray) -> np.ndarray:
+    if data.size <= _PIECES * _PIECE:
+        return data
+    starts = (2 * np.arange(_PIECES) + 1) * data.size // (2 * _PIECES) - _PIECE // 2
+    return np.concatenate([data[start : start + _PIECE] for start in starts])

@@ -15,7 +15,7 @@ from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.model import advance, begin_byte, begin_nibble, end_byte, gather, update
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.recurrent.arrays import Weights
+from squeeze.codecs.recurrent.weights import Weights
 from squeeze.numerics.bitmodels import layout, mixer
 from squeeze.numerics.jit import kernel
 

@@ -8,7 +8,7 @@ the last eight bytes.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from squeeze.codecs.presets import TAUGHT
+from squeeze.codecs.bytewise.presets import TAUGHT
 from squeeze.numerics.bitmodels import context_state as state
 
 Context = tuple[int, int, int, int]

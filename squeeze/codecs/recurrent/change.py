@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from squeeze.codecs.recurrent import weights
-from squeeze.codecs.recurrent.arrays import Weights
-from squeeze.codecs.recurrent.weights import Tensors
+from squeeze.codecs.recurrent.weights import Tensors, Weights
 
 STEP = np.float32(1 / 256)  # of what is float32: embeddings of bytes, taps, keeping
 TOP = 127  # of int8

@@ -10,7 +10,7 @@ arXiv:2412.09871). reference.py defines it in plain numpy. Products are exact in
 
 import numpy as np
 
-from squeeze.codecs.recurrent.arrays import GRAMS
+from squeeze.codecs.recurrent.weights import GRAMS
 from squeeze.numerics import exact, nibbles, quads, tiles
 from squeeze.numerics.bitmodels import frequencies
 from squeeze.numerics.exact import exp_negative, maximum, sigmoid

@@ -5,6 +5,7 @@ at once, so that a run that was stopped ends as one that was not.
 """
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,12 +15,58 @@ from typing import Protocol, cast
 
 from squeeze.codecs.shards.reading import Source
 from squeeze.codecs.shards.tar import header_bytes, key_of, padded, tar_size
-from squeeze.codecs.shards.template import Template
 from squeeze.codecs.stream.members import MAX_TEXT
+from squeeze.errors import OptionError, SqueezeError
 from squeeze.system.remote_path import RemotePath
 from squeeze.system.storage import remote
 
-__all__ = ["Earlier", "Planned", "Sources", "plan"]
+__all__ = ["Earlier", "Planned", "Sources", "Template", "plan"]
+
+_NUMBER = re.compile(r"\{(?::0(\d)d?)?\}")
+
+
+@dataclass(frozen=True)
+class Template:
+    """{} stands for 0, 1, ..., and {:06d} for 000000, 000001, .... Raises OptionError for any other name."""
+
+    place: Path
+
+    def __post_init__(self) -> None:
+        if len(_NUMBER.findall(self.place.name)) != 1:
+            raise OptionError(
+                f"{self.place}: the name of a shard holds {{}} where its number goes, as in part-{{}}.tar.sqz"
+            )
+
+    def path(self, number: int) -> Path:
+        """Of the shard with a number."""
+        name = _NUMBER.sub(lambda found: f"{number:0{found[1] or 1}d}", self.place.name)
+        return self.place.with_name(name)
+
+    def made(self, name: str) -> bool:
+        """Whether a whole name, as a manifest has it, is that of a shard."""
+        whole = str(self.place.with_name(_NUMBER.sub("\0", self.place.name)))
+        return re.fullmatch("[0-9]+".join(map(re.escape, whole.split("\0"))), name) is not None
+
+    @property
+    def dictionary(self) -> Path:
+        """Of the shards, beside them: part-dictionary.sqzp for part-{}.tar.sqz."""
+        return self.place.with_name(f"{self._before}dictionary.sqzp")
+
+    @property
+    def manifest(self) -> Path:
+        """Of the run: part-manifest.jsonl, beside shards on this machine, and for URLs in the current folder."""
+        name = f"{self._before}manifest.jsonl"
+        return Path(name) if remote(self.place) else self.place.with_name(name)
+
+    @property
+    def _before(self) -> str:
+        return self.place.name[: self.place.name.index("{")]
+
+    def check(self, root: Path) -> None:
+        """Raises SqueezeError where shards would lie in the folder that they are made of."""
+        if self.place.parent.resolve().is_relative_to(root.resolve()):
+            raise SqueezeError(f"{self.place.parent} lies in {root}, whose files go into the shards: write elsewhere")
+
 
 _Row = tuple[str | tuple[str, str | None], str, int, str]  # a path, or what names an object; the rest of a source
 _LINE = 60  # bytes of a line of the index, beside the name

@@ -3,6 +3,7 @@
 A shard is a .sqz file of a tar. Beside it lies the index of its members (codecs/stream/members.py).
 """
 
+import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -22,7 +23,7 @@ from squeeze.system.names import relative
 from squeeze.system.storage import remote
 from squeeze.system.temporary import MARK
 
-__all__ = ["Made", "Shard", "check_targets", "listed", "make_shard", "write_shard"]
+__all__ = ["Made", "Shard", "check_targets", "listed", "make_shard", "sample", "write_shard"]
 
 
 @dataclass(frozen=True)
@@ -108,3 +109,25 @@ def write_shard(target: Path, entries: Iterable[Entry], overwrite: bool, mark: s
 
 def _entry(one: Found) -> Entry:
     return Entry(one.source.name, one.size, one.pieces)
+
+
+_FILES = 1000
+_MOST = 1 << 14  # bytes of one
+
+
+def sample(sources: Iterable[Source]) -> list[bytes]:
+    """Starts of some files as they stand in a tar, each as likely as any other; the same of the same sources. What
+    cannot be read is left out."""
+    chance, chosen = random.Random(0), list[tuple[int, Source]]()
+    for number, source in enumerate(sources):  # Vitter 1985, algorithm R
+        place = number if number < _FILES else chance.randrange(number + 1)
+        if place < len(chosen):
+            chosen[place] = number, source
+        elif place < _FILES:
+            chosen.append((number, source))
+    read = found((source for _, source in sorted(chosen, key=lambda one: one[0])), lambda source, error: None)
+    return [_start(Entry(one.source.name, one.size, one.pieces)) for one in read]
+
+
+def _start(entry: Entry) -> bytes:
+    return Tar([entry]).read(min(entry.size, _MOST) + 512)

@@ -17,19 +17,19 @@ import numpy as np
 
 from squeeze.codecs.stream import blocks, container, levels, split
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.decoding import Coded, Progress, memory_of
+from squeeze.codecs.stream.decoding import Coded, Progress
 from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.encoding import SMALL, encode_block, unread
-from squeeze.codecs.stream.header import to_header
+from squeeze.codecs.stream.estimates import block_memory
 from squeeze.codecs.stream.resources import (
     DictionarySource,
     LanguageKeywords,
     LanguageOptions,
+    Totals,
     as_dictionary,
     built_in_name,
 )
-from squeeze.codecs.stream.settings import Settings, begun, choose
-from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.stream.settings import Settings, begun, choose, to_header
 from squeeze.codecs.stream.writer import Writer
 from squeeze.errors import LevelError
 from squeeze.system.in_order import ordered_map
@@ -198,7 +198,7 @@ def _coded(
         kind = container.BYTEWISE
         if settings.language:
             kind = container.TOKENWISE if part[1].kind == "text" else container.SPLIT
-        return memory_of(settings, kind, part[0].size, part[0].size)
+        return block_memory(settings, kind, part[0].size, part[0].size)
 
     return ordered_map(encode, chain(first, parts), settings.allotment.blocks, cost, Limits().allows_memory)
 

@@ -10,8 +10,8 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs.bytewise import coder as bytewise
-from squeeze.codecs.presets import Preset
-from squeeze.codecs.stream import blocks, container, memory, runs, split
+from squeeze.codecs.bytewise.presets import Preset
+from squeeze.codecs.stream import blocks, container, runs, split
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
@@ -121,28 +121,6 @@ def parts_of(coded: Coded, length: int) -> tuple[Part, Part]:
     if len(rest) < size:
         other = Coded(container.BYTEWISE, container.content_bytes(content) + rest)
     return Part(Coded(container.TOKENWISE, text), of_text), Part(other, ~of_text)
-
-
-def memory_of(settings: Settings, kind: int, length: int, payload: int) -> int:
-    """Bytes for a block of `length` raw bytes and so many coded ones. What a language model takes is not among them."""
-    if kind == container.STORED or settings.level is None:
-        return 0
-    if kind == container.TOKENWISE:
-        return length + 3 * payload
-    if kind == container.SPLIT:
-        parts = (memory_of(settings, one, length, payload) for one in (container.TOKENWISE, container.BYTEWISE))
-        return 4 * length + sum(parts)
-    number, text = settings.level.number, settings.dictionary.text.size if settings.dictionary else 0
-    learned = memory.of_models(number, text) + text + length if text else 0
-    return memory.of_models(number, text + length) + length + 3 * payload + learned
-
-
-def need_memory(settings: Settings, kind: int, length: int, payload: int) -> int:
-    """As `memory_of`. Raises LimitError where the settings' limits do not allow it."""
-    needed = memory_of(settings, kind, length, payload)
-    if settings.limits and settings.level:
-        settings.limits.need_memory(needed, f"a block of {length:,} bytes at level {settings.level.number}")
-    return needed
 
 
 def _decode_bytes(

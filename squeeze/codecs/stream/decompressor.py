@@ -11,13 +11,12 @@ import xxhash
 
 from squeeze.codecs.stream import container, memory
 from squeeze.codecs.stream.container import BlockHeader, Header
-from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block, need_memory, report
-from squeeze.codecs.stream.header import from_header
+from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block, report
+from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import Index, read_following_index, read_index
-from squeeze.codecs.stream.resources import DictionarySource, Resources
+from squeeze.codecs.stream.resources import DictionarySource, Resources, Totals
 from squeeze.codecs.stream.salvage import salvage_stream
-from squeeze.codecs.stream.settings import Settings
-from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.stream.settings import Settings, from_header
 from squeeze.errors import DamagedError, FormatError
 from squeeze.system.in_order import ordered_map
 from squeeze.system.limits import Limits
@@ -159,7 +158,7 @@ class _Restoring:
         """Memory for a block. Raises LimitError where it, or what is restored so far with it, is too much."""
         self._raw += block.raw_length
         self._limits.need_output(self._raw)
-        return need_memory(settings, block.kind, block.raw_length, block.payload_length)
+        return check_block_memory(settings, block.kind, block.raw_length, block.payload_length)
 
     def _short(self, settings: Settings, kind: int) -> None:
         """Decode one short stream after its header."""
@@ -197,7 +196,7 @@ class _Restoring:
 
     def _parts(self, settings: Settings, index: Index) -> Iterator[_Part]:
         """Payloads of coded blocks with their headers, and the bytes of stored blocks, checked, in pieces."""
-        source, entries = self._source, memory.Entries(self._limits)
+        source, entries = self._source, memory.EntryCounter(self._limits)
         while (block := container.read_block_header(source)) is not None:
             index.entries.append((block.raw_length, block.size + block.payload_length))
             entries.add()

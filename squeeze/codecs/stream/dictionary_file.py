@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from squeeze.codecs import presets
-from squeeze.codecs.bytewise import coder as bytewise
+from squeeze.codecs.bytewise import coder as bytewise, presets
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Learned

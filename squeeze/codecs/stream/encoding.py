@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from squeeze.codecs.bytewise import coder as bytewise
-from squeeze.codecs.presets import LARGE, Preset
+from squeeze.codecs.bytewise.presets import LARGE, Preset
 from squeeze.codecs.stream import blocks, container, runs, split
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decoding import Coded, Progress, decode_block, deep, report
@@ -88,9 +88,8 @@ def unread(data: np.ndarray, settings: Settings) -> bool:
     dictionary says what blocks hold."""
     if settings.dictionary or settings.content or not _has_network(settings, "text"):
         return False
-    from squeeze.codecs.deep import reading  # start-up, as in levels.py
 
-    return not reading.reads(data)
+    return not deep().reads(data)
 
 
 def _without_runs(

@@ -28,7 +28,7 @@ from squeeze.codecs.stream.container import (
     read_header,
     read_short_block_header,
 )
-from squeeze.codecs.stream.memory import Entries
+from squeeze.codecs.stream.memory import EntryCounter
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 from squeeze.system.limits import Limits
 from squeeze.system.varint import CUT, PIECE, read_exactly, read_varint, varint
@@ -86,7 +86,7 @@ def index_bytes(index: Index) -> bytes:
     return body + check16(body + tail) + tail + END_MARK
 
 
-def _parse_index(body: bytes, room: int, entries: Entries) -> Index:
+def _parse_index(body: bytes, room: int, entries: EntryCounter) -> Index:
     """The index of a stream that lies in `room` bytes before it."""
     file = io.BytesIO(body[1:-8])
     index = Index(read_varint(file)[0], checksum=int.from_bytes(body[-8:], "little"))
@@ -138,7 +138,7 @@ def before_padding(file: BinaryIO, end: int) -> int:
     return end - zeros
 
 
-def read_index_before(file: BinaryIO, end: int, entries: Entries | None = None) -> tuple[Index, int]:
+def read_index_before(file: BinaryIO, end: int, entries: EntryCounter | None = None) -> tuple[Index, int]:
     """The index of the stream that ends at offset `end`, and where that stream starts."""
     if end < _FOOTER:
         raise TruncatedError(CUT)
@@ -154,7 +154,7 @@ def read_index_before(file: BinaryIO, end: int, entries: Entries | None = None) 
     if check16(body + footer[2:6]) != footer[:2] or body[0] != END:
         raise DamagedError("the index is damaged: its checksum differs")
     room = end - _FOOTER - length
-    index = _parse_index(body, room, entries or Entries(Limits()))
+    index = _parse_index(body, room, entries or EntryCounter(Limits()))
     return index, room - index.header_size - sum(coded for _, coded in index.entries)
 
 
@@ -168,12 +168,12 @@ def read_index(file: BinaryIO, limits: Limits | None = None) -> list[Stream]:
     file.seek(0)
     first = read_header(file)  # a file that is not .sqz is named as such, whatever its end
     if first is not None and first.short:
-        return _with_raw_offsets(_streams_from_front(file, end, Entries(limits)))
+        return _with_raw_offsets(_streams_from_front(file, end, EntryCounter(limits)))
     try:
-        return _with_raw_offsets(_streams_from_end(file, end, Entries(limits)))
+        return _with_raw_offsets(_streams_from_end(file, end, EntryCounter(limits)))
     except FormatError as error:
         try:
-            streams = _streams_from_front(file, end, Entries(limits))
+            streams = _streams_from_front(file, end, EntryCounter(limits))
         except TrailingError:
             raise  # which says more than a missing end mark
         except FormatError:
@@ -183,7 +183,7 @@ def read_index(file: BinaryIO, limits: Limits | None = None) -> list[Stream]:
         return _with_raw_offsets(streams)
 
 
-def _streams_from_end(file: BinaryIO, end: int, entries: Entries) -> list[Stream]:
+def _streams_from_end(file: BinaryIO, end: int, entries: EntryCounter) -> list[Stream]:
     streams: list[Stream] = []
     while end := before_padding(file, end):
         index, start = read_index_before(file, end, entries)
@@ -193,7 +193,7 @@ def _streams_from_end(file: BinaryIO, end: int, entries: Entries) -> list[Stream
     return streams[::-1]
 
 
-def _streams_from_front(file: BinaryIO, end: int, entries: Entries) -> list[Stream]:
+def _streams_from_front(file: BinaryIO, end: int, entries: EntryCounter) -> list[Stream]:
     streams: list[Stream] = []
     start = 0
     while start < end:
@@ -226,7 +226,7 @@ def _streams_from_front(file: BinaryIO, end: int, entries: Entries) -> list[Stre
     return streams
 
 
-def _walk_blocks(file: BinaryIO, header_size: int, end: int, entries: Entries) -> Index:
+def _walk_blocks(file: BinaryIO, header_size: int, end: int, entries: EntryCounter) -> Index:
     """The index of the stream whose header was just read, from its block headers; leaves the file at its end."""
     index = Index(header_size)
     while (header := read_block_header(file)) is not None:

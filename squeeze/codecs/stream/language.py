@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from squeeze.codecs.bytewise.presets import TokenPreset
 from squeeze.codecs.stream.container import MAX_BLOCK
 from squeeze.codecs.stream.levels import DEFAULT_BLOCK, TextModel
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.tokenwise import drafts, lanes, mixing
-from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_POSITIONS, LaneLayout
-from squeeze.codecs.tokenwise.presets import TokenPreset
-from squeeze.codecs.tokenwise.repeats import TAIL
+from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_POSITIONS, TAIL, LaneLayout
 from squeeze.errors import DamagedError, DeviceError, LevelError, printable
 from squeeze.lm import devices, llamacpp, models
+from squeeze.lm.arrays import SINK
+from squeeze.lm.devices import Pool
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.llamacpp import LlamaCpp
 from squeeze.lm.llamacpp_engine import Setup
-from squeeze.lm.pool import Pool
-from squeeze.lm.window import SINK
 from squeeze.numerics.bitmodels.meter import Recorder
 from squeeze.system import cores
 from squeeze.system.limits import Limits

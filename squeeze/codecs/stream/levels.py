@@ -10,11 +10,10 @@ from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from squeeze.codecs import presets
-from squeeze.codecs.presets import Preset
-from squeeze.codecs.tokenwise.presets import BYTEWISE, TokenPreset
+from squeeze.codecs.bytewise import presets
+from squeeze.codecs.bytewise.presets import BYTEWISE, Preset, TokenPreset
 from squeeze.errors import LevelError, printable
-from squeeze.lm.window import SINK
+from squeeze.lm.arrays import SINK
 
 if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset

@@ -15,15 +15,14 @@ from squeeze.codecs.stream.decoding import (
     check_raw,
     decode_block,
     has_runs,
-    need_memory,
     parts_of,
     report,
     rest_of,
 )
-from squeeze.codecs.stream.header import from_header
+from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import Block, Stream, read_index
 from squeeze.codecs.stream.resources import Resources
-from squeeze.codecs.stream.settings import Settings
+from squeeze.codecs.stream.settings import Settings, from_header
 from squeeze.numerics.bitmodels.meter import Recorder
 from squeeze.system.in_order import ordered_map
 from squeeze.system.varint import read_exactly
@@ -84,7 +83,7 @@ def _decode(
 ) -> list[MeasuredBlock]:
     """A block, or the parts of one that is split or has runs."""
     if block.kind != container.STORED:
-        need_memory(settings, block.kind, block.raw_length, block.payload_length)
+        check_block_memory(settings, block.kind, block.raw_length, block.payload_length)
     places = np.arange(block.raw_offset, block.raw_offset + block.raw_length)
     measured = list(_measured(Coded(block.kind, payload), block, places, settings, raw, progress))
     check_raw(_joined(measured, places), block.checksum, short)

@@ -8,9 +8,10 @@ instead, before anything is taken.
 from functools import cache
 from typing import TYPE_CHECKING
 
-from squeeze.codecs.bytewise.arrays import table_size
-from squeeze.codecs.presets import Preset
+from squeeze.codecs.bytewise.presets import Preset
+from squeeze.codecs.bytewise.state import table_size
 from squeeze.codecs.stream import container, levels
+from squeeze.numerics.bitmodels.slots import BUCKET
 from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def _presets(number: int) -> list["Preset | DeepPreset"]:
     return [levels.level(number).models(kind) for kind in container.KINDS_OF_CONTENT]
 
 
-def of_models(number: int, size: int) -> int:
+def models_memory(number: int, size: int) -> int:
     """Bytes of the models of a level for `size` bytes of any content."""
     return max(_of_preset(preset, size) for preset in _presets(number))
 
@@ -36,8 +37,6 @@ def _of_preset(preset: "Preset | DeepPreset", size: int) -> int:
     matches = 4 * len(preset.matches) << min(max(size.bit_length(), 8), 22)
     if isinstance(preset, Preset):
         return table_size(size, preset) + matches + _BYTEWISE
-    from squeeze.numerics.bitmodels.slots import BUCKET  # start-up, as in levels.py
-
     contexts = len(preset.contexts)
     buckets = min(max(size * contexts // 3, 1 << 8), preset.buckets)
     runs = 2 * contexts << min(max(size.bit_length(), 8), 20)
@@ -45,7 +44,7 @@ def _of_preset(preset: "Preset | DeepPreset", size: int) -> int:
     return buckets * BUCKET + runs + matches + _DEEP + network
 
 
-class Entries:
+class EntryCounter:
     """Counts the blocks and streams that a file tells of. Raises LimitError where they become too many."""
 
     def __init__(self, limits: Limits):

@@ -13,9 +13,8 @@ import xxhash
 
 from squeeze.codecs.stream.compressor import coded_blocks
 from squeeze.codecs.stream.decoding import Progress
-from squeeze.codecs.stream.header import to_header
-from squeeze.codecs.stream.settings import Settings
-from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.stream.resources import Totals
+from squeeze.codecs.stream.settings import Settings, to_header
 from squeeze.codecs.stream.writer import BlockWriter, Writer, Written
 from squeeze.errors import FormatError, VerifyError
 from squeeze.system.part_file import PartFile, PartWriter, damaged

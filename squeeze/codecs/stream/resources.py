@@ -116,3 +116,12 @@ def needed_dictionary(
         found = written(dictionary.identity)[: len(digits)]
         raise DictionaryError(f"the file needs the dictionary {digits}, and this is {found}")
     return dictionary
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Bytes read and written; `damage` says what a salvage could not restore."""
+
+    raw: int
+    coded: int
+    damage: tuple[str, ...] = ()

@@ -14,14 +14,13 @@ from typing import BinaryIO, NamedTuple
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block, need_memory
-from squeeze.codecs.stream.header import from_header
+from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block
+from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import Index, before_padding, index_bytes, read_checksum, read_index_before
-from squeeze.codecs.stream.memory import Entries
-from squeeze.codecs.stream.resources import Resources
+from squeeze.codecs.stream.memory import EntryCounter
+from squeeze.codecs.stream.resources import Resources, Totals
 from squeeze.codecs.stream.salvaged import Salvaged
-from squeeze.codecs.stream.settings import Settings
-from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.stream.settings import Settings, from_header
 from squeeze.errors import (
     DamagedError,
     FormatError,
@@ -104,7 +103,7 @@ def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
 
 def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
     """Every stream, from the indexes alone; None where one of them is damaged."""
-    streams, entries = [], Entries(limits)
+    streams, entries = [], EntryCounter(limits)
     while end:
         try:
             if not (end := before_padding(file, end)):
@@ -125,7 +124,7 @@ def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
 def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], str | None]:
     """Every stream, from the front, and why the walk ended early, if it did."""
     streams: list[_Found] = []
-    entries = Entries(limits)
+    entries = EntryCounter(limits)
     file.seek(0)
     try:
         while (start := file.tell()) < end:
@@ -146,7 +145,7 @@ def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], st
     return streams, None
 
 
-def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: Entries) -> bool:
+def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: EntryCounter) -> bool:
     """Find the blocks of the stream whose header was just read; whether all are there. Raises FormatError."""
     written = Index(header_size)
     while (block := stream.read_block_header(file)) is not None:
@@ -224,7 +223,7 @@ def _restore(
     if (header.raw_length, header.size + header.payload_length) != (place.raw, place.coded):
         raise _Contradicted("the index gives other lengths than their block")
     restored.need(place.raw)
-    need_memory(settings, header.kind, place.raw, header.payload_length)
+    check_block_memory(settings, header.kind, place.raw, header.payload_length)
     if header.kind == container.STORED:
         return _stored(file, place, header, settings)
     coded = Coded(header.kind, read_exactly(file, header.payload_length))

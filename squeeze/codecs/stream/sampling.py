@@ -7,7 +7,7 @@ coded with the models of level 1 instead, which cost some hundredths of a second
 import numpy as np
 
 from squeeze.codecs.bytewise import coder
-from squeeze.codecs.presets import SMALL
+from squeeze.codecs.bytewise.presets import SMALL
 from squeeze.codecs.stream.container import Content
 
 __all__ = ["OTHER", "SAMPLE", "best", "record_length", "suspects"]

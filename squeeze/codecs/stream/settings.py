@@ -1,15 +1,17 @@
 """What decides how the blocks of a stream are coded: chosen by a user here, or read from a header in header.py."""
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from squeeze.codecs.stream import levels, threads as sharing
+from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.levels import Level, those_with_language_model
-from squeeze.codecs.stream.resources import AUTO, NONE, LanguageOptions
-from squeeze.codecs.stream.threads import Threads
-from squeeze.errors import LevelError
+from squeeze.codecs.stream.resources import AUTO, NONE, LanguageOptions, Resources, needed_dictionary
+from squeeze.errors import FormatError, LevelError
+from squeeze.system import cores
 from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
@@ -17,6 +19,25 @@ if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset
     from squeeze.codecs.stream.dictionary import Dictionary
     from squeeze.codecs.stream.language import Language
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Threads for blocks beside each other, and for one that goes through a language model."""
+
+    blocks: int  # that are coded at a time
+    per_text: int  # on a block that goes through a language model
+
+
+def allot(level: Level | None, threads: int | None, texts: int = 1) -> Threads:
+    """`threads` of a level, of which None is one, and one a core for a language model.
+
+    A language model uses all threads for one block, or shares them out to `texts` at once.
+    """
+    if level and level.needs_language_model:
+        return Threads(texts, max(1, (threads or cores.available()) // texts))
+    return Threads(threads or 1, 1)
+
 
 BACKENDS = ("exact", "llamacpp")  # what runs the language model
 
@@ -36,7 +57,7 @@ class Settings:
 
     @cached_property
     def allotment(self) -> Threads:
-        return sharing.allot(self.level, self.threads, self.language.at_once if self.language else 1)
+        return allot(self.level, self.threads, self.language.at_once if self.language else 1)
 
     @property
     def per_block(self) -> int:
@@ -61,9 +82,9 @@ class Settings:
             return self.dictionary.start
         if not models.taught:
             return None
-        from squeeze.codecs.stream import built_in  # start-up, as in levels.py
+        from squeeze.codecs.stream import dictionary
 
-        return built_in.start(models)
+        return dictionary.built_in_start(models)
 
 
 def begun(settings: Settings, name: str) -> Settings:
@@ -76,6 +97,13 @@ def begun(settings: Settings, name: str) -> Settings:
     if not levels.has_built_in(settings.level, name):
         raise LevelError(f"the built-in dictionary {name} belongs to levels 1 to 6")
     return replace(settings, content=Content(name))
+
+
+def _language_module() -> ModuleType:
+    """Import the module of language models, whose tokenizers and kernels other levels do without."""
+    from squeeze.codecs.stream import language
+
+    return language
 
 
 def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", options: LanguageOptions) -> Settings:
@@ -95,7 +123,88 @@ def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", o
                 f"{those_with_language_model()}"
             )
         return Settings(dictionary.row if dictionary else level, threads, dictionary=dictionary)
-    # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
-    from squeeze.codecs.stream.language import choose_language
+    return Settings(level, threads, _language_module().choose_language(level.text, threads, options), dictionary)
 
-    return Settings(level, threads, choose_language(level.text, threads, options), dictionary)
+
+DIGITS = 32  # of the SHA-256 of a language model or a dictionary
+_LACKS = "the file uses a level or parameter that this version lacks: use a newer squeeze"
+
+
+def to_header(settings: Settings) -> dict[str, Any]:
+    if settings.level is None:
+        return {}
+    header: dict[str, Any] = {"level": settings.level.number, "numerics": container.NUMERICS}
+    if settings.level.bare:
+        header["bare"] = True
+    if settings.language:
+        header |= settings.language.to_header(DIGITS)
+    if settings.dictionary:
+        header["dictionary"] = settings.dictionary.identity[:DIGITS]
+    return header
+
+
+def from_header(header: container.Header, resources: Resources) -> Settings:
+    """For decompressing what has this header.
+
+    Raises FormatError where this version cannot decode it, ModelError where `resources.model` is not the one that the
+    file needs, DictionaryError where `resources.dictionary` is not, DeviceError where `resources.device` is not there,
+    and LimitError where that takes too much memory.
+    """
+    return replace(_from_header(header, resources), short=header.short, limits=resources.limits)
+
+
+def _from_header(header: container.Header, resources: Resources) -> Settings:
+    fields = header.fields
+    if header.names_content:
+        dictionary = needed_dictionary(fields["dictionary"], resources, container.record_identity)
+        return Settings(dictionary.row, resources.threads, dictionary=dictionary)
+    if not fields:
+        return Settings(None, resources.threads)
+    number, bare = fields.get("level"), fields.get("bare", False)
+    level = levels.LEVELS.get(number) if type(number) is int and "numerics" in fields else None
+    if level is None or type(bare) is not bool or (level.text and bare):
+        raise FormatError(_LACKS)
+    others = set(fields) - {"level", "numerics", "bare"}
+    if level.text is None:
+        return _of_bytes(levels.bare(level) if bare else level, fields, others, resources)
+    return _of_text(level, level.text, fields, others, resources, header.short)
+
+
+def _of_bytes(level: levels.Level, fields: dict[str, Any], others: set[str], resources: Resources) -> Settings:
+    if not others:
+        return Settings(level, resources.threads)
+    if others != {"dictionary"} or level.bare or not _are_digits(fields["dictionary"]):
+        raise FormatError(_LACKS)
+    dictionary = needed_dictionary(fields["dictionary"], resources)
+    if dictionary.row != level:
+        raise FormatError("the file and its dictionary are of different levels: one of the two is damaged")
+    return Settings(level, resources.threads, dictionary=dictionary)
+
+
+def _of_text(
+    level: levels.Level,
+    text: levels.TextModel,
+    fields: dict[str, Any],
+    others: set[str],
+    resources: Resources,
+    short: bool,
+) -> Settings:
+    known = others - {"llamacpp", "model"} == {"weights"}
+    named = isinstance(fields.get("model"), str) and _are_digits(fields.get("weights"))
+    if not known or not (named or short):
+        raise FormatError(_LACKS)
+    module = _language_module()
+    language = module.Language(
+        text,
+        resources.threads,
+        LanguageOptions(resources.model, adapter=resources.adapter, device=resources.device),
+        module.Named.from_header(fields),
+        resources.limits,
+    )
+    if resources.model is not None or resources.adapter is not None:
+        _ = language.model  # refuses a wrong one before anything is decoded
+    return Settings(level, resources.threads, language)
+
+
+def _are_digits(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{DIGITS}}}", value) is not None

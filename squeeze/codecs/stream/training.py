@@ -22,9 +22,8 @@ from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import blocks, levels
-from squeeze.codecs.stream.built_in import built_in
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.dictionary import Dictionary
+from squeeze.codecs.stream.dictionary import Dictionary, built_in
 from squeeze.codecs.stream.dictionary_file import MAX_TEXT, to_bytes
 from squeeze.errors import DictionaryError, LevelError
 from squeeze.numerics.bitmodels import coder as arithmetic, mixer

@@ -10,7 +10,7 @@ import xxhash
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import Index, index_bytes
-from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.stream.resources import Totals
 from squeeze.system.part_file import PartFile, damaged
 from squeeze.system.pipes import write_all
 

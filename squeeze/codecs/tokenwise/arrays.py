@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bytewise.arrays import ByteModel
+from squeeze.codecs.bytewise.state import ByteModel
 from squeeze.codecs.tokenwise import token_match
 from squeeze.numerics import trie
 from squeeze.numerics.bitmodels import contexts, layout, match, mixer

@@ -13,9 +13,8 @@ import numpy as np
 
 from squeeze.codecs.tokenwise.arrays import TokenMix
 from squeeze.codecs.tokenwise.bias import Bias
-from squeeze.codecs.tokenwise.feed import Feed
-from squeeze.codecs.tokenwise.layout import LaneLayout
-from squeeze.codecs.tokenwise.repeats import TAIL, Repeats
+from squeeze.codecs.tokenwise.layout import TAIL, Feed, LaneLayout
+from squeeze.codecs.tokenwise.repeats import Repeats
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
 from squeeze.numerics.frequencies import GROUP, room
 from squeeze.numerics.team import Team

@@ -15,14 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from squeeze.codecs.bytewise.presets import TokenPreset
 from squeeze.codecs.tokenwise import mixing, prefill, repeats
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.drafts import Guess, Past, PastWithRepeats, follow, follow_matches, frequencies
-from squeeze.codecs.tokenwise.feed import Feed
-from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_LANES_WITH_REPEATS, LaneLayout
+from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_LANES_WITH_REPEATS, Feed, LaneLayout
 from squeeze.codecs.tokenwise.mixing import Mixing
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
-from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DamagedError
 from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics.bitmodels.meter import Meter, Recorder

@@ -1,6 +1,7 @@
 """How a block's tokens lie in lanes, and the bytes that say so in a file."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import BinaryIO
 
 import numpy as np
@@ -10,6 +11,7 @@ from squeeze.system.varint import read_varint, varint
 
 MAX_LANES = 1024
 MAX_LANES_WITH_REPEATS = 64
+TAIL = 16  # of a run of repeats, the last entries, which the language model is fed
 MAX_POSITIONS = 1 << 20  # of all lanes' windows together
 
 
@@ -70,3 +72,108 @@ class LaneLayout:
     def active(self, step: int) -> int:
         """Lanes that have an entry at this step: always the first ones."""
         return self.lanes if step < self.count(self.lanes - 1) else self.entries % self.lanes
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A step is one entry of each lane that goes through the model. Lanes may have steps of different numbers."""
+
+    table: np.ndarray  # int64 [lanes, steps]: the entries, -1 where a lane has none
+    counts: np.ndarray  # int64 [lanes]: steps of each lane
+    fed: np.ndarray  # int64 [lanes, *]: what is fed, the first for the first step
+    rows: np.ndarray  # int64 [lanes, steps]: after which of them a step's entry is predicted
+    ruled_out: np.ndarray  # int64 [lanes, steps]: the leaf that an entry is not, or -1
+    is_of_all: bool = False  # whether all entries go through, in lanes of equal length
+
+    @classmethod
+    def of_all(cls, entries: np.ndarray, layout: LaneLayout) -> "Feed":
+        """All entries."""
+        table = table_of(entries, layout)
+        fed = np.concatenate([np.full((layout.lanes, 1), -1), table[:, :-1]], axis=1)
+        rows = np.broadcast_to(np.arange(layout.steps), table.shape)
+        return cls(table, layout.counts, fed, rows, np.full_like(table, -1), True)
+
+    @classmethod
+    def without(cls, repeated: np.ndarray, ruled_out: np.ndarray, entries: np.ndarray, layout: LaneLayout) -> "Feed":
+        """Without those that are `repeated`, but for the last of each run."""
+        parts = []
+        for end, count in zip(np.cumsum(layout.counts), layout.counts, strict=True):
+            lane = slice(end - count, end)
+            through = ~repeated[lane]
+            places = np.arange(count)
+            following = np.minimum.accumulate(np.where(through, places, count + TAIL + 1)[::-1])[::-1]
+            kept = following - places <= TAIL
+            rows = np.cumsum(kept)[through] - kept[through]
+            fed = np.concatenate([[-1], entries[lane][kept]])[: rows[-1] + 1]
+            parts.append((entries[lane][through], fed, rows, ruled_out[lane][through]))
+        counts = np.array([len(part[0]) for part in parts])
+        table, fed, rows, never = (_stacked([part[k] for part in parts]) for k in range(4))
+        return cls(table, counts, fed, rows, never)
+
+    def of(self, begin: int, end: int) -> "Feed":
+        """That of the lanes from `begin` to `end`, with as many steps."""
+        own = slice(begin, end)
+        return Feed(
+            self.table[own], self.counts[own], self.fed[own], self.rows[own], self.ruled_out[own], self.is_of_all
+        )
+
+    def bounds(self, most: int) -> list[int]:
+        """Steps at which to cut, so that no lane is fed more than `most` between, where a step alone is not more."""
+        if self.is_of_all:
+            return [*range(0, self.steps, most), self.steps]
+        fed = self._so_far
+        bounds, before = [0], np.zeros(len(fed), np.int64)
+        for step in range(1, self.steps):
+            if (fed[:, step] - before).max() > most:
+                before = fed[:, step - 1]
+                bounds.append(step)
+        return [*bounds, self.steps]
+
+    def part(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """For the steps from `first` to `end`: what is fed, int64 [lanes, *], how much of it in each lane (None: all
+        of it), and int64 [lanes, steps], after which of them, one lane after the other, each entry is predicted."""
+        if self.is_of_all:
+            rows = np.arange(len(self.fed))[:, None] * (end - first) + np.arange(end - first)
+            return self.fed[:, first:end], None, rows
+        fed = self._so_far
+        begin = fed[:, first - 1] if first else np.zeros(len(fed), np.int64)
+        counts = fed[:, end - 1] - begin
+        columns = np.minimum(begin[:, None] + np.arange(counts.max()), self.fed.shape[1] - 1)
+        rows = self.rows[:, first:end] - begin[:, None] + (np.cumsum(counts) - counts)[:, None]
+        return np.take_along_axis(self.fed, columns, axis=1), counts, rows
+
+    @property
+    def size(self) -> int:
+        """How much the model is fed in all."""
+        return int((self.rows.max(axis=1) + 1).sum())
+
+    @cached_property
+    def _so_far(self) -> np.ndarray:
+        """int64 [lanes, steps]: how much is fed by the end of each step."""
+        return np.maximum.accumulate(self.rows + 1, axis=1)
+
+    @property
+    def most_at_once(self) -> int:
+        """Of a lane, for one step."""
+        return 1 if self.is_of_all else 1 + TAIL
+
+    @property
+    def steps(self) -> int:
+        return int(self.table.shape[1])
+
+    def active(self, step: int) -> int:
+        """Lanes before the last one that has an entry at this step."""
+        return int(np.flatnonzero(self.counts > step)[-1]) + 1
+
+
+def _stacked(rows: list[np.ndarray]) -> np.ndarray:
+    table = np.full((len(rows), max(row.size for row in rows)), -1, np.int64)
+    for lane, row in enumerate(rows):
+        table[lane, : row.size] = row
+    return table
+
+
+def table_of(entries: np.ndarray, layout: LaneLayout) -> np.ndarray:
+    """Entries int64 [lanes, steps], -1 where a lane has none."""
+    ends, counts = np.cumsum(layout.counts), layout.counts
+    return _stacked([entries[end - count : end] for end, count in zip(ends, counts, strict=True)])

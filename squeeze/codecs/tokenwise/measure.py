@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from squeeze.codecs.bytewise import measure as bytewise
+from squeeze.codecs.bytewise import presets as bytewise
+from squeeze.codecs.bytewise.presets import TokenPreset
 from squeeze.codecs.tokenwise.arrays import STOP_ORDERS, WIDTHS
-from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.numerics import frequencies
 from squeeze.numerics.bitmodels import meter as meters
 from squeeze.numerics.jit import inline

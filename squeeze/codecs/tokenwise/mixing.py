@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.codecs.bytewise import arrays as bytewise
+from squeeze.codecs.bytewise import state as bytewise
+from squeeze.codecs.bytewise.presets import TokenPreset
 from squeeze.codecs.tokenwise import measure, model as tokenwise, repeats as repeating
 from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.prefill import Paths
-from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics import frequencies
 from squeeze.numerics.bitmodels import coder as arithmetic

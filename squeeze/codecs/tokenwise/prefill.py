@@ -12,8 +12,7 @@ import numpy as np
 
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.drafts import rule_out, token_ids
-from squeeze.codecs.tokenwise.feed import Feed
-from squeeze.codecs.tokenwise.layout import LaneLayout
+from squeeze.codecs.tokenwise.layout import Feed, LaneLayout
 from squeeze.codecs.tokenwise.model import follow
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
 from squeeze.numerics import frequencies

@@ -19,7 +19,6 @@ from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import STRETCH, squash
 from squeeze.numerics.trie import Trie
 
-TAIL = 16  # of a run's entries, those that the language model is fed
 _CERTAIN = np.int64((98 << 32) // 100)  # a probability from which on an entry does not go through the model
 _INPUTS = 6
 _MAP_BITS = 18

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from squeeze.errors import ModelError
+from squeeze.integrations.gguf.families import FULL, LOCAL
 from squeeze.integrations.gguf.model import READ, GgufModel
 from squeeze.integrations.gguf.ramp import ramp_of
 from squeeze.lm import rotary
 from squeeze.lm.config import folder_rotary, unsupported
-from squeeze.lm.gguf_families import FULL, LOCAL
 
 __all__ = ["description"]
 

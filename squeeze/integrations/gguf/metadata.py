@@ -16,9 +16,9 @@ import numpy as np
 from squeeze.checkpoint.architectures import EMBEDDING
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import FormatError, ModelError, printable
+from squeeze.integrations.gguf.families import FAMILIES, FULL, LOCAL, Family
+from squeeze.integrations.gguf.vocabulary import Vocabulary, vocabulary_of
 from squeeze.lm import rotary
-from squeeze.lm.gguf_families import FAMILIES, FULL, LOCAL, Family
-from squeeze.lm.gguf_vocabulary import Vocabulary, vocabulary_of
 from squeeze.system.json_object import read_object
 
 __all__ = ["Metadata"]

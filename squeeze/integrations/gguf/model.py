@@ -13,9 +13,9 @@ import torch
 
 from squeeze.checkpoint.view import View
 from squeeze.errors import ModelError, printable
+from squeeze.integrations.gguf.families import FAMILIES, Family
 from squeeze.lm import config, sources
 from squeeze.lm.config import ARCHITECTURES
-from squeeze.lm.gguf_families import FAMILIES, Family
 
 __all__ = ["GgufModel"]
 

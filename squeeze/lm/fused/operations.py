@@ -1,17 +1,20 @@
-"""Who does the operations of a network: plain torch, or Triton's kernels. choice.py chooses."""
+"""Who does the operations of a network: plain torch, or Triton's kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from squeeze.lm.fused.attention import Kept, Norms, Queries, Shape, Turns, reference as attention
-from squeeze.lm.fused.counts import reference as counts
-from squeeze.lm.fused.gated import reference as gated
-from squeeze.lm.fused.norm import reference as norm
-from squeeze.lm.fused.product import Product
+from squeeze.lm.fused import reference
+from squeeze.lm.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns, reference as attention
+from squeeze.lm.fused.reference import Product
+from squeeze.numerics.int8 import TOP
+from squeeze.numerics.int8_tensors import Products
+from squeeze.numerics.rotation import block_of, factor
 
-__all__ = ["TORCH", "Operations", "fused"]
+__all__ = ["TORCH", "Operations", "Sizes", "chosen", "differing", "fused"]
 
 
 class Operations(NamedTuple):
@@ -28,19 +31,128 @@ class Operations(NamedTuple):
 
 
 TORCH = Operations(
-    *("torch", norm.normalise, norm.quantise, gated.gate),
-    *(attention.turns, attention.heads, attention.attend, counts.cumulate),
+    *("torch", reference.normalise, reference.quantise, reference.gate),
+    *(attention.turns, attention.heads, attention.attend, reference.cumulate),
 )
 
 
 def fused() -> Operations:
     """Triton's. Raises ImportError where there is no Triton."""
-    from squeeze.lm.fused.attention import kernel as attending
-    from squeeze.lm.fused.counts import kernel as counting
-    from squeeze.lm.fused.gated import kernel as gating
-    from squeeze.lm.fused.norm import kernel as norming
+    from squeeze.lm.fused import kernels
+    from squeeze.lm.fused.attention import kernel
 
     return Operations(
-        *("fused kernels", norming.normalise, norming.quantise, gating.gate),
-        *(attending.turns, attending.heads, attending.attend, counting.cumulate),
+        *("fused kernels", kernels.normalise, kernels.quantise, kernels.gate),
+        *(kernel.turns, kernel.heads, kernel.attend, kernels.cumulate),
     )
+
+
+_CALLS = (32, 1), (3, 17)  # lanes and positions of each: a step, and a prefill
+_RING = 5  # blocks
+_FACTORS = 24  # binary digits of positions
+
+
+class Sizes(NamedTuple):
+    """Of a network, for which kernels are compiled.
+
+    width, and that of the feed-forward network; leaves; heads; whether there are biases, and norms of heads; epsilon;
+    what multiplies cosines and sines.
+    """
+
+    width: int
+    feed_forward: int
+    leaves: int
+    shape: Shape
+    biased: bool = False
+    normed: bool = False
+    epsilon: float = 1e-5
+    factor: float = 1.0
+
+
+def chosen(device: str, products: Products, sizes: Sizes) -> tuple[Operations, str]:
+    """Who does the operations of a network on a device; and why it is not the kernels, or nothing."""
+    if not device.startswith("cuda"):
+        return TORCH, f"{device} is no GPU"
+    try:
+        with torch.cuda.device(device):
+            kernels = fused()
+            wrong = differing(kernels, device, products, sizes)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a compiler or a driver raises: torch serves as well
+        return TORCH, f"kernels do not run: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
+    return (TORCH, f"the kernel of {wrong} gives other bits") if wrong else (kernels, "")
+
+
+def differing(ours: Operations, device: str, products: Products, sizes: Sizes) -> str | None:
+    """The first operation that gives other bits than plain torch on a device; None where there is none."""
+    for lanes, n in _CALLS:
+        for name, results in _Calls(device, products, sizes, lanes, n).each():
+            if not all(map(torch.equal, results(ours), results(TORCH))):
+                return name
+    return None
+
+
+class _Calls:
+    """Every operation on numbers of all sizes."""
+
+    def __init__(self, device: str, products: Products, sizes: Sizes, lanes: int, n: int):
+        self._device, self._products, self._sizes, self._lanes, self._n = device, products, sizes, lanes, n
+        self._rows, self._random = lanes * n, np.random.default_rng(lanes)
+
+    def each(self) -> Iterator[tuple[str, Callable[[Operations], tuple[Tensor, ...]]]]:
+        """Names, and what gives the results of an operation."""
+        sizes, shape = self._sizes, self._sizes.shape
+        x, product = self._floats(self._rows, sizes.width), self._product(sizes.width, sizes.biased)
+        yield "normalise", lambda by: self._rounded(by.normalise, sizes.width, x, product, sizes.epsilon)
+        yield "quantise", lambda by: self._rounded(by.quantise, sizes.width, x)
+        gates, block = self._product(2 * sizes.feed_forward), block_of(sizes.feed_forward)
+        yield "gate", lambda by: self._rounded(by.gate, sizes.feed_forward, gates, block, float(factor(block)))
+        first = self._random.integers(0, 3 * BLOCK * (_RING + 1), (self._lanes, 1))
+        positions = self._moved(first + np.arange(self._n))
+        table = self._moved(self._random.uniform(-1, 1, (2, _FACTORS, shape.size // 2)))
+        most = 1 << _FACTORS - 1
+        turned = TORCH.turns(table, sizes.factor, positions, shape, most)
+        yield "turns", lambda by: tuple(by.turns(table, sizes.factor, positions, shape, most))
+        qkv = self._product((shape.heads + 2 * shape.groups) * shape.size, sizes.biased)
+        query, key = (self._floats(1, shape.size)[0] if sizes.normed else None for _ in range(2))
+        kept, norms = self._kept(), Norms(query, key, sizes.epsilon)
+
+        def heads(by: Operations) -> tuple[Tensor, ...]:
+            written = Kept(*(part.clone() for part in kept))
+            return *by.heads(qkv, shape, norms, turned, positions, written), *written
+
+        yield "heads", heads
+        queries = TORCH.heads(qkv, shape, norms, turned, positions, kept)
+        yield "attend", lambda by: (by.attend(queries, shape, positions, kept),)
+        logits = self._product(sizes.leaves, True)
+        yield "cumulate", lambda by: (by.cumulate(logits),)
+
+    def _moved(self, values: np.ndarray) -> Tensor:
+        return torch.tensor(values, device=self._device)
+
+    def _floats(self, *shape: int) -> Tensor:
+        sizes = 10.0 ** self._random.integers(-6, 4, (shape[0], 1))
+        return self._moved((self._random.normal(size=shape) * sizes).astype(np.float32))
+
+    def _product(self, columns: int, biased: bool = False) -> Product:
+        sums = self._random.integers(-(1 << 24), 1 << 24, (self._rows, columns), np.int32)
+        of_rows, of_columns = (
+            self._moved(self._random.uniform(1e-5, 1e-4, size).astype(np.float32)) for size in (self._rows, columns)
+        )
+        bias = self._floats(1, columns)[0] if biased else None
+        return Product(self._moved(sums), of_rows, of_columns, bias)
+
+    def _rounded(
+        self, operation: Callable[..., Tensor | tuple[Tensor, ...]], width: int, *given: object
+    ) -> tuple[Tensor, ...]:
+        """What an operation returns, and the integers that it writes."""
+        out = self._products.room(self._rows, width, self._device).zero_()
+        found = operation(*given, out)
+        return out, *((found,) if isinstance(found, Tensor) else found)
+
+    def _kept(self) -> Kept:
+        shape = self._sizes.shape
+        sizes = 2, self._lanes, shape.groups, BLOCK * (1 + _RING)
+        integers = self._random.integers(-TOP, TOP + 1, (*sizes, shape.size), np.int8)
+        return Kept(self._moved(integers), self._moved(self._random.uniform(1e-4, 1e-2, sizes).astype(np.float32)))

@@ -76,7 +76,7 @@ def _engines() -> list[str]:
     if not (gpus := _gpus()):
         return []
     from squeeze.lm.fused.attention import Shape
-    from squeeze.lm.fused.choice import Sizes, chosen
+    from squeeze.lm.fused.operations import Sizes, chosen
     from squeeze.numerics.int8_tensors import products_of
     from squeeze.numerics.tensors import check
 

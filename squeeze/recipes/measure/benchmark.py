@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from squeeze.codecs.stream import forecast, levels as known
+from squeeze.codecs.stream import estimates, levels as known
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.resources import LanguageOptions
@@ -118,7 +118,7 @@ def choose(
 def memory(levels: Sequence[int], against: Sequence[str], threads: int) -> int:
     """Bytes that what takes most of all takes that `choose` is given."""
     rows = map(known.level, set(levels) or {known.DEFAULT})
-    ours = (forecast.needed(row, None, threads, LanguageOptions()) for row in rows)
+    ours = (estimates.memory_to_compress(row, None, threads, LanguageOptions()) for row in rows)
     return max(_RIVAL if against else 0, *ours)
 
 

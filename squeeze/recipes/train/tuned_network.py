@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from squeeze.codecs.recurrent import change
-from squeeze.codecs.recurrent.arrays import GRAMS
 from squeeze.codecs.recurrent.change import Change
+from squeeze.codecs.recurrent.weights import GRAMS
 from squeeze.recipes.train.byte_network import ByWords, Shape, State
 
 __all__ = ["TunedNetwork"]

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs import presets
-from squeeze.codecs.bytewise import coder
+from squeeze.codecs.bytewise import coder, presets
 from squeeze.errors import DamagedError
 from tests.makers import inputs
 

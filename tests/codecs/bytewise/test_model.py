@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs import presets
-from squeeze.codecs.bytewise import model as bytewise
-from squeeze.codecs.bytewise.arrays import build_model
+from squeeze.codecs.bytewise import model as bytewise, presets
+from squeeze.codecs.bytewise.state import build_model
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs
 

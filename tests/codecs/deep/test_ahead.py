@@ -5,7 +5,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.deep import ahead, coder, presets
-from squeeze.codecs.stream import built_in, levels
+from squeeze.codecs.stream import dictionary, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.settings import Settings
@@ -45,7 +45,7 @@ def test_a_dictionary_goes_ahead(tmp_path):
 
 
 def test_a_wrong_guess_changes_nothing():
-    data, start = array(TEXT), built_in.start(PRESET)
+    data, start = array(TEXT), dictionary.built_in_start(PRESET)
     coded = coder.encode(data, PRESET, 0, None, start)
     for place in (0, 700, data.size - 1):
         guessed = data.copy()
@@ -57,7 +57,7 @@ def test_a_wrong_guess_changes_nothing():
 
 
 def test_damage_is_told_as_by_one_thread():
-    data, start = array(TEXT), built_in.start(PRESET)
+    data, start = array(TEXT), dictionary.built_in_start(PRESET)
     coded = coder.encode(data, PRESET, 0, None, start)
     with pytest.raises(DamagedError):
         coder.decode(coded[:9], data.size, PRESET, 0, None, start, None, data, 2)

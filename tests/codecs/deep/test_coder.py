@@ -1,5 +1,6 @@
 """Levels 4 to 6 as a whole: every kind of content comes back, and older processors write the same bytes."""
 
+import base64
 import hashlib
 import os
 import subprocess
@@ -62,3 +63,33 @@ def test_older_processors_write_the_same_bytes(processor):
     environment = {**os.environ, "NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
     done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == here
+
+
+def reads(data):
+    return deep.reads(np.frombuffer(data, np.uint8))
+
+
+@pytest.mark.parametrize("size", [300, 1500, 40_000])
+def test_the_network_reads_sources(size):
+    assert reads(inputs.python_text(size))
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [bytes.hex, base64.encodebytes, lambda data: inputs.python_text(9000).decode("latin1").encode("cp037")],
+    ids=["hexadecimal", "base64", "EBCDIC"],
+)
+def test_it_does_not_read_what_is_encoded(encode):
+    data = encode(inputs.random_bytes(3000))
+    assert not reads(data.encode() if isinstance(data, str) else data)
+
+
+def test_a_sample_is_of_four_pieces_at_equal_distances():
+    data = np.arange(4000, dtype=np.int16)
+    assert np.array_equal(deep._sample(data[:1024]), data[:1024])
+    assert np.array_equal(deep._sample(data), [n for at in range(500, 4000, 1000) for n in range(at - 128, at + 128)])
+
+
+def test_a_single_byte_and_one_run_are_no_text():
+    assert not reads(b"a")
+    assert not reads(b"a" * 3000)

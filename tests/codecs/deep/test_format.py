@@ -8,7 +8,7 @@ import pytest
 import squeeze
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.recurrent import weights
-from squeeze.codecs.stream import built_in, container, integers, levels
+from squeeze.codecs.stream import container, dictionary, integers, levels
 from squeeze.codecs.stream.index import read_index
 from tests.golden import samples
 from tests.makers import inputs
@@ -44,7 +44,7 @@ def is_read_as_specified(raw, level, kind, record=0, bare=False):
     """Whether what the models of a level write decodes as they are specified."""
     row = levels.bare(levels.level(level)) if bare else levels.level(level)
     preset = row.models(kind)
-    start = built_in.start(preset) if preset.taught else None
+    start = dictionary.built_in_start(preset) if preset.taught else None
     coded = deep.encode(np.frombuffer(raw, np.uint8), preset, record, start=start)
     return Decoder(level, kind, record, len(raw), bare=bare).decode(coded) == raw
 

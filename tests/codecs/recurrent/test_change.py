@@ -5,7 +5,7 @@ import pytest
 
 from squeeze.codecs.deep import coder
 from squeeze.codecs.recurrent import change, weights
-from squeeze.codecs.stream import built_in, levels
+from squeeze.codecs.stream import dictionary, levels
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,6 @@ def test_any_change_gives_a_network_that_can_be_computed(tensors, size):
     chance = np.random.default_rng(3)
     added = {name: size * chance.integers(-1, 2, shape) for name, shape in change.shapes(tensors).items()}
     preset, data = levels.level(5).models("text"), np.frombuffer(b"Words, and more words: 1234.\n" * 6, np.uint8)
-    start = built_in.start(preset)._replace(network=change.network(added))
+    start = dictionary.built_in_start(preset)._replace(network=change.network(added))
     coded = coder.encode(data, preset, start=start)
     assert np.array_equal(coder.decode(coded, data.size, preset, start=start), data)

@@ -5,11 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from squeeze.codecs.recurrent import arrays, model, reference, weights
+from squeeze.codecs.recurrent import model, weights
 from squeeze.numerics import nibbles, quads, tiles
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs, recurrent
 from tests.makers.integers import codes, integers
+from tests.references import recurrent_network
 
 TEXT = np.frombuffer(b"\0The quick (brown) fox; jumps  over 12 lazy_dogs.\n\nAnd again: the quick fox.", np.uint8)
 
@@ -21,7 +22,7 @@ def predict(network, byte):
 
 def predictions(tensors, fed):
     """float64 [T, 256], and the last counts."""
-    network, found = arrays.begin(weights.from_tensors(tensors)), []
+    network, found = weights.begin(weights.from_tensors(tensors)), []
     for byte in fed.tolist():
         predict(network, byte)
         found.append(network.counts[256:] / network.counts[1])
@@ -41,7 +42,7 @@ def predictions(tensors, fed):
 def test_predictions_are_those_of_the_definition(shape):
     tensors = recurrent.tensors(**shape)
     found, _ = predictions(tensors, TEXT)
-    expected = np.exp(reference.log_probabilities(tensors, TEXT))
+    expected = np.exp(recurrent_network.log_probabilities(tensors, TEXT))
     assert np.abs(found - expected).max() < 2e-3
     assert np.abs(np.log(found / expected)).max() < 2e-2
     assert expected.max() > 0.05  # there is something to get wrong
@@ -82,10 +83,10 @@ def test_both_ways_to_multiply_give_the_exact_sums(sums, pack, outputs, inputs, 
     row = integers((inputs,), quads.TOP, 2, "any", np.int16)
     if extreme:
         matrix[...], row[...] = matrix.max(), -quads.TOP
-    stack = arrays.begin(weights.from_tensors(recurrent.tensors(width=160, word_hidden=512)))
+    stack = weights.begin(weights.from_tensors(recurrent.tensors(width=160, word_hidden=512)))
     scratch = stack.scratch._replace(quantised=np.zeros(512, np.int16), sums=np.zeros(256, np.int32))
     scratch.quantised[:inputs] = row
-    matrices = arrays.Matrices(pack(matrix, bits)[None], bits, np.zeros((1, outputs), np.float32))
+    matrices = weights.Matrices(pack(matrix, bits)[None], bits, np.zeros((1, outputs), np.float32))
     sums(matrices, scratch, inputs)
     assert np.array_equal(scratch.sums[:outputs], matrix.astype(np.int64) @ row.astype(np.int64))
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from squeeze.codecs.shards.plan import Sources, plan
+from squeeze.codecs.shards.plan import Sources, Template, plan
 from squeeze.codecs.shards.reading import Source
-from squeeze.codecs.shards.template import Template
 from squeeze.system.storage import path_of
 
 TARGETS = Template(Path("part-{}.tar.sqz"))

@@ -8,8 +8,8 @@ import pytest
 
 import squeeze
 from squeeze.codecs.shards import plan, reading
+from squeeze.codecs.shards.plan import Template
 from squeeze.codecs.shards.reading import Source
-from squeeze.codecs.shards.template import Template
 from squeeze.codecs.shards.write import listed
 from squeeze.errors import OptionError, SqueezeError
 from squeeze.system.storage import path_of

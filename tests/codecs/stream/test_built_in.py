@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs import shipped
+from squeeze.codecs import package_data
 from squeeze.codecs.deep import coder, presets
-from squeeze.codecs.stream import built_in, levels
+from squeeze.codecs.stream import dictionary, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import AUTO, BUILT_IN, NONE
@@ -21,10 +21,10 @@ from tests.references import naive_dictionary
 FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
 
 
-@pytest.mark.parametrize("name", built_in.CHECKSUMS)
+@pytest.mark.parametrize("name", dictionary.CHECKSUMS)
 def test_the_files_are_those_of_the_format(name):
-    assert f"`0x{built_in.CHECKSUMS[name]:016x}`" in FORMAT.read_text()
-    assert shipped.tensors(built_in.FOLDER / f"{name}{built_in.SUFFIX}", built_in.CHECKSUMS[name])
+    assert f"`0x{dictionary.CHECKSUMS[name]:016x}`" in FORMAT.read_text()
+    assert package_data.tensors(dictionary.FOLDER / f"{name}{dictionary.SUFFIX}", dictionary.CHECKSUMS[name])
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
@@ -33,21 +33,21 @@ def test_files_are_smaller_with_them(kind, level):
     preset = presets.preset(level, kind)
     data = np.frombuffer(inputs.python_text(6_000) if kind == "text" else inputs.program(1 << 14), np.uint8)
     plain = coder.encode(data, replace(preset, taught=""))
-    known = coder.encode(data, preset, start=built_in.start(preset))
+    known = coder.encode(data, preset, start=dictionary.built_in_start(preset))
     assert len(known) < 0.99 * len(plain)
-    assert np.array_equal(coder.decode(known, data.size, preset, start=built_in.start(preset)), data)
+    assert np.array_equal(coder.decode(known, data.size, preset, start=dictionary.built_in_start(preset)), data)
 
 
 @pytest.mark.parametrize("changed", [True, False], ids=["changed", "missing"])
 def test_other_files_are_not_used(changed, tmp_path):
-    file, checksum = built_in.FOLDER / f"text.5{built_in.SUFFIX}", built_in.CHECKSUMS["text.5"]
+    file, checksum = dictionary.FOLDER / f"text.5{dictionary.SUFFIX}", dictionary.CHECKSUMS["text.5"]
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     other = tmp_path / file.name
     if changed:
         other.write_bytes(content)
     with pytest.raises(SqueezeError, match=r"the file text\.5\.safetensors\.xz of the package is missing or damaged"):
-        shipped.tensors(other, checksum)
+        package_data.tensors(other, checksum)
 
 
 def test_a_dictionary_without_text_is_read_as_specified(tmp_path):
@@ -64,7 +64,7 @@ def test_a_dictionary_without_text_is_read_as_specified(tmp_path):
 
 
 def test_what_comes_with_the_package_has_a_name():
-    kinds = {name.partition(".")[0] for name in built_in.CHECKSUMS}
+    kinds = {name.partition(".")[0] for name in dictionary.CHECKSUMS}
     assert set(BUILT_IN) - {AUTO, NONE} <= kinds == set(presets.TAUGHT)
 
 

@@ -85,7 +85,7 @@ def test_decoding_reads_the_input_and_writes_the_output_and_nothing_else(tmp_pat
 
 @pytest.mark.slow
 def test_decoding_by_the_language_model_reads_the_model_besides(tmp_path):
-    from squeeze.lm import cache, models
+    from squeeze.lm import loading, models
 
     bundled = models.bundled_path()
     if bundled is None:
@@ -96,5 +96,5 @@ def test_decoding_by_the_language_model_reads_the_model_besides(tmp_path):
     with (tmp_path / "b").open("rb") as source, (tmp_path / "a.sqz").open("wb") as sink:
         compress_stream(source, sink, level=8)
     refused = [name for name in FOREIGN if name not in ("safetensors", "tokenizers")]
-    assert news(_CODE.format(**paths), [tmp_path, cache.folder(), bundled], refused) == []
+    assert news(_CODE.format(**paths), [tmp_path, loading.cache_folder(), bundled], refused) == []
     assert (tmp_path / "a").read_bytes() == inputs.words(300)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs import presets
-from squeeze.codecs.bytewise import arrays as bytearrays, coder as bytewise
+from squeeze.codecs.bytewise import coder as bytewise, presets, state as bytearrays
 from squeeze.codecs.deep import arrays as deeparrays, coder as deep
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import levels

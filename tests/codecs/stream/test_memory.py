@@ -9,9 +9,9 @@ import pytest
 import xxhash
 
 import squeeze
-from squeeze.codecs.bytewise import arrays as bytewise
+from squeeze.codecs.bytewise import state as bytewise
+from squeeze.codecs.bytewise.presets import Preset
 from squeeze.codecs.deep import arrays as deep
-from squeeze.codecs.presets import Preset
 from squeeze.codecs.stream import compressor, container, decompressor, levels, memory
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
@@ -51,7 +51,7 @@ def test_what_models_take_is_told_before(level, size):
         assert model.data is data
     finally:
         tracemalloc.stop()
-    assert taken <= memory.of_models(level, size) <= taken + (50 << 20)
+    assert taken <= memory.models_memory(level, size) <= taken + (50 << 20)
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5, 6])
@@ -96,7 +96,7 @@ def at_once(monkeypatch, module, name):
 
 def test_fewer_blocks_at_once_where_memory_allows_no_more(monkeypatch):
     most = at_once(monkeypatch, decompressor, "decode_block")
-    one = memory.of_models(1, 500)
+    one = memory.models_memory(1, 500)
     for limit in (one + 10_000, 2 * one + 20_000):
         sink = io.BytesIO()
         decompress_stream(io.BytesIO(coded()), sink, threads=4, limits=Limits(memory=limit))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs.bytewise import arrays as bytewise
+from squeeze.codecs.bytewise import state as bytewise
+from squeeze.codecs.bytewise.presets import BYTEWISE
 from squeeze.codecs.tokenwise.arrays import APM, EXTRA, FIRST_APM, FIRST_ROW, INPUT, PARTS, SET, TokenMix, build_mix
-from squeeze.codecs.tokenwise.presets import BYTEWISE
 from squeeze.numerics import trie
 from squeeze.numerics.bitmodels import mixer
 

@@ -12,8 +12,8 @@ import squeeze
 from squeeze.codecs.tokenwise import lanes, prefill
 from squeeze.errors import DeviceError, LevelError
 from squeeze.lm import devices, models
+from squeeze.lm.devices import Pool
 from squeeze.lm.models import LoadedModel
-from squeeze.lm.pool import Pool
 from squeeze.lm.torch_engine import TorchLlama
 from squeeze.lm.torch_lanes import TorchLanes
 from tests.makers import command

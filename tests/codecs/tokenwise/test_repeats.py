@@ -11,8 +11,7 @@ import pytest
 import squeeze
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.tokenwise import lanes, repeats
-from squeeze.codecs.tokenwise.feed import Feed
-from squeeze.codecs.tokenwise.layout import MAX_LANES_WITH_REPEATS, LaneLayout
+from squeeze.codecs.tokenwise.layout import MAX_LANES_WITH_REPEATS, Feed, LaneLayout
 from squeeze.errors import DamagedError
 from squeeze.lm import models
 from squeeze.lm.llama import LlamaLanes

@@ -10,7 +10,7 @@ from typing import Any
 from squeeze.cluster.files import COMPRESS
 from squeeze.cluster.manifest import Manifest as Notes, options_of, read_manifest, records
 from squeeze.cluster.shards import SHARDS, Noted
-from squeeze.codecs.shards.template import Template
+from squeeze.codecs.shards.plan import Template
 from squeeze.errors import FormatError
 from tests.fuzz import mutations
 from tests.fuzz.judging import LIMITS, SAME, TRUE, Wrong, one_of

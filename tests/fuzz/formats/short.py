@@ -12,8 +12,8 @@ import xxhash
 import squeeze
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.decoding import Coded, decode_block
-from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.resources import Resources
+from squeeze.codecs.stream.settings import from_header
 from squeeze.errors import SqueezeError
 from squeeze.system.varint import varint
 from tests.fuzz import mutations

@@ -15,9 +15,8 @@ from squeeze.codecs.stream import container, index, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decoding import Coded, decode_block
 from squeeze.codecs.stream.encoding import by_language, join
-from squeeze.codecs.stream.header import from_header, to_header
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
-from squeeze.codecs.stream.settings import choose
+from squeeze.codecs.stream.settings import choose, from_header, to_header
 from squeeze.errors import SqueezeError
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Sink, Wrong, one_of

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from squeeze.lm.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns, kernel
-from squeeze.lm.fused.product import Product
+from squeeze.lm.fused.reference import Product
 from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]

@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from squeeze.lm.fused.counts import kernel
-from squeeze.lm.fused.product import Product
+from squeeze.lm.fused import kernels
+from squeeze.lm.fused.reference import Product
 from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
@@ -18,6 +18,6 @@ def launches() -> Iterator[Launch]:
         product = Product(meta(rows, leaves, dtype=torch.int32), of_rows, of_columns, bias)
         yield Launch(
             name=f"counts {rows} rows of {leaves} leaves",
-            run=partial(kernel.cumulate, product),
+            run=partial(kernels.cumulate, product),
             exact=True,
         )

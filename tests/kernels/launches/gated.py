@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from squeeze.lm.fused.gated import kernel
-from squeeze.lm.fused.product import Product
+from squeeze.lm.fused import kernels
+from squeeze.lm.fused.reference import Product
 from squeeze.numerics.rotation import block_of
 from tests.kernels.launches.launch import Launch, meta
 
@@ -20,6 +20,6 @@ def launches() -> Iterator[Launch]:
         product = Product(meta(rows, 2 * width, dtype=torch.int32), *scales)
         yield Launch(
             name=f"gated {rows} rows of {width}",
-            run=partial(kernel.gate, product, block_of(width), 1.0, out),
+            run=partial(kernels.gate, product, block_of(width), 1.0, out),
             exact=True,
         )

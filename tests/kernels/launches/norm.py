@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 
-from squeeze.lm.fused.norm import kernel
-from squeeze.lm.fused.product import Product
+from squeeze.lm.fused import kernels
+from squeeze.lm.fused.reference import Product
 from tests.kernels.launches.launch import Launch, meta
 
 __all__ = ["launches"]
@@ -21,6 +21,6 @@ def launches() -> Iterator[Launch]:
         )
         yield Launch(
             name=f"norm {rows} rows of {width}",
-            run=partial(kernel.normalise, x, product, 1e-5, out),
+            run=partial(kernels.normalise, x, product, 1e-5, out),
             exact=True,
         )

@@ -6,12 +6,13 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from squeeze.lm.fused import attention
+from squeeze.lm.fused import (
+    attention,
+    kernels,
+    reference,
+)
 from squeeze.lm.fused.attention import Kept, Norms, Shape, kernel as attending, reference as attention_reference
-from squeeze.lm.fused.counts import kernel as counting, reference as counts_reference
-from squeeze.lm.fused.gated import kernel as gating, reference as gated_reference
-from squeeze.lm.fused.norm import kernel as norming, reference as norm_reference
-from squeeze.lm.fused.product import Product
+from squeeze.lm.fused.reference import Product
 from squeeze.lm.llama import cos_sin_table
 from squeeze.numerics.rotation import block_of, factor
 from tests.makers.gpu import DEVICES
@@ -59,10 +60,10 @@ def test_norms(device, dtype, rows, width):
     x = numbers(rows, width, device)
     for given in (None, product(rows, width, device, 1), product(rows, width, device, 2, biased=True)):
         outs = [room(rows, width, device, dtype) for _ in range(2)]
-        found = norming.normalise(x, given, EPSILON, outs[0])
-        assert same((*found, outs[0]), (*norm_reference.normalise(x, given, EPSILON, outs[1]), outs[1]))
+        found = kernels.normalise(x, given, EPSILON, outs[0])
+        assert same((*found, outs[0]), (*reference.normalise(x, given, EPSILON, outs[1]), outs[1]))
     outs = [room(rows, width, device, dtype) for _ in range(2)]
-    assert same((norming.quantise(x, outs[0]), outs[0]), (norm_reference.quantise(x, outs[1]), outs[1]))
+    assert same((kernels.quantise(x, outs[0]), outs[0]), (reference.quantise(x, outs[1]), outs[1]))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -71,8 +72,8 @@ def test_norms(device, dtype, rows, width):
 def test_gates(device, dtype, rows, width):
     given, block = product(rows, 2 * width, device, width), block_of(width)
     outs = [room(rows, width, device, dtype) for _ in range(2)]
-    found = gating.gate(given, block, float(factor(block)), outs[0])
-    assert torch.equal(found, gated_reference.gate(given, block, float(factor(block)), outs[1]))
+    found = kernels.gate(given, block, float(factor(block)), outs[0])
+    assert torch.equal(found, reference.gate(given, block, float(factor(block)), outs[1]))
     assert torch.equal(*outs)
 
 
@@ -81,7 +82,7 @@ def test_gates(device, dtype, rows, width):
 @pytest.mark.parametrize(("rows", "leaves"), [(1, 1), (4, 300), (2, 9001)])
 def test_counts(device, biased, rows, leaves):
     given = product(rows, leaves, device, leaves, biased)
-    assert torch.equal(counting.cumulate(given), counts_reference.cumulate(given))
+    assert torch.equal(kernels.cumulate(given), reference.cumulate(given))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -142,7 +143,7 @@ def test_nothing(device):
     turned, layer = attending.turns(table, 1.0, positions, shape, 0), kept(shape, 0, 1, device)
     queries = attending.heads(product(0, 32, device, 1), shape, Norms(None, None, 1.0), turned, positions, layer)
     assert attending.attend(queries, shape, positions, layer).shape == (0, 16)
-    assert counting.cumulate(product(0, 9, device, 1)).shape == (0, 9)
-    assert gating.gate(product(0, 8, device, 1), 4, 1.0, room(0, 4, device, torch.int8)).shape == (0,)
+    assert kernels.cumulate(product(0, 9, device, 1)).shape == (0, 9)
+    assert kernels.gate(product(0, 8, device, 1), 4, 1.0, room(0, 4, device, torch.int8)).shape == (0,)
     out = room(0, 9, device, torch.int8)
-    assert norming.normalise(torch.zeros((0, 9), device=device), None, 1.0, out)[0].shape == (0, 9)
+    assert kernels.normalise(torch.zeros((0, 9), device=device), None, 1.0, out)[0].shape == (0, 9)

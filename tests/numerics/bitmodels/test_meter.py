@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs import presets
-from squeeze.codecs.bytewise import coder as bytewise
+from squeeze.codecs.bytewise import coder as bytewise, presets
 from squeeze.codecs.deep import coder as deep, presets as deep_presets
 from squeeze.codecs.deep.learned import Start, read
 from squeeze.numerics.bitmodels.meter import PARTS, TOP, Recorder

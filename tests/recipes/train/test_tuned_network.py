@@ -3,8 +3,9 @@
 import numpy as np
 import torch
 
-from squeeze.codecs.recurrent import change, reference, weights
+from squeeze.codecs.recurrent import change, weights
 from squeeze.recipes.train.tuned_network import TunedNetwork
+from tests.references import recurrent_network
 
 TEXT = np.frombuffer(b"def f(x):\n    return x + 1  # words, and more\n", np.uint8)
 
@@ -19,7 +20,7 @@ def test_the_change_is_what_was_trained():
             parameter.normal_(std=0.3)
         logits, _ = net(torch.from_numpy(TEXT.astype(np.int64))[None], net.start(1), net.weights())
     after = change.changed(tensors, net.change())
-    expected = reference.log_probabilities(after, TEXT)
+    expected = recurrent_network.log_probabilities(after, TEXT)
     assert np.abs(expected - torch.log_softmax(logits[0].double(), -1).numpy()).max() < 1e-3
     assert all(added.any() for added in net.change().values())
 

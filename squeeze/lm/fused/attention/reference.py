@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from squeeze.lm.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns
-from squeeze.lm.fused.product import Product
+from squeeze.lm.fused.reference import Product
 from squeeze.numerics.int8 import TOP, TOP_16
 from squeeze.numerics.int8_tensors import split_product
 from squeeze.numerics.tensors import angles, exp_negative, quantise, quotient, rms_inverse

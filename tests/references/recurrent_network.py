@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from squeeze.codecs.recurrent.arrays import GRAMS, TAPS
 from squeeze.codecs.recurrent.model import EPSILON, MULTIPLIER
-from squeeze.codecs.recurrent.weights import separators
+from squeeze.codecs.recurrent.weights import GRAMS, TAPS, separators
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs import presets, shipped
-from squeeze.codecs.bytewise import coder, taught
+from squeeze.codecs import package_data
+from squeeze.codecs.bytewise import coder, presets, state
 from tests.makers import inputs
 from tests.references.naive_levels import FORMAT, Decoder
 
@@ -16,14 +16,14 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", taught.CHECKSUMS)
+@pytest.mark.parametrize("name", state.CHECKSUMS)
 def test_the_files_are_those_of_the_format(name):
-    assert f"| `{name}{taught.SUFFIX}` | `0x{taught.CHECKSUMS[name]:016x}` |" in FORMAT.read_text()
-    assert shipped.tensors(taught.FOLDER / f"{name}{taught.SUFFIX}", taught.CHECKSUMS[name])
+    assert f"| `{name}{state.SUFFIX}` | `0x{state.CHECKSUMS[name]:016x}` |" in FORMAT.read_text()
+    assert package_data.tensors(state.FOLDER / f"{name}{state.SUFFIX}", state.CHECKSUMS[name])
 
 
 def test_there_is_a_file_for_each_level_and_kind():
-    assert set(taught.CHECKSUMS) == {f"{kind}.{level}" for kind in presets.TAUGHT for level in presets.BY_LEVEL}
+    assert set(state.CHECKSUMS) == {f"{kind}.{level}" for kind in presets.TAUGHT for level in presets.BY_LEVEL}
 
 
 @pytest.mark.parametrize("level", presets.BY_LEVEL)

@@ -66,6 +66,13 @@ class Preset:
     taught: str = ""  # which file of the package they begin with (codecs/bytewise/taught.py), if any
 
 
+def input_names(preset: Preset, width: int) -> list[str]:
+    """What each of `width` inputs belongs to."""
+    contexts = [name_of(context) for context in preset.contexts]
+    matches = [f"match of {least} bytes or more" for least in preset.matches for _ in range(2)]
+    return (contexts + matches + ["bias"] * width)[:width]
+
+
 def _of_kinds(
     text: Contexts, other: Contexts, table: Contexts, matches: tuple[int, ...], selectors: int, slot_bits: int
 ) -> dict[str, Preset]:
@@ -119,3 +126,20 @@ def preset(level: int, kind: str, bare: bool = False) -> Preset:
     """Return the models of a level from 1 to 3 for a kind of content; bare ones begin with nothing."""
     taught = f"{kind}.{level}" if kind in TAUGHT and not bare else ""
     return replace(BY_LEVEL[level][kind], taught=taught)
+
+
+@dataclass(frozen=True)
+class TokenPreset:
+    """The parameters of the tokenwise models: lanes and window are those of one block."""
+
+    bytewise: Preset
+    lanes: int
+    window: int  # positions, a multiple of 16
+    without: frozenset[str] = frozenset()  # of arrays.PARTS, those left out to measure what they are worth
+
+
+CONTEXTS = (
+    *(order(0), *ORDERS_1_TO_4, order(6), WORDS, PAIRS, GAPS, SHAPES, LINES),
+    *(*TOKENS, *COLUMNS),
+)
+BYTEWISE = replace(LARGE["text"], contexts=CONTEXTS)

@@ -3,14 +3,67 @@
 CUDA graphs. A call is of one shape, and depends on nothing but its tensors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Record", "Recorded", "cuda_graph", "recorder_of"]
+from squeeze.errors import DeviceError
+
+__all__ = ["InFlight", "Record", "Recorded", "cuda_graph", "free_memory", "needed", "recorder_of"]
+
+
+def free_memory(device: str) -> int | None:
+    """Bytes that a device can still give; None where that is not the device's to say."""
+    if not device.startswith("cuda"):
+        return None
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
+
+
+@contextmanager
+def needed(device: str, advice: str = "use a shorter `window`, or `device='cpu'`") -> Iterator[None]:
+    """Raises DeviceError where the device has no memory for what is done within."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise DeviceError(f"{device} has too little memory: {advice}") from None
+
+
+class InFlight:
+    """At most `most` lanes at once, and half as many after each time that the device had no memory for them."""
+
+    def __init__(self, most: int, device: str):
+        self.most, self._device = max(most, 1), device
+
+    def run(self, count: int, work: Callable[[int, int], None]) -> None:
+        """work(begin, end) for ranges of `count` lanes, in order; one that found no memory is worked on again, so it
+        must bear that. Raises DeviceError where a single one is too much."""
+        begin = 0
+        while begin < count:
+            end = min(begin + self.most, count)
+            if end - begin == 1:
+                with needed(self._device):
+                    work(begin, end)
+                begin = end
+            elif self._fits(work, begin, end):
+                begin = end
+            else:
+                self.most = (end - begin) // 2
+
+    def _fits(self, work: Callable[[int, int], None], begin: int, end: int) -> bool:
+        try:
+            work(begin, end)
+            return True
+        except torch.OutOfMemoryError:
+            pass  # what was taken is free first when the exception is
+        if self._device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        return False
+
 
 _ONE_AT_A_TIME = Lock()
 Work = Callable[[], tuple[Tensor, ...]]

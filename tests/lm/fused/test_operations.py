@@ -5,10 +5,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from squeeze.lm.fused import choice, operations
+from squeeze.lm.fused import operations
 from squeeze.lm.fused.attention import Shape
-from squeeze.lm.fused.choice import Sizes, chosen, differing
-from squeeze.lm.fused.operations import TORCH, Operations
+from squeeze.lm.fused.operations import TORCH, Operations, Sizes, chosen, differing
 from squeeze.numerics.int8_tensors import FloatProducts
 
 SIZES = Sizes(24, 24, 50, Shape(2, 1, 8, 2), biased=True, normed=True)
@@ -16,7 +15,7 @@ SIZES = Sizes(24, 24, 50, Shape(2, 1, 8, 2), biased=True, normed=True)
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(choice, "_CALLS", ((2, 1), (1, 3)))
+    monkeypatch.setattr(operations, "_CALLS", ((2, 1), (1, 3)))
 
 
 def test_kernels_give_the_bits_of_torch(few):
@@ -54,10 +53,10 @@ def gpu(monkeypatch):
                 raise found
             return found
 
-        monkeypatch.setattr(choice, "differing", result)
+        monkeypatch.setattr(operations, "differing", result)
 
     monkeypatch.setattr(torch.cuda, "device", lambda name: nullcontext())
-    monkeypatch.setattr(choice, "fused", lambda: "kernels")
+    monkeypatch.setattr(operations, "fused", lambda: "kernels")
     return does
 
 
@@ -79,7 +78,7 @@ def test_without_triton(gpu, monkeypatch):
     def missing():
         raise ImportError("No module named 'triton'")
 
-    monkeypatch.setattr(choice, "fused", missing)
+    monkeypatch.setattr(operations, "fused", missing)
     assert chosen("cuda:0", FloatProducts(), SIZES) == (TORCH, "kernels do not run: No module named 'triton'")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import levels
-from squeeze.codecs.stream.threads import Threads, allot
+from squeeze.codecs.stream.settings import Threads, allot
 from tests.makers import inputs
 
 

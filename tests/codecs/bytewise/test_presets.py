@@ -2,8 +2,8 @@
 
 import pytest
 
-from squeeze.codecs import presets
-from squeeze.codecs.tokenwise.presets import BYTEWISE
+from squeeze.codecs.bytewise import presets
+from squeeze.codecs.bytewise.presets import BYTEWISE
 
 
 @pytest.mark.parametrize("table", [presets.SMALL, presets.MEDIUM, presets.LARGE, {"text": BYTEWISE}])

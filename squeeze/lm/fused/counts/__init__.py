@@ -1,1 +1,0 @@
-"""Cumulative frequencies of leaves after the head's product. reference.py defines it."""

@@ -1,2 +1,0 @@
-"""SwiGLU, a rotation by Hadamard's matrix, and the rounding of what the next product multiplies. reference.py defines
-it."""

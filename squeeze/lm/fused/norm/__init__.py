@@ -1,1 +1,0 @@
-"""A residual sum, and the norm and rounding of what a product behind it multiplies. reference.py defines it."""
