@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from squeeze.codecs.bytewise import coder as bytewise, state
-from squeeze.codecs.bytewise.presets import BY_LEVEL, TAUGHT, Preset
+from squeeze.codecs.bytewise.presets import BY_LEVEL, WARM_START_KINDS, Preset
 from squeeze.codecs.bytewise.state import ByteModel, build_model
 from squeeze.codecs.deep.learned import Start
 from squeeze.codecs.stream import dictionary, dictionary_file, training
@@ -54,7 +54,7 @@ def make(level: int, kind: str, pieces: list[np.ndarray]) -> dict[str, np.ndarra
     if level in BY_LEVEL:
         return state.tensors_of(_learned(pieces, BY_LEVEL[level][kind]), _ROWS)
     preset = dictionary_file.preset_of(level, Content(kind))
-    size, fresh = sum(piece.size for piece in pieces), replace(preset, taught="")
+    size, fresh = sum(piece.size for piece in pieces), replace(preset, warm_start="")
     known = training.learn(pieces, size, fresh, 0, Start(None, ()), apm_rows=_APM_ROWS[level])
     return {f"matrix.{k:02}": _narrow(matrix) for k, matrix in enumerate(dictionary_file.matrices(known, preset))}
 
@@ -82,7 +82,7 @@ def _narrow(matrix: np.ndarray) -> np.ndarray:
 @click.command()
 @click.option("--corpus", type=click.Path(path_type=Path, exists=True), help="What prepare wrote: for text.")
 @click.option("--wheels", type=click.Path(path_type=Path, exists=True), help="A folder of them, in place of a corpus.")
-@click.option("--kind", type=click.Choice(TAUGHT), default="text", show_default=True, help="Of content.")
+@click.option("--kind", type=click.Choice(WARM_START_KINDS), default="text", show_default=True, help="Of content.")
 @click.option("--into", type=click.Path(path_type=Path), help="A folder; else those of the package.")
 @click.option("--megabytes", default=4.0, show_default=True, help="How much to learn from.")
 @click.option("--level", type=click.Choice([*"123456"]), multiple=True, default=("5", "6"), show_default=True)

@@ -154,7 +154,7 @@ class Noted:
             else:
                 self._of[source] = open_[output] << 32 | hash(record.stamp) & _STAMP
                 self._failed.discard(source)
-        there = _there({output: size for output, (_, size) in whole.items() if targets.made(output)})
+        there = _there({output: size for output, (_, size) in whole.items() if targets.matches(output)})
         self._shards = {number: output for output, (number, _) in whole.items() if output in there}
         self._outputs = set(self._shards.values())
 

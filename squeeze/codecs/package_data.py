@@ -1,4 +1,4 @@
-"""Files of numbers that are installed with the package, and without which no level works."""
+"""Tables of numbers that are installed with the package; no level works without them."""
 
 import json
 import lzma
@@ -13,10 +13,16 @@ _TYPES = {"I8": np.int8, "U8": np.uint8, "I16": np.int16, "I32": np.int32, "U32"
 
 
 def tensors(file: Path, checksum: int) -> dict[str, np.ndarray]:
-    """Return the tensors of a safetensors file, or of one within an .xz file, by their names. Python and NumPy alone
-    read it, since the way back needs no more packages. checksum: XXH3-64 of the safetensors file.
+    """Read the tensors of a safetensors file, or of one inside an .xz file, by name.
 
-    Raises SqueezeError if there is no such file, or another one.
+    Python and NumPy alone read it, since the decoder of levels 1 to 6 needs no other packages.
+
+    Args:
+        file: path of the .safetensors or .safetensors.xz file.
+        checksum: XXH3-64 of the safetensors file.
+
+    Raises:
+        SqueezeError: if the file is missing, or its checksum differs.
     """
     damaged = f"the file {file.name} of the package is missing or damaged: install squeeze again"
     try:

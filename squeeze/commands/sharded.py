@@ -211,9 +211,9 @@ class _Run:
         tick.expect(total)
 
     def _listed(self) -> Iterator["Source"]:
-        from squeeze.codecs.shards.write import listed
+        from squeeze.codecs.shards.write import list_sources
 
-        for source in listed(self._paths(), self._root, self.fails):
+        for source in list_sources(self._paths(), self._root, self.fails):
             if there := self._noted.changed(source):
                 self.fails(source.path, SqueezeError(f"it changed since it went into {there}: {_ANEW}"))
             elif self._noted.shard_of(source) is not None:
@@ -270,7 +270,7 @@ class _Run:
 def _learned(job: Job, root: Path, targets: "Template", levels: tuple[int, ...], going_on: bool) -> dict[str, Any]:
     """What changes in the settings by a dictionary that is learned from a sample of a folder, and written; or was by
     the run that this one goes on with."""
-    from squeeze.codecs.shards.write import listed, sample
+    from squeeze.codecs.shards.write import list_sources, sample
     from squeeze.codecs.stream import resources, training
 
     if going_on and targets.dictionary.exists():
@@ -280,7 +280,7 @@ def _learned(job: Job, root: Path, targets: "Template", levels: tuple[int, ...],
         paths = files.expand(root, True, lambda path: files.reason_to_skip(path) is None, _nothing, _nothing)
         with job.progress(str(targets.dictionary)) as tick:
             level = levels[-1] if levels else training.LEVEL
-            samples = sample(listed(paths, root, _nothing))
+            samples = sample(list_sources(paths, root, _nothing))
             known = training.train(samples, targets.dictionary, level=level, overwrite=job.force, progress=tick)
     return {"dictionary": targets.dictionary, "level": known.level}
 

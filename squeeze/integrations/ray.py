@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from squeeze.codecs.shards.tar import Entry, key_of
+from squeeze.codecs.shards.tar import Entry, sample_key
 from squeeze.codecs.shards.write import write_shard
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.members import Member
@@ -188,7 +188,7 @@ def _samples(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
     """Samples whose first member lies in the part."""
     rows: list[dict[str, object]] = []
     size = 0
-    for key, group in groupby(file.members().values(), key=lambda member: key_of(member.name)):
+    for key, group in groupby(file.members().values(), key=lambda member: sample_key(member.name)):
         members = list(group)
         if not part.begin <= members[0].offset < part.end:
             continue

@@ -10,7 +10,7 @@ from squeeze.cluster.run import ATTEMPTS
 from squeeze.cluster.shards import SHARDS, Noted, Result, Task, by_workers, files_of, here, note
 from squeeze.codecs.shards import write
 from squeeze.codecs.shards.plan import Template, plan
-from squeeze.codecs.shards.write import listed
+from squeeze.codecs.shards.write import list_sources
 from squeeze.errors import StorageError
 from tests.makers.inline import Inline
 
@@ -30,7 +30,7 @@ def shards(tmp_path):
 
 def listing(folder):
     root = folder / "root"
-    return list(listed(sorted(root.iterdir()), root, print))
+    return list(list_sources(sorted(root.iterdir()), root, print))
 
 
 def noted(folder):

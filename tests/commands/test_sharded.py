@@ -174,8 +174,8 @@ def test_what_shards_do_not_take(tree):
         assert "takes neither" in usage_error(*shards, "-r", "-o", out, option)
     assert "belongs to --shards" in usage_error("compress", "--train-dictionary", "tree/top")
     assert "exclude each other" in usage_error(*SHARDS, out, "--train-dictionary", "-D", "x")
-    assert "holds {} where its number goes" in usage_error(*SHARDS, "out/part.tar.sqz")
-    assert "lies in tree, whose files go into the shards" in fails(*SHARDS, "tree/sub/part-{}.tar.sqz")
+    assert "needs exactly one {} for their number" in usage_error(*SHARDS, "out/part.tar.sqz")
+    assert "is in tree, whose files go into the shards" in fails(*SHARDS, "tree/sub/part-{}.tar.sqz")
     assert "make it first" in fails(*SHARDS, "none/part-{}.tar.sqz")
     assert fails("compress", "-r", "tree/top", "--shards", "1M", "-o", out) == "Error: tree/top: is not a folder\n"
     Path("empty").mkdir()

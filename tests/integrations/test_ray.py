@@ -71,7 +71,7 @@ def test_lines_that_end_where_parts_do(sqz, tmp_path, monkeypatch):
 
 def shards(folder):
     from squeeze.codecs.shards.plan import Template
-    from squeeze.codecs.shards.write import listed
+    from squeeze.codecs.shards.write import list_sources
     from tests.makers.shards import write_shards
 
     (folder / "tree").mkdir()
@@ -80,7 +80,7 @@ def shards(folder):
         (folder / "tree" / f"{number:02d}.bin").write_bytes(random_bytes(300, number))
     (folder / "tree" / "README").write_text("no ending")
     (folder / "out").mkdir()
-    sources = listed(sorted((folder / "tree").iterdir()), folder / "tree", print)
+    sources = list_sources(sorted((folder / "tree").iterdir()), folder / "tree", print)
     options = {"level": 1, "block_size": 4096}
     made = list(write_shards(sources, Template(folder / "out/part-{}.tar.sqz"), 40960, failed=print, **options))
     assert len(made) > 1

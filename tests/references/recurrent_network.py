@@ -1,6 +1,7 @@
-"""The network in plain numpy, float64 and without rounding activations: the definition that model.py is tested against.
+"""The byte network of squeeze/codecs/recurrent in plain numpy, float64, without rounding of activations: its
+definition.
 
-It takes the tensors of a file (weights.py), and all bytes at once.
+It takes the tensors of a file (recurrent/weights.py), and all bytes at once.
 """
 
 from collections.abc import Mapping
@@ -14,9 +15,9 @@ Tensors = Mapping[str, np.ndarray]
 
 
 def log_probabilities(tensors: Tensors, fed: np.ndarray) -> np.ndarray:
-    """Natural logarithms of what each next byte may be: uint8 [T] that were fed -> float64 [T, 256]."""
+    """Return ln p of each next byte, float64 [T, 256], after uint8 [T] bytes."""
     x = _run(tensors, "before", _embed(tensors, fed))
-    x = _run(tensors, "after", x + _said(tensors, fed, x))
+    x = _run(tensors, "after", x + _word_output(tensors, fed, x))
     logits = _normalise(x) @ _matrix(tensors, "head").T
     logits -= logits.max(1, keepdims=True)
     return np.asarray(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
@@ -39,8 +40,8 @@ def _embed(tensors: Tensors, fed: np.ndarray) -> np.ndarray:
     return np.asarray(x)
 
 
-def _said(tensors: Tensors, fed: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """What the words say to each byte: those that ended at it or before."""
+def _word_output(tensors: Tensors, fed: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the word stack's output for each byte: that of the last word which ended at it or before."""
     separates = separators()[fed]
     ends = separates & ~np.concatenate([[True], separates[:-1]])
     words = _run(tensors, "words", x[ends] @ _matrix(tensors, "up").T) @ _matrix(tensors, "down").T
@@ -50,7 +51,7 @@ def _said(tensors: Tensors, fed: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def _run(tensors: Tensors, stack: str, x: np.ndarray) -> np.ndarray:
-    """The blocks of a stack, over [T, width]."""
+    """Run the blocks of a stack over [T, width]."""
     block = 0
     while (name := f"{stack}.{block}") + ".into" in tensors:
         value, forget, gate = np.split(_normalise(x) @ _matrix(tensors, f"{name}.into").T, 3, axis=1)
@@ -63,7 +64,7 @@ def _run(tensors: Tensors, stack: str, x: np.ndarray) -> np.ndarray:
 
 
 def _scan(value: np.ndarray, forget: np.ndarray, taps: np.ndarray) -> np.ndarray:
-    """h = a h + (1 - a) v: a from `forget`, v by convolution of the latest inputs."""
+    """Run h = a h + (1 - a) v: a from `forget`, v by a causal convolution of `value`."""
     padded = np.concatenate([np.zeros((TAPS - 1, value.shape[1])), value])
     h, out = np.zeros(value.shape[1]), np.zeros_like(value)
     for t in range(len(value)):

@@ -1,4 +1,4 @@
-"""Bytewise context mixing, levels 1 to 3: the drivers of model.py."""
+"""Coding a block with bytewise context mixing, levels 1 to 3: model.py drives the arithmetic coder."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,7 +7,7 @@ import numpy as np
 from squeeze.codecs.bytewise import presets
 from squeeze.codecs.bytewise.model import code_byte, meter_begin_byte
 from squeeze.codecs.bytewise.presets import Preset
-from squeeze.codecs.bytewise.state import ByteModel, started_model
+from squeeze.codecs.bytewise.state import ByteModel, initial_model
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import coder as arithmetic, meter as meters
 from squeeze.numerics.bitmodels.meter import Meter, Recorder
@@ -27,9 +27,19 @@ def code(
     decoding: bool,
     meter: Meter | None = None,
 ) -> int:
-    """Code bytes begin to end of the block, in either direction, and measure what they cost where there is a meter.
+    """Code a range of the block's bytes in either direction.
 
-    Returns where it stopped: before `end` when `coded` is full (encoding) or used up (decoding).
+    Args:
+        m: models of the block.
+        coder: state of the arithmetic coder (bitmodels/coder.py).
+        coded: uint8, coded bytes to write or read.
+        begin: first byte to code.
+        end: the byte after the last.
+        decoding: the direction.
+        meter: notes the cost of every bit, if given.
+
+    Returns:
+        `end`, or the byte where `coded` was full (encoding) or used up (decoding).
     """
     for position in range(begin, end):
         if arithmetic.is_over(coder, coded, decoding):
@@ -43,8 +53,15 @@ def code(
 
 
 def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress = None) -> bytes | None:
-    """The coded form of uint8 `data`, or None where it would not be shorter."""
-    model = started_model(data.copy(), preset, record)
+    """Return the coded bytes of a block, or None if they are no shorter.
+
+    Args:
+        data: uint8 [n], the block.
+        preset: contexts, match models and table sizes.
+        record: length of a record in bytes for tables, or 0.
+        progress: is called with the number of bytes coded since its last call.
+    """
+    model = initial_model(data.copy(), preset, record)
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
     for begin, end in _steps(data.size):
@@ -64,10 +81,21 @@ def decode(
     progress: Progress = None,
     recorder: Recorder | None = None,
 ) -> np.ndarray:
-    """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so. A recorder
-    measures what each cost."""
+    """Decode a block.
+
+    Args:
+        payload: coded bytes.
+        length: raw bytes of the block.
+        preset: the models that coded it.
+        record: length of a record in bytes for tables, or 0.
+        progress: is called with the number of bytes decoded since its last call.
+        recorder: measures the cost of every byte, if given.
+
+    Raises:
+        DamagedError: if the coded bytes end too early.
+    """
     data = np.zeros(length, np.uint8)
-    model = started_model(data, preset, record)
+    model = initial_model(data, preset, record)
     meter = (recorder.start(length, [presets.input_names(preset, model.inputs.size)]),) if recorder else ()
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(payload), np.uint8)
     arithmetic.start_decoder(coder, coded)
@@ -80,6 +108,6 @@ def decode(
 
 
 def _steps(length: int) -> Iterator[tuple[int, int]]:
-    """Ranges small enough to report progress and to notice an interrupt between them."""
+    """Yield ranges that are short enough to report progress and to notice an interrupt."""
     for begin in range(0, length, STEP):
         yield begin, min(begin + STEP, length)

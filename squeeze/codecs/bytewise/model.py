@@ -1,17 +1,19 @@
-"""Bytewise context mixing: a byte is eight decisions, high bit first. The levels that need no language model.
+"""Bytewise context mixing, levels 1 to 3: a byte is eight binary decisions, high bit first, as in PAQ.
 
-The model is driven in small steps, so that others can drive it too:
+Each context is hashed to a slot of bit histories, and an adaptive map turns a history into a probability (indirect
+context modelling, as in lpaq). Match models predict the bit that followed the longest match. Weight sets that small
+contexts select mix the stretched probabilities, and a second mixer mixes their logits. Two adaptive probability maps
+(APM, or SSE) refine the result. The parts are those of Mahoney's PAQ8 and lpaq.
+
+The steps of one byte, so that other coders can drive the model too:
 
     begin_byte
     eight times: gather, select, mix -> probability, [code the bit], learn, advance
     end_byte
 
-`code_byte` is one such driver, for both directions. A predictor from outside joins
-by asking `build_model` for extra inputs and writing its logits to
-`inputs[state.first_extra:]` between `gather` and `mix`. A driver whose decisions
-are sometimes forced calls `gather` and `advance` for a bit that is not coded
-(with `learn` too, where the models should see it), and a decision
-that is no bit of a byte uses mixer.py with weights of its own.
+`code_byte` is one such driver, for both directions. A caller's own predictor asks `build_model` for extra inputs, and
+writes its logits to `inputs[state.first_extra:]` between `gather` and `mix`. If a bit is forced and not coded, the
+driver calls `gather` and `advance` only, and `learn` too if the models should train on it.
 """
 
 import numpy as np
@@ -21,15 +23,15 @@ from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories,
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
-BIAS = 1024  # Q12, of an input that never changes
-MAP_LIMIT, MATCH_LIMIT = 511, 255  # observations that an adaptive map remembers
+BIAS = 1024  # Q12: a constant input
+MAP_LIMIT, MATCH_LIMIT = 511, 255  # largest counts of adaptive maps: the rate falls to 1 / limit
 RATE, FINAL_RATE = 10, 1
 APM_RATES = (6, 5)
 
 
 @inline
 def _find_slots(m, salt):
-    """Enter the slots of this nibble. All contexts' cache lines are requested before any is read."""
+    """Find each context's slot for this nibble; all cache lines are prefetched before the first is read."""
     mask = np.uint64(m.state.line_mask)
     for i in range(m.hashes.size):
         prefetch(m.slots, histories.line_of(contexts.mix_hash(m.hashes[i], salt), mask))
@@ -40,6 +42,7 @@ def _find_slots(m, salt):
 
 @inline
 def begin_byte(m):
+    """Hash every context for the next byte, and find the slots of its first nibble."""
     for i in range(m.hashes.size):
         spec = m.specs[i]
         m.hashes[i] = contexts.context_hash(m.registers, np.int64(spec[0]), spec[1], spec[2], np.uint64(i))
@@ -51,7 +54,7 @@ def begin_byte(m):
 
 @inline
 def gather(m):
-    """Fill the inputs with what every context and match says of the next bit."""
+    """Write the stretched probabilities of all contexts and match models to the mixer's inputs."""
     node, known, n = np.uint64(m.state.node), 0, m.slot.size
     for i in range(n):
         history = m.slots[np.uint64(m.slot[i]) + node]
@@ -68,7 +71,7 @@ def gather(m):
 
 @inline
 def select(m):
-    """Choose the weight sets."""
+    """Select a row of each mixer weight set by its context."""
     partial, found = m.state.partial, m.state.matched
     latest = np.int64(m.registers[contexts.HISTORY] & np.uint64(0xFF))
     selectors = m.rows.size
@@ -81,7 +84,7 @@ def select(m):
 
 @inline
 def mix(m):
-    """The 32-bit probability that the next bit is a one."""
+    """Return the 32-bit probability that the next bit is a one: two mixer layers, then two APMs."""
     total = np.int64(0)
     final = m.final_weights[m.state.partial]
     for k in range(m.rows.size):
@@ -103,7 +106,7 @@ def mix(m):
 
 @inline
 def learn(m, bit):
-    """Update everything that predicted by what the bit was."""
+    """Train APMs, mixers, maps and histories on the coded bit."""
     logit, target = m.state.logit, (bit << 32) - bit
     mixer.learn_apm(m.apm_byte, m.state.partial, logit, bit, APM_RATES[0])
     mixer.learn_apm(m.apm_order2, m.state.apm_row, logit, bit, APM_RATES[1])
@@ -117,7 +120,7 @@ def learn(m, bit):
 
 @inline
 def _update(m, bit):
-    """Update contexts and matches by a bit; `learn` updates the mixers."""
+    """Update bit histories, adaptive maps and match models by a bit; `learn` updates the mixers."""
     node, offset = np.uint64(m.state.node), np.uint32(bit << 8)
     for i in range(m.slot.size):
         index = np.uint64(m.slot[i]) + node
@@ -128,7 +131,7 @@ def _update(m, bit):
 
 @inline
 def advance(m, bit):
-    """Move past a bit."""
+    """Append a bit to the partial byte; after the fourth, find the slots of the second nibble."""
     m.state.partial = 2 * m.state.partial + bit
     m.state.node = 2 * m.state.node + bit
     m.state.shift -= 1
@@ -138,6 +141,7 @@ def advance(m, bit):
 
 @inline
 def end_byte(m, position):
+    """Append the byte to the history registers, and update the match models."""
     m.data[position] = np.uint8(m.state.partial & 255)
     contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, m.state.record)
     match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
@@ -145,7 +149,7 @@ def end_byte(m, position):
 
 @inline
 def code_byte(m, coder, coded, position, decoding, meter):
-    """Code one byte of the block, in either direction; a meter is told of every bit."""
+    """Code one byte of the block in either direction; the meter, if there is one, notes every bit."""
     begin_byte(m)
     byte = np.int64(m.data[position])
     for shift in range(7, -1, -1):
@@ -166,7 +170,7 @@ def code_byte(m, coder, coded, position, decoding, meter):
 
 @inline
 def meter_begin_byte(meter, m, unit):
-    """A byte begins, which is a unit of its own."""
+    """Start a unit of the meter for a byte, and note the longest match."""
     meters.begin(meter)
     best = meters.longest(m.matches)
     if best >= 0:
@@ -175,7 +179,7 @@ def meter_begin_byte(meter, m, unit):
 
 @inline
 def meter_bit(meter, m, bit, probability):
-    """A bit of a byte was coded, and nothing has learned from it yet."""
+    """Note a coded bit's probability and each input's contribution, before anything is trained on it."""
     meters.decide(meter, bit, probability, m.state.shift)
     meter.terms[:] = 0.0
     final = m.final_weights[m.state.partial]

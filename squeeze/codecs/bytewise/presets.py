@@ -1,6 +1,8 @@
-"""What levels 1 to 3 mean: the contexts of each kind of content, and the sizes of mixers and tables.
+"""Parameters of levels 1 to 3: the contexts for each kind of content, and the sizes of mixers and hash tables.
 
-The tables here are part of the format: a change to them changes the coded bytes.
+The tables are part of the format: a change to them changes the coded bytes. A context is a register of the byte history
+(bitmodels/contexts.py), a mask on that register, and a mask on the last eight bytes. The last table has the contexts
+that levels 7 to 9 mix with the language model.
 """
 
 from dataclasses import dataclass, replace
@@ -13,6 +15,7 @@ _NONE, _OLDER, _WORD, _WORD_PAIR, _WORD_SKIP, _FOLLOWED, _RECORD, _POSITION, _CL
 
 
 def order(n: int) -> tuple[int, int, int]:
+    """Return the order-N context, the last N bytes, for N up to 8."""
     return (_NONE, 0, (1 << 8 * n) - 1)
 
 
@@ -51,23 +54,28 @@ _NAMES = {
 
 
 def name_of(context: tuple[int, int, int]) -> str:
-    """A context in words."""
+    """Return a context's name for `explain`, such as "order 4"."""
     return _NAMES[context]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The parameters of the bytewise models."""
+    """The parameters of bytewise context mixing."""
 
     contexts: Contexts
-    matches: tuple[int, ...]  # least match lengths
-    selectors: int  # of mixer weight sets
-    slot_bits: int  # the most cache lines of context slots, as a power of two
-    taught: str = ""  # which file of the package they begin with (codecs/bytewise/taught.py), if any
+    matches: tuple[int, ...]  # shortest match of each match model, in bytes
+    selectors: int  # mixer weight sets that are used
+    slot_bits: int  # log2 of the largest hash table, in cache lines
+    warm_start: str = ""  # file of the package with the first weights (state.py); "": untrained
 
 
 def input_names(preset: Preset, width: int) -> list[str]:
-    """What each of `width` inputs belongs to."""
+    """Name the context or match model that each mixer input belongs to.
+
+    Args:
+        preset: the contexts and match models.
+        width: inputs of the mixer; those after contexts and matches belong to the bias.
+    """
     contexts = [name_of(context) for context in preset.contexts]
     matches = [f"match of {least} bytes or more" for least in preset.matches for _ in range(2)]
     return (contexts + matches + ["bias"] * width)[:width]
@@ -80,7 +88,7 @@ def _of_kinds(
     return {kind: Preset(specs, matches, selectors, slot_bits) for kind, specs in contexts.items()}
 
 
-# The models for each kind of content, at three prices.
+# Models for each kind of content, from fast to slow.
 SMALL = _of_kinds(
     text=(*ORDERS_1_TO_4, order(6), WORDS),
     other=(order(1), order(2), order(3), order(5), *_SKIPS[:2]),
@@ -119,23 +127,29 @@ LARGE = _of_kinds(
     slot_bits=23,
 )
 BY_LEVEL = {1: SMALL, 2: MEDIUM, 3: LARGE}
-TAUGHT = "text", "executable"  # kinds of content whose models begin with what comes with the package
+WARM_START_KINDS = "text", "executable"  # kinds of content whose models start with trained weights
 
 
 def preset(level: int, kind: str, bare: bool = False) -> Preset:
-    """Return the models of a level from 1 to 3 for a kind of content; bare ones begin with nothing."""
-    taught = f"{kind}.{level}" if kind in TAUGHT and not bare else ""
-    return replace(BY_LEVEL[level][kind], taught=taught)
+    """Return the models of a level from 1 to 3 for a kind of content.
+
+    Args:
+        level: 1, 2 or 3.
+        kind: "text", "executable", "table" or "other".
+        bare: start with untrained weights and maps instead of those of the package.
+    """
+    warm_start = f"{kind}.{level}" if kind in WARM_START_KINDS and not bare else ""
+    return replace(BY_LEVEL[level][kind], warm_start=warm_start)
 
 
 @dataclass(frozen=True)
 class TokenPreset:
-    """The parameters of the tokenwise models: lanes and window are those of one block."""
+    """The parameters of tokenwise mixing at levels 7 to 9; lanes and window are those of one block."""
 
     bytewise: Preset
     lanes: int
     window: int  # positions, a multiple of 16
-    without: frozenset[str] = frozenset()  # of arrays.PARTS, those left out to measure what they are worth
+    without: frozenset[str] = frozenset()  # names in arrays.PARTS that are left out, for ablations
 
 
 CONTEXTS = (

@@ -1,4 +1,8 @@
-"""The arrays of bytewise context mixing (model.py), their sizes, and what fresh ones hold."""
+"""The state of bytewise context mixing (model.py): its arrays, their sizes, and their first values.
+
+Mixer weights and adaptive maps of text and executables start with trained values (a warm start): a block of a few
+kilobytes is too short to learn them. training/mixers.py makes the files, and docs/format.md specifies them (6.2).
+"""
 
 from functools import cache
 from pathlib import Path
@@ -12,37 +16,37 @@ from squeeze.numerics.bitmodels import contexts, histories, layout, match, mixer
 
 
 class Rows(NamedTuple):
-    """Of weight sets, by what chooses one; a preset uses the first two or all."""
+    """Rows of each mixer weight set, by the context that selects a row; a preset uses two or all three sets."""
 
-    bits: int  # of the byte so far, and what the longest match expects
-    latest: int  # byte, and place of the bit
-    known: int  # how many contexts know something, and the match
+    bits: int  # bits of the byte so far, and the bit that the longest match predicts
+    latest: int  # last byte, and the bit's place in its byte
+    known: int  # number of contexts that were seen before, and the match length
 
 
 ROWS = Rows(bits=768, latest=2048, known=256)
 FIRST_ROW = layout.offsets(ROWS)
-WEIGHT = 12000  # at first, of WEIGHT_ONE
+WEIGHT = 12000  # first weight of every input; WEIGHT_ONE is 1
 
 STATE = layout.fields(
-    "record line_mask bias first_extra"  # settings: record length or 0, mask of lines, inputs
-    " partial shift node known matched logit mixed apm_row"  # of the present bit
+    "record line_mask bias first_extra"  # settings: record length or 0, mask of hash table lines, places of inputs
+    " partial shift node known matched logit mixed apm_row"  # the bit being coded
 )
 
 
 class ByteModel(NamedTuple):
-    """Everything that predicts, in arrays: the shared state of encoder and decoder."""
+    """All predictors and mixers of a block as arrays: the state that encoder and decoder share."""
 
-    data: np.ndarray  # uint8: the block, as far as it is known
+    data: np.ndarray  # uint8 [n]: the block, as far as it is decoded
     state: Any  # a record of STATE
     registers: np.ndarray  # uint64 [REGISTERS]
     followed1: np.ndarray  # uint16 [256]
     followed2: np.ndarray  # uint16 [65536]
     specs: np.ndarray  # uint64 [n, 3]: register, its mask, history mask
     hashes: np.ndarray  # uint64 [n]
-    slots: np.ndarray  # uint8, aligned to cache lines
-    slot: np.ndarray  # uint32 [n]: the present slot of each context
-    entry: np.ndarray  # uint32 [n]: the present adaptive map entry of each context
-    maps: np.ndarray  # uint32 [n * 256]
+    slots: np.ndarray  # uint8: hash table of bit histories, aligned to cache lines
+    slot: np.ndarray  # uint32 [n]: each context's slot for this nibble
+    entry: np.ndarray  # uint32 [n]: each context's entry in `maps` for this bit
+    maps: np.ndarray  # uint32 [n * 256]: probability of each bit history
     matches: np.ndarray  # match.STATE [matches]
     least_lengths: np.ndarray  # int64 [matches]
     match_table: np.ndarray  # int32 [matches, 2^bits]
@@ -57,7 +61,7 @@ class ByteModel(NamedTuple):
 
 
 def table_size(size: int, preset: Preset) -> int:
-    """Bytes of the slots for a block of `size` bytes."""
+    """Return the bytes of the hash table of bit histories for a block of `size` bytes."""
     return layout.LINE << _line_bits(size, preset)
 
 
@@ -66,7 +70,14 @@ def _line_bits(size: int, preset: Preset) -> int:
 
 
 def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 0) -> ByteModel:
-    """Fresh models for one block, with room for `extra` inputs; table sizes follow from the block's length."""
+    """Allocate untrained models for one block; the sizes of tables follow from the block's length.
+
+    Args:
+        data: uint8 [n], the block; the decoder passes zeros and fills it in.
+        preset: contexts, match models and table sizes.
+        record: length of a record in bytes for tables, or 0.
+        extra: further mixer inputs that a caller fills in.
+    """
     n, matches, selectors = len(preset.contexts), len(preset.matches), preset.selectors
     bias = n + 2 * matches
     inputs = -(-(bias + 1 + extra) // 4) * 4
@@ -99,7 +110,7 @@ def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 
 
 FOLDER = Path(__file__).parent
 SUFFIX = ".safetensors"
-CHECKSUMS = {  # XXH3-64 of the files: other ones give other bytes
+CHECKSUMS = {  # XXH3-64 of the files; other weights would change coded bytes
     "text.1": 0x9461432E044553B7,
     "text.2": 0x4CA83D4048530F4F,
     "text.3": 0x9EB378A44E464AB8,
@@ -107,28 +118,34 @@ CHECKSUMS = {  # XXH3-64 of the files: other ones give other bytes
     "executable.2": 0x539DDDE19A323215,
     "executable.3": 0x6E2AD2143E822594,
 }
-_STEP = 256  # of weights
-_MAP_SHIFT = 20  # of what is kept of an entry of an adaptive probability map, 12 bits
+_STEP = 256  # quantisation step of stored weights
+_MAP_SHIFT = 20  # a file keeps the high 12 of 32 bits of an APM entry
 _FRESH = (mixer.IDENTITY >> _MAP_SHIFT).astype(np.int64)
 
 
-class Taught(NamedTuple):
-    """As the arrays of ByteModel have them."""
+class WarmStart(NamedTuple):
+    """Trained values for arrays of ByteModel."""
 
     weights: np.ndarray  # int32
     final_weights: np.ndarray  # int32
     apm_byte: np.ndarray  # uint32
-    apm_rows: np.ndarray  # int64: rows of apm_order2, which begin as
-    apms: np.ndarray  # uint32 [rows, APM_STEPS]
+    apm_rows: np.ndarray  # int64 [rows]: rows of apm_order2 that have trained values
+    apms: np.ndarray  # uint32 [rows, APM_STEPS]: their values
     maps: np.ndarray  # uint32
     match_maps: np.ndarray  # uint32
 
 
-def started_model(data: np.ndarray, preset: Preset, record: int = 0) -> ByteModel:
-    """The models of a block as they begin."""
+def initial_model(data: np.ndarray, preset: Preset, record: int = 0) -> ByteModel:
+    """Allocate the models of a block with the weights that its preset starts with.
+
+    Args:
+        data: uint8 [n], the block.
+        preset: contexts, and the name of the warm start.
+        record: length of a record in bytes for tables, or 0.
+    """
     model = build_model(data, preset, record)
-    if preset.taught:
-        known = _read(preset.taught)
+    if preset.warm_start:
+        known = _read(preset.warm_start)
         model.weights[...] = known.weights
         model.final_weights[...] = known.final_weights
         model.apm_byte[...] = known.apm_byte
@@ -139,7 +156,12 @@ def started_model(data: np.ndarray, preset: Preset, record: int = 0) -> ByteMode
 
 
 def tensors_of(model: ByteModel, rows: int) -> dict[str, np.ndarray]:
-    """The file's tensors of what a model has learned, with the `rows` rows of apm_order2 that moved most."""
+    """Return the tensors that a warm start's file keeps of a trained model.
+
+    Args:
+        model: models that have coded samples.
+        rows: rows of the order-2 APM to keep, those that moved most.
+    """
     moved = np.abs(_above(model.apm_order2)).sum(1)
     apm_rows = np.sort(np.argsort(-moved, kind="stable")[:rows])
     return {
@@ -154,15 +176,15 @@ def tensors_of(model: ByteModel, rows: int) -> dict[str, np.ndarray]:
 
 
 def _above(apms: np.ndarray) -> np.ndarray:
-    """The high bits of entries of adaptive probability maps, as int64, less those of fresh ones."""
+    """Return the high 12 bits of APM entries as int64, less those of the identity map."""
     above: np.ndarray = ((apms ^ mixer.IDENTITY) >> _MAP_SHIFT).astype(np.int64) - _FRESH
     return above
 
 
 @cache
-def _read(name: str) -> Taught:
+def _read(name: str) -> WarmStart:
     found = package_data.tensors(FOLDER / f"{name}{SUFFIX}", CHECKSUMS[name])
-    return Taught(
+    return WarmStart(
         weights=WEIGHT + _STEP * found["weights"].astype(np.int32),
         final_weights=found["final_weights"],
         apm_byte=_apms(found["apm1"]),

@@ -1,4 +1,4 @@
-"""The arrays of deep context mixing (model.py) beside those of predictors: their sizes, and what fresh ones hold."""
+"""The arrays of the deep model (model.py) outside its predictors: mixers and APMs, their sizes and first values."""
 
 from typing import Any, NamedTuple
 
@@ -13,18 +13,18 @@ from squeeze.numerics.bitmodels import context_state, layout, mixer
 
 
 class Sets(NamedTuple):
-    """Weight sets, by what chooses a row of each; a preset uses the first so many."""
+    """Mixer weight sets by the context that selects a row; a preset uses the first N of them."""
 
     always: int
-    bits: int  # of the byte so far, and what the longest match expects
-    latest: int  # byte
-    known: int  # how many contexts know something, and the match
-    second: int  # byte before the latest
-    classes: int  # of the two latest bytes
-    expected: int  # byte, by the longest match
+    bits: int  # bits of the byte so far, and the bit that the longest match predicts
+    latest: int  # last byte
+    known: int  # number of contexts that were seen before, and the match length
+    second: int  # second last byte
+    classes: int  # classes of the last two bytes
+    expected: int  # byte that the longest match predicts
     column: int
     third: int
-    top_prediction: int  # of the network
+    top_prediction: int  # most probable byte of the network
     word_length: int
     bracket: int
     history2: int  # bit history of order 2
@@ -32,7 +32,7 @@ class Sets(NamedTuple):
 
 
 class Finals(NamedTuple):
-    """Mixers of the weight sets' logits, by what chooses a row; the last with a network only."""
+    """Mixers of the second layer by the context that selects a row; the last is used with a network only."""
 
     bits: int
     latest: int
@@ -41,7 +41,7 @@ class Finals(NamedTuple):
 
 
 class Refinements(NamedTuple):
-    """Adaptive probability maps, by what chooses a row; 65,536 each."""
+    """Adaptive probability maps (APM, or SSE) by the context that selects a row; each has 65,536 rows."""
 
     bits: int
     latest: int
@@ -59,31 +59,31 @@ FIRST_APM = layout.offsets(Refinements(*[_APM_ROWS] * len(APM)))
 
 _NO_COUNTS = np.ones(512, np.int64)
 
-# Rates: of a weight set used for long, what is added at first, how fast that fades, of the last layer.
+# Learning rates: of a weight set after many updates, added at first, decay of that, of the second layer.
 _RATES = ("rate", "first_rate", "fading", "final_rate")
 STATE = layout.fields(
     "record sets has_network"  # settings: record length or 0, number of weight sets, whether there is a network
-    " partial shift node known matched top_prediction history2 history3 logit mixed",  # of the present bit
+    " partial shift node known matched top_prediction history2 history3 logit mixed",  # the bit being coded
     floats=" ".join(_RATES) + " network_logit",
 )
 
 
 class DeepModel(NamedTuple):
-    """Everything that predicts, in arrays: the shared state of encoder and decoder."""
+    """All predictors and mixers of a block as arrays: the state that encoder and decoder share."""
 
-    data: np.ndarray  # uint8: the block, as far as it is known
+    data: np.ndarray  # uint8: the block, as far as it is decoded
     state: Any  # a record of STATE
     registers: np.ndarray  # uint64
     followed1: np.ndarray  # uint16 [256]
     followed2: np.ndarray  # uint16 [65536]
     followed3: np.ndarray  # uint16 [2^18]
     stack: np.ndarray  # uint8 [STACK]: open brackets
-    predictors: tuple[Arrays, ...]  # those of each of predictors.py
-    first: np.ndarray  # int64 [predictors]: where the inputs of each begin
+    predictors: tuple[Arrays, ...]  # arrays of each of predictors.PREDICTORS
+    first: np.ndarray  # int64 [predictors]: first input of each
     inputs: np.ndarray  # float32
     weights: np.ndarray  # float32 [rows * inputs]
     rows: np.ndarray  # int64 [len(SET)]
-    visits: np.ndarray  # int32 [rows]: how often a row was used
+    visits: np.ndarray  # int32 [rows]: updates of a row, which lower its learning rate
     logits: np.ndarray  # float32 [sets and padding]
     finals: np.ndarray  # float32 [rows * logits]
     final_rows: np.ndarray  # int64 [len(FINAL)]
@@ -95,13 +95,18 @@ class DeepModel(NamedTuple):
 def build_model(
     data: np.ndarray, preset: DeepPreset, record: int = 0, known: int = 0, counts: np.ndarray | None = None
 ) -> DeepModel:
-    """Fresh models for one block, the first `known` bytes of `data` left out; table sizes follow from its length.
+    """Allocate untrained models for one block; sizes of tables follow from its length.
 
-    `counts` are those of the network beside them, int64 [512]; None where there is none.
+    Args:
+        data: uint8 [n], a dictionary's text and the block.
+        preset: contexts, match models, mixers.
+        record: length of a record in bytes for tables, or 0.
+        known: bytes of `data` that a dictionary has read already.
+        counts: int64 [512], frequencies of the byte network, or None without a network.
     """
     first, weights = predictors.lay_out(preset)
     rows, finals = sum(_SET_ROWS[: preset.selectors]), sum(FINAL_ROWS)
-    logits = -(-(preset.selectors + 1) // vectors.LANES) * vectors.LANES  # the network's is the last
+    logits = -(-(preset.selectors + 1) // vectors.LANES) * vectors.LANES  # the network's logit is the last
     settings = {"record": record, "sets": preset.selectors, "has_network": counts is not None}
     model = DeepModel(
         data=data,
@@ -114,7 +119,7 @@ def build_model(
         predictors=predictors.build(preset, Extent(data.size, known, _NO_COUNTS if counts is None else counts)),
         first=first,
         inputs=np.zeros(weights.size, np.float32),
-        weights=np.zeros(rows * weights.size, np.float32),  # but the first row, which the others begin as
+        weights=np.zeros(rows * weights.size, np.float32),  # row 0: below
         rows=np.zeros(len(SET), np.int64),
         visits=np.zeros(rows, np.int32),
         logits=np.zeros(logits, np.float32),

@@ -1,6 +1,8 @@
-"""The network over bytes (codecs/recurrent) as a predictor of bits: three inputs, and a register of what it expects.
+"""The byte network (codecs/recurrent) as a predictor of bits: three mixer inputs, and its most probable byte as a
+context.
 
-coder.py feeds it the bytes; where a preset has none, its inputs stay 0.
+Frequencies of bytes are summed to the probability of the next bit. coder.py feeds the network; its inputs stay 0 if a
+preset has none.
 """
 
 from typing import Any, NamedTuple
@@ -13,18 +15,18 @@ from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics.bitmodels import context_state, frequencies, histories, layout, slots
 from squeeze.numerics.jit import inline
 
-TOP_PREDICTIONS = 8 * 3  # how likely its likeliest byte is, and what that says of the next bit
-_KNOWING = 0.5  # at first, the weight of a network that was trained before
-_LIMIT = 255  # observations that the adaptive map remembers
+TOP_PREDICTIONS = 8 * 3  # confidence classes of the most probable byte, times its next bit (none, 0, 1)
+_NETWORK_WEIGHT = 0.5  # first mixer weight of the network's logit
+_LIMIT = 255  # largest count of the adaptive map
 _STATE = layout.fields("entry")
 
 
 class BitPredictions(NamedTuple):
-    """What the model says of a byte, and an adaptive map of it."""
+    """The network's frequencies, and an adaptive map of its probabilities."""
 
-    state: Any  # a record of _STATE: the present entry
-    counts: np.ndarray  # int64 [512]: those of the network
-    map: np.ndarray  # uint32 [32 * TOP_PREDICTIONS * 8]: by probability, top prediction, place of the bit
+    state: Any  # a record of _STATE: entry of the map for this bit
+    counts: np.ndarray  # int64 [512]: frequencies of the network
+    map: np.ndarray  # uint32 [32 * TOP_PREDICTIONS * 8]: by probability, top prediction and bit place
 
 
 def _build(preset: DeepPreset, extent: Extent) -> BitPredictions:
@@ -37,16 +39,16 @@ def _build(preset: DeepPreset, extent: Extent) -> BitPredictions:
 
 
 def _weights(preset: DeepPreset) -> np.ndarray:
-    return np.array([_KNOWING if preset.network else WEIGHT, WEIGHT, WEIGHT], np.float32)
+    return np.array([_NETWORK_WEIGHT if preset.network else WEIGHT, WEIGHT, WEIGHT], np.float32)
 
 
 @inline
 def _top_prediction(m):
-    """What the model's likeliest byte says of the next bit."""
+    """Return the context of the most probable byte: its confidence, and the next bit of it."""
     register = np.int64(m.registers[context_state.TOP_BYTE])
     top, confidence, shift = (register & 255) | 256, (register >> 8) & 7, m.state.shift
-    says = 1 + ((top >> shift) & 1) if top >> (shift + 1) == m.state.partial else 0
-    return confidence * 3 + says
+    predicted_bit = 1 + ((top >> shift) & 1) if top >> (shift + 1) == m.state.partial else 0
+    return confidence * 3 + predicted_bit
 
 
 @inline

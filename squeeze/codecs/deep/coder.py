@@ -1,4 +1,5 @@
-"""Deep context mixing, levels 4 to 6: the drivers of model.py and of the network beside it, which is fed every byte."""
+"""Coding a block with deep context mixing, levels 4 to 6: model.py drives the arithmetic coder, the network gets every
+byte."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +9,7 @@ import numpy as np
 
 from squeeze.codecs.deep import ahead, predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
-from squeeze.codecs.deep.learned import Start, started_model
+from squeeze.codecs.deep.learned import Start, initial_model
 from squeeze.codecs.deep.model import begin_byte, code_byte, meter_begin_byte, meter_end_byte
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import model as recurrent, weights
@@ -35,10 +36,21 @@ def code(  # noqa: PLR0913
     meter: Meter | None = None,
     known: int = 0,
 ) -> int:
-    """Code bytes begin to end of the block, in either direction, and measure what they cost where there is a meter,
-    which knows nothing of the first `known` bytes.
+    """Code a range of the block's bytes in either direction.
 
-    Returns where it stopped: before `end` when `coded` is full (encoding) or used up (decoding).
+    Args:
+        m: mixers and predictors.
+        network: the byte network, if the preset has one.
+        coder: state of the arithmetic coder (bitmodels/coder.py).
+        coded: uint8, coded bytes to write or read.
+        begin: first byte to code.
+        end: the byte after the last.
+        decoding: the direction.
+        meter: notes the cost of every bit, if given.
+        known: bytes of a dictionary's text before the block, which the meter does not count.
+
+    Returns:
+        `end`, or the byte where `coded` was full (encoding) or used up (decoding).
     """
     for position in range(begin, end):
         if arithmetic.is_over(coder, coded, decoding):
@@ -56,14 +68,14 @@ def code(  # noqa: PLR0913
 
 
 class Job(NamedTuple):
-    """A block on its way through models and coder."""
+    """A block with its models and coder."""
 
     model: DeepModel
-    network: Network  # beside the model
-    coder: np.ndarray  # of bitmodels/coder.py
+    network: Network
+    coder: np.ndarray  # state of bitmodels/coder.py
     coded: np.ndarray  # uint8
-    counts: np.ndarray | None  # int64 [512]: those of the network that the model sees
-    begin: int  # where the block begins in the model's data, after what a dictionary has read
+    counts: np.ndarray | None  # int64 [512]: the network's frequencies that the mixers see
+    begin: int  # first byte of the block in the model's data, after a dictionary's text
     decoding: bool
     meter: Meter | None = None
 
@@ -76,7 +88,8 @@ def _start(job: Job) -> None:
 
 
 def _run(job: Job, progress: Progress) -> bool:
-    """Code the whole block, in steps small enough to notice an interrupt between them; whether its end was reached."""
+    """Code the whole block, in steps that are short enough to notice an interrupt; return whether its end was
+    reached."""
     _start(job)
     size = job.model.data.size
     for begin in range(job.begin, size, STEP):
@@ -89,13 +102,14 @@ def _run(job: Job, progress: Progress) -> bool:
     return True
 
 
-def _run_behind(job: Job, known: np.ndarray, progress: Progress) -> bool:
-    """As `_run`, where the network is ahead, in a thread of its own: the block holds the bytes `known`, or should."""
+def _run_with_predictions(job: Job, known: np.ndarray, progress: Progress) -> bool:
+    """Code the whole block as `_run` does, with the network in a thread of its own, on the expected bytes."""
     _start(job)
     latest = int(job.model.registers[context_state.HISTORY]) & 0xFF
-    for begin, said in ahead.listen(job.network, latest, known):
-        first, part = job.begin + begin, known[begin : begin + said.top.size]
-        if ahead.code(job.model, job.counts, said, part, job.coder, job.coded, first, job.decoding) < first + part.size:
+    for begin, predictions in ahead.predict_ahead(job.network, latest, known):
+        first, part = job.begin + begin, known[begin : begin + predictions.top.size]
+        reached = ahead.code(job.model, job.counts, predictions, part, job.coder, job.coded, first, job.decoding)
+        if reached < first + part.size:
             return False
         if progress:
             progress(part.size)
@@ -103,24 +117,32 @@ def _run_behind(job: Job, known: np.ndarray, progress: Progress) -> bool:
 
 
 def _job(
-    data: np.ndarray, coded: np.ndarray, preset: DeepPreset, record: int, start: Start | None, behind: bool = False
+    data: np.ndarray, coded: np.ndarray, preset: DeepPreset, record: int, start: Start | None, predicted: bool = False
 ) -> Job:
-    """A job for uint8 `data`, by models that begin with `start`; nothing of the block is coded yet. behind: the models
-    see what the network said, and not what it says."""
+    """Build models and coder for a block.
+
+    Args:
+        data: uint8 [n], the block.
+        coded: uint8, buffer of the coded bytes.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+        start: what a dictionary knows, or None.
+        predicted: whether the mixers get frequencies computed before, not the network's own.
+    """
     coder = np.zeros(3, np.uint64)
     network = weights.network(preset.network, start.network if start else None)
     counts = network.counts if preset.network else None
-    if behind:
+    if predicted:
         counts = np.ones_like(network.counts)
     if start is None:
         return Job(build_model(data, preset, record, 0, counts), network, coder, coded, counts, 0, False)
     text = start.text
-    model = started_model(np.concatenate([text, data]), preset, record, start, counts)
+    model = initial_model(np.concatenate([text, data]), preset, record, start, counts)
     return Job(model, network, coder, coded, counts, text.size, False)
 
 
-def _goes_ahead(preset: DeepPreset, size: int, threads: int) -> bool:
-    """Whether the network gets a thread of its own for `size` known bytes."""
+def _runs_ahead(preset: DeepPreset, size: int, threads: int) -> bool:
+    """Return whether the network gets a thread of its own for `size` known bytes."""
     return preset.network and threads > 1 and size >= ahead.LEAST
 
 
@@ -132,11 +154,20 @@ def encode(
     start: Start | None = None,
     threads: int = 1,
 ) -> bytes | None:
-    """The coded form of uint8 `data`, or None where it would not be shorter. `start` is what a dictionary knows."""
+    """Return the coded bytes of a block, or None if they are no shorter.
+
+    Args:
+        data: uint8 [n], the block.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+        progress: is called with the number of bytes coded since its last call.
+        start: what a dictionary knows, or None.
+        threads: 2 or more let the network run ahead.
+    """
     coded = np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
-    behind = _goes_ahead(preset, data.size, threads)
-    job = _job(data.copy(), coded, preset, record, start, behind)
-    if not (_run_behind(job, data, progress) if behind else _run(job, progress)):
+    predicted = _runs_ahead(preset, data.size, threads)
+    job = _job(data.copy(), coded, preset, record, start, predicted)
+    if not (_run_with_predictions(job, data, progress) if predicted else _run(job, progress)):
         return None
     length = arithmetic.finish_encoder(job.coder, coded)
     return coded[:length].tobytes() if length < data.size else None
@@ -153,14 +184,28 @@ def decode(  # noqa: PLR0913
     guessed: np.ndarray | None = None,
     threads: int = 1,
 ) -> np.ndarray:
-    """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so. Where they are as
-    guessed, threads help. A recorder measures what each cost."""
+    """Decode a block.
+
+    Args:
+        payload: coded bytes.
+        length: raw bytes of the block.
+        preset: the models that coded it.
+        record: length of a record in bytes for tables, or 0.
+        progress: is called with the number of bytes decoded since its last call.
+        start: what a dictionary knows, or None.
+        recorder: measures the cost of every byte, if given.
+        guessed: uint8 [length], the bytes that are expected, so that the network can run ahead.
+        threads: 2 or more let the network run ahead.
+
+    Raises:
+        DamagedError: if the coded bytes end too early.
+    """
     coded = np.frombuffer(bytearray(payload), np.uint8)
-    if guessed is not None and recorder is None and _goes_ahead(preset, length, threads):
+    if guessed is not None and recorder is None and _runs_ahead(preset, length, threads):
         job = _job(np.zeros(length, np.uint8), coded, preset, record, start, True)._replace(decoding=True)
-        if _run_behind(job, guessed, progress):
+        if _run_with_predictions(job, guessed, progress):
             return job.model.data[job.begin :]
-        progress = None  # it was told
+        progress = None  # all bytes were reported
     meter = recorder.start(length, [predictors.input_names(preset)]) if recorder else None
     job = _job(np.zeros(length, np.uint8), coded, preset, record, start)._replace(decoding=True, meter=meter)
     if not _run(job, progress):
@@ -168,21 +213,24 @@ def decode(  # noqa: PLR0913
     return job.model.data[job.begin :]
 
 
-_PIECES, _PIECE = 4, 256  # of a sample, at equal distances; bytes of each
+_PIECES, _PIECE = 4, 256  # pieces of a sample at equal distances, and bytes of each
 
 
-def reads(data: np.ndarray) -> bool:
-    """Whether the network finds a sample of uint8 `data` likelier than how often each byte is in it
-    makes it. Of integers alone, so the same everywhere."""
+def network_predicts(data: np.ndarray) -> bool:
+    """Return whether the byte network predicts a sample of uint8 `data` better than its order-0 frequencies do.
+
+    It does not for hexadecimal digits, EBCDIC or base64, which are coded with other models then. The comparison is of
+    integers, so all machines agree.
+    """
     sample = _sample(data)
     network = weights.network()
-    likely, of = 1, 1  # numerators and denominators of its probabilities, multiplied
-    for begin, said in ahead.listen(network, 0, sample):
-        known = sample[begin : begin + said.top.size]
-        likely *= math.prod(said.leaves[np.arange(known.size), known].tolist())
-        of *= math.prod(said.leaves.sum(1, dtype=np.int64).tolist())
+    likely, total = 1, 1  # products of numerators and of denominators of probabilities
+    for begin, predictions in ahead.predict_ahead(network, 0, sample):
+        known = sample[begin : begin + predictions.top.size]
+        likely *= math.prod(predictions.leaves[np.arange(known.size), known].tolist())
+        total *= math.prod(predictions.leaves.sum(1, dtype=np.int64).tolist())
     counts = np.bincount(sample, minlength=BYTES).tolist()
-    return bool(likely * sample.size**sample.size > of * math.prod(count**count for count in counts))
+    return bool(likely * sample.size**sample.size > total * math.prod(count**count for count in counts))
 
 
 def _sample(data: np.ndarray) -> np.ndarray:

@@ -1,9 +1,13 @@
-"""The contexts of levels 4 to 6 as a predictor: what happened in each, as four inputs.
+"""The contexts of levels 4 to 6 as a predictor: four mixer inputs for each context.
 
-They are the adaptive map of a context's bit history as a logit and as a distance
-from one half, its counter, and the byte that last followed it. The mixers see how
-far each of them is from the mean of its kind, that mean, and how far from it the
-means of three groups of contexts are.
+- An adaptive map gives the probability of the context's bit history: a stretched logit, and the difference from one
+half. - An adaptive counter gives the probability of a one in this context. - A run model predicts the byte that last
+followed the context, by how often in a row it did.
+
+Nibbles of contexts are hashed to slots of 7 histories and 7 counters, as in lpaq and paq8.
+
+What contexts agree on is most of what they predict. So each input has the mean over all contexts of its kind
+subtracted. These means are inputs of their own, and so are those of three groups of contexts.
 """
 
 from typing import Any, NamedTuple
@@ -16,15 +20,15 @@ from squeeze.numerics.bitmodels import context_state, histories, layout, match, 
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.jit import inline, prefetch
 
-_PER_CONTEXT = 4  # inputs, one of each kind
-_MEAN_WEIGHT, _BESIDE_NETWORK = 0.84, 0.5  # at first, of the mean of the first inputs
+_PER_CONTEXT = 4  # inputs of a context
+_MEAN_WEIGHT, _MEAN_WEIGHT_WITH_NETWORK = 0.84, 0.5  # first weight of the mean of stretched logits
 _MEAN_SCALE = np.float32(2)
-_MAP_LIMIT, _RUN_LIMIT = 511, 255  # observations that an adaptive map remembers
-FRESH_COUNT = 6  # observations that a fresh adaptive map's first guess is worth
+_MAP_LIMIT, _RUN_LIMIT = 511, 255  # largest counts of adaptive maps
+FRESH_COUNT = 6  # count that the first probabilities of adaptive maps start with
 
 _MEANS = "means of contexts"
 
-_STATE = layout.fields("buckets run_mask memory_buckets")  # the last 0 where there is no memory
+_STATE = layout.fields("buckets run_mask memory_buckets")  # memory_buckets is 0 without a dictionary
 
 
 class Contexts(NamedTuple):
@@ -32,25 +36,25 @@ class Contexts(NamedTuple):
 
     state: Any  # a record of _STATE
     specs: np.ndarray  # uint64 [n, 4]
-    groups: np.ndarray  # int64 [GROUPS + 1]: where each group of contexts begins
+    groups: np.ndarray  # int64 [GROUPS + 1]: first context of each group
     hashes: np.ndarray  # uint64 [n]
-    slots: np.ndarray  # uint8, aligned to cache lines
+    slots: np.ndarray  # uint8: hash table, aligned to cache lines
     counters: np.ndarray  # the same memory as uint16
     history_at: np.ndarray  # int64 [n]
     counter_at: np.ndarray  # int64 [n]
-    entry: np.ndarray  # int64 [n]: of `maps`
+    entry: np.ndarray  # int64 [n]: entry of `maps`
     maps: np.ndarray  # uint32 [n * 256]
     runs: np.ndarray  # uint16 [n, 2^bits]
     run_at: np.ndarray  # int64 [n]
-    run_entry: np.ndarray  # int64 [n]: of `run_maps`, -1 where no run goes on
+    run_entry: np.ndarray  # int64 [n]: entry of `run_maps`, -1 if the run predicts another byte
     run_maps: np.ndarray  # uint32 [n * RUN_MAP]
-    memory: np.ndarray  # uint8: slots of a dictionary; only read
+    memory: np.ndarray  # uint8: slots of a dictionary's text, read only
     memory_counters: np.ndarray  # the same memory as uint16
 
 
 def _build(preset: DeepPreset, extent: Extent) -> Contexts:
     n = len(preset.contexts)
-    # Two slots for a byte and context, two thirds of them.
+    # A byte takes two slots of a context, and a bucket holds three.
     buckets = min(max((extent.size - extent.known) * n // 3, 1 << 8), preset.buckets)
     memory = layout.aligned_zeros(buckets * slots.BUCKET)
     run_bits = min(max(extent.size.bit_length(), 8), 20)
@@ -77,7 +81,7 @@ def _build(preset: DeepPreset, extent: Extent) -> Contexts:
 def _weights(preset: DeepPreset) -> np.ndarray:
     of_contexts = np.full(_PER_CONTEXT * len(preset.contexts), WEIGHT, np.float32)
     of_means = np.zeros(_PER_CONTEXT * (1 + GROUPS), np.float32)
-    of_means[0] = _BESIDE_NETWORK if preset.network else _MEAN_WEIGHT
+    of_means[0] = _MEAN_WEIGHT_WITH_NETWORK if preset.network else _MEAN_WEIGHT
     return np.concatenate([of_contexts, of_means])
 
 
@@ -87,7 +91,7 @@ def _names(preset: DeepPreset) -> list[str]:
 
 
 def _remember(own: Contexts, before: Contexts) -> Contexts:
-    """Slots that fill from those of `before`, and its runs."""
+    """Start from the slots and runs of models that have read a dictionary's text."""
     runs = layout.widened(before.runs, own.runs.shape[1])
     own.state.memory_buckets, own.state.run_mask = before.state.buckets, runs.shape[1] - 1
     return own._replace(memory=before.slots, memory_counters=before.slots.view(np.uint16), runs=runs)
@@ -101,7 +105,7 @@ def _fetch_slots(own, salt):
 
 @inline
 def _begin_byte(m, own):
-    """Hash the contexts of a byte, and ask for their slots."""
+    """Hash the contexts for the next byte, and prefetch their slots."""
     r = m.registers
     for i in range(own.hashes.size):
         h = mix_hash(r[context_state.HISTORY] & own.specs[i, 3], np.uint64(i))
@@ -114,7 +118,7 @@ def _begin_byte(m, own):
 
 @inline
 def _begin_nibble(m, own):
-    """Enter the slots of this nibble: all are asked for before any is read."""
+    """Find the slots of this nibble; all are prefetched before the first is read."""
     salt = np.uint64(0)
     if m.state.shift == 3:
         salt = np.uint64(m.state.partial)
@@ -131,10 +135,9 @@ def _begin_nibble(m, own):
 
 @inline
 def _centre(inputs, own):
-    """Take from every input of a context that is not 0 the mean of those of its kind; the means become inputs too, and
-    those of each group of contexts less the whole mean.
+    """Subtract the mean of each kind from the inputs of contexts that are not 0, and write the means as inputs.
 
-    What contexts agree on is most of what they say. Apart from it, a step of learning can tell them from each other.
+    Centred inputs let one step of learning tell contexts apart.
     """
     n = own.hashes.size
     zero, one = np.float32(0), np.float32(1)
@@ -184,7 +187,7 @@ def _centre(inputs, own):
 
 @inline
 def _gather(m, own, inputs):
-    """Four inputs a context, their means, and how many contexts know something."""
+    """Write four inputs for each context and their means, and count the contexts that were seen before."""
     node, known, n = m.state.node, 0, own.hashes.size
     partial, shift = m.state.partial, m.state.shift
     for i in range(n):
@@ -214,9 +217,15 @@ def _gather(m, own, inputs):
 
 @inline
 def share_means(m, own, inputs, weights, known, terms):
-    """What each context adds to a logit of these float32 `weights`: `_centre` taken back, so that means add nothing.
+    """Compute each context's contribution to a logit, with the contributions of means spread over the contexts.
 
-    known: float32 as the inputs are, room for which of them there are.
+    Args:
+        m: what predictors see of the model.
+        own: the contexts.
+        inputs: float32, the mixer's inputs after `_centre`.
+        weights: float32, the mixer's weights.
+        known: float32, scratch: which inputs were not 0.
+        terms: float64, the contributions to write.
     """
     n, node = own.hashes.size, m.state.node
     means, zero, one = _PER_CONTEXT * n, np.float32(0), np.float32(1)

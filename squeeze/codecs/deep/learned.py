@@ -1,9 +1,7 @@
-"""What the models of levels 4 to 6 begin with where a dictionary is used, in place of knowing nothing.
+"""The state that models of levels 4 to 6 start with if a dictionary is used.
 
-A *memory* is what reading a text leaves behind: what happened in contexts, runs,
-matches, registers. *Learned* is what coding sample files has taught everything
-that has no memory: mixers and adaptive maps. codecs/stream
-makes both, and keeps them in a file.
+A *memory* is the state of hash tables, runs and match models after a text was read. *Learned* are the weights of mixers
+and adaptive maps after sample files were coded. codecs/stream makes both, and keeps them in a file.
 """
 
 from collections.abc import Mapping
@@ -19,35 +17,38 @@ from squeeze.codecs.recurrent.weights import Weights
 from squeeze.numerics.bitmodels import layout, mixer
 from squeeze.numerics.jit import kernel
 
-_COPIED = ("registers", "followed1", "followed2", "followed3", "stack")  # of a memory, besides what predictors keep
+_COPIED = ("registers", "followed1", "followed2", "followed3", "stack")  # arrays of a memory outside predictors
 
 
 class Learned(NamedTuple):
-    """Of weight sets and adaptive probability maps only the rows that were used often."""
+    """Trained mixer weights and adaptive maps; of weight sets and APMs only the rows that were used often."""
 
-    rows: np.ndarray  # int64 [r], ascending: which weight sets; the first is 0, which is always used
+    rows: np.ndarray  # int64 [r], ascending: rows of weight sets; the first is 0, which is always used
     visits: np.ndarray  # int32 [r]
     weights: np.ndarray  # float32 [r, inputs]
     apm_rows: np.ndarray  # int64 [a], ascending
     apms: np.ndarray  # uint32 [a, APM_STEPS]
-    maps: list[np.ndarray]  # uint32: adaptive maps, as `maps_of` has them
-    finals: np.ndarray  # float32: weights of the last mixers
+    maps: list[np.ndarray]  # uint32: adaptive maps, in the order of `maps_of`
+    finals: np.ndarray  # float32: weights of the second layer
 
 
 class Memory(NamedTuple):
-    """The model that has read a dictionary's text. Blocks copy from it and never write to it."""
+    """A model that has read a dictionary's text. Blocks read it, and never write to it."""
 
     text: np.ndarray  # uint8
     model: DeepModel
 
 
 class Start(NamedTuple):
-    memory: Memory | None  # None where no text is read
-    learned: tuple[Learned, ...]  # in order: what a later one says counts
-    network: Weights | None = None  # None for the pretrained one
+    """The state that a block's models start with."""
+
+    memory: Memory | None  # None if the dictionary has no text
+    learned: tuple[Learned, ...]  # in order: later ones overwrite earlier ones
+    network: Weights | None = None  # fine-tuned weights of the byte network; None: the pretrained ones
 
     @property
     def text(self) -> np.ndarray:
+        """The dictionary's text, uint8, which may be empty."""
         return self.memory.text if self.memory else np.zeros(0, np.uint8)
 
 
@@ -66,32 +67,55 @@ def _read(m: DeepModel, count: int) -> None:
 
 
 def read(text: np.ndarray, preset: DeepPreset, record: int) -> Memory:
-    """The memory of uint8 `text`. No network reads it."""
+    """Let untrained models read a text.
+
+    Args:
+        text: uint8 [n]. The byte network does not read it.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+    """
     model = build_model(text.copy(), preset, record)
     _read(model, text.size)
     return Memory(text, model)
 
 
 def arrays_of(memory: Memory) -> dict[str, np.ndarray]:
-    """All that `remember` takes of a memory, by name: what a file must keep of it."""
+    """Return all arrays of a memory that `remember` needs, by name, for a cache file."""
     model = memory.model
     copied = {name: getattr(model, name) for name in _COPIED}
     return {"text": memory.text, **copied, **predictors.remembered(model.predictors)}
 
 
 def restored(kept: Mapping[str, np.ndarray], preset: DeepPreset, record: int) -> Memory:
-    """The memory that `arrays_of` took apart; `kept` has the bytes of each array, uint8. Raises KeyError or ValueError
-    where they are not its own."""
+    """Rebuild a memory from the arrays that `arrays_of` returned.
+
+    Args:
+        kept: the bytes of each array, uint8, by name.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+
+    Raises:
+        KeyError: if an array is missing.
+        ValueError: if an array has another size.
+    """
     model = build_model(kept["text"], preset, record)
     copied = {name: layout.seen_as(kept[name], getattr(model, name)) for name in _COPIED}
     read = predictors.with_remembered(model.predictors, kept)
     return Memory(kept["text"], model._replace(predictors=read, **copied))
 
 
-def started_model(
+def initial_model(
     data: np.ndarray, preset: DeepPreset, record: int, start: Start, counts: np.ndarray | None = None
 ) -> DeepModel:
-    """The models for one block that begin with `start`; `data` is its text and then the block."""
+    """Build the models of one block with what they start with.
+
+    Args:
+        data: uint8 [n], the dictionary's text and the block.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+        start: memory and learned weights.
+        counts: int64 [512], frequencies of the byte network, or None without a network.
+    """
     if start.memory:
         model = remember(data, preset, record, start.memory, counts)
     else:
@@ -104,7 +128,15 @@ def started_model(
 def remember(
     data: np.ndarray, preset: DeepPreset, record: int, memory: Memory, counts: np.ndarray | None = None
 ) -> DeepModel:
-    """A model that has read the text, and has learned nothing else."""
+    """Build models that have read a dictionary's text, with untrained mixers.
+
+    Args:
+        data: uint8 [n], the dictionary's text and the block.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+        memory: the text's.
+        counts: int64 [512], frequencies of the byte network, or None without a network.
+    """
     before = memory.model
     model = build_model(data, preset, record, memory.text.size, counts)
     for name in _COPIED:
@@ -113,12 +145,12 @@ def remember(
 
 
 def maps_of(model: DeepModel) -> list[np.ndarray]:
-    """uint32: the adaptive maps, whose sizes are multiples of 256."""
+    """Return the adaptive maps, uint32, whose sizes are multiples of 256."""
     return predictors.adaptive_maps(model.predictors)
 
 
 def sharing(model: DeepModel, learner: DeepModel) -> DeepModel:
-    """The model, which goes on with what the other one learned: both share the arrays."""
+    """Return the model with the mixers and maps of `learner`: both train the same arrays."""
     return model._replace(
         weights=learner.weights,
         visits=learner.visits,
@@ -129,10 +161,11 @@ def sharing(model: DeepModel, learner: DeepModel) -> DeepModel:
 
 
 def _recall(model: DeepModel, learned: Learned) -> None:
+    """Overwrite weights, APMs and maps of a model by learned ones."""
     width = model.inputs.size
     model.weights.reshape(-1, width)[learned.rows] = learned.weights
     model.visits[learned.rows] = learned.visits
     model.apms[learned.apm_rows] = learned.apms ^ mixer.IDENTITY
     model.finals[...] = learned.finals
-    for fresh, taught in zip(maps_of(model), learned.maps, strict=True):
-        fresh[...] = taught
+    for fresh, trained in zip(maps_of(model), learned.maps, strict=True):
+        fresh[...] = trained

@@ -1,4 +1,8 @@
-"""The match models of levels 4 to 6 as a predictor: two inputs each, and a register of what they expect."""
+"""The match models of levels 4 to 6 as a predictor: two mixer inputs each, and a register that contexts use.
+
+A match model finds the last occurrence of the latest N bytes, and predicts the byte that followed it (lpaq's
+MatchModel). An adaptive map by match length gives the probability that the prediction is right.
+"""
 
 from typing import NamedTuple
 
@@ -9,11 +13,11 @@ from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics.bitmodels import context_state, layout, match
 from squeeze.numerics.jit import inline
 
-_LIMIT = 255  # observations that an adaptive map remembers
+_LIMIT = 255  # largest count of an adaptive map
 
 
 class Matches(NamedTuple):
-    """The arrays of some match models."""
+    """The arrays of all match models."""
 
     state: np.ndarray  # match.STATE [matches]
     least_lengths: np.ndarray  # int64 [matches]
@@ -65,7 +69,7 @@ def _prefetch(m, own, position):
 
 @inline
 def _end_byte(m, own, position):
-    """Find what is expected of the next byte; a register tells the contexts."""
+    """Extend or find matches, and write their predicted bytes and length class to a register for the contexts."""
     match.update_byte(own.state, own.least_lengths, own.table, m.data, position)
     match.expect(own.state, m.data)
     first, second, length = np.int64(0), np.int64(0), np.int64(0)

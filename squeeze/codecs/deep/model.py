@@ -1,9 +1,9 @@
-"""The model of deep context mixing: how levels 4 to 6 mix what all predictors know of the next bit.
+"""Deep context mixing, levels 4 to 6: many contexts, several inputs from each, and a pretrained network, in one mix.
 
-As bytewise/model.py in its steps (begin_byte and begin_nibble; eight times gather,
-select, mix, learn, advance; end_byte), with more contexts, more from each, weight sets chosen
-in more ways, and a pretrained network beside them. What is mixed is in
-predictors.py.
+It has the steps of bytewise/model.py (begin_byte and begin_nibble; eight times gather, select, mix, learn, advance;
+end_byte). Up to 14 weight sets mix all inputs, each selected by a context of its own. A second layer of mixers mixes
+their logits, and four APMs refine the result. PAQ8 and cmix have these two layers in integers, this model in float32.
+predictors.py lists the inputs.
 """
 
 import numpy as np
@@ -21,12 +21,12 @@ from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import squash
 
 _FINALS = len(FINAL)
-_LEAST_ERROR = np.float32(0.002)  # from which a weight set learns
+_LEAST_ERROR = np.float32(0.002)  # smallest error that updates a weight set
 
 
 @inline
 def begin_byte(m):
-    """Ask for what the byte's bits will need, which takes a while: what does not touch the model may come next."""
+    """Start a byte: predictors prefetch what its bits will need. Work that does not touch the model may follow."""
     m.state.partial = 1
     m.state.shift = 7
     m.state.node = 1
@@ -35,18 +35,19 @@ def begin_byte(m):
 
 @inline
 def begin_nibble(m):
+    """Let predictors find their slots for the next four bits."""
     predictors.begin_nibble(Shared(m.data, m.state, m.registers, m.inputs), m.predictors)
 
 
 @inline
 def gather(m):
-    """Fill the inputs with what everything says of the next bit."""
+    """Let all predictors write their mixer inputs for the next bit."""
     predictors.gather(Shared(m.data, m.state, m.registers, m.inputs), m.predictors, m.first)
 
 
 @inline
 def _select_apms(m):
-    """Choose the rows of the adaptive probability maps, and ask for them: they are used after the mixers."""
+    """Select and prefetch the rows of the APMs, which are used after the mixers."""
     r, partial = m.registers, np.uint64(m.state.partial)
     history = r[context_state.HISTORY]
     m.apm_rows[APM.bits] = FIRST_APM.bits + np.int64(partial)
@@ -64,7 +65,7 @@ def _select_apms(m):
 
 @inline
 def select(m):
-    """Choose the weight sets; a row that is new begins as the one that is always used."""
+    """Select a row of each weight set; a row's first weights are those of the set without a context."""
     _select_apms(m)
     r, rows = m.registers, m.rows
     partial, found, shift, known = m.state.partial, m.state.matched, m.state.shift, m.state.known
@@ -106,7 +107,7 @@ def select(m):
 
 @inline
 def mix(m):
-    """The 32-bit probability that the next bit is a one."""
+    """Return the 32-bit probability that the next bit is a one: two mixer layers, then four APMs."""
     width, deep = m.inputs.size, m.logits.size
     for k in range(m.state.sets):
         logit = vectors.dot(m.weights, m.rows[k] * width, m.inputs, 0, width)
@@ -134,7 +135,7 @@ def mix(m):
 
 @inline
 def learn(m, bit):
-    """Update everything that predicted by what the bit was."""
+    """Train APMs, mixers and predictors on the coded bit."""
     logit = m.state.logit
     for k in range(len(APM)):
         mixer.learn_apm(m.apms, m.apm_rows[k], logit, bit, 6 if k == 0 else 5)
@@ -162,7 +163,7 @@ def update(m, bit):
 
 @inline
 def advance(m, bit):
-    """Move past a bit."""
+    """Append a bit to the partial byte; after the fourth, start the second nibble."""
     m.state.partial = 2 * m.state.partial + bit
     m.state.node = 2 * m.state.node + bit
     m.state.shift -= 1
@@ -173,6 +174,7 @@ def advance(m, bit):
 
 @inline
 def end_byte(m, position):
+    """Append the byte to the history registers, and let the predictors update."""
     m.data[position] = np.uint8(m.state.partial & 255)
     predictors.prefetch(Shared(m.data, m.state, m.registers, m.inputs), m.predictors, position)
     context_state.update_byte(
@@ -183,7 +185,8 @@ def end_byte(m, position):
 
 @inline
 def code_byte(m, coder, coded, position, decoding, meter):
-    """Code one byte of the block, in either direction, after `begin_byte`; a meter is told of every bit."""
+    """Code one byte of the block in either direction, after `begin_byte`; the meter notes every bit, if there is
+    one."""
     begin_nibble(m)
     byte = np.int64(m.data[position])
     for shift in range(7, -1, -1):
@@ -204,7 +207,15 @@ def code_byte(m, coder, coded, position, decoding, meter):
 
 @inline
 def meter_begin_byte(meter, m, network, unit, begin):
-    """A byte begins, which is a unit of its own; the block begins at `begin`, and before that is a dictionary."""
+    """Start a unit of the meter for a byte: note the longest match and the network's candidates.
+
+    Args:
+        meter: bitmodels/meter.py.
+        m: the model.
+        network: the byte network.
+        unit: the byte's number in the block.
+        begin: first byte of the block in the model's data.
+    """
     meters.begin(meter)
     matches = m.predictors[MATCHES].state
     best = meters.longest(matches)
@@ -218,7 +229,7 @@ def meter_begin_byte(meter, m, network, unit, begin):
 
 @inline
 def meter_end_byte(meter, m, network, unit, position):
-    """The byte is known; the network still says what it said before."""
+    """Note the bits that the network alone would have needed for the byte, and finish its unit."""
     if m.state.has_network:
         count = network.counts[BYTES + np.int64(m.data[position])]
         meter.model_bits[unit] = np.float32(np.log2(np.float64(network.counts[1]) / np.float64(count)))
@@ -227,7 +238,7 @@ def meter_end_byte(meter, m, network, unit, position):
 
 @inline
 def meter_bit(meter, m, bit, probability):
-    """A bit of a byte was coded, and nothing has learned from it yet."""
+    """Note a coded bit's probability and each input's contribution, before anything is trained on it."""
     meters.decide(meter, bit, probability, m.state.shift)
     width, deep, finals = m.inputs.size, m.logits.size, len(FINAL) if m.state.has_network else len(FINAL) - 1
     meter.weights[:] = np.float32(0)

@@ -1,9 +1,8 @@
-"""What a predictor of levels 4 to 6 is, and how the compiled steps of several become one.
+"""The interface of a predictor of levels 4 to 6, and how the compiled steps of several predictors become one.
 
-A predictor has arrays of its own (`own` below: a NamedTuple of arrays and records) and a share of the inputs of the
-mixers, whose place it does not choose: predictors.py names all predictors in a tuple, and widths and offsets follow
-from that. Its compiled steps take what all share, `m`: little, since a call takes the longer to compile the
-more arrays it is given.
+A predictor has arrays of its own (`own` below: a NamedTuple of arrays and records) and a share of the mixers' inputs;
+predictors.py decides which. Its compiled steps get `m`, a small part of the model, since numba takes longer to compile
+a call with more arrays.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,48 +14,48 @@ import numpy as np
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics.jit import inline
 
-WEIGHT = 0.03  # at first, of an input that knows no better
-Arrays = Any  # of one predictor: a NamedTuple
+WEIGHT = 0.03  # first mixer weight of most inputs
+Arrays = Any  # a NamedTuple: the arrays of one predictor
 Step = Callable[..., None]  # compiled
 
 
 class Shared(NamedTuple):
-    """What predictors see of the model (arrays.py)."""
+    """The part of the model (arrays.py) that predictors see."""
 
-    data: np.ndarray  # uint8: the block, as far as it is known
-    state: Any  # a record: what the present bit is, and what weight sets are chosen by
-    registers: np.ndarray  # uint64, of bitmodels/context_state.py
+    data: np.ndarray  # uint8: the block, as far as it is decoded
+    state: Any  # a record: place of the bit, and contexts that select weight sets
+    registers: np.ndarray  # uint64: history registers of bitmodels/context_state.py
     inputs: np.ndarray  # float32
 
 
 class Extent(NamedTuple):
-    """What arrays follow from, besides the preset."""
+    """Sizes from which predictors allocate their arrays."""
 
-    size: int  # bytes of the block, and of what is read before it
-    known: int  # of them read before
-    counts: np.ndarray  # int64 [512]: of the network (codecs/recurrent)
+    size: int  # bytes of the block and of a dictionary's text before it
+    known: int  # bytes of a dictionary's text
+    counts: np.ndarray  # int64 [512]: frequencies of the byte network
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """Arrays, inputs, and steps: `gather` writes the inputs before a bit, the others bring the arrays up to date."""
+    """Arrays, inputs and compiled steps: `gather` writes the inputs before a bit, other steps update the arrays."""
 
-    arrays: Callable[[DeepPreset, Extent], Arrays]  # fresh ones
-    weights: Callable[[DeepPreset], np.ndarray]  # float32: what its inputs count for at first, so how many there are
-    gather: Step  # (m, own, inputs): its share of the mixers' inputs, float32
-    names: Callable[[DeepPreset], list[str]]  # in words, what each of its inputs belongs to
-    begin_byte: Step | None = None  # (m, own): some time before the first bit of a byte; ask for what it needs
+    arrays: Callable[[DeepPreset, Extent], Arrays]  # allocates them
+    weights: Callable[[DeepPreset], np.ndarray]  # float32 [inputs]: first mixer weights of its inputs
+    gather: Step  # (m, own, inputs): writes its inputs, float32
+    names: Callable[[DeepPreset], list[str]]  # of its inputs, for `explain`
+    begin_byte: Step | None = None  # (m, own): before the first bit of a byte; prefetches
     begin_nibble: Step | None = None  # (m, own): before the first and the fifth bit of a byte
     update: Step | None = None  # (m, own, bit): after each bit
-    prefetch: Step | None = None  # (m, own, position): ask for what `end_byte` will read
-    end_byte: Step | None = None  # (m, own, position): data[position] is complete, and registers know it
-    maps: tuple[str, ...] = ()  # adaptive maps, which a dictionary keeps; their sizes are multiples of 256
-    remember: Callable[[Arrays, Arrays], Arrays] | None = None  # (fresh, those of a memory): go on from the memory
-    remembers: tuple[str, ...] = ()  # arrays that it takes of those of a memory; other ones are as fresh ones
+    prefetch: Step | None = None  # (m, own, position): prefetches what `end_byte` reads
+    end_byte: Step | None = None  # (m, own, position): after data[position] and the registers are set
+    maps: tuple[str, ...] = ()  # names of adaptive maps that a dictionary keeps; sizes are multiples of 256
+    remember: Callable[[Arrays, Arrays], Arrays] | None = None  # (own, those of a memory): start from the memory
+    remembers: tuple[str, ...] = ()  # names of arrays that `remember` takes from a memory
 
 
 def in_turn(steps: Sequence[Step | None]) -> Step:
-    """One compiled step (m, arrays of all predictors, ...) that lets those take theirs that have one, in order."""
+    """Combine the steps of all predictors into one compiled step (m, arrays of all predictors, ...), in their order."""
     combined: Step = _nothing
     for k in reversed(range(len(steps))):
         step = steps[k]
@@ -71,7 +70,7 @@ def _nothing(m: Shared, arrays: tuple[Arrays, ...], *arguments: int) -> None:
 
 
 def _first_of(step: Step, k: int, others: Step) -> Step:
-    """Predictor `k` takes its step, then the others take theirs."""
+    """Return a step that runs predictor `k`'s step, then `others`."""
 
     def both(m: Shared, arrays: tuple[Arrays, ...], *arguments: int) -> None:
         step(m, arrays[k], *arguments)
@@ -81,7 +80,7 @@ def _first_of(step: Step, k: int, others: Step) -> Step:
 
 
 def gather_in_turn(steps: Sequence[Step]) -> Step:
-    """As `in_turn`, and each is given its inputs: those from where `first` says."""
+    """Combine `gather` steps as `in_turn` does; each gets its own part of the inputs, which starts at `first`."""
 
     def placed(step: Step, k: int) -> Step:
         def gather(m: Shared, own: Arrays, first: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""All predictors of levels 4 to 6, in the order of their inputs. The order is part of the format."""
+"""The predictors of levels 4 to 6, in the order of their inputs, which is part of the format."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from squeeze.numerics import vectors
 from squeeze.numerics.bitmodels import layout
 from squeeze.numerics.jit import inline
 
-_BIAS = np.float32(0.3)  # a logit that never changes
+_BIAS = np.float32(0.3)  # a constant input
 
 
 @inline
@@ -24,7 +24,7 @@ BIAS = Predictor(
 )
 
 PREDICTORS = (contexts.PREDICTOR, matches.PREDICTOR, BIAS, byte_predictions.PREDICTOR)
-CONTEXTS, MATCHES, NETWORK = 0, 1, 3  # of PREDICTORS
+CONTEXTS, MATCHES, NETWORK = 0, 1, 3  # places in PREDICTORS
 
 gather = gather_in_turn([predictor.gather for predictor in PREDICTORS])
 begin_byte = in_turn([predictor.begin_byte for predictor in PREDICTORS])
@@ -35,12 +35,13 @@ end_byte = in_turn([predictor.end_byte for predictor in PREDICTORS])
 
 
 def build(preset: DeepPreset, extent: Extent) -> tuple[Arrays, ...]:
-    """Fresh arrays of every predictor."""
+    """Allocate the arrays of every predictor."""
     return tuple(predictor.arrays(preset, extent) for predictor in PREDICTORS)
 
 
 def lay_out(preset: DeepPreset) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [predictors], where the inputs of each begin; float32 [inputs and padding], weights to begin with."""
+    """Return the first input of each predictor, int64 [predictors], and the first mixer weights, float32 [inputs and
+    padding]."""
     weights = [predictor.weights(preset) for predictor in PREDICTORS]
     ends = np.cumsum([part.size for part in weights])
     padding = np.full(-int(ends[-1]) % vectors.LANES, WEIGHT, np.float32)
@@ -48,18 +49,18 @@ def lay_out(preset: DeepPreset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def input_names(preset: DeepPreset) -> list[str]:
-    """In words, what each input belongs to; padding is the bias's."""
+    """Name what each mixer input belongs to; padding counts as bias."""
     names = [name for predictor in PREDICTORS for name in predictor.names(preset)]
     return names + ["bias"] * (-len(names) % vectors.LANES)
 
 
 def adaptive_maps(arrays: tuple[Arrays, ...]) -> list[np.ndarray]:
-    """uint32: those that a dictionary keeps, in the order of its file."""
+    """Return the adaptive maps that a dictionary keeps, uint32, in the order of its file."""
     return [getattr(own, name) for p, own in zip(PREDICTORS, arrays, strict=True) for name in p.maps]
 
 
 def with_maps(arrays: tuple[Arrays, ...], maps: list[np.ndarray]) -> tuple[Arrays, ...]:
-    """The arrays, with these adaptive maps in the place of theirs."""
+    """Return the arrays with these adaptive maps in place of their own."""
     remaining = iter(maps)
     return tuple(
         own._replace(**{name: next(remaining) for name in p.maps}) if p.maps else own
@@ -68,14 +69,22 @@ def with_maps(arrays: tuple[Arrays, ...], maps: list[np.ndarray]) -> tuple[Array
 
 
 def remembered(arrays: tuple[Arrays, ...]) -> dict[str, np.ndarray]:
-    """Those of a memory that `remember` takes, by name."""
+    """Return the arrays of a memory that `remember` needs, by name."""
     found = enumerate(zip(PREDICTORS, arrays, strict=True))
     return {f"{k}.{name}": getattr(own, name) for k, (p, own) in found for name in p.remembers}
 
 
 def with_remembered(arrays: tuple[Arrays, ...], kept: Mapping[str, np.ndarray]) -> tuple[Arrays, ...]:
-    """The arrays, with those of a memory in the place of theirs, whose bytes are kept by name. Raises KeyError or
-    ValueError where they are other ones."""
+    """Return the arrays with those of a memory in place of their own.
+
+    Args:
+        arrays: of every predictor.
+        kept: bytes of the memory's arrays, uint8, by name.
+
+    Raises:
+        KeyError: if an array is missing.
+        ValueError: if an array has another size.
+    """
     new = {name: layout.seen_as(kept[name], fresh) for name, fresh in remembered(arrays).items()}
     return tuple(
         own._replace(**{name: new[f"{k}.{name}"] for name in p.remembers}) if p.remembers else own
@@ -84,7 +93,7 @@ def with_remembered(arrays: tuple[Arrays, ...], kept: Mapping[str, np.ndarray]) 
 
 
 def remember(arrays: tuple[Arrays, ...], before: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
-    """The arrays of predictors that go on from what others have read, and else know nothing."""
+    """Return arrays that start from what `before` has read, with untrained maps."""
     return tuple(
         p.remember(own, read) if p.remember else own for p, own, read in zip(PREDICTORS, arrays, before, strict=True)
     )

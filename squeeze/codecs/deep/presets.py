@@ -1,14 +1,13 @@
-"""What levels 4 to 6 mean: the contexts of each kind of content, and the sizes of mixers.
+"""Parameters of levels 4 to 6: the contexts for each kind of content, and the sizes of mixers and hash tables.
 
-The tables here are part of the format, as those of codecs/presets.py are. A context is
-two registers (bitmodels/context_state.py), a mask on the first, and a mask on
-the last eight bytes.
+The tables are part of the format. A context is two history registers (bitmodels/context_state.py), a mask on the first,
+and a mask on the last eight bytes.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from squeeze.codecs.bytewise.presets import TAUGHT
+from squeeze.codecs.bytewise.presets import WARM_START_KINDS
 from squeeze.numerics.bitmodels import context_state as state
 
 Context = tuple[int, int, int, int]
@@ -17,15 +16,15 @@ _ALL = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class DeepPreset:
-    """The parameters of the models of levels 4 to 6."""
+    """The parameters of deep context mixing."""
 
     contexts: tuple[Context, ...]
-    matches: tuple[int, ...]  # least match lengths
-    selectors: int  # of mixer weight sets
-    buckets: int  # the most buckets of slots, of 192 bytes each
-    rates: tuple[float, ...]  # of learning, see deep/arrays.py
-    network: bool = False  # whether the pretrained one (codecs/recurrent) takes part
-    taught: str = ""  # which dictionary of the package they begin with (codecs/stream/built_in.py), if any
+    matches: tuple[int, ...]  # shortest match of each match model, in bytes
+    selectors: int  # mixer weight sets that are used
+    buckets: int  # largest hash table, in buckets of 192 bytes
+    rates: tuple[float, ...]  # learning rates, see arrays.py
+    network: bool = False  # whether the byte network (codecs/recurrent) takes part
+    warm_start: str = ""  # file of the package with the first weights (codecs/stream/dictionary.py); "": untrained
 
 
 # The third and fourth context of every table also choose weight sets, so they are orders 2 and 3.
@@ -116,7 +115,7 @@ TABLE = {
     **_EXPECTED,
     **_TWO_MATCHES,
 }
-MORE_TEXT = {  # at level 6: each brings little
+MORE_TEXT = {  # at level 6: small gains each
     "two words before and byte": _pair(state.PAIR, history=0xFF),
     "word before and byte": _pair(state.WORD_1, history=0xFF),
     "word before, word and two bytes": _pair(state.WORD, state.WORD_1, history=0xFFFF),
@@ -165,7 +164,7 @@ _NAMES = {context: name for table in (*CONTEXTS.values(), *MORE.values()) for na
 
 
 def name_of(context: Context) -> str:
-    """A context in words."""
+    """Return a context's name for `explain`."""
     return _NAMES[context]
 
 
@@ -187,7 +186,7 @@ _FAST = {
 }
 _FAST["executable"] = _FAST["other"]
 
-_LEFT_OUT = {  # of TEXT at level 5: beside the network they bring least
+_LEFT_OUT = {  # contexts of TEXT that level 5 drops: they gain least next to the network
     *_FOLLOWED,
     *("order 4", "order 6", "order 12", "bytes 2 and 3", "letters only", "word and the third before", "tag and word"),
     *("bracket", "brackets and head of the line"),
@@ -197,12 +196,12 @@ _RATES = (0.002, 0.015, 0.01, 0.002)
 _SELECTORS = {5: 10, 6: 14}
 
 
-GROUPS = 3  # of contexts: histories, words, all else
+GROUPS = 3  # byte histories, words, others
 _OF_WORDS = {state.WORD, state.WORD_1, state.WORD_2, state.WORD_3, state.PAIR, state.LETTERS, state.WORD_LENGTH}
 
 
 def group_of(context: Context) -> int:
-    """The group whose means a context counts for; those of a group are neighbours in a preset."""
+    """Return the group of a context (0 byte history, 1 words, 2 others), whose mean of inputs it counts for."""
     registers = {context[0], context[2]} - {state.NONE, state.OLDER}
     if not registers:
         return 0
@@ -210,23 +209,28 @@ def group_of(context: Context) -> int:
 
 
 def preset(level: int, kind: str, bare: bool = False) -> DeepPreset:
-    """Return the models of a level from 4 to 6 for a kind of content; bare ones begin with nothing, and have no
-    network."""
+    """Return the models of a level from 4 to 6 for a kind of content.
+
+    Args:
+        level: 4, 5 or 6.
+        kind: "text", "executable", "table" or "other".
+        bare: start with untrained weights, without the byte network.
+    """
     table = CONTEXTS[kind]
-    taught = f"{kind}.{level}" if kind in TAUGHT and not bare else ""
+    warm_start = f"{kind}.{level}" if kind in WARM_START_KINDS and not bare else ""
     if level == 4:
         contexts = (table[name] for name in _FAST[kind])
-        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, taught=taught)
-    buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
+        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, warm_start=warm_start)
+    buckets = 14 << 18  # 672 MiB; all models take less than 1 GiB
     if level == 5 and kind == "text":
         table = {name: context for name, context in table.items() if name not in _LEFT_OUT}
     if level == 6:
         table = table | MORE[kind]
         if kind == "text":
-            buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
+            buckets = 13 << 18  # 624 MiB; all models take less than 1 GiB
     selectors = 7 if level == 5 and kind == "text" else _SELECTORS[level]
     network = not (bare or kind == "table" or (level, kind) == (5, "executable"))
-    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, taught)
+    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, warm_start)
 
 
 def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:

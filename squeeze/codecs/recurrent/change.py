@@ -1,7 +1,7 @@
-"""A change of the pretrained network: whole numbers that are added to those of its weights (docs/format.md, 13.3).
+"""Fine-tuned weights of the byte network, stored as integers that are added to the pretrained ones (docs/format.md,
+13.3).
 
-Factors of rows and the tables of the latest bytes stay as they are: what is changed is again a network in exact
-arithmetic, as fast as before.
+Scales and n-gram tables stay as they are, so a fine-tuned network runs in the same exact arithmetic at the same speed.
 """
 
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ import numpy as np
 from squeeze.codecs.recurrent import weights
 from squeeze.codecs.recurrent.weights import Tensors, Weights
 
-STEP = np.float32(1 / 256)  # of what is float32: embeddings of bytes, taps, keeping
-TOP = 127  # of int8
-_MOST = 1 << 15  # steps that a float32 moves by: weights stay of a size that arithmetic was made for
-Change = dict[str, np.ndarray]  # int64 [rows, columns], what is added to each tensor of `shapes`
+STEP = np.float32(1 / 256)  # step of float32 tensors: byte embeddings, taps, gate biases
+TOP = 127  # largest int8 weight
+_MOST = 1 << 15  # largest change of a float32 in steps, so that the arithmetic stays exact
+Change = dict[str, np.ndarray]  # int64 [rows, columns] to add to each tensor of `shapes`
 
 
 def shapes(tensors: Tensors) -> dict[str, tuple[int, int]]:
-    """The tensors that may change, in the order of their names, with the rows and columns of their numbers."""
+    """Return the tensors that may change, in the order of their names, with the rows and columns of their numbers."""
     found = {}
     for name in sorted(tensors):
         if not name.endswith(".scale") and not name.startswith("grams."):
@@ -28,22 +28,22 @@ def shapes(tensors: Tensors) -> dict[str, tuple[int, int]]:
 
 
 def matrices(change: Change) -> Iterator[np.ndarray]:
-    """The change, in the order of a dictionary's file."""
+    """Yield the change of each tensor, in the order of a dictionary's file."""
     yield from (change[name] for name in sorted(change))
 
 
 def network(change: Change | None) -> Weights | None:
-    """Return the pretrained network with a change; None for none."""
+    """Return the pretrained weights with a change added, or None if there is no change."""
     return weights.from_tensors(changed(weights.pretrained_tensors(), change)) if change else None
 
 
 def changed(tensors: Tensors, change: Change) -> dict[str, np.ndarray]:
-    """A network's tensors after the change; numbers stay within what their tensors hold."""
+    """Add a change to a network's tensors; sums are clipped to what the tensors' types hold."""
     return {**tensors, **{name: _added(tensors[name], added) for name, added in change.items()}}
 
 
 def numbers(tensor: np.ndarray) -> np.ndarray:
-    """int64 [rows, columns]: what a tensor of int8 holds, or the numbers from 0 to 15 of uint8 [rows, columns / 2]."""
+    """Return int64 [rows, columns]: an int8 tensor as it is, or the 4-bit numbers of uint8 [rows, columns / 2]."""
     if tensor.dtype == np.uint8:
         return np.concatenate([tensor & 15, tensor >> 4], 1).astype(np.int64)
     return tensor.astype(np.int64)

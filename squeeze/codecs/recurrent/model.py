@@ -1,11 +1,13 @@
-"""A small pretrained network over bytes: gated linear recurrences, over bytes and, wider, over words.
+"""A small pretrained recurrent network over bytes, with a wider part over words; levels 5 and 6 mix its predictions.
 
-Blocks of the order of Griffin (De et al. 2024, arXiv:2402.19427): a recurrence and a feed-forward network, each after
-an RMS norm and added to what came in. The recurrence is h = a h + (1 - a) v, elementwise, where a and v follow from
-the latest inputs (as in minGRU, Feng et al. 2024, arXiv:2410.01201). Wider blocks run once a word, after its first
-separating byte, and add what they say to every byte until the next (SpaceByte, Slagle 2024, arXiv:2404.14408). The
-latest byte and, by their hashes, the latest two, three and four have embeddings (Pagnoni et al. 2024,
-arXiv:2412.09871). reference.py defines it in plain numpy. Products are exact integers, all else is elementwise.
+Blocks have the order of Griffin (De et al. 2024, arXiv:2402.19427): a recurrence and a feed-forward network, each after
+an RMS norm and added to the residual stream. The recurrence is h = a h + (1 - a) v, elementwise, where a and v depend
+on the latest inputs (as in minGRU, Feng et al. 2024, arXiv:2410.01201). Wider blocks run once a word, at its first
+separating byte, and their output is added to every byte until the next (SpaceByte, Slagle 2024, arXiv:2404.14408). The
+last byte and hashes of the last two, three and four bytes have embeddings (Pagnoni et al. 2024, arXiv:2412.09871).
+
+Matrix products are exact integer sums, every other operation is elementwise, so all machines compute the same bits.
+tests/references/recurrent_network.py defines the network in plain numpy.
 """
 
 import numpy as np
@@ -16,13 +18,14 @@ from squeeze.numerics.bitmodels import frequencies
 from squeeze.numerics.exact import exp_negative, maximum, sigmoid
 from squeeze.numerics.jit import inline, part
 
-EPSILON = np.float32(1.1920929e-07)  # of norms: that of torch for float32
+EPSILON = np.float32(1.1920929e-07)  # epsilon of RMS norms, torch's for float32
 ONE = np.float32(1.0)
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of hashes: 2^64 over the golden ratio
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of multiplicative hashes: 2^64 divided by the golden ratio
 
 
 @inline
 def _sums_by_fours(matrices, block, s, inputs):
+    """Compute a matrix product in int8 dot products of four (VNNI)."""
     total = quads.split(s.quantised[:inputs], s.high, s.low)
     outputs = matrices.scales.shape[1]
     quads.multiply(s.high, s.low, total, matrices.panels[block], matrices.bits, outputs, inputs, s.sums)
@@ -30,6 +33,7 @@ def _sums_by_fours(matrices, block, s, inputs):
 
 @inline
 def _sums_by_pairs(matrices, block, s, inputs):
+    """Compute a matrix product in int16 multiply-adds of two (AVX2)."""
     panels, outputs = matrices.panels[block], matrices.scales.shape[1]
     if matrices.bits == 4:
         nibbles.multiply(s.quantised, panels, outputs, inputs, s.sums)
@@ -42,7 +46,7 @@ _sums = _sums_by_fours if quads.AVAILABLE else _sums_by_pairs
 
 @part
 def _multiply(vector, inverse, matrices, block, out, add, s):
-    """out = (vector * inverse) @ matrix of a block, or += where `add`."""
+    """Compute out = (vector * inverse) @ matrix of a block, or out += that if `add`."""
     scale = exact.quantise(vector, quads.TOP, s.quantised) * inverse
     scales = matrices.scales[block]
     _sums(matrices, block, s, vector.size)
@@ -56,7 +60,7 @@ def _multiply(vector, inverse, matrices, block, out, add, s):
 
 @inline
 def _recur(projected, past, taps, keeping, states, inner):
-    """A step of the recurrence: `inner` becomes what leaves it, gated."""
+    """Run one step of the gated linear recurrence, and write its gated output to `inner`."""
     width = states.size
     value, forget, gate = projected[:width], projected[width : 2 * width], projected[2 * width : 3 * width]
     for i in range(width):
@@ -72,7 +76,7 @@ def _recur(projected, past, taps, keeping, states, inner):
 
 @part
 def _run(stack, memory, x, s):
-    """Blocks in turn: each adds to x, float32 [width]."""
+    """Run a stack of blocks, each of which adds to the residual stream x, float32 [width]."""
     width, hidden = x.size, stack.gate_up.scales.shape[1] // 2
     projected = s.projected
     for block in range(stack.keeping.shape[0]):
@@ -89,7 +93,7 @@ def _run(stack, memory, x, s):
 
 @inline
 def _embed(m, byte, x):
-    """x = the embedding of a byte, and of the latest bytes."""
+    """Set x to the embedding of a byte plus those of the last two, three and four bytes."""
     w = m.weights
     m.state.past = (m.state.past << 8 | byte) & 0xFFFFFFFF
     for i in range(x.size):
@@ -107,7 +111,7 @@ def _embed(m, byte, x):
 
 @part
 def predict(m, byte):
-    """Feed one byte: the tree `counts` then tells what the next one may be."""
+    """Feed one byte, and write frequencies of the next byte to the tree `counts`."""
     w, s = m.weights, m.scratch
     x = s.x
     _embed(m, byte, x)
@@ -116,10 +120,10 @@ def predict(m, byte):
     if separates and not m.state.separated and w.words.keeping.shape[0]:
         _multiply(x, ONE, w.up, 0, s.wide, False, s)
         _run(w.words, m.words, s.wide, s)
-        _multiply(s.wide, ONE, w.down, 0, m.said, False, s)
+        _multiply(s.wide, ONE, w.down, 0, m.word_output, False, s)
     m.state.separated = separates
     for i in range(x.size):
-        x[i] += m.said[i]
+        x[i] += m.word_output[i]
     _run(w.after, m.after, x, s)
     _multiply(x, exact.rms_inverse(x, EPSILON), w.head, 0, m.logits, False, s)
     top = maximum(m.logits)

@@ -1,9 +1,12 @@
-"""A network's weights: from the tensors of a file to the arrays that the kernels read.
+"""Weights and state of the byte network: from the tensors of a file to the arrays that its kernels read.
 
-A matrix `name` is int8 [outputs, inputs] beside `name.scale`, float32 [outputs]; all else is float32. Matrices of words
-and tables of the latest bytes are in 4 bits: uint8 [outputs, inputs / 2], the first half of a row in the low bits of
-its bytes, the second in the high ones, and a number n stands for 2n - 15. The blocks of a stack are numbered:
-before.0.into, before.0.taps, ...
+In a file, a matrix `name` is int8 [outputs, inputs] with `name.scale`, float32 [outputs]; other tensors are float32.
+Blocks of a stack are numbered: before.0.into, before.0.taps. Matrices of the word stack and n-gram tables have 4 bits:
+uint8 [outputs, inputs / 2]. The first half of a row is in the low bits of its bytes, the second in the high bits. A
+number n is the weight 2n - 15.
+
+In memory, matrices are packed in panels for the instructions that the processor has: numerics/quads.py, or tiles.py and
+nibbles.py, with the same sums. Gains of norms are folded into the matrices that follow them.
 """
 
 import math
@@ -20,54 +23,54 @@ from squeeze.numerics.bitmodels import layout
 from squeeze.numerics.integer_sums import PANEL
 
 BYTES = 256
-TAPS = 4  # bytes, or words, that the convolution before a recurrence sees
-GRAMS = (2, 3, 4)  # latest bytes that have an embedding of their own
-STATE = layout.fields("separated past")  # whether the latest byte separated words; latest bytes
+TAPS = 4  # length of the causal convolution before a recurrence
+GRAMS = (2, 3, 4)  # n-grams of bytes that have embeddings
+STATE = layout.fields("separated past")  # whether the last byte separated words; the last bytes
 
 
 class Matrices(NamedTuple):
     """One matrix of every block of a stack."""
 
     panels: np.ndarray  # uint8 [blocks, bytes], as quads.pack, tiles.pack or nibbles.pack lays them
-    bits: int  # of a weight: 8, or 4
+    bits: int  # bits of a weight: 8 or 4
     scales: np.ndarray  # float32 [blocks, outputs]
 
 
 class Stack(NamedTuple):
-    """The weights of blocks of one width."""
+    """The weights of the blocks of a stack, which all have one width."""
 
     into: Matrices  # value, forget and gate: 3 * width outputs
     taps: np.ndarray  # float32 [blocks, TAPS, width], the oldest first
-    keeping: np.ndarray  # float32 [blocks, width]
+    keeping: np.ndarray  # float32 [blocks, width]: bias of the forget gate
     out: Matrices
     gate_up: Matrices  # 2 * feed-forward outputs
     down: Matrices
 
 
 class Weights(NamedTuple):
-    """A network's weights; they never change."""
+    """The weights of a network; they never change."""
 
     embedding: np.ndarray  # float32 [256, width]
-    grams: tuple[np.ndarray, ...]  # uint8 [rows, width / 2] of each of GRAMS: embeddings of the latest bytes, by hash
+    grams: tuple[np.ndarray, ...]  # uint8 [rows, width / 2] of each of GRAMS: embeddings of n-grams, by hash
     gram_scales: tuple[np.ndarray, ...]  # float32 [rows]
-    before: Stack  # over bytes
-    up: Matrices  # one, from bytes to words
-    words: Stack  # no blocks where the network has no words
-    down: Matrices  # one, from words to bytes
-    after: Stack  # over bytes
-    head: Matrices  # one
+    before: Stack  # blocks over bytes
+    up: Matrices  # a single matrix, from bytes to words
+    words: Stack  # blocks over words; empty if the network has none
+    down: Matrices  # a single matrix, from words to bytes
+    after: Stack  # blocks over bytes
+    head: Matrices  # a single matrix, to logits of the next byte
     separates: np.ndarray  # bool [256]: whether a byte separates words
 
 
 class Memory(NamedTuple):
-    """What the blocks of a stack keep from step to step."""
+    """The state that the blocks of a stack keep from step to step."""
 
     past: np.ndarray  # float32 [blocks, TAPS - 1, width]: the latest inputs of the convolution
     states: np.ndarray  # float32 [blocks, width]
 
 
 class Scratch(NamedTuple):
-    """Of one step."""
+    """Buffers for one step."""
 
     x: np.ndarray  # float32 [width]
     wide: np.ndarray  # float32 [word width]
@@ -87,9 +90,9 @@ class Network(NamedTuple):
     before: Memory
     words: Memory
     after: Memory
-    said: np.ndarray  # float32 [width]: what the words said last
+    word_output: np.ndarray  # float32 [width]: last output of the word stack
     logits: np.ndarray  # float32 [256]
-    counts: np.ndarray  # int64 [512]: frequencies of bytes from 256 on, and their sums as a tree
+    counts: np.ndarray  # int64 [512]: frequencies of bytes from index 256 on, and a binary tree of their sums
     scratch: Scratch
 
 
@@ -99,7 +102,7 @@ def _memory(stack: Stack) -> Memory:
 
 
 def begin(weights: Weights) -> Network:
-    """A network that has seen nothing."""
+    """Return a network with fresh state, before the first byte."""
     stacks = (weights.before, weights.words, weights.after)
     width = weights.embedding.shape[1]
     matrices = [matrix for stack in stacks for matrix in (stack.into, stack.out, stack.gate_up, stack.down)]
@@ -122,7 +125,7 @@ def begin(weights: Weights) -> Network:
         before=_memory(weights.before),
         words=_memory(weights.words),
         after=_memory(weights.after),
-        said=np.zeros(width, np.float32),
+        word_output=np.zeros(width, np.float32),
         logits=np.zeros(BYTES, np.float32),
         counts=np.ones(2 * BYTES, np.int64),
         scratch=scratch,
@@ -130,14 +133,19 @@ def begin(weights: Weights) -> Network:
 
 
 FILE = Path(__file__).with_name("weights.safetensors")
-CHECKSUM = 0xDDFB4AE1E058BF8C  # XXH3-64 of the file of the pretrained network: other weights give other bytes
-_LINE = 64  # bytes of a cache line: a load that crosses one takes twice as long
+CHECKSUM = 0xDDFB4AE1E058BF8C  # XXH3-64 of the file; other weights would change coded bytes
+_LINE = 64  # bytes of a cache line
 Tensors = Mapping[str, np.ndarray]
 MATRICES = ("into", "out", "gate_up", "down")  # of a block
 
 
 def from_tensors(tensors: Tensors) -> Weights:
-    """The weights in these tensors. Raises KeyError or ValueError where they are not those of a network."""
+    """Pack the tensors of a file for the kernels.
+
+    Raises:
+        KeyError: if a tensor is missing.
+        ValueError: if a tensor has the wrong shape or type.
+    """
     embedding = _fixed(tensors["embedding"], np.float32)
     width, word_width = embedding.shape[1], tensors["up"].shape[0]
     weights = Weights(
@@ -153,24 +161,36 @@ def from_tensors(tensors: Tensors) -> Weights:
         separates=separators(),
     )
     if embedding.shape[0] != BYTES:
-        raise ValueError(f"there are {embedding.shape[0]} embeddings for 256 bytes")
+        raise ValueError(f"expected 256 byte embeddings, got {embedding.shape[0]}")
     return weights
 
 
 def network(takes_part: bool = True, changed: Weights | None = None) -> Network:
-    """Return a fresh network: of changed weights if there are any, else the pretrained one. If it does not take part,
-    return the smallest one, which is never asked."""
+    """Return a network with fresh state.
+
+    Args:
+        takes_part: whether it is used; if not, return the smallest network, which is never run.
+        changed: fine-tuned weights, or None for the pretrained ones.
+    """
     return begin((changed or pretrained()) if takes_part else _none())
 
 
 @cache
 def pretrained() -> Weights:
-    """Return the weights that are installed with the package. Raises SqueezeError if the file is missing or damaged."""
+    """Return the weights that are installed with the package.
+
+    Raises:
+        SqueezeError: if the file is missing or damaged.
+    """
     return from_tensors(pretrained_tensors())
 
 
 def pretrained_tensors() -> dict[str, np.ndarray]:
-    """Return the same weights as tensors of their file. Raises SqueezeError if the file is missing or damaged."""
+    """Return the installed weights as tensors of their file.
+
+    Raises:
+        SqueezeError: if the file is missing or damaged.
+    """
     return package_data.tensors(FILE, CHECKSUM)
 
 
@@ -184,7 +204,7 @@ def _none() -> Weights:
 
 
 def separators() -> np.ndarray:
-    """bool [256]: ASCII that is neither letter nor digit separates words."""
+    """Return bool [256]: ASCII bytes that are neither letters nor digits separate words."""
     return np.array([byte < 128 and not chr(byte).isalnum() for byte in range(BYTES)])
 
 
@@ -192,14 +212,14 @@ def _table(tensors: Tensors, name: str, width: int) -> np.ndarray:
     table = tensors[name]
     rows = table.shape[0]
     if table.dtype != np.uint8 or table.shape[1:] != (width // 2,) or rows & (rows - 1):
-        raise ValueError(f"{name} is not of embeddings")
+        raise ValueError(f"expected {name} to be uint8 [2^n, {width // 2}], got {table.dtype} {table.shape}")
     if tensors[f"{name}.scale"].shape != (rows,):
-        raise ValueError(f"{name} has not a scale for each row")
+        raise ValueError(f"expected {rows} scales for {name}")
     return _fixed(table, np.uint8)
 
 
 def _fixed(tensor: np.ndarray, dtype: type) -> np.ndarray:
-    """An array that cannot be written, whatever it came from: kernels are compiled for one kind."""
+    """Return a read-only array: compiled kernels are specialised for it."""
     array: np.ndarray = np.ascontiguousarray(tensor, dtype).view()
     array.flags.writeable = False
     return array
@@ -224,7 +244,7 @@ def _stack(tensors: Tensors, name: str, width: int, bits: int = 8) -> Stack:
 
 def _matrices(tensors: Tensors, names: list[str], shape: tuple[int, int], bits: int = 8) -> Matrices:
     if shape[0] % PANEL or shape[1] % quads.STEP or shape[1] > exact.CHUNK:
-        raise ValueError(f"a matrix of {shape} is not of a network")
+        raise ValueError(f"unsupported matrix shape {shape}")
     example = _pack(np.zeros(shape, np.int8), bits)
     panels = _aligned((len(names), *example.shape), example.dtype)
     for block, name in zip(panels, names, strict=True):
@@ -239,17 +259,17 @@ def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _integers(tensors: Tensors, name: str, shape: tuple[int, int], bits: int) -> np.ndarray:
-    """int8: a matrix as its file has it, or unpacked."""
+    """Return a matrix as int8; 4-bit numbers are unpacked."""
     codes = tensors[name]
     if bits == 4 and codes.dtype == np.uint8:
         codes = np.concatenate([codes & 15, codes >> 4], 1).astype(np.int8) * 2 - 15
     if codes.shape != shape or codes.dtype != np.int8:
-        raise ValueError(f"{name} is not a matrix {shape} of {bits} bits")
+        raise ValueError(f"expected {name} to be a matrix {shape} of {bits} bits, got {codes.dtype} {codes.shape}")
     return codes
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A new array that begins with a cache line."""
+    """Allocate an array of zeros that begins at a cache line."""
     size = math.prod(shape) * dtype.itemsize
     room = np.zeros(size + _LINE, np.uint8)
     start = -room.ctypes.data % _LINE
@@ -261,6 +281,6 @@ def _vectors(tensors: Tensors, names: list[str], shape: tuple[int, ...]) -> np.n
     result = np.zeros((len(names), *shape), np.float32)
     for row, name in zip(result, names, strict=True):
         if tensors[name].shape != shape:
-            raise ValueError(f"{name} has not the shape {shape}")
+            raise ValueError(f"expected {name} to have shape {shape}, got {tensors[name].shape}")
         row[...] = tensors[name]
     return result

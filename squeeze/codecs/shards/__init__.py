@@ -1,1 +1,1 @@
-"""Many small files in few large ones: tars with an index of their members. write.py is the way through."""
+"""Many small files in few large ones: tars, each with an index of its members. write.py is the main path."""

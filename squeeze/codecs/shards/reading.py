@@ -1,4 +1,4 @@
-"""The files of shards, read ahead: small ones together, so that an object store is asked for many at a time."""
+"""Reading the files of shards ahead: small files in batches, so that an object store gets many requests at a time."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -13,20 +13,23 @@ from squeeze.system.remote_path import read_together
 from squeeze.system.remote_status import has_version
 from squeeze.system.storage import remote
 
-__all__ = ["Failed", "Found", "Source", "Unreadable", "found"]
+__all__ = ["OnFailure", "ReadSource", "Source", "Unreadable", "read_sources"]
 
-_LARGE = 1 << 20  # bytes from which a file is read when it is its turn
-_BATCH, _BATCH_FILES = 1 << 20, 512  # few, so that what is wanted first is soon there
-_AT_ONCE = 8  # batches that are read
-_AHEAD = 24  # batches that are read or wait, so that there is more than a block when the one before it is coded
+_LARGE = 1 << 20  # bytes from which a file is not read ahead
+_BATCH, _BATCH_FILES = 1 << 20, 512  # small, so that the first files come soon
+_AT_ONCE = 8  # batches that are read in parallel
+_AHEAD = 24  # batches read ahead: more than a block
 _PIECE = 1 << 20
 _CHANGED = "it changed while it was read: run again when nothing writes to it"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a corpus. name: within a shard; size: in bytes, when it was listed; stamp: what has changed when the
-    file has, empty where that was not looked at."""
+    """A file of a corpus.
+
+    `name` is its name in a shard, `size` its bytes when it was listed. `stamp` changes if the file does; it is empty if
+    unknown.
+    """
 
     path: Path
     name: str
@@ -34,11 +37,11 @@ class Source:
     stamp: str = ""
 
 
-Failed = Callable[[Source, Exception], None]
+OnFailure = Callable[[Source, Exception], None]
 
 
 class Unreadable(Exception):
-    """For a large file that turns out to be unreadable, or another than it was, after a part of it was given."""
+    """A large file turned out to be unreadable or changed after a part of it was passed on."""
 
     def __init__(self, source: Source, reason: Exception):
         super().__init__(source, reason)
@@ -46,23 +49,29 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
-    """A source as it was read."""
+class ReadSource:
+    """A source with its bytes."""
 
     source: Source
     size: int
     pieces: Iterable[bytes]
 
 
-def found(sources: Iterable[Source], failed: Failed) -> Iterator[Found]:
-    """All sources that can be read and are as they were listed, in order; `failed` is told of the others. Memory holds
-    some megabytes of them. The pieces of a large one raise Unreadable."""
+def read_sources(sources: Iterable[Source], failed: OnFailure) -> Iterator[ReadSource]:
+    """Yield all sources that can be read and have not changed since they were listed, in order.
+
+    Memory holds some megabytes of them. The pieces of a large file raise Unreadable.
+
+    Args:
+        sources: files to read.
+        failed: is called with every other source and its error.
+    """
     for batch in ordered_map(_read, _batches(sources), _AT_ONCE, ahead=_AHEAD):
         for source, data in batch:
             if isinstance(data, Exception):
                 failed(source, data)
             elif data is not None:
-                yield Found(source, len(data), [data])
+                yield ReadSource(source, len(data), [data])
             else:
                 yield from _opened(source, failed)
 
@@ -82,7 +91,7 @@ def _batches(sources: Iterable[Source]) -> Iterator[list[Source]]:
 
 
 def _read(batch: list[Source]) -> list[tuple[Source, bytes | Exception | None]]:
-    """What small files hold, and None for large ones."""
+    """Read a batch: the contents of small files, and None for large ones."""
     small = [source for source in batch if source.size < _LARGE]
     together = iter(read_together([place for source in small if (place := remote(source.path))]))
     known = {source.path: _small(source, next(together) if remote(source.path) else None) for source in small}
@@ -90,7 +99,12 @@ def _read(batch: list[Source]) -> list[tuple[Source, bytes | Exception | None]]:
 
 
 def _small(source: Source, known: bytes | Exception | None) -> bytes | Exception:
-    """What a file holds. known: that already, or why its storage did not give it, which may pass."""
+    """Return the contents of a small file.
+
+    Args:
+        source: the file.
+        known: its contents, or the error of an object store, which is tried again; None for local files.
+    """
     if known is not None and not isinstance(known, StorageError):
         return known
     try:
@@ -103,7 +117,7 @@ def _small(source: Source, known: bytes | Exception | None) -> bytes | Exception
         return error
 
 
-def _opened(source: Source, failed: Failed) -> Iterator[Found]:
+def _opened(source: Source, failed: OnFailure) -> Iterator[ReadSource]:
     try:
         file = source.path.open("rb")
     except OSError as error:
@@ -115,7 +129,7 @@ def _opened(source: Source, failed: Failed) -> Iterator[Found]:
         except VerifyError as error:
             failed(source, error)
             return
-        yield Found(source, opened.st_size, _pieces(source, file, opened))
+        yield ReadSource(source, opened.st_size, _pieces(source, file, opened))
 
 
 def _pieces(source: Source, file: BinaryIO, opened: os.stat_result) -> Iterator[bytes]:
@@ -132,7 +146,11 @@ def _pieces(source: Source, file: BinaryIO, opened: os.stat_result) -> Iterator[
 
 
 def _checked(source: Source, file: BinaryIO) -> os.stat_result:
-    """The status of a file that was opened. Raises VerifyError where it is not as it was listed."""
+    """Return the status of an open file.
+
+    Raises:
+        VerifyError: if it has changed since it was listed.
+    """
     opened = files.status(file)
     same = source.stamp in ("", files.stamp_of(opened))
     if not same and (has_version(opened) or opened.st_size != source.size):
@@ -141,6 +159,10 @@ def _checked(source: Source, file: BinaryIO) -> os.stat_result:
 
 
 def _check_again(source: Source, opened: os.stat_result) -> None:
-    """Raises VerifyError where a file was written to since it was opened; objects are not."""
+    """Check that a local file was not written to since it was opened.
+
+    Raises:
+        VerifyError: if it was.
+    """
     if not remote(source.path) and files.has_changed(source.path, opened):
         raise VerifyError(_CHANGED)

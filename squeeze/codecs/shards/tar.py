@@ -1,5 +1,5 @@
-"""Tars as WebDataset and tar itself read them, with the same bytes on every machine: files by their names and contents
-alone, and no times, owners or modes."""
+"""Tars as WebDataset and tar read them, with the same bytes on every machine: names and contents of files, without
+times, owners or modes."""
 
 import tarfile
 from array import array
@@ -10,10 +10,10 @@ import xxhash
 
 from squeeze.codecs.stream.members import Member, line_of
 
-__all__ = ["Entry", "Tar", "header_bytes", "key_of", "padded", "tar_size"]
+__all__ = ["Entry", "Tar", "header_bytes", "padded", "sample_key", "tar_size"]
 
 _BLOCK, _RECORD = tarfile.BLOCKSIZE, tarfile.RECORDSIZE
-_END = 2 * _BLOCK  # zeros
+_END = 2 * _BLOCK  # zeros at the end
 
 
 class Entry(NamedTuple):
@@ -24,33 +24,39 @@ class Entry(NamedTuple):
     pieces: Iterable[bytes]
 
 
-def key_of(name: str) -> str:
-    """Of the sample that a file belongs to: its path up to the first dot of its name, as in WebDataset. A name without
-    a dot, or that begins with one, is a sample of its own."""
+def sample_key(name: str) -> str:
+    """Return the key of the sample that a file belongs to: its path up to the first dot of its name, as in WebDataset.
+
+    A name without a dot, or that begins with one, is a sample of its own.
+    """
     folder, slash, last = name.rpartition("/")
     stem = last.partition(".")[0]
     return f"{folder}{slash}{stem}." if stem != last and stem else name
 
 
 def header_bytes(name: str, size: int) -> bytes:
-    """What stands before a file: ustar, and pax where that cannot say it."""
+    """Return a file's header: ustar, with pax records if its name or size needs them."""
     info = tarfile.TarInfo(name)
     info.size = size
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def padded(size: int, block: int = _BLOCK) -> int:
+    """Round a size up to whole blocks."""
     return -(-size // block) * block
 
 
 def tar_size(size: int) -> int:
-    """Bytes of a tar whose members take so many, with their headers."""
+    """Return the bytes of a tar whose members take `size` bytes with their headers."""
     return padded(size + _END, _RECORD)
 
 
 class Tar:
-    """The bytes of a tar, made as they are read, so that none of its files is held as a whole. `lines` is the index of
-    the members that were read, `checksums` are theirs, and `digest` is the XXH3-64 of all that was read."""
+    """A readable stream of a tar, made as it is read, so that no file is held as a whole.
+
+    `lines` is the index of the members read so far, `checksums` are theirs, and `digest` is the XXH3-64 of all bytes
+    read.
+    """
 
     def __init__(self, entries: Iterable[Entry]):
         self.lines, self.checksums, self.digest = bytearray(), array("Q"), xxhash.xxh3_64()
@@ -61,7 +67,7 @@ class Tar:
         return False
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end alone."""
+        """Return at most `size` bytes; none only at the end."""
         out = bytearray()
         while len(out) < size:
             self._rest = self._rest or memoryview(next(self._pieces, b""))

@@ -1,6 +1,6 @@
-"""The way through: files are listed, planned into shards, read ahead, made to a tar, and compressed, all as a stream.
+"""Writing shards: files are listed, planned into shards, read ahead, and compressed as a tar, all in one stream.
 
-A shard is a .sqz file of a tar. Beside it lies the index of its members (codecs/stream/members.py).
+A shard is a .sqz file of a tar. The index of its members is a file next to it (codecs/stream/members.py).
 """
 
 import random
@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from squeeze.codecs.shards.reading import Found, Source, Unreadable, found
+from squeeze.codecs.shards.reading import ReadSource, Source, Unreadable, read_sources
 from squeeze.codecs.shards.tar import Entry, Tar
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.members import index_bytes, index_name
@@ -23,12 +23,13 @@ from squeeze.system.names import relative
 from squeeze.system.storage import remote
 from squeeze.system.temporary import MARK
 
-__all__ = ["Made", "Shard", "check_targets", "listed", "make_shard", "sample", "write_shard"]
+__all__ = ["Shard", "ShardResult", "check_targets", "list_sources", "make_shard", "sample", "write_shard"]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One that is written: raw bytes of its tar, bytes of the file and of its index, and XXH3-64 of each member."""
+    """A shard that was written: raw bytes of its tar, bytes of the file and of its index, and XXH3-64 of each
+    member."""
 
     path: Path
     raw: int
@@ -42,17 +43,22 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What became of sources: a shard, unless none of them could be read; and by their names why others are not in
-    it."""
+class ShardResult:
+    """A shard, or None if no source could be read, and the errors of sources that it lacks, by name."""
 
     shard: Shard | None
     left: dict[str, Exception] = field(default_factory=dict)
 
 
-def listed(paths: Iterable[Path], root: Path, failed: Callable[[Path, Exception], None]) -> Iterator[Source]:
-    """Files below a folder as they are called in shards; `failed` is told of those that are gone, of names that other
-    systems would read as paths to somewhere else, and of objects whose keys are no paths: two could have one name."""
+def list_sources(paths: Iterable[Path], root: Path, failed: Callable[[Path, Exception], None]) -> Iterator[Source]:
+    """Yield files below a folder with their names in shards.
+
+    Args:
+        paths: the files.
+        root: the folder that names are relative to.
+        failed: is called with files that are gone, names that other systems would read as paths elsewhere, and objects
+            whose keys are not paths: two of them could get one name.
+    """
     for path in paths:
         try:
             name = relative(path.relative_to(root).as_posix())
@@ -64,16 +70,24 @@ def listed(paths: Iterable[Path], root: Path, failed: Callable[[Path, Exception]
 
 
 def check_targets(target: Path, overwrite: bool) -> None:
-    """As files.check_target, of a shard and its index."""
+    """Check that a shard and its index may be written, as `files.check_target` does."""
     for path in (target, index_name(target)):
         files.check_target(path, [], overwrite)
 
 
 def make_shard(
     target: Path, sources: Iterable[Source], overwrite: bool = False, mark: str = MARK, **options: Any
-) -> Made:
-    """Write sources to one shard, and its index, as `write_shard`. sources: are taken again from their start where a
-    large one turns out to be unreadable after a part of it was written: then the shard is begun anew without it."""
+) -> ShardResult:
+    """Write sources to a shard and its index, as `write_shard` does.
+
+    Args:
+        target: path of the shard.
+        sources: are iterated again if a large file turns out to be unreadable after a part of it was written: then the
+            shard is started again without it.
+        overwrite: replace an existing shard.
+        mark: suffix of temporary names.
+        options: of `compress_stream`.
+    """
     bad: dict[str, Exception] = {}
     while True:
         left = dict(bad)
@@ -81,21 +95,30 @@ def make_shard(
         def failed(source: Source, reason: Exception, left: dict[str, Exception] = left) -> None:
             left[source.name] = reason
 
-        with closing(found((one for one in sources if one.name not in bad), failed)) as readable:  # type: ignore[type-var]
+        with closing(read_sources((one for one in sources if one.name not in bad), failed)) as readable:  # type: ignore[type-var]
             if (first := next(readable, None)) is None:
-                return Made(None, left)
+                return ShardResult(None, left)
             entries = map(_entry, chain([first], readable))
             try:
-                return Made(write_shard(target, entries, overwrite, mark, **options), left)
+                return ShardResult(write_shard(target, entries, overwrite, mark, **options), left)
             except Unreadable as error:
                 bad[error.source.name] = error.reason
 
 
 def write_shard(target: Path, entries: Iterable[Entry], overwrite: bool, mark: str = MARK, **options: Any) -> Shard:
-    """Write one shard, and its index, which appears before it: each whole and verified, or not at all.
+    """Write a shard, and its index, which appears first: each complete and verified, or not at all.
 
-    `options` are those of `compress_stream`; mark: what temporary names end in. Raises SqueezeError where another shard
-    is there already and may not be overwritten. An index without its shard is what a crash left.
+    An index without its shard is left by a crash, and may be overwritten.
+
+    Args:
+        target: path of the shard.
+        entries: files of its tar.
+        overwrite: replace an existing shard.
+        mark: suffix of temporary names.
+        options: of `compress_stream`.
+
+    Raises:
+        SqueezeError: if another shard exists and `overwrite` is false.
     """
     tar = Tar(entries)
     with (
@@ -107,17 +130,20 @@ def write_shard(target: Path, entries: Iterable[Entry], overwrite: bool, mark: s
     return Shard(target, totals.raw, totals.coded, index, tar.checksums)
 
 
-def _entry(one: Found) -> Entry:
+def _entry(one: ReadSource) -> Entry:
     return Entry(one.source.name, one.size, one.pieces)
 
 
 _FILES = 1000
-_MOST = 1 << 14  # bytes of one
+_MOST = 1 << 14  # bytes of a file
 
 
 def sample(sources: Iterable[Source]) -> list[bytes]:
-    """Starts of some files as they stand in a tar, each as likely as any other; the same of the same sources. What
-    cannot be read is left out."""
+    """Return the starts of about a thousand files with their tar headers, to train a dictionary on.
+
+    Reservoir sampling (Vitter 1985, algorithm R) chooses them with equal probability; the same sources give the same
+    sample. Files that cannot be read are left out.
+    """
     chance, chosen = random.Random(0), list[tuple[int, Source]]()
     for number, source in enumerate(sources):  # Vitter 1985, algorithm R
         place = number if number < _FILES else chance.randrange(number + 1)
@@ -125,7 +151,7 @@ def sample(sources: Iterable[Source]) -> list[bytes]:
             chosen[place] = number, source
         elif place < _FILES:
             chosen.append((number, source))
-    read = found((source for _, source in sorted(chosen, key=lambda one: one[0])), lambda source, error: None)
+    read = read_sources((source for _, source in sorted(chosen, key=lambda one: one[0])), lambda source, error: None)
     return [_start(Entry(one.source.name, one.size, one.pieces)) for one in read]
 
 

@@ -106,7 +106,7 @@ CHECKSUMS = {  # XXH3-64 of what is in the files: other numbers give other bytes
 
 def built_in(preset: DeepPreset) -> tuple[Learned, ...]:
     """What these models begin with, before what another dictionary says."""
-    return (_read_built_in(preset),) if preset.taught else ()
+    return (_read_built_in(preset),) if preset.warm_start else ()
 
 
 def built_in_start(preset: DeepPreset) -> Start:
@@ -116,7 +116,7 @@ def built_in_start(preset: DeepPreset) -> Start:
 
 @cache
 def _read_built_in(preset: DeepPreset) -> Learned:
-    tensors = package_data.tensors(FOLDER / f"{preset.taught}{SUFFIX}", CHECKSUMS[preset.taught])
+    tensors = package_data.tensors(FOLDER / f"{preset.warm_start}{SUFFIX}", CHECKSUMS[preset.warm_start])
     matrices = [tensors[name] for name in sorted(tensors)]
     remaining = iter(matrices)
 

@@ -159,8 +159,8 @@ def matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
     yield weights
     yield _gaps(known.apm_rows)
     yield (known.apms >> 20).astype(np.int64) - (mixer.IDENTITY >> 20)
-    for fresh_map, taught in zip(learned.maps_of(fresh), known.maps, strict=True):
-        before, after = fresh_map.reshape(-1, 256), taught.reshape(-1, 256)
+    for fresh_map, trained in zip(learned.maps_of(fresh), known.maps, strict=True):
+        before, after = fresh_map.reshape(-1, 256), trained.reshape(-1, 256)
         yield (after >> 20).astype(np.int64) - (before >> 20)
         yield (after & _COUNT).astype(np.int64) - (before & _COUNT)
     yield np.rint((known.finals - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)

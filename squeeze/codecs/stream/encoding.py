@@ -66,7 +66,7 @@ def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterat
 
 def _without_language(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Way]:
     """Text that the pretrained network does not read may be smaller as what is no text, and a table as what the network
-    reads. A sample of a larger block shows it."""
+    network_predicts. A sample of a larger block shows it."""
     if data.size == 0 or blocks.is_packed(content):
         return
     kinds: tuple[Content, ...] = (content,)
@@ -89,7 +89,7 @@ def unread(data: np.ndarray, settings: Settings) -> bool:
     if settings.dictionary or settings.content or not _has_network(settings, "text"):
         return False
 
-    return not deep().reads(data)
+    return not deep().network_predicts(data)
 
 
 def _without_runs(

@@ -103,7 +103,7 @@ LEVELS = {row.number: row for row in _ROWS}
 def has_built_in(row: Level, kind: str) -> bool:
     """Whether models of this kind of content begin with what comes with the package, and no language model is before
     them."""
-    return row.text is None and bool(row.models(kind).taught)
+    return row.text is None and bool(row.models(kind).warm_start)
 
 
 def bare(row: Level) -> Level:

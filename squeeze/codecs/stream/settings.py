@@ -80,7 +80,7 @@ class Settings:
         """What a block's models begin with: a dictionary knows one kind of content."""
         if self.dictionary and self.dictionary.content == content:
             return self.dictionary.start
-        if not models.taught:
+        if not models.warm_start:
             return None
         from squeeze.codecs.stream import dictionary
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from squeeze.codecs.deep import coder as deep, learned
 from squeeze.codecs.deep.arrays import DeepModel
-from squeeze.codecs.deep.learned import Learned, Start, started_model
+from squeeze.codecs.deep.learned import Learned, Start, initial_model
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.recurrent.change import Change
@@ -218,12 +218,12 @@ def learn(
     chosen = pieces[every // 2 :: every] or pieces[:1]
     total = max(sum(piece.size for piece in chosen), 1)
     passes = min(max(_REPEATED // total, 1), 3)
-    model = started_model(start.text, preset, record, start)
+    model = initial_model(start.text, preset, record, start)
     visits, apms = model.visits.copy(), model.apms.copy()
     for piece in chosen * passes:
         data, network = np.concatenate([start.text, piece]), weights.network(preset.network, start.network)
         counts = network.counts if preset.network else None
-        model = learned.sharing(started_model(data, preset, record, start, counts), model)
+        model = learned.sharing(initial_model(data, preset, record, start, counts), model)
         coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
         arithmetic.start_encoder(coder)
         deep.code(model, network, coder, coded, start.text.size, model.data.size, False)

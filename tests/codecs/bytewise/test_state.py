@@ -23,7 +23,9 @@ def test_the_files_are_those_of_the_format(name):
 
 
 def test_there_is_a_file_for_each_level_and_kind():
-    assert set(state.CHECKSUMS) == {f"{kind}.{level}" for kind in presets.TAUGHT for level in presets.BY_LEVEL}
+    assert set(state.CHECKSUMS) == {
+        f"{kind}.{level}" for kind in presets.WARM_START_KINDS for level in presets.BY_LEVEL
+    }
 
 
 @pytest.mark.parametrize("level", presets.BY_LEVEL)

@@ -66,7 +66,7 @@ def test_older_processors_write_the_same_bytes(processor):
 
 
 def reads(data):
-    return deep.reads(np.frombuffer(data, np.uint8))
+    return deep.network_predicts(np.frombuffer(data, np.uint8))
 
 
 @pytest.mark.parametrize("size", [300, 1500, 40_000])

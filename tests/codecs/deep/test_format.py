@@ -44,7 +44,7 @@ def is_read_as_specified(raw, level, kind, record=0, bare=False):
     """Whether what the models of a level write decodes as they are specified."""
     row = levels.bare(levels.level(level)) if bare else levels.level(level)
     preset = row.models(kind)
-    start = dictionary.built_in_start(preset) if preset.taught else None
+    start = dictionary.built_in_start(preset) if preset.warm_start else None
     coded = deep.encode(np.frombuffer(raw, np.uint8), preset, record, start=start)
     return Decoder(level, kind, record, len(raw), bare=bare).decode(coded) == raw
 

@@ -7,7 +7,7 @@ import tarfile
 import pytest
 import xxhash
 
-from squeeze.codecs.shards.tar import Entry, Tar, key_of
+from squeeze.codecs.shards.tar import Entry, Tar, sample_key
 
 NAMES = ["a.txt", "sub/b.json", "sub/ö.bin", "x" * 150 + "/" + "y" * 120, "\udcff.raw", "empty"]
 
@@ -56,4 +56,4 @@ def test_the_index_says_where_members_lie():
     ],
 )
 def test_samples(name, key):
-    assert key_of(name) == key
+    assert sample_key(name) == key

@@ -10,7 +10,7 @@ import squeeze
 from squeeze.codecs.shards import plan, reading
 from squeeze.codecs.shards.plan import Template
 from squeeze.codecs.shards.reading import Source
-from squeeze.codecs.shards.write import listed
+from squeeze.codecs.shards.write import list_sources
 from squeeze.errors import OptionError, SqueezeError
 from squeeze.system.storage import path_of
 from tests.makers.shards import write_shards
@@ -27,7 +27,7 @@ def written(files, folder, size=20480, failed=None, **options):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     out = Template(folder / "part-{}.tar.sqz")
-    sources = listed((root / name for name in files), root, refuse)
+    sources = list_sources((root / name for name in files), root, refuse)
     shards = list(write_shards(sources, out, size, failed=failed or refuse, **OPTIONS, **options))
     return [list(squeeze.open(shard.path).members()) for shard in shards]
 
@@ -100,7 +100,7 @@ def test_a_file_that_is_not_as_it_was_listed_is_left_out(tmp_path, monkeypatch, 
     root.mkdir()
     for name in "abc":
         (root / name).write_bytes(b"x" * 3000)
-    sources = list(listed(sorted(root.iterdir()), root, refuse))
+    sources = list(list_sources(sorted(root.iterdir()), root, refuse))
     (root / "b").write_bytes(b"y" * 4000)
     out, failed = Template(tmp_path / "part-{}.tar.sqz"), lambda source, reason: said.append((source.name, str(reason)))
     (shard,) = write_shards(sources, out, 1 << 20, failed=failed, **OPTIONS)
@@ -123,11 +123,14 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path, monkeypatch):
     kept = root / "kept"
     root.mkdir()
     kept.write_bytes(b"kept")
-    sources = [*gone, *listed([root / "broken", kept], root, lambda path, error: said.append((path.name, "listed")))]
+    sources = [
+        *gone,
+        *list_sources([root / "broken", kept], root, lambda path, error: said.append((path.name, "list_sources"))),
+    ]
     out = Template(tmp_path / "part-{}.tar.sqz")
     failed = lambda source, reason: said.append((source.name, type(reason).__name__))  # noqa: E731
     (shard,) = write_shards(sources, out, 1 << 20, failed=failed, **OPTIONS)
-    assert said == [("broken", "listed"), ("gone", "FileNotFoundError"), ("large", "FileNotFoundError")]
+    assert said == [("broken", "list_sources"), ("gone", "FileNotFoundError"), ("large", "FileNotFoundError")]
     assert contents(shard.path) == {"kept": b"kept"} and shard.members == 1
 
 
@@ -168,5 +171,5 @@ def test_names_of_shards():
     assert Template(Path("out/part-{}.tar.sqz")).manifest == Path("out/part-manifest.jsonl")
     assert Template(path_of("s3://bucket/part-{}.tar.sqz")).manifest == Path("part-manifest.jsonl")
     for name in ("part.tar.sqz", "{}-{}", "{x}", "{}/part"):
-        with pytest.raises(OptionError, match=r"holds \{\} where its number goes"):
+        with pytest.raises(OptionError, match=r"needs exactly one \{\} for their number"):
             Template(Path(name))

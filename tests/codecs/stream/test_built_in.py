@@ -28,11 +28,11 @@ def test_the_files_are_those_of_the_format(name):
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
-@pytest.mark.parametrize("kind", presets.TAUGHT)
+@pytest.mark.parametrize("kind", presets.WARM_START_KINDS)
 def test_files_are_smaller_with_them(kind, level):
     preset = presets.preset(level, kind)
     data = np.frombuffer(inputs.python_text(6_000) if kind == "text" else inputs.program(1 << 14), np.uint8)
-    plain = coder.encode(data, replace(preset, taught=""))
+    plain = coder.encode(data, replace(preset, warm_start=""))
     known = coder.encode(data, preset, start=dictionary.built_in_start(preset))
     assert len(known) < 0.99 * len(plain)
     assert np.array_equal(coder.decode(known, data.size, preset, start=dictionary.built_in_start(preset)), data)
@@ -65,7 +65,7 @@ def test_a_dictionary_without_text_is_read_as_specified(tmp_path):
 
 def test_what_comes_with_the_package_has_a_name():
     kinds = {name.partition(".")[0] for name in dictionary.CHECKSUMS}
-    assert set(BUILT_IN) - {AUTO, NONE} <= kinds == set(presets.TAUGHT)
+    assert set(BUILT_IN) - {AUTO, NONE} <= kinds == set(presets.WARM_START_KINDS)
 
 
 @pytest.mark.parametrize("level", range(1, 7))
