@@ -18,12 +18,12 @@ from typing import Any, BinaryIO, cast
 import xxhash
 
 from squeeze.codecs.stream import parts
-from squeeze.codecs.stream.compressor import compress_stream, prepare
+from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.reader import open_reader as open_stream
 from squeeze.codecs.stream.resources import LanguageOptions, Totals
-from squeeze.codecs.stream.settings import Settings, to_header
+from squeeze.codecs.stream.settings import Settings, resolve_settings, to_header
 from squeeze.errors import DamagedError, SqueezeError, StorageError, VerifyError
 from squeeze.system import files, storage
 from squeeze.system.files import stamp_of
@@ -305,7 +305,7 @@ def _prepared(task: Task) -> tuple[Settings, int]:
     options = dict(task.options)
     options.pop("verify")
     level, threads, size = (options.pop(name, None) for name in ("level", "threads", "block_size"))
-    return prepare(level, threads, size, options.pop("dictionary", None), LanguageOptions(**options))
+    return resolve_settings(level, threads, size, options.pop("dictionary", None), LanguageOptions(**options))
 
 
 def _folder(file: File, task: Task, settings: Settings) -> Path:

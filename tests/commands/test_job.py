@@ -398,7 +398,7 @@ def test_what_follows_a_stream_is_named(note: Path):
     coded.write_bytes(coded.read_bytes() + b"x" * 512)
     for command in ("test", "list"):
         assert fails(command, "-q", coded) == (
-            f"Error: note.txt.sqz: what follows its first {size:,} bytes is no .sqz stream: cut it off\n"
+            f"Error: note.txt.sqz: the bytes after the first {size:,} are not a .sqz stream: cut them off\n"
         )
 
 

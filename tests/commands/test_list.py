@@ -75,7 +75,7 @@ def test_a_header_nested_deep_is_one_line(tmp_path):
     for options in ((), ("-v",), ("--json",)):
         found = shown(file_with(tmp_path / "a.sqz", level=nested), *options)
         assert found.exit_code == 1
-        assert found.stderr == f"Error: {tmp_path}/a.sqz: the header is damaged: it holds more than a header does\n"
+        assert found.stderr == f"Error: {tmp_path}/a.sqz: the header is damaged: it has too many values\n"
 
 
 def test_names_are_shown_escaped(tmp_path):

@@ -111,6 +111,6 @@ def prove(data: bytes, found: bytes, way: str, whole: bool = True) -> None:
 
 
 def _check_block(block: BlockHeader, found: bytes, way: str, short: bool = False) -> None:
-    right = container.is_checksum(xxhash.xxh3_64_intdigest(found), block.checksum, short)
+    right = container.matches_checksum(xxhash.xxh3_64_intdigest(found), block.checksum, short)
     if len(found) != block.raw_length or not right:
         raise Wrong(f"{way}: a block's checksum is another")

@@ -54,7 +54,7 @@ def tuned_dictionary() -> bytes:
         some = tuple(chance.integers(0, size, 9) for size in shape)
         change[name][some] = chance.integers(-300, 300, 9)
     pieces = [np.frombuffer(PAGE % number, np.uint8) for number in range(9)]
-    return training.make(5, Content("text"), training.Lessons([], pieces, []), 1 << 10, change)
+    return training.make(5, Content("text"), training.TrainingPieces([], pieces, []), 1 << 10, change)
 
 
 def _with_index(name: str, level: int) -> bytes:

@@ -1,8 +1,9 @@
 """The contexts of levels 4 to 6 as a predictor: four mixer inputs for each context.
 
 - An adaptive map gives the probability of the context's bit history: a stretched logit, and the difference from one
-half. - An adaptive counter gives the probability of a one in this context. - A run model predicts the byte that last
-followed the context, by how often in a row it did.
+  half.
+- An adaptive counter gives the probability of a one in this context.
+- A run model predicts the byte that last followed the context, by how often in a row it did.
 
 Nibbles of contexts are hashed to slots of 7 histories and 7 counters, as in lpaq and paq8.
 

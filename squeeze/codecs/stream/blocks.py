@@ -1,9 +1,8 @@
-"""Cutting input into blocks of one kind of content, and the filter for executables.
+"""Cutting input into blocks of one kind of content, and the call filter for x86 executables.
 
-The kinds are guesses that decide which contexts a block gets; a wrong guess
-costs size, never correctness. "packed" marks content that is compressed or
-encrypted already: bytes as frequent as those of noise, of which samples do not
-shrink either (sampling.py).
+The kinds are guesses that choose a block's contexts: a wrong one costs size, never correctness. "packed" is content
+that is already compressed or encrypted: its bytes have the entropy of noise, and samples of it do not shrink
+(sampling.py).
 """
 
 from collections import Counter
@@ -17,22 +16,23 @@ from squeeze.codecs.stream.container import Content
 from squeeze.numerics.jit import kernel
 
 WINDOW = 1 << 16
-_LEAST_RUN = 4  # windows: a shorter region joins the one before it
+_LEAST_RUN = 4  # windows of the shortest region
 _PACKED = Content("packed")
-_SMALL = 1 << 18  # bytes of inputs that are coded at several levels
-_CHUNK = 1 << 12  # bytes whose entropy is measured alone in what seems packed
-_OF_NOISE = 7.955  # bits a byte that a chunk of noise has, since it is short
-_LOOSE = 7.7  # bits a byte below which a chunk holds something else
-_GAP = 4  # chunks between two such ones that are taken along
-_LEAST_SAVED = 64  # bytes that pay for another block
-_LEAST_SHARE = 0.005  # of a sample, which coding saves at level 1: less is not worth its time
-_LEAST_PROMISED = 0.01  # the same of all chunks, by their entropy alone
+_SMALL = 1 << 18  # bytes of the largest input that is coded at several levels
+_CHUNK = 1 << 12  # bytes of a chunk whose entropy is measured
+_NOISE_ENTROPY = 7.955  # bits per byte of a chunk of noise, below 8 because it is short
+_LOW_ENTROPY = 7.7  # bits per byte below which a chunk is not noise
+_GAP = 4  # longest gap in chunks within a run
+_LEAST_SAVED = 64  # savings in bytes that pay for another block
+_LEAST_SHARE = 0.005  # smallest savings of a sample at level 1, as a share of it, for which it is coded
+_LEAST_PROMISED = 0.01  # the same for all chunks by their order-0 entropy
 _TEXT_BYTES = np.zeros(256, bool)
 _TEXT_BYTES[[9, 10, 12, 13, *range(32, 127), *range(128, 245)]] = True
 
 
 def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
-    """Yield (start, end, content) that cover uint8 `data`, each of the kind of most of it; of equals the first."""
+    """Yield (start, end, content) of regions that cover uint8 `data`, each with the most frequent kind of its
+    windows."""
     if data.size <= _SMALL:
         yield from _small_regions(data.tobytes())
     else:
@@ -40,20 +40,20 @@ def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
 
 
 def content(data: np.ndarray) -> Content:
-    """Return the content of uint8 `data` that is not cut."""
-    return _content(data.tobytes()) if data.size <= _SMALL else _settle(data, _classify(data) or "other")
+    """Return the content of uint8 `data` as one region."""
+    return _content(data.tobytes()) if data.size <= _SMALL else _content_of_region(data, _classify(data) or "other")
 
 
 @lru_cache(4)
 def _small_regions(raw: bytes) -> tuple[tuple[int, int, Content], ...]:
-    """Several levels ask for those of one input."""
+    """Cache the regions of a small input, which several levels ask for."""
     return tuple(_regions(np.frombuffer(raw, np.uint8)))
 
 
 @lru_cache(4)
 def _content(raw: bytes) -> Content:
     data = np.frombuffer(raw, np.uint8)
-    return _settle(data, _classify(data) or "other") if data.size else sampling.OTHER
+    return _content_of_region(data, _classify(data) or "other") if data.size else sampling.OTHER
 
 
 def _regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
@@ -63,18 +63,21 @@ def _regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
     kinds = _filled([_classify(data[start : start + WINDOW]) for start in starts])
     run = 0
     for i in range(1, len(starts) + 1):
-        if i < len(starts) and not _changes(kinds, run, i):
+        if i < len(starts) and not _starts_region(kinds, run, i):
             continue
         begin, end = starts[run], starts[i] if i < len(starts) else data.size
         kind = Counter(kinds[run:i]).most_common(1)[0][0]
-        parts = _tried(data[begin:end]) if kind == "packed" else [(0, end - begin, _settle(data[begin:end], kind))]
+        parts = (
+            _packed_regions(data[begin:end])
+            if kind == "packed"
+            else [(0, end - begin, _content_of_region(data[begin:end], kind))]
+        )
         yield from ((begin + first, begin + last, content) for first, last, content in parts)
         run = i
 
 
 def _filled(kinds: list[str]) -> list[str]:
-    """Return the kinds of windows with those of their neighbours where a window holds one value, so that no block is
-    cut there."""
+    """Replace the kind "" of windows that hold one value by a neighbour's kind, so that no region starts there."""
     filled, known = [], next(filter(None, kinds), "other")
     for kind in kinds:
         known = kind or known
@@ -82,17 +85,16 @@ def _filled(kinds: list[str]) -> list[str]:
     return filled
 
 
-def _tried(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
-    """Yield (start, end, content) that cover a region that seems packed. Headers, texts and directories in one that is
-    so are coded alone."""
+def _packed_regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
+    """Yield (start, end, content) of a region that looks packed; its stretches of low entropy are coded alone."""
     done, entropies = 0, _entropies(data)
-    settled = _settle(data, "packed", entropies)
+    settled = _content_of_region(data, "packed", entropies)
     if not is_packed(settled):
         yield 0, data.size, settled
         return
-    for begin, end in _loose(entropies):
+    for begin, end in _low_entropy_runs(entropies):
         part = data[begin:end]
-        content = _settle(part, _classify(part) or "other")
+        content = _content_of_region(part, _classify(part) or "other")
         if not is_packed(content):
             if done < begin:
                 yield done, begin, _PACKED
@@ -102,21 +104,21 @@ def _tried(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
         yield done, data.size, _PACKED
 
 
-def _loose(entropies: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) in bytes of chunks of low entropy, with short gaps between them, that pay for a block."""
-    places = np.flatnonzero(entropies < _LOOSE)
+def _low_entropy_runs(entropies: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) in bytes of runs of chunks with low entropy that pay for a block."""
+    places = np.flatnonzero(entropies < _LOW_ENTROPY)
     for run in np.split(places, np.flatnonzero(np.diff(places) > _GAP) + 1):
-        if run.size and _saves(entropies[run]) >= _LEAST_SAVED:
+        if run.size and _order0_savings(entropies[run]) >= _LEAST_SAVED:
             yield int(run[0]) * _CHUNK, (int(run[-1]) + 1) * _CHUNK
 
 
-def _saves(entropies: np.ndarray) -> float:
-    """Return the bytes that an order-0 code saves of chunks."""
-    return float(np.maximum(_OF_NOISE - entropies, 0).sum()) * _CHUNK / 8
+def _order0_savings(entropies: np.ndarray) -> float:
+    """Return the bytes that an order-0 code would save on chunks with these entropies."""
+    return float(np.maximum(_NOISE_ENTROPY - entropies, 0).sum()) * _CHUNK / 8
 
 
 def _entropies(data: np.ndarray) -> np.ndarray:
-    """Return the order-0 entropy of each chunk, in bits a byte."""
+    """Return the order-0 entropy of each chunk in bits per byte."""
     found, log = [], np.log2(np.maximum(np.arange(_CHUNK + 1), 1)) * np.arange(_CHUNK + 1)
     for start in range(0, data.size, WINDOW):
         window = data[start : start + WINDOW]
@@ -127,8 +129,8 @@ def _entropies(data: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _changes(kinds: list[str], run: int, i: int) -> bool:
-    """Whether a new region begins at window i: the kinds on both sides are steady and differ."""
+def _starts_region(kinds: list[str], run: int, i: int) -> bool:
+    """Return whether a region starts at window i: four windows of one kind before it, four of another kind after it."""
     after = kinds[i : i + _LEAST_RUN]
     before = kinds[max(run, i - _LEAST_RUN) : i]
     steady = len(after) == len(before) == _LEAST_RUN and len(set(after)) == len(set(before)) == 1
@@ -136,8 +138,10 @@ def _changes(kinds: list[str], run: int, i: int) -> bool:
 
 
 def _classify(window: np.ndarray) -> str:
-    """Return the kind that a window seems to be; "packed" until it is tried if it has the order-0 entropy of noise, and
-    "" if it holds one value."""
+    """Return the kind that a window looks like.
+
+    It is "packed" if its order-0 entropy is that of noise, until it is tried, and "" if it holds a single value.
+    """
     if window[0] == window[-1] and not (window != window[0]).any():
         return ""
     counts = np.bincount(window, minlength=256)
@@ -152,7 +156,7 @@ def _classify(window: np.ndarray) -> str:
 
 
 def _is_utf8(window: np.ndarray) -> bool:
-    """Whether it is UTF-8, but for characters cut at its ends."""
+    """Return whether a window is valid UTF-8, apart from characters that are cut at its ends."""
     starts = np.flatnonzero((window & 0xC0) != 0x80)
     if starts.size < 2:
         return False
@@ -164,7 +168,7 @@ def _is_utf8(window: np.ndarray) -> bool:
 
 
 def _is_x86(window: np.ndarray) -> bool:
-    """Whether enough near calls stand in it: E8, and the top byte of a distance within 16 MiB."""
+    """Return whether a window has enough near calls: an E8 byte, and a distance within 16 MiB."""
     if window.size < 1024:
         return False
     calls = window[:-4] == 0xE8
@@ -173,25 +177,31 @@ def _is_x86(window: np.ndarray) -> bool:
     return near_calls > max(window.size / 400, 0.4 * int(np.count_nonzero(calls)))
 
 
-def _settle(data: np.ndarray, kind: str, entropies: np.ndarray | None = None) -> Content:
-    """Return the content of a whole region, by the questions that need all of it. entropies: those of its chunks."""
+def _content_of_region(data: np.ndarray, kind: str, entropies: np.ndarray | None = None) -> Content:
+    """Return the content of a whole region.
+
+    Args:
+        data: uint8 [n], the region.
+        kind: what its windows look like.
+        entropies: order-0 entropies of its chunks, if they are known.
+    """
     if kind == "packed":
-        choice, saved = sampling.best(data, sampling.suspects(data))
+        choice, saved = sampling.best_content(data, sampling.candidate_record_lengths(data))
         whole = data.size <= sampling.SAMPLE
         if saved > (0 if whole else _LEAST_SHARE * sampling.SAMPLE):
             return choice
-        promised = not whole and _saves(_entropies(data) if entropies is None else entropies) / data.size
-        return choice if promised >= _LEAST_PROMISED or _repeats(data) else _PACKED
+        promised = not whole and _order0_savings(_entropies(data) if entropies is None else entropies) / data.size
+        return choice if promised >= _LEAST_PROMISED or _has_repeats(data) else _PACKED
     if kind == "other":
         if record := sampling.record_length(data):
             return Content("table", record)
-        lengths = sampling.suspects(data)
-        return sampling.best(data, lengths)[0] if lengths else sampling.OTHER
+        lengths = sampling.candidate_record_lengths(data)
+        return sampling.best_content(data, lengths)[0] if lengths else sampling.OTHER
     return Content(kind)
 
 
-def _repeats(data: np.ndarray) -> bool:
-    """Whether strings of eight bytes come again, in a sample chosen by content."""
+def _has_repeats(data: np.ndarray) -> bool:
+    """Return whether strings of eight bytes repeat, in a sample that their content chooses."""
     words = np.lib.stride_tricks.sliding_window_view(data, 8)
     sample = words[(data[: words.shape[0]] & 15) == 0]
     keys = np.ascontiguousarray(sample).view(np.uint64).ravel()
@@ -199,14 +209,15 @@ def _repeats(data: np.ndarray) -> bool:
 
 
 def is_packed(content: Content) -> bool:
+    """Return whether content is already compressed or encrypted."""
     return content == _PACKED
 
 
 @kernel
 def calls_to_absolute(data):
-    """In place: near calls and jumps (E8, E9) get absolute targets, so that calls of one function look alike.
+    """Replace the relative targets of near calls and jumps (E8, E9) by absolute ones, in place.
 
-    Only the low 24 bits change and the order of the walk makes it exactly
+    Calls of one function then look alike. Only the low 24 bits change, and the order of the walk makes it exactly
     reversible (the E8E9 transform of ZPAQ).
     """
     for i in range(data.size - 5, -1, -1):
@@ -217,7 +228,7 @@ def calls_to_absolute(data):
 
 @kernel
 def calls_to_relative(data):
-    """In place: undo `calls_to_absolute`."""
+    """Undo `calls_to_absolute`, in place."""
     for i in range(data.size - 4):
         if (data[i] & 254) == 0xE8 and (data[i + 4] == 0 or data[i + 4] == 255):
             value = np.int64(data[i + 1]) | np.int64(data[i + 2]) << 8 | np.int64(data[i + 3]) << 16

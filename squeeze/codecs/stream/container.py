@@ -1,7 +1,7 @@
-"""The .sqz format: reading and writing headers and blocks. docs/format.md specifies it; index.py has its index.
+"""The .sqz format: reading and writing headers and blocks. docs/format.md specifies it; index.py has the index.
 
-This module knows nothing of how a block's bytes are coded. Everything read is
-checked against a limit before memory is taken for it.
+This module does not know how a block's bytes are coded. Every number read is checked against a limit before memory is
+allocated for it.
 """
 
 import json
@@ -18,33 +18,34 @@ from squeeze.system.varint import read_exactly, read_varint, varint
 FORMAT = 1
 NUMERICS = 1
 MAGIC = b"\xf5\xac"
-# The byte after the magic number. A short stream is one block with next to nothing around it: its form names the level
-# in the low half, and what the models are in the high half. A record is a short stream by a dictionary.
+# The byte after the magic number, the form. A short stream is a single block with a header of a few bytes: its form has
+# the level in the low half and flags in the high half. A record is a short stream that names a dictionary.
 LONG, SHORT, WITH_MODEL, BARE, RECORD = FORMAT, 0x10, 0x20, 0x40, 0x80
 END_MARK = b"QS"
 
-PADDING = 4  # bytes: zeros after a stream come in multiples of so many, as in .xz files
-BAD_PADDING = f"the zeros after a stream are no multiple of {PADDING} bytes: the file was cut off or damaged there"
+PADDING = 4  # zeros after a stream come in multiples of 4 bytes, as in .xz files
+BAD_PADDING = f"the padding after a stream is not a multiple of {PADDING} bytes: the file was cut off or damaged there"
 END, STORED, BYTEWISE, TOKENWISE, SPLIT = 0, 1, 2, 3, 4
 CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise", SPLIT: "split"}
-BY_LANGUAGE = (TOKENWISE, SPLIT)  # what needs a language model
+BY_LANGUAGE = (TOKENWISE, SPLIT)  # kinds of blocks that need a language model
 
 MAX_HEADER = 1 << 16
-_MOST_VALUES, _DEEPEST = 64, 4  # in a header: its values, and how far they are nested
+_MOST_VALUES, _DEEPEST = 64, 4  # values of a header, and their nesting
 MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
-_IDENTITY_BYTES = 4  # of the SHA-256 of a language model in a short stream
-_RECORD_IDENTITY_BYTES = 2  # of a dictionary's in a record: what the wrong one makes of it has another checksum
+_IDENTITY_BYTES = 4  # bytes of a language model's SHA-256 in a short stream
+_RECORD_IDENTITY_BYTES = 2  # bytes of a dictionary's SHA-256 in a record; the checksum finds a wrong dictionary
 _SHORT_CHECKSUM = (1 << 32) - 1
 
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
-RUNS, RAW = b"\x04", b"\x05"  # what stands before a content: runs that were taken out; in its place: bytes as they are
+RUNS, RAW = b"\x04", b"\x05"  # before a content: runs were removed; instead of one: the bytes are stored
 MAX_RECORD = 1 << 16
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a block seems to hold, which decides its contexts: a table has a record length in bytes."""
+    """The kind of content that a block seems to hold, which chooses its contexts; a table has a record length in
+    bytes."""
 
     kind: str
     record: int = 0
@@ -54,20 +55,20 @@ class Content:
 
 
 class ForeignError(FormatError):
-    """What should be a stream does not begin as one."""
+    """A file does not begin with the magic number of a stream."""
 
 
 class TrailingError(FormatError):
-    """Something that is no stream follows a stream."""
+    """A stream is followed by bytes that are not a stream."""
 
     @classmethod
     def after(cls, place: int) -> "TrailingError":
-        """Return what is said of a file whose streams end at a place."""
-        return cls(f"what follows its first {place:,} bytes is no .sqz stream: cut it off")
+        """Return the error for a file whose streams end at byte `place`."""
+        return cls(f"the bytes after the first {place:,} are not a .sqz stream: cut them off")
 
 
 class Header(NamedTuple):
-    """What a stream begins with."""
+    """The header of a stream."""
 
     fields: dict[str, Any]
     size: int  # in bytes
@@ -75,17 +76,19 @@ class Header(NamedTuple):
 
     @property
     def names_content(self) -> bool:
-        """Whether it names a dictionary that says what a block holds, so that the payload does not."""
+        """True if the header names a dictionary that fixes the content, so that the payload does not."""
         return self.short and "dictionary" in self.fields
 
     @property
     def kind(self) -> int:
-        """Of the coded block of a short stream."""
+        """The kind of the coded block in a short stream."""
         return TOKENWISE if "weights" in self.fields else BYTEWISE
 
 
 @dataclass(frozen=True)
 class BlockHeader:
+    """The header of a block."""
+
     kind: int
     raw_length: int
     payload_length: int
@@ -94,19 +97,27 @@ class BlockHeader:
 
 
 def check16(data: bytes) -> bytes:
-    """A 16-bit check of a piece of metadata."""
+    """Return a 16-bit checksum of metadata."""
     return (xxhash.xxh3_64_intdigest(data) & 0xFFFF).to_bytes(2, "little")
 
 
 def header_bytes(header: dict[str, Any]) -> bytes:
+    """Return the header of a long stream."""
     text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
     body = MAGIC + bytes([LONG]) + varint(len(text)) + text
     return body + check16(body)
 
 
 def read_header(file: BinaryIO, padded: bool = False) -> Header | None:
-    """A stream's header; None where the file ends instead. padded: whether zeros may stand before it, as they may after
-    another stream."""
+    """Read a stream's header, or return None at the end of the file.
+
+    Args:
+        file: at the start of a stream.
+        padded: whether padding with zeros may come first, as after another stream.
+
+    Raises:
+        FormatError: if the header is not one that this version reads.
+    """
     magic = _past_padding(file) if padded else read_some(file, 1)
     if not magic:
         return None
@@ -119,7 +130,7 @@ def read_header(file: BinaryIO, padded: bool = False) -> Header | None:
 
 
 def _past_padding(file: BinaryIO) -> bytes:
-    """Return the first byte that is no padding; none at the end of the file."""
+    """Return the first byte after padding, or nothing at the end of the file."""
     magic = read_some(file, 1)
     while magic == b"\0":
         try:
@@ -133,7 +144,7 @@ def _past_padding(file: BinaryIO) -> bytes:
 
 
 def _long_header(file: BinaryIO) -> Header:
-    """Return the header of a long stream by what follows its form."""
+    """Read the rest of a long stream's header, after the byte of its form."""
     length, length_bytes = read_varint(file)
     if length > MAX_HEADER:
         raise DamagedError("the header's length is impossible: the file is damaged")
@@ -148,7 +159,7 @@ def _long_header(file: BinaryIO) -> Header:
     if not isinstance(header, dict):
         raise DamagedError("the header is damaged: it is not a JSON object")
     if not _is_plain(header):
-        raise DamagedError("the header is damaged: it holds more than a header does")
+        raise DamagedError("the header is damaged: it has too many values")
     numerics = header.get("numerics", NUMERICS)
     if type(numerics) is not int or numerics != NUMERICS:
         raise FormatError(f"numerics version {printable(numerics)} is unknown: decompress with a newer squeeze")
@@ -156,7 +167,7 @@ def _long_header(file: BinaryIO) -> Header:
 
 
 def _short_header(form: int, file: BinaryIO) -> Header:
-    """Return the header of a short stream by its form, and by what follows that in the file."""
+    """Read the rest of a short stream's header, after the byte of its form."""
     before = len(MAGIC) + 1
     if form & RECORD:
         identity = bytes([form]) + read_exactly(file, _RECORD_IDENTITY_BYTES - 1)
@@ -173,11 +184,11 @@ def _short_header(form: int, file: BinaryIO) -> Header:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _is_plain(header: dict[str, Any]) -> bool:
-    """Whether it has the shape of a header: few values, none of them deep."""
+    """Return whether a header has few values and little nesting."""
     values: list[Any] = [header]
     for _ in range(_DEEPEST):
         values = [value for one in values if isinstance(one, (dict, list)) for value in _parts(one)]
@@ -191,13 +202,14 @@ def _parts(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 
 def block_header_bytes(kind: int, raw_length: int, payload_length: int, checksum: int) -> bytes:
+    """Return the header of a block in a long stream."""
     lengths = varint(raw_length) if kind == STORED else varint(raw_length) + varint(payload_length)
     body = bytes([kind]) + lengths + checksum.to_bytes(8, "little")
     return body + check16(body)
 
 
 def read_block_header(file: BinaryIO) -> BlockHeader | None:
-    """The next block's header; None at the tag that begins the index."""
+    """Read the next block's header, or return None at the tag that starts the index."""
     tag = read_exactly(file, 1)
     kind = tag[0]
     if kind == END:
@@ -220,14 +232,20 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
 
 
 def record_identity(identity: str) -> str:
-    """Return what a record says of a dictionary's identity, both in hexadecimal digits: the high bit is set."""
+    """Return the bytes of a dictionary's identity that a record has, with the high bit set; both in hexadecimal."""
     first, *others = bytes.fromhex(identity)[:_RECORD_IDENTITY_BYTES]
     return bytes([first | RECORD, *others]).hex()
 
 
 def short_header_bytes(level: int, bare: bool, dictionary: str | None, model: str | None) -> bytes:
-    """Return what a short stream begins with: a level, with the identity of a language model or without, or the
-    identity of a dictionary, in hexadecimal digits."""
+    """Return the header of a short stream.
+
+    Args:
+        level: 1 to 9.
+        bare: whether no built-in weights are used.
+        dictionary: identity of a dictionary in hexadecimal, which replaces the level, or None.
+        model: identity of a language model in hexadecimal, or None.
+    """
     if dictionary:
         return MAGIC + bytes.fromhex(record_identity(dictionary))
     form = SHORT | level | (BARE if bare else 0)
@@ -237,13 +255,13 @@ def short_header_bytes(level: int, bare: bool, dictionary: str | None, model: st
 
 
 def short_stream_bytes(header: bytes, raw: bytes, payload: bytes | None) -> bytes:
-    """A short stream; without a payload the raw bytes are stored."""
+    """Return a short stream; `payload` None stores the raw bytes."""
     checksum = (xxhash.xxh3_64_intdigest(raw) & _SHORT_CHECKSUM).to_bytes(4, "little")
     return header + varint(len(raw)) + varint(len(payload or b"")) + checksum + (payload or raw)
 
 
 def read_short_block_header(file: BinaryIO, coded: int) -> BlockHeader:
-    """What stands between the header of a short stream and its payload. coded: the kind of its block, if not stored."""
+    """Read the block header of a short stream. `coded` is the block's kind unless it is stored."""
     raw_length, encoded_raw = read_varint(file)
     payload_length, encoded_payload = read_varint(file)
     checksum = read_exactly(file, 4)
@@ -254,19 +272,19 @@ def read_short_block_header(file: BinaryIO, coded: int) -> BlockHeader:
     return BlockHeader(kind, raw_length, payload_length or raw_length, int.from_bytes(checksum, "little"), size)
 
 
-def is_checksum(digest: int, checksum: int, short: bool) -> bool:
-    """Whether the XXH3-64 of raw bytes is what a block header says."""
+def matches_checksum(digest: int, checksum: int, short: bool) -> bool:
+    """Return whether the XXH3-64 of raw bytes is that of a block header."""
     return (digest & _SHORT_CHECKSUM if short else digest) == checksum
 
 
 def content_bytes(content: Content) -> bytes:
-    """What the payload of a coded block begins with."""
+    """Return the bytes with which the payload of a coded block names its content."""
     number = bytes([KINDS_OF_CONTENT.index(content.kind)])
     return number + varint(content.record) if content.kind == "table" else number
 
 
 def read_content(file: BinaryIO) -> tuple[Content, int]:
-    """The content at the start of a payload, and how many bytes name it."""
+    """Read the content at the start of a payload; return it and the number of bytes read."""
     number = read_exactly(file, 1)[0]
     if number >= len(KINDS_OF_CONTENT):
         raise DamagedError("a block's kind of content is unknown: the file is damaged")

@@ -1,4 +1,4 @@
-"""How a coded block is decoded, by its kind."""
+"""Decoding a block, by its kind."""
 
 import io
 from collections.abc import Callable
@@ -40,8 +40,19 @@ def decode_block(
     guessed: np.ndarray | None = None,
     recorder: Recorder | None = None,
 ) -> np.ndarray:
-    """The `length` raw bytes of a coded block, as uint8; faster where they are as guessed. A recorder measures what
-    they cost."""
+    """Decode a block to uint8 [length].
+
+    Args:
+        coded: the block.
+        length: its raw bytes.
+        settings: those of its stream.
+        progress: is called with the number of raw bytes done since its last call.
+        guessed: uint8 [length], the expected bytes, which make decoding faster.
+        recorder: measures the cost of every byte, if given.
+
+    Raises:
+        DamagedError: if the payload is invalid.
+    """
     if coded.kind == container.STORED:
         report(progress, length)
         return np.frombuffer(coded.payload, np.uint8)
@@ -80,37 +91,48 @@ def decode_block(
 
 
 def has_runs(coded: Coded, settings: Settings) -> bool:
-    """Whether runs were taken out of a block."""
+    """Return whether runs were removed from a block."""
     return coded.kind != container.STORED and coded.payload[:1] == container.RUNS and not settings.names_content
 
 
 def rest_of(coded: Coded, length: int) -> tuple[runs.Runs, Coded]:
-    """Return the runs of a block of `length` raw bytes from which runs were taken, and the rest of it as a block.
-    Raises DamagedError."""
+    """Return the runs of a block, and the rest of it as a block.
+
+    Args:
+        coded: a block from which runs were removed.
+        length: its raw bytes.
+
+    Raises:
+        DamagedError: if the payload is invalid.
+    """
     found, payload = runs.read(coded.payload[1:], length)
     size = length - found.taken
     if payload[:1] == container.RAW and coded.kind == container.BYTEWISE and len(payload) == 1 + size:
         return found, Coded(container.STORED, payload[1:])
     if payload[:1] in (container.RUNS, container.RAW) or not 1 <= len(payload) <= size:
-        raise DamagedError("what a block holds beside its runs is impossible: the file is damaged")
+        raise DamagedError("the rest of a block without its runs is impossible: the file is damaged")
     return found, Coded(coded.kind, payload)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Of a split block, the texts or the rest."""
+    """The texts or the rest of a split block."""
 
     coded: Coded
-    places: np.ndarray  # bool [raw bytes of the block]: those that are its own
+    places: np.ndarray  # bool [raw bytes of the block]: bytes of this part
 
     @property
     def size(self) -> int:
-        """Its raw bytes."""
+        """Raw bytes of the part."""
         return int(np.count_nonzero(self.places))
 
 
 def parts_of(coded: Coded, length: int) -> tuple[Part, Part]:
-    """The texts and the rest of a split block of `length` raw bytes. Raises DamagedError."""
+    """Return the texts and the rest of a split block of `length` raw bytes.
+
+    Raises:
+        DamagedError: if the payload is invalid.
+    """
     payload = io.BytesIO(coded.payload)
     content, _ = container.read_content(payload)
     of_text, text, rest = split.read(payload, length)
@@ -143,14 +165,19 @@ def _decode_bytes(
 
 
 def deep() -> ModuleType:
-    from squeeze.codecs.deep import coder  # start-up, as in levels.py
+    """Import the coder of levels 4 to 6, which takes a tenth of a second that other levels do not need."""
+    from squeeze.codecs.deep import coder
 
     return coder
 
 
 def check_raw(data: np.ndarray, checksum: int, short: bool = False) -> None:
-    """Raise DamagedError where raw bytes are not those that a block header tells of."""
-    if not container.is_checksum(xxhash.xxh3_64_intdigest(data.data), checksum, short):
+    """Compare the checksum of raw bytes with that of their block header.
+
+    Raises:
+        DamagedError: if they differ.
+    """
+    if not container.matches_checksum(xxhash.xxh3_64_intdigest(data.data), checksum, short):
         raise DamagedError("a block's checksum differs: the file is damaged (`salvage=True` restores the other blocks)")
 
 

@@ -1,4 +1,4 @@
-"""The way back: .sqz to bytes. compressor.py is the way there."""
+"""Decompression, from .sqz to bytes; compressor.py is the inverse."""
 
 import io
 import os
@@ -35,9 +35,24 @@ def decompress(
     dictionary: DictionarySource = None,
     limits: Limits | None = None,
 ) -> bytes:
-    """Restore what `compress` was given, on any `device` of `compress_stream`. Raises FormatError or its children,
-    ModelError, DictionaryError, DeviceError or LimitError, and never returns wrong bytes. Here the limit of memory is
-    one of the result, too."""
+    """Restore bytes that `compress` compressed.
+
+    Args:
+        data: a .sqz file.
+        threads: number of threads.
+        model: path of the language model, if the file needs one that is not found by itself.
+        adapter: path of the model's adapter.
+        device: "auto", "cpu", "cuda" or "cuda:N"; it may differ from the one that compressed.
+        dictionary: the dictionary that compressed the file, or its path.
+        limits: of memory and output; that of memory includes the result.
+
+    Raises:
+        FormatError: if the file is damaged or of another version. Wrong bytes are never returned.
+        ModelError: if the language model is missing or another one.
+        DictionaryError: if the dictionary is missing or another one.
+        DeviceError: if the device is missing.
+        LimitError: if a limit is exceeded.
+    """
     limits = limits or Limits()
     sink = _Kept(limits)
     language: dict[str, Any] = {"model": model, "adapter": adapter, "device": device}
@@ -46,7 +61,7 @@ def decompress(
 
 
 class _Kept(io.BytesIO):
-    """What is restored in memory, as long as the limits allow it."""
+    """A buffer for the result that keeps within the limit of memory."""
 
     def __init__(self, limits: Limits):
         super().__init__()
@@ -71,15 +86,27 @@ def decompress_stream(  # noqa: PLR0913
     missing: str = "zeros",
     limits: Limits | None = None,
 ) -> Totals:
-    """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None. In a regular file
-    blocks of zeros become holes.
+    """Restore every stream of a .sqz file or pipe into `sink`, or only check them if `sink` is None.
 
-    `model` is where the language model lies that a file needs, if it is not found without, `adapter` its adapter,
-    `device` what runs it (that of `compress_stream` may have been another), and `dictionary` the dictionary that the
-    file was compressed with, or its path. With `salvage` damage raises nothing: undamaged blocks are restored in their
-    places, zeros stand for what is `missing` ("zeros"; "skip" leaves it out), and `Totals.damage` names it, and what is
-    unproved. What takes more than the `limits` raises LimitError before it is taken; where they allow fewer blocks at
-    once than there are threads, fewer are decoded at once.
+    In a regular file, blocks of zeros become holes. If the limit of memory allows fewer blocks at once than there are
+    threads, fewer are decoded at once.
+
+    Args:
+        source: a .sqz file.
+        sink: the file to write, or None.
+        threads: number of threads.
+        model: path of the language model, if the file needs one that is not found by itself.
+        adapter: path of the model's adapter.
+        device: "auto", "cpu", "cuda" or "cuda:N"; it may differ from the one that compressed.
+        dictionary: the dictionary that compressed the file, or its path.
+        progress: is called with the number of raw bytes done since its last call.
+        salvage: restore undamaged blocks of a damaged file; `Totals.damage` lists what is lost and what is unproved.
+        missing: "zeros" fills lost bytes with zeros, "skip" leaves them out.
+        limits: of memory and output, checked before memory is allocated.
+
+    Raises:
+        FormatError: if the file is damaged or of another version, unless it is salvaged.
+        LimitError: if a limit is exceeded.
     """
     resources = Resources(threads, model, dictionary, limits or Limits(), adapter, device)
     if salvage:
@@ -88,7 +115,7 @@ def decompress_stream(  # noqa: PLR0913
 
 
 class _Counted:
-    """A source that counts what was read."""
+    """A source that counts the bytes read."""
 
     def __init__(self, source: BinaryIO):
         self._source = source
@@ -104,15 +131,15 @@ class _Counted:
 
 
 class _Part(NamedTuple):
-    """Of a stream: a coded block, or a piece of a stored one, which has no header here."""
+    """A coded block of a stream, or a piece of a stored block, which has no header here."""
 
     block: BlockHeader | None
     data: bytes
-    memory: int  # that decoding it takes
+    memory: int  # bytes that decoding it takes
 
 
 class _Restoring:
-    """One file on its way back."""
+    """The decompression of one file."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO | None, resources: Resources, progress: Progress):
         self._file, self._source = source, cast(BinaryIO, _Counted(source))
@@ -135,7 +162,11 @@ class _Restoring:
         return Totals(self._raw, self._source.tell())
 
     def _next_header(self) -> Header | None:
-        """Of the stream that follows; None at the end. Raises FormatError where something else follows."""
+        """Read the next stream's header, or return None at the end.
+
+        Raises:
+            FormatError: if something other than a stream follows.
+        """
         place = self._source.tell()
         try:
             return container.read_header(self._source, padded=place > 0)
@@ -145,8 +176,11 @@ class _Restoring:
             raise container.TrailingError.after(place) from None
 
     def _need_all(self) -> None:
-        """Raises LimitError where the index tells already that too much comes out. It may lie, so that all is counted
-        again as it comes."""
+        """Check the output limit against the index. The index may lie, so all blocks are counted again later.
+
+        Raises:
+            LimitError: if the output is too large.
+        """
         if self._limits.output is None or not self._file.seekable() or self._file.tell():
             return
         with suppress(FormatError):
@@ -155,13 +189,17 @@ class _Restoring:
         self._file.seek(0)
 
     def _need(self, block: BlockHeader, settings: Settings) -> int:
-        """Memory for a block. Raises LimitError where it, or what is restored so far with it, is too much."""
+        """Return the memory that decoding a block takes.
+
+        Raises:
+            LimitError: if it, or the output with this block, is too much.
+        """
         self._raw += block.raw_length
         self._limits.need_output(self._raw)
         return check_block_memory(settings, block.kind, block.raw_length, block.payload_length)
 
     def _short(self, settings: Settings, kind: int) -> None:
-        """Decode one short stream after its header."""
+        """Decode a short stream after its header."""
         block = container.read_short_block_header(self._source, kind)
         self._need(block, settings)
         payload = read_exactly(self._source, block.payload_length)
@@ -175,7 +213,7 @@ class _Restoring:
             self._sink.write(data.data)
 
     def _stream(self, settings: Settings, header_size: int) -> None:
-        """Decode one stream after its header."""
+        """Decode a long stream after its header."""
         index, digest = Index(header_size), xxhash.xxh3_64()
 
         def decode(part: _Part) -> bytes | memoryview:
@@ -195,7 +233,7 @@ class _Restoring:
         read_following_index(self._source, index)
 
     def _parts(self, settings: Settings, index: Index) -> Iterator[_Part]:
-        """Payloads of coded blocks with their headers, and the bytes of stored blocks, checked, in pieces."""
+        """Yield coded blocks with their headers, and stored blocks, checked, in pieces."""
         source, entries = self._source, memory.EntryCounter(self._limits)
         while (block := container.read_block_header(source)) is not None:
             index.entries.append((block.raw_length, block.size + block.payload_length))

@@ -1,4 +1,8 @@
-"""A dictionary: what sample files taught the models of levels 4 to 6. training.py makes dictionaries."""
+"""Dictionaries, trained on sample files for levels 4 to 6, and the weights of these levels that the package has.
+
+training.py makes dictionaries. The built-in ones have no text: they are mixer weights and adaptive maps, trained by
+training/mixers.py, with the integers of a dictionary's file in .xz, which decodes faster.
+"""
 
 import hashlib
 import os
@@ -22,29 +26,35 @@ from squeeze.errors import DictionaryError, SqueezeError
 from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of
 
-_OF_LEARNED = 200 << 20  # bytes that what was learned takes at the most, while it is read
-_OF_CHANGE = 80 << 20  # and the same of a network and its change
-_UNPACKED = 2  # copies of the file's bytes
+_OF_LEARNED = 200 << 20  # most bytes that trained weights take while they are read
+_OF_CHANGE = 80 << 20  # most bytes of a fine-tuned byte network while it is read
+_UNPACKED = 2  # copies of the file's bytes in memory
 
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
-    """What the models of one level know of one kind of content before they see a file. It never changes."""
+    """A text and trained weights that the models of one level start with, for one kind of content. It never changes."""
 
     level: int
     content: Content
-    text: np.ndarray  # uint8: is read before each block, as if it stood before it
+    text: np.ndarray  # uint8: read before each block
     learned: Learned
     identity: str  # SHA-256 of the file, in hexadecimal digits
-    change: Change | None = None  # of the network beside the models
-    memory: Memory | None = field(default=None, repr=False)  # what the text leaves behind, where the cache has it
+    change: Change | None = None  # fine-tuned weights of the byte network
+    memory: Memory | None = field(default=None, repr=False)  # of the text, if the cache has it
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, limits: Limits | None = None) -> "Dictionary":
-        """The dictionary in a file.
+        """Read a dictionary's file.
 
-        Raises DictionaryError where it is none, or is damaged; OSError where it cannot be read; LimitError where it
-        takes more memory than the limits allow.
+        Args:
+            path: path or URL.
+            limits: of memory.
+
+        Raises:
+            DictionaryError: if it is not a dictionary, or damaged.
+            OSError: if it cannot be read.
+            LimitError: if it takes more memory than allowed.
         """
         place = path_of(path)
         status = place.stat()
@@ -52,7 +62,12 @@ class Dictionary:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, limits: Limits | None = None) -> "Dictionary":
-        """The dictionary in a file's bytes. Raises DictionaryError or LimitError."""
+        """Parse the bytes of a dictionary's file.
+
+        Raises:
+            DictionaryError: if they are not a dictionary, or damaged.
+            LimitError: if it takes more memory than allowed.
+        """
         file = dictionary_file.parse(data)
         header = file.header
         needed = taken.models_memory(header["level"], header["text"]) + _UNPACKED * len(data) + _OF_LEARNED
@@ -70,12 +85,12 @@ class Dictionary:
 
     @property
     def row(self) -> Level:
-        """The level that it belongs to."""
+        """The level that it was trained for."""
         return levels.level(self.level)
 
     @cached_property
     def start(self) -> Start:
-        """What a block's models begin with; the first use reads the text, unless the cache has what that leaves."""
+        """The state that a block's models start with; the first use reads the text, unless the cache has its memory."""
         preset, memory = preset_of(self.level, self.content), self.memory
         if memory is None and self.text.size:
             memory = learned.read(self.text, preset, self.content.record)
@@ -86,7 +101,7 @@ class Dictionary:
 @lru_cache(2)
 def _read(path: Path, modified: int, size: int, limits: Limits) -> Dictionary:
     with path.open("rb") as file:
-        data = file.read(MAX_FILE + 1)  # of a device without a size, too
+        data = file.read(MAX_FILE + 1)  # a device may have no size
     if len(data) > MAX_FILE:
         raise DictionaryError("not a dictionary: the file is too large to be one")
     return Dictionary.from_bytes(data, limits=limits)
@@ -94,7 +109,7 @@ def _read(path: Path, modified: int, size: int, limits: Limits) -> Dictionary:
 
 FOLDER = Path(__file__).parent
 SUFFIX = ".safetensors.xz"
-CHECKSUMS = {  # XXH3-64 of what is in the files: other numbers give other bytes
+CHECKSUMS = {  # XXH3-64 of the files' contents; other weights would change coded bytes
     "text.4": 0x9A1DC13AF8574B96,
     "text.5": 0xC66E711D76163143,
     "text.6": 0xD88B85AC6EECA75C,
@@ -105,12 +120,12 @@ CHECKSUMS = {  # XXH3-64 of what is in the files: other numbers give other bytes
 
 
 def built_in(preset: DeepPreset) -> tuple[Learned, ...]:
-    """What these models begin with, before what another dictionary says."""
+    """Return the built-in weights that these models start with, before those of another dictionary."""
     return (_read_built_in(preset),) if preset.warm_start else ()
 
 
 def built_in_start(preset: DeepPreset) -> Start:
-    """What they begin with where there is no other."""
+    """Return the state that these models start with if there is no other dictionary."""
     return Start(None, built_in(preset))
 
 

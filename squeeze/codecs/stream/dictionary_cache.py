@@ -1,9 +1,11 @@
-"""Memories on disk: what reading a dictionary's text leaves behind (deep/learned.py), so that a text is read once.
+"""A cache on disk of memories (deep/learned.py), so that a dictionary's text is read once.
 
-A file has 8 bytes of XXH3-64 of all that follows, 8 of the header's length, the header (JSON: the key, and where each
-array begins and ends), and the arrays, each at a cache line. It is mapped, and arrays are views of it. The key covers
-the dictionary, the models, and every source that the compiled code comes from: another squeeze reads anew. The checksum
-is against damage. Compiled code trusts these arrays, so none is read where another user may put a file.
+A file has 8 bytes of XXH3-64 of the rest, 8 bytes of the header's length, a JSON header, and arrays, each at a cache
+line. The header has the key and the places of arrays. The file is memory-mapped, and arrays are views of it. The key
+covers the dictionary, the models, and all sources of compiled code, so another version reads the text again.
+
+The checksum is against damage only. Compiled code trusts these arrays, so a folder that other users can write to is not
+read.
 """
 
 import hashlib
@@ -27,11 +29,11 @@ from squeeze.system.json_object import parse_object
 
 __all__ = ["folder", "get", "put"]
 
-LEAST = 1 << 15  # bytes of text: less is read as soon
-MOST = 2 << 30  # bytes of all files: two of the largest, or a dozen of what `squeeze train` makes
+LEAST = 1 << 15  # bytes of text; a shorter one is read as fast as its cache
+MOST = 2 << 30  # bytes of all files: two of the largest, or a dozen of usual ones
 _BEFORE = 16  # bytes before the header
 _MOST_HEADER = 1 << 20  # bytes
-_TROUBLE = (
+_CACHE_ERRORS = (
     FormatError,
     OSError,
     RuntimeError,
@@ -39,23 +41,31 @@ _TROUBLE = (
     KeyError,
     TypeError,
     AttributeError,
-)  # of a file that is not ours
+)  # errors of reading an invalid file
 
 
 def folder() -> Path:
+    """Return the folder of the cache."""
     return cache.root() / "dictionaries"
 
 
 def get(identity: str, preset: DeepPreset, record: int, size: int) -> Memory | None:
-    """What a dictionary's text of `size` bytes leaves behind, if it was read before and the file is undamaged."""
+    """Return the memory of a dictionary's text, or None if it is not in the cache, or damaged.
+
+    Args:
+        identity: SHA-256 of the dictionary.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+        size: bytes of the text.
+    """
     if size < LEAST:
         return None
-    with suppress(*_TROUBLE):
+    with suppress(*_CACHE_ERRORS):
         key = _key(identity, preset, record)
         path = folder() / key
         if cache.open_to_others(path.parent):
             return None
-        data = np.memmap(path, np.uint8, "c").view(np.ndarray)  # private: what is written to it stays in memory
+        data = np.memmap(path, np.uint8, "c").view(np.ndarray)  # private: writes stay in memory
         checksum, length = (int(number) for number in data[:_BEFORE].view(np.uint64))
         begin = _BEFORE + length
         header = parse_object(data[_BEFORE : min(begin, _BEFORE + _MOST_HEADER)].tobytes())
@@ -64,13 +74,20 @@ def get(identity: str, preset: DeepPreset, record: int, size: int) -> Memory | N
         kept = {name: data[begin:][slice(*place)] for name, place in header["arrays"].items()}
         memory = learned.restored(kept, preset, record)
         with suppress(OSError):
-            os.utime(path)  # what was used last stays longest
+            os.utime(path)  # the oldest files are removed first
         return memory
     return None
 
 
 def put(identity: str, preset: DeepPreset, record: int, memory: Memory) -> None:
-    """Keep what a dictionary's text leaves behind, where the folder and the disk allow it."""
+    """Write the memory of a dictionary's text to the cache, if the folder and the disk allow it.
+
+    Args:
+        identity: SHA-256 of the dictionary.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+        memory: the text's.
+    """
     if memory.text.size < LEAST:
         return
     chunks: list[np.ndarray] = []
@@ -99,7 +116,7 @@ def _key(identity: str, preset: DeepPreset, record: int) -> str:
 
 
 def _header(key: str, places: dict[str, tuple[int, int]]) -> np.ndarray:
-    """uint8, with room for the checksum; the arrays begin behind it, which the offsets count from."""
+    """Return the header as uint8, with room for the checksum; offsets of arrays count from its end."""
     text = json.dumps({"key": key, "arrays": places}).encode()
     text += b" " * (-(_BEFORE + len(text)) % LINE)
     header = np.zeros(_BEFORE + len(text), np.uint8)

@@ -1,8 +1,7 @@
-"""The file of a dictionary: what it holds, and how. docs/format.md specifies it.
+"""The file of a dictionary: reading and writing it. docs/format.md specifies it.
 
-Learned numbers are kept as the difference, in steps of a fixed size, from
-where models begin that know nothing, and coded by integers.py. So what
-was not learned costs next to nothing.
+Trained numbers are stored as differences from the untrained ones, in steps of fixed size, and coded by integers.py. So
+numbers that did not change cost next to nothing.
 """
 
 import io
@@ -32,12 +31,12 @@ VERSION = 1
 SUFFIX = ".sqzp"
 MAX_FILE = 1 << 24
 MAX_TEXT = 1 << 20
-Take = Callable[[int, int], np.ndarray]  # the next matrix of so many rows and columns, int64
-_TEXT_MODELS = presets.SMALL  # these code the text
+Take = Callable[[int, int], np.ndarray]  # returns the next int64 matrix of these rows and columns
+_TEXT_MODELS = presets.SMALL  # models that code the text
 _FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "changes_network", "parts"}
 _COUNT = 1023  # mask of an adaptive map's count; the 22 bits above are its probability, of which 12 are kept
-_STEP = np.float32(1 / 64)  # of weights
-_FINAL_STEP = np.float32(1 / 1024)  # of the last mixers' weights
+_STEP = np.float32(1 / 64)  # quantisation step of weights
+_FINAL_STEP = np.float32(1 / 1024)  # quantisation step of the second layer's weights
 _MOST_VISITS = 255
 
 
@@ -49,10 +48,10 @@ def preset_of(level: int, content: Content) -> DeepPreset:
 
 
 class Parsed(NamedTuple):
-    """A dictionary's file, checked."""
+    """A dictionary's file after its header was checked."""
 
     header: dict[str, Any]
-    parts: list[bytes]  # coded
+    parts: list[bytes]  # coded text and matrices
 
     @property
     def content(self) -> Content:
@@ -60,12 +59,16 @@ class Parsed(NamedTuple):
 
     @property
     def changes_network(self) -> bool:
-        """Whether the last parts change the network."""
+        """True if the last parts change the byte network."""
         return bool(self.header["changes_network"])
 
 
 def parse(data: bytes) -> Parsed:
-    """The header and the coded parts of a dictionary's file."""
+    """Split a dictionary's file into its header and coded parts.
+
+    Raises:
+        DictionaryError: if it is not a dictionary of this version, or damaged.
+    """
     if data[: len(MAGIC)] != MAGIC:
         raise DictionaryError(f"not a dictionary: it does not begin with the mark of {SUFFIX} files")
     if len(data) < len(MAGIC) + 10 or len(data) > MAX_FILE:
@@ -83,14 +86,18 @@ def parse(data: bytes) -> Parsed:
         _check(header)
         parts = [read_exactly(file, size) for size in header["parts"]]
         if file.read(1):
-            raise ValueError("more than the parts")
+            raise ValueError("bytes after the last part")
     except (SqueezeError, ValueError, TypeError) as error:
         raise DictionaryError("not a dictionary that this version can use: train it anew") from error
     return Parsed(header, parts)
 
 
 def _check(header: Any) -> None:
-    """Raise ValueError where a header asks for what no dictionary may."""
+    """Check the values of a header.
+
+    Raises:
+        ValueError: if a value is impossible.
+    """
     right = (
         isinstance(header, dict)
         and set(header) == _FIELDS
@@ -116,7 +123,15 @@ def _has_network(header: dict[str, Any]) -> bool:
 
 
 def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned, change: Change | None = None) -> bytes:
-    """A dictionary's file. What it holds is rounded: use what `Dictionary.from_bytes` makes of it."""
+    """Return a dictionary's file. Its numbers are rounded: use what `Dictionary.from_bytes` reads from it.
+
+    Args:
+        level: 4, 5 or 6.
+        content: the kind of content.
+        text: uint8 [n], which is read before each block.
+        known: trained weights and maps.
+        change: fine-tuned weights of the byte network, or None.
+    """
     preset = preset_of(level, content)
     coded = bytewise.encode(text, _TEXT_MODELS[content.kind], content.record)
     parts = [coded or text.tobytes()]
@@ -150,7 +165,7 @@ def _rows(gaps: np.ndarray, count: int) -> np.ndarray:
 
 
 def matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
-    """What was learned as integer matrices, in the order of the file."""
+    """Yield trained weights and maps as integer matrices, in the order of the file."""
     fresh = build_model(np.zeros(1, np.uint8), preset)
     yield _gaps(known.rows)
     yield known.visits.clip(0, _MOST_VISITS)[None]
@@ -167,7 +182,7 @@ def matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
 
 
 def _unpack_maps(fresh: DeepModel, take: Take) -> list[np.ndarray]:
-    """Adaptive maps, from how they differ from those of `fresh`."""
+    """Return adaptive maps from their differences to untrained ones."""
     maps = []
     for before in (fresh_map.astype(np.int64) for fresh_map in learned.maps_of(fresh)):
         probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
@@ -179,9 +194,19 @@ def _unpack_maps(fresh: DeepModel, take: Take) -> list[np.ndarray]:
 def unpack(
     file: Parsed, preset: DeepPreset, text: np.ndarray | None = None
 ) -> tuple[np.ndarray, Learned, Change | None]:
-    """The text, which is decoded where it is not given, what was learned, and the change of the network.
+    """Decode a dictionary's parts.
 
-    Raises ValueError, or a child of SqueezeError, where the parts make no sense.
+    Args:
+        file: header and parts.
+        preset: the models.
+        text: the text if it is known, which saves decoding it.
+
+    Returns:
+        the text uint8, trained weights, and the change of the byte network or None.
+
+    Raises:
+        ValueError: if the parts are invalid.
+        SqueezeError: if they are damaged.
     """
     header, (coded, *matrices) = file.header, file.parts
     if text is None:
@@ -196,7 +221,7 @@ def unpack(
     known = assemble(header["rows"], header["apm_rows"], preset, take)
     change = _unpack_change(take) if file.changes_network else None
     if next(remaining, None) is not None:
-        raise ValueError("more parts than there are")
+        raise ValueError("too many parts")
     return text, known, change
 
 
@@ -205,7 +230,17 @@ def _unpack_change(take: Take) -> Change:
 
 
 def assemble(count: int, apm_count: int, preset: DeepPreset, take: Take) -> Learned:
-    """What was learned, from integer matrices in the order of `matrices`; ValueError where they make no sense."""
+    """Return trained weights and maps from integer matrices in the order of `matrices`.
+
+    Args:
+        count: rows of weight sets.
+        apm_count: rows of APMs.
+        preset: the models.
+        take: returns the next matrix, by its rows and columns.
+
+    Raises:
+        ValueError: if the matrices are invalid.
+    """
     fresh = build_model(np.zeros(1, np.uint8), preset)
     if not 1 <= count <= fresh.visits.size or apm_count > fresh.apms.shape[0]:
         raise ValueError("impossible number of rows")

@@ -1,4 +1,4 @@
-"""How a block is coded: the ways there are, the smallest result of them, and the proof that it decodes again."""
+"""Coding a block: the plans to try, the smallest result, and its verification."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -14,19 +14,19 @@ from squeeze.codecs.stream.decoding import Coded, Progress, decode_block, deep, 
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
 
-SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
-_HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
-_SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's length
-_SAMPLE = 1 << 16  # raw bytes of a block that are coded in two ways, to choose one
-_SAMPLE_OF_TABLE = 1 << 14  # of a larger table, which takes longer with the network
+SMALL = 1 << 12  # raw bytes below which a dictionary is used for any kind of content
+_HEADER_COST = 80  # bytes that a coded block must save to pay for its header and index entry
+_SHORT_COST = 2  # the same in a short stream, for the length of its payload
+_SAMPLE = 1 << 16  # raw bytes of a sample that is coded by two plans, to choose one
+_SAMPLE_OF_TABLE = 1 << 14  # the same of a larger table, which the network slows down
 # From this many raw bytes of text on, the language model's result is final where it is below this share of level 3's:
 # level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to code a block. of_text: bool [bytes], of a split block: those that the language model codes."""
+class Plan:
+    """A way to code a block. `of_text`: bool [bytes] of a split block, the bytes that the language model codes."""
 
     kind: int  # container.BYTEWISE, TOKENWISE or SPLIT
     content: Content
@@ -36,7 +36,18 @@ class Way:
 def encode_block(
     data: np.ndarray, content: Content, settings: Settings, verify: bool = True, progress: Progress = None
 ) -> Coded | None:
-    """Return a coded block, or None where storing uint8 `data` is no larger. Raises VerifyError."""
+    """Return a coded block, or None if storing it is no larger.
+
+    Args:
+        data: uint8 [n], the block.
+        content: its kind of content.
+        settings: those of the stream.
+        verify: decode the block again and compare.
+        progress: is called with the number of raw bytes done since its last call.
+
+    Raises:
+        VerifyError: if the block does not decode to `data`.
+    """
     if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
         content = settings.dictionary.content
     found = None if settings.names_content else runs.find(data, content.record)
@@ -52,26 +63,29 @@ def encode_block(
     return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
 
 
-def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Way]:
-    """Yield the ways to code a block, the slowest first; none where it stays as it is."""
+def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Plan]:
+    """Yield the plans for a block, the slowest first; none if it is stored."""
     texts = split.find(data) if settings.language and not settings.short else None
     if texts is not None:
-        yield Way(container.SPLIT, content, texts)
+        yield Plan(container.SPLIT, content, texts)
     elif settings.language and content.kind == "text":
-        yield Way(container.TOKENWISE, content)
+        yield Plan(container.TOKENWISE, content)
         if settings.short:
             return  # a stream without the language model is a candidate of its own (compressor.py)
     yield from _without_language(data, content, settings)
 
 
-def _without_language(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Way]:
-    """Text that the pretrained network does not read may be smaller as what is no text, and a table as what the network
-    network_predicts. A sample of a larger block shows it."""
+def _without_language(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Plan]:
+    """Yield plans without a language model.
+
+    Text that the byte network predicts badly may be smaller as `other`, and so may a table, since `other` has the
+    network. A sample of a larger block decides.
+    """
     if data.size == 0 or blocks.is_packed(content):
         return
     kinds: tuple[Content, ...] = (content,)
     size = _SAMPLE
-    if content.kind == "text" and unread(data, settings):
+    if content.kind == "text" and is_unpredicted(data, settings):
         kinds = (content, Content("other"))
     elif content.kind == "table" and not settings.dictionary and _has_network(settings, "other"):
         kinds, size = (content, Content("other")), _SAMPLE if data.size <= _SAMPLE else _SAMPLE_OF_TABLE
@@ -80,12 +94,11 @@ def _without_language(data: np.ndarray, content: Content, settings: Settings) ->
         sample = data[begin : begin + size]
         kinds = (min(kinds, key=lambda kind: _length(_bytewise(sample, kind, settings, None), size)),)
     for kind in kinds:
-        yield Way(container.BYTEWISE, kind)
+        yield Plan(container.BYTEWISE, kind)
 
 
-def unread(data: np.ndarray, settings: Settings) -> bool:
-    """Return whether a pretrained network is beside the models of text, and does not read what `data` holds; where no
-    dictionary says what blocks hold."""
+def is_unpredicted(data: np.ndarray, settings: Settings) -> bool:
+    """Return whether text would be coded with the byte network, which predicts `data` badly."""
     if settings.dictionary or settings.content or not _has_network(settings, "text"):
         return False
 
@@ -95,7 +108,7 @@ def unread(data: np.ndarray, settings: Settings) -> bool:
 def _without_runs(
     data: np.ndarray, found: runs.Runs, content: Content, settings: Settings, progress: Progress
 ) -> Coded:
-    """A block without its runs, which are written before it."""
+    """Code a block without its runs, which are listed before it."""
     rest = found.rest(data)
     if found.taken > rest.size:
         content = blocks.content(rest)
@@ -119,51 +132,52 @@ def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progre
 
 
 def _has_network(settings: Settings, kind: str) -> bool:
-    """Return whether a pretrained network is beside the models of a kind of content."""
+    """Return whether the models of a kind of content include the byte network."""
     assert settings.level
     models = settings.level.models(kind)
     return not isinstance(models, Preset) and bool(models.network)
 
 
-def _smallest(ways: Iterable[Way], data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
-    """Return the smallest result, of equals one without a language model; None where none is shorter than the data."""
+def _smallest(plans: Iterable[Plan], data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
+    """Return the smallest result of all plans, or None if none is shorter than the data; of equals one without a
+    language model."""
     best, told = None, False
-    for way in ways:
-        if best and best.kind == container.TOKENWISE and _is_far_smaller(best, data):
+    for plan in plans:
+        if best and best.kind == container.TOKENWISE and _beats_level_3(best, data):
             break
-        coded = _encode(way, data, settings, None if told else progress)
+        coded = _encode(plan, data, settings, None if told else progress)
         told = True
-        if coded and (best is None or _rank(coded) < _rank(best)):
+        if coded and (best is None or _size_and_kind(coded) < _size_and_kind(best)):
             best = coded
     if not told:
         report(progress, data.size)
     return best
 
 
-def _rank(coded: Coded) -> tuple[int, bool]:
+def _size_and_kind(coded: Coded) -> tuple[int, bool]:
     return len(coded.payload), coded.kind in container.BY_LANGUAGE
 
 
-def _is_far_smaller(coded: Coded, data: np.ndarray) -> bool:
-    """Return whether no way without a language model can be as small, by what level 3 makes of a large text."""
+def _beats_level_3(coded: Coded, data: np.ndarray) -> bool:
+    """Return whether a large text is so small by the language model that no other plan can be smaller."""
     if data.size < _LARGE:
         return False
     fast = bytewise.encode(data, LARGE["text"])
     return fast is not None and len(coded.payload) < _FAR_SMALLER * len(fast)
 
 
-def _encode(way: Way, data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
-    """Return a block coded in one way, or None where that is no shorter than the data."""
-    if way.kind == container.SPLIT:
-        assert way.of_text is not None
-        return _split(data, way.content, way.of_text, settings, progress)
-    if way.kind == container.TOKENWISE:
-        return by_language(data, way.content, settings, progress)
-    return _bytewise(data, way.content, settings, progress)
+def _encode(plan: Plan, data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
+    """Code a block by a plan, or return None if that is no shorter."""
+    if plan.kind == container.SPLIT:
+        assert plan.of_text is not None
+        return _split(data, plan.content, plan.of_text, settings, progress)
+    if plan.kind == container.TOKENWISE:
+        return by_language(data, plan.content, settings, progress)
+    return _bytewise(data, plan.content, settings, progress)
 
 
 def _bytewise(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    """By the models of the level for this kind of content."""
+    """Code a block by the level's models for its kind of content."""
     assert settings.level
     if content.kind == "executable":
         data = data.copy()
@@ -180,7 +194,7 @@ def _bytewise(data: np.ndarray, content: Content, settings: Settings, progress: 
 
 
 def by_language(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    """Return text coded by the language model."""
+    """Code text by the language model, or return None if that is no shorter."""
     assert settings.language
     coded = settings.language.encode(data, settings.allotment.per_text, progress)
     return None if coded is None else Coded(container.TOKENWISE, container.content_bytes(content) + coded)
@@ -189,7 +203,7 @@ def by_language(data: np.ndarray, content: Content, settings: Settings, progress
 def _split(
     data: np.ndarray, content: Content, of_text: np.ndarray, settings: Settings, progress: Progress
 ) -> Coded | None:
-    """Texts by the language model and the rest without it."""
+    """Code the texts of a block by the language model, and the rest without it."""
     rest = data[~of_text]
     text = by_language(data[of_text], Content("text"), settings, progress)
     if text is None:
@@ -199,9 +213,17 @@ def _split(
 
 
 def join(of_text: np.ndarray, text: Coded, rest: np.ndarray, settings: Settings, progress: Progress) -> bytes:
-    """Return the payload of a split block whose texts are coded."""
-    ways = _without_language(rest, blocks.content(rest), settings)
-    coded, kind, payload = _smallest(ways, rest, settings, progress), Content("other"), rest.tobytes()
+    """Return the payload of a split block.
+
+    Args:
+        of_text: bool [bytes], bytes of texts.
+        text: the coded texts.
+        rest: uint8, the other bytes.
+        settings: those of the stream.
+        progress: is called with the number of raw bytes done since its last call.
+    """
+    plans = _without_language(rest, blocks.content(rest), settings)
+    coded, kind, payload = _smallest(plans, rest, settings, progress), Content("other"), rest.tobytes()
     if coded:
         stream = io.BytesIO(coded.payload)
         found, _ = container.read_content(stream)

@@ -1,4 +1,4 @@
-"""Estimates of the memory and time that compressing and restoring take."""
+"""Estimates of the memory and time that compression and decompression take."""
 
 from typing import BinaryIO
 
@@ -6,13 +6,20 @@ from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.levels import Level
 from squeeze.codecs.stream.memory import models_memory
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
-from squeeze.codecs.stream.settings import Settings, choose, from_header
+from squeeze.codecs.stream.settings import Settings, from_header, settings_for_level
 
-_SLOW = 60  # seconds of estimated work from which a word is due
+_SLOW = 60  # seconds of estimated work from which there is a warning
 
 
 def block_memory(settings: Settings, kind: int, length: int, payload: int) -> int:
-    """Bytes for a block of `length` raw bytes and so many coded ones. What a language model takes is not among them."""
+    """Estimate the memory of coding or decoding a block in bytes, without that of a language model.
+
+    Args:
+        settings: those of the stream.
+        kind: of the block, in container.CODECS.
+        length: raw bytes.
+        payload: coded bytes.
+    """
     if kind == container.STORED or settings.level is None:
         return 0
     if kind == container.TOKENWISE:
@@ -26,7 +33,11 @@ def block_memory(settings: Settings, kind: int, length: int, payload: int) -> in
 
 
 def check_block_memory(settings: Settings, kind: int, length: int, payload: int) -> int:
-    """As `block_memory`. Raises LimitError where the settings' limits do not allow it."""
+    """Estimate the memory of a block as `block_memory` does, and check it against the limits.
+
+    Raises:
+        LimitError: if it is too much.
+    """
     needed = block_memory(settings, kind, length, payload)
     if settings.limits and settings.level:
         settings.limits.need_memory(needed, f"a block of {length:,} bytes at level {settings.level.number}")
@@ -34,7 +45,14 @@ def check_block_memory(settings: Settings, kind: int, length: int, payload: int)
 
 
 def time_message(level: Level, size: int, threads: int | None, verify: bool) -> str | None:
-    """For `size` bytes that take more than a minute."""
+    """Return a warning if compression will take more than a minute, else None.
+
+    Args:
+        level: row of the level.
+        size: raw bytes.
+        threads: number of threads.
+        verify: whether blocks are decoded again.
+    """
     seconds = levels.estimate_seconds(level.number, size, threads, verify)
     if seconds <= _SLOW:
         return None
@@ -45,7 +63,14 @@ def time_message(level: Level, size: int, threads: int | None, verify: bool) -> 
 
 
 def memory_message(level: Level, size: int | None, threads: int | None, asked: LanguageOptions) -> str | None:
-    """For the largest file, of `size` bytes or unknown, at a level with a language model."""
+    """Return a note on the memory that a level with a language model takes, or None for others.
+
+    Args:
+        level: row of the level.
+        size: raw bytes of the largest file, or None if unknown.
+        threads: number of threads.
+        asked: options of the language model.
+    """
     if not level.needs_language_model:
         return None
     size = levels.DEFAULT_BLOCK if size is None else min(size, levels.DEFAULT_BLOCK)
@@ -55,17 +80,31 @@ def memory_message(level: Level, size: int | None, threads: int | None, asked: L
 
 
 def memory_to_compress(level: Level, block: int | None, threads: int | None, asked: LanguageOptions) -> int:
-    """Bytes of memory that compressing takes, by as many blocks at a time as there are threads. block: raw bytes of one
-    at most, None for what blocks have."""
-    settings = choose(level, threads, None, asked) if level.needs_language_model else Settings(level, threads)
-    return _of(settings, levels.DEFAULT_BLOCK if block is None else block)
+    """Estimate the memory of compression in bytes, with as many blocks at once as threads.
+
+    Args:
+        level: row of the level.
+        block: most raw bytes of a block, or None for the default.
+        threads: number of threads.
+        asked: options of the language model.
+    """
+    settings = (
+        settings_for_level(level, threads, None, asked) if level.needs_language_model else Settings(level, threads)
+    )
+    return _memory_of(settings, levels.DEFAULT_BLOCK if block is None else block)
 
 
 def memory_to_restore(file: BinaryIO, resources: Resources) -> tuple[int | None, int]:
-    """The level of a .sqz file, and the bytes of memory that restoring it takes, as its first bytes tell: those of
-    other streams and longer blocks behind them are not looked at. The level is None where all is stored.
+    """Return the level of a .sqz file, or None if all is stored, and the memory of decompression in bytes.
 
-    Raises as `from_header` does.
+    Only the first stream's header and first block are looked at.
+
+    Args:
+        file: at its start.
+        resources: dictionary and language model.
+
+    Raises:
+        FormatError: if the header is invalid; other errors as `from_header`.
     """
     header = container.read_header(file)
     settings = from_header(header, resources) if header else Settings()
@@ -73,10 +112,10 @@ def memory_to_restore(file: BinaryIO, resources: Resources) -> tuple[int | None,
         return None, 0
     block = None if header.short else container.read_block_header(file)
     length = block.raw_length if block and block.kind != container.STORED else 0
-    return settings.level.number, _of(settings, max(length, levels.DEFAULT_BLOCK))
+    return settings.level.number, _memory_of(settings, max(length, levels.DEFAULT_BLOCK))
 
 
-def _of(settings: Settings, block: int) -> int:
+def _memory_of(settings: Settings, block: int) -> int:
     assert settings.level
     of_bytes = models_memory(settings.level.number, block) + 4 * block
     if settings.language:

@@ -1,6 +1,6 @@
-"""The index at the end of a stream, and what is known of a whole .sqz file without decoding it.
+"""The index at the end of a stream, and the structure of a .sqz file without decoding it.
 
-docs/format.md specifies it; headers and blocks are container.py's.
+docs/format.md specifies it; container.py has headers and blocks.
 """
 
 import io
@@ -35,19 +35,19 @@ from squeeze.system.varint import CUT, PIECE, read_exactly, read_varint, varint
 
 MAX_INDEX = 1 << 28
 _FOOTER = 8
-_LEAST_BLOCK = 12  # bytes of the smallest block header
+_LEAST_BLOCK = 12  # bytes of the shortest block
 
 
 @dataclass(frozen=True)
 class Block:
-    """Where one block lies, and what is in it."""
+    """A block of a file: its place, sizes and content."""
 
     kind: int
     content: str  # "text", "executable", "table 16", "other", "text and runs", "runs", "stored" or "dictionary"
     raw_offset: int
     raw_length: int
-    coded_offset: int  # of the block's header
-    coded_length: int  # with the header
+    coded_offset: int  # offset of the block's header
+    coded_length: int  # bytes with the header
     payload_length: int
     checksum: int  # XXH3-64 of the raw bytes; in a short stream its lower half
 
@@ -58,7 +58,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Stream:
-    """One complete .sqz stream: a file is one or several of them."""
+    """A complete .sqz stream. A file is one or more of them."""
 
     header: dict[str, Any]
     short: bool
@@ -71,7 +71,7 @@ class Stream:
 
 @dataclass
 class Index:
-    """What stands at the end of a stream: sizes of the header and of each block, and the checksum of it all."""
+    """The index at the end of a stream: sizes of its header and blocks, and a checksum of all raw bytes."""
 
     header_size: int
     entries: list[tuple[int, int]] = field(default_factory=list)  # (raw length, coded length with header)
@@ -79,6 +79,7 @@ class Index:
 
 
 def index_bytes(index: Index) -> bytes:
+    """Return the index as it is written."""
     body = bytes([END]) + varint(index.header_size)
     body += b"".join(varint(raw) + varint(coded) for raw, coded in index.entries)
     body += index.checksum.to_bytes(8, "little")
@@ -87,7 +88,7 @@ def index_bytes(index: Index) -> bytes:
 
 
 def _parse_index(body: bytes, room: int, entries: EntryCounter) -> Index:
-    """The index of a stream that lies in `room` bytes before it."""
+    """Parse the index of a stream that takes at most `room` bytes before it."""
     file = io.BytesIO(body[1:-8])
     index = Index(read_varint(file)[0], checksum=int.from_bytes(body[-8:], "little"))
     room -= index.header_size
@@ -107,14 +108,22 @@ def _parse_index(body: bytes, room: int, entries: EntryCounter) -> Index:
 
 
 def read_following_index(file: BinaryIO, written: Index) -> None:
-    """Read the index after its tag, in a stream read from the front; it must agree with what was read."""
+    """Read the index after its tag, and compare it with the blocks that were read.
+
+    Raises:
+        DamagedError: if they differ.
+    """
     expected = index_bytes(written)
     if read_exactly(file, len(expected) - 1) != expected[1:]:
         raise DamagedError("the index does not agree with the blocks: the file is damaged")
 
 
 def read_checksum(file: BinaryIO, written: Index) -> int:
-    """As `read_following_index`, where the blocks were not decoded: the checksum that the index tells of all."""
+    """Read the index after its tag as `read_following_index` does, and return its checksum of all raw bytes.
+
+    Raises:
+        DamagedError: if it does not agree with the blocks.
+    """
     body = read_exactly(file, len(index_bytes(written)) - 1)
     checksum = int.from_bytes(body[-_FOOTER - 8 : -_FOOTER], "little")
     if index_bytes(replace(written, checksum=checksum))[1:] != body:
@@ -123,8 +132,12 @@ def read_checksum(file: BinaryIO, written: Index) -> int:
 
 
 def before_padding(file: BinaryIO, end: int) -> int:
-    """Where the stream ends that the zeros before offset `end` follow. Raises FormatError for an odd number of them."""
-    place, zeros, length = end, 0, _FOOTER  # which is read anyway
+    """Return the end of the stream before the padding that ends at offset `end`.
+
+    Raises:
+        FormatError: if the padding is not a multiple of 4 bytes.
+    """
+    place, zeros, length = end, 0, _FOOTER
     while place:
         length = min(place, length)
         file.seek(place - length)
@@ -139,7 +152,20 @@ def before_padding(file: BinaryIO, end: int) -> int:
 
 
 def read_index_before(file: BinaryIO, end: int, entries: EntryCounter | None = None) -> tuple[Index, int]:
-    """The index of the stream that ends at offset `end`, and where that stream starts."""
+    """Read the index of the stream that ends at offset `end`.
+
+    Args:
+        file: seekable.
+        end: offset after the stream.
+        entries: counts blocks against the limit of memory.
+
+    Returns:
+        the index, and the offset of the stream's first byte.
+
+    Raises:
+        DamagedError: if the index is damaged.
+        TruncatedError: if there is no index.
+    """
     if end < _FOOTER:
         raise TruncatedError(CUT)
     file.seek(end - _FOOTER)
@@ -159,8 +185,14 @@ def read_index_before(file: BinaryIO, end: int, entries: EntryCounter | None = N
 
 
 def read_index(file: BinaryIO, limits: Limits | None = None) -> list[Stream]:
-    """Every stream of a seekable .sqz file, without decoding: from the indexes, or from the front where there are
-    short streams, which have none."""
+    """Return every stream of a seekable .sqz file without decoding blocks.
+
+    Indexes are read from the end of the file. If there are short streams, which have no index, headers are read from
+    its start.
+
+    Raises:
+        FormatError: if the file is damaged.
+    """
     limits = limits or Limits()
     end = file.seek(0, io.SEEK_END)
     if end == 0:
@@ -168,19 +200,19 @@ def read_index(file: BinaryIO, limits: Limits | None = None) -> list[Stream]:
     file.seek(0)
     first = read_header(file)  # a file that is not .sqz is named as such, whatever its end
     if first is not None and first.short:
-        return _with_raw_offsets(_streams_from_front(file, end, EntryCounter(limits)))
+        return _in_whole_file(_streams_from_front(file, end, EntryCounter(limits)))
     try:
-        return _with_raw_offsets(_streams_from_end(file, end, EntryCounter(limits)))
+        return _in_whole_file(_streams_from_end(file, end, EntryCounter(limits)))
     except FormatError as error:
         try:
             streams = _streams_from_front(file, end, EntryCounter(limits))
         except TrailingError:
-            raise  # which says more than a missing end mark
+            raise  # more precise than a missing end mark
         except FormatError:
             streams = []
         if not any(stream.short for stream in streams):
             raise error from None
-        return _with_raw_offsets(streams)
+        return _in_whole_file(streams)
 
 
 def _streams_from_end(file: BinaryIO, end: int, entries: EntryCounter) -> list[Stream]:
@@ -209,7 +241,7 @@ def _streams_from_front(file: BinaryIO, end: int, entries: EntryCounter) -> list
         start = file.tell() - header.size
         if header.short:
             block_header = read_short_block_header(file, header.kind)
-            block = _block(block_header, _content(file, header, block_header), 0, start + header.size)
+            block = _block(block_header, _content_name(file, header, block_header), 0, start + header.size)
             finish = block.coded_offset + block.coded_length
             stream = Stream(
                 header.fields, True, [block], start, finish - start, block_header.raw_length, block_header.checksum
@@ -227,7 +259,7 @@ def _streams_from_front(file: BinaryIO, end: int, entries: EntryCounter) -> list
 
 
 def _walk_blocks(file: BinaryIO, header_size: int, end: int, entries: EntryCounter) -> Index:
-    """The index of the stream whose header was just read, from its block headers; leaves the file at its end."""
+    """Build the index of the stream whose header was just read from its block headers; leave the file at its end."""
     index = Index(header_size)
     while (header := read_block_header(file)) is not None:
         if header.payload_length > end - file.tell():
@@ -239,8 +271,8 @@ def _walk_blocks(file: BinaryIO, header_size: int, end: int, entries: EntryCount
     return index
 
 
-def _content(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
-    """What the block whose header was just read holds."""
+def _content_name(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
+    """Describe the content of the block whose header was just read."""
     if block.kind == STORED:
         return "stored"
     if stream.names_content:
@@ -265,7 +297,11 @@ def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> B
 
 
 def header_of(file: BinaryIO, index: Index, start: int) -> Header:
-    """That of the stream which begins there, and which the index is of."""
+    """Read the header of the stream that starts at an offset.
+
+    Raises:
+        DamagedError: if it does not agree with the stream's index.
+    """
     file.seek(start)
     header = read_header(file)
     if header is None or header.short or header.size != index.header_size:
@@ -282,14 +318,14 @@ def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
         lengths = block_header and (block_header.raw_length, block_header.size + block_header.payload_length)
         if block_header is None or lengths != (raw, coded):
             raise DamagedError("the index does not agree with the blocks: the file is damaged")
-        blocks.append(_block(block_header, _content(file, header, block_header), raw_offset, offset))
+        blocks.append(_block(block_header, _content_name(file, header, block_header), raw_offset, offset))
         offset += coded
         raw_offset += raw
     return Stream(header.fields, False, blocks, start, end - start, raw_offset, index.checksum)
 
 
-def _with_raw_offsets(streams: list[Stream]) -> list[Stream]:
-    """Raw offsets counted from the start of the file rather than of each stream."""
+def _in_whole_file(streams: list[Stream]) -> list[Stream]:
+    """Return the streams with raw offsets that count from the start of the file."""
     placed, before = [], 0
     for stream in streams:
         blocks = [replace(block, raw_offset=block.raw_offset + before) for block in stream.blocks]

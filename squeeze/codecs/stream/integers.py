@@ -1,9 +1,8 @@
-"""Coding a matrix of small integers: what a dictionary has learned, as differences from where models begin without one.
+"""Coding of matrices of small integers: a dictionary's trained numbers, as differences from untrained ones.
 
-A value is its number of binary digits, in unary, then its sign and the digits
-below the highest. The probabilities of the first adapt to the values to the
-left and above, those of the sign and of the two digits after the highest to
-the number of digits; all further digits are even.
+A value is its number of binary digits in unary, its sign, and the digits below the highest. Probabilities of the number
+of digits adapt to the values on the left and above. Those of the sign and of the first two digits adapt to the number
+of digits. All further digits have even probabilities.
 """
 
 import numpy as np
@@ -13,12 +12,12 @@ from squeeze.numerics.bitmodels.histories import learn
 from squeeze.numerics.jit import inline, kernel
 
 MAX_DIGITS = 40
-_CLASSES = 8  # of the neighbours' numbers of digits
-_NUMBERS = MAX_DIGITS + 1  # of digits, 0 among them
-_SIGNS = _CLASSES * _CLASSES * _NUMBERS  # where the probabilities of signs begin, after those of numbers of digits
-_LEADING = _SIGNS + _NUMBERS  # and those of the digits after the highest
+_CLASSES = 8  # classes of a neighbour's number of digits
+_NUMBERS = MAX_DIGITS + 1  # possible numbers of digits
+_SIGNS = _CLASSES * _CLASSES * _NUMBERS  # first entry of signs, after those of numbers of digits
+_LEADING = _SIGNS + _NUMBERS  # first entry of digits after the highest
 _ENTRIES = _LEADING + 4 * _NUMBERS
-_LIMIT = 250  # observations that a probability remembers
+_LIMIT = 250  # largest count of an adaptive probability
 _EVEN = 1 << 31
 
 
@@ -33,7 +32,7 @@ def _digits(value):
 
 @inline
 def _code_bit(bit, entries, index, coder, coded, decoding):
-    """Code a bit with the adaptive probability at `index`; returns it."""
+    """Code a bit with the adaptive probability at `index`, and return it."""
     probability = np.int64(max(entries[index] >> np.uint32(10), np.uint32(1))) << 10
     if decoding:
         bit = arithmetic.decode(probability, coder, coded)
@@ -70,7 +69,7 @@ def _code_value(value, context, entries, coder, coded, decoding):
 
 @kernel
 def _code(values, entries, coder, coded, decoding):
-    """Code int64 `values` [R, C] row by row, in either direction."""
+    """Code int64 `values` [R, C] row by row in either direction."""
     for r in range(values.shape[0]):
         left = 0
         for c in range(values.shape[1]):
@@ -81,7 +80,7 @@ def _code(values, entries, coder, coded, decoding):
 
 
 def encode(values: np.ndarray) -> bytes:
-    """The coded form of an integer matrix, whose magnitudes are below 2^40."""
+    """Return the coded form of an integer matrix whose magnitudes are below 2^40."""
     values = np.array(values, np.int64)
     coded, coder = np.zeros(values.size * 12 + 64, np.uint8), np.zeros(3, np.uint64)
     arithmetic.start_encoder(coder)
@@ -90,7 +89,7 @@ def encode(values: np.ndarray) -> bytes:
 
 
 def decode(payload: bytes, shape: tuple[int, int]) -> np.ndarray:
-    """The int64 matrix that `payload` was coded from; any payload gives some matrix."""
+    """Decode an int64 matrix of a shape; any payload decodes to some matrix."""
     values, coded, coder = (
         np.zeros(shape, np.int64),
         np.frombuffer(bytearray(payload), np.uint8),

@@ -1,4 +1,4 @@
-"""The language model of a stream: which it is, where it is found, and how it codes a block of text."""
+"""The language model of a stream: which one it is, where it is found, and how it codes a block of text."""
 
 import io
 from collections.abc import Callable
@@ -27,53 +27,67 @@ from squeeze.system.limits import Limits
 
 Progress = Callable[[int], None] | None
 _MAX_WINDOW = 1 << 17
-_SPARE_POSITIONS = 48  # of a lane: its first ones, and those that are not seen any more
+_SPARE_POSITIONS = 48  # positions of a lane outside its window: the first ones, and those that left the window
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedModel:
     """The language model that a header names."""
 
     name: str
-    weights: str  # the first digits of its identity
-    setup: Setup | None  # of llama.cpp, where that ran it
+    weights: str  # first digits of its identity
+    setup: Setup | None  # set-up of llama.cpp, if that ran it
 
     @classmethod
-    def from_header(cls, fields: dict[str, Any]) -> "Named":
-        """Raises FormatError or DamagedError where llama.cpp's set-up is none that this version writes."""
+    def from_header(cls, fields: dict[str, Any]) -> "NamedModel":
+        """Read the model's name, identity and llama.cpp set-up from a header's fields.
+
+        Raises:
+            FormatError: if the set-up is of another version.
+            DamagedError: if the set-up is impossible.
+        """
         setup = Setup.from_json(fields["llamacpp"]) if "llamacpp" in fields else None
         return cls(printable(fields.get("model", "")), fields["weights"], setup)
 
 
 @dataclass(frozen=True)
 class Language:
-    """A language model as the user chose it, or as a header names it. It is loaded when it is first used."""
+    """A language model that a user chose or a header names. It is loaded at its first use."""
 
     text: TextModel
     threads: int | None = None
     options: LanguageOptions = field(default_factory=LanguageOptions)
-    named: Named | None = None
-    limits: Limits | None = None  # that a file from somewhere must keep
+    named: NamedModel | None = None
+    limits: Limits | None = None  # for untrusted files
 
     def __post_init__(self) -> None:
-        """Raises DeviceError where it cannot run on the device."""
+        """Check the device.
+
+        Raises:
+            DeviceError: if the model cannot run on it.
+        """
         chosen = self.options.device
         if chosen != devices.AUTO and devices.torch_devices(chosen) and self.bound:
             raise DeviceError("llama.cpp runs on the processor here: leave out the device, or the backend")
 
     @property
     def bound(self) -> bool:
-        """Whether llama.cpp runs it, whose numbers are those of one kind of machine."""
+        """True if llama.cpp runs the model, whose numbers are those of one kind of machine."""
         return bool(self.named.setup) if self.named else self.options.backend == "llamacpp"
 
     @cached_property
     def at_once(self) -> int:
-        """Texts that are worked on beside each other: one a GPU."""
+        """Number of texts that are coded in parallel: one for each GPU."""
         return 1 if self.bound else max(1, len(devices.torch_devices(self.options.device)))
 
     @property
     def model(self) -> LanguageModel:
-        """Raises ModelError where it is missing or another, and DeviceError where it cannot run on the device."""
+        """The loaded model.
+
+        Raises:
+            ModelError: if it is missing or another one.
+            DeviceError: if it cannot run on the device.
+        """
         return self._models[0]
 
     @cached_property
@@ -82,7 +96,7 @@ class Language:
 
     @cached_property
     def _models(self) -> list[LanguageModel]:
-        """On every device that runs it."""
+        """The loaded model on every device that runs it."""
         if self.bound:
             return [self._llamacpp]
         named, chosen = self.named, self.options
@@ -103,24 +117,30 @@ class Language:
         return llamacpp.find(chosen.path, threads, chosen.lanes or self.text.batch, window)
 
     def to_header(self, digits: int) -> dict[str, Any]:
-        """The fields that name it, with so many digits of its identity."""
+        """Return the header fields that name the model, with the first `digits` digits of its identity."""
         header: dict[str, Any] = {"model": self.model.name, "weights": self.model.identity[:digits]}
         if self.bound:
             header["llamacpp"] = self._llamacpp.setup.to_json()
         return header
 
     def preset(self, size: int) -> TokenPreset:
-        """For compressing a text of `size` bytes."""
+        """Return the parameters for compressing a text of `size` bytes."""
         options = self.options
         return self.text.preset(size, self.model.context, options.lanes, options.window)
 
     def memory(self, size: int) -> int:
-        """About how many bytes compressing texts of `size` bytes takes, as many as there are at once."""
+        """Estimate the bytes of memory for compressing texts of `size` bytes, as many as are coded in parallel."""
         size = min(size, DEFAULT_BLOCK)
         return len(self._models) * lanes.memory(self.model, self.preset(size), size)
 
     def encode(self, data: np.ndarray, threads: int, progress: Progress) -> bytes | None:
-        """The layout and coded form of a text, or None where it would not be shorter."""
+        """Return the lane layout and coded form of a text, or None if they are no shorter.
+
+        Args:
+            data: uint8 [n], the text.
+            threads: number of threads.
+            progress: is called with the number of raw bytes done since its last call.
+        """
         preset = self.preset(data.size)
         with self._pool.borrowed() as model:
             coded = lanes.encode(data.tobytes(), model, preset, threads, progress)
@@ -135,11 +155,23 @@ class Language:
         guessed: np.ndarray | None = None,
         recorder: Recorder | None = None,
     ) -> np.ndarray:
-        """The `length` bytes of a text, as uint8; faster where they are as guessed. A recorder measures what they cost.
-        Raises DamagedError or LimitError."""
+        """Decode a text to uint8 [length].
+
+        Args:
+            payload: lane layout and coded form.
+            length: raw bytes.
+            threads: number of threads.
+            progress: is called with the number of raw bytes done since its last call.
+            guessed: uint8 [length], the expected bytes, which make decoding faster.
+            recorder: measures the cost of every token, if given.
+
+        Raises:
+            DamagedError: if the payload is invalid.
+            LimitError: if it takes too much memory.
+        """
         layout = LaneLayout.read(payload, length)
         if layout.repeats and self.bound:
-            raise DamagedError("llama.cpp runs all of a text, and a block leaves some of it out: the file is damaged")
+            raise DamagedError("a block coded with llama.cpp leaves tokens out of the model: the file is damaged")
         preset = self.text.preset(length, layout.window, layout.lanes, layout.window)
         needed, fits = memory_to_restore(self.model, layout, preset), None
         if self.limits:
@@ -152,7 +184,7 @@ class Language:
 
 
 def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPreset) -> int:
-    """About how many bytes restoring a text takes."""
+    """Estimate the bytes of memory for decoding a text: model, key-value cache, frequencies and mixers."""
     size, leaves = sum(layout.lengths), model.leaves.size
     rows = 2 * max(layout.lanes, drafts.ROWS)
     tails = layout.lanes * TAIL if layout.repeats else 0
@@ -162,13 +194,23 @@ def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPre
     return model.size + cache + frequencies + mixers + size + 4 * layout.entries
 
 
-def choose_language(text: TextModel, threads: int | None, options: LanguageOptions) -> Language:
-    """Raises LevelError where lanes or window are impossible, ModelError where there is no such model, and DeviceError
-    where there is no such device."""
+def resolve_language(text: TextModel, threads: int | None, options: LanguageOptions) -> Language:
+    """Return the language model that a user's options choose.
+
+    Args:
+        text: the level's parameters.
+        threads: number of threads.
+        options: the user's.
+
+    Raises:
+        LevelError: if lanes or window are out of range.
+        ModelError: if the model is missing.
+        DeviceError: if the device is missing.
+    """
     if options.lanes is not None and not 1 <= options.lanes <= MAX_LANES:
-        raise LevelError(f"a text is cut into 1 to {MAX_LANES} lanes")
+        raise LevelError(f"lanes must be from 1 to {MAX_LANES}, got {options.lanes}")
     if options.window is not None and not 16 <= options.window <= _MAX_WINDOW:
-        raise LevelError(f"a window has 16 to {_MAX_WINDOW} tokens")
+        raise LevelError(f"window must be from 16 to {_MAX_WINDOW} tokens, got {options.window}")
     language = Language(text, threads, options)
     most = language.preset(MAX_BLOCK)
     if most.lanes * most.window > MAX_POSITIONS:

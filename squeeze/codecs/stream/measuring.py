@@ -1,4 +1,5 @@
-"""What every byte or token of a .sqz file cost: its blocks are decoded by steps that measure (bitmodels/meter.py)."""
+"""Measuring the cost of every byte or token of a .sqz file: its blocks are decoded by code that notes it
+(bitmodels/meter.py)."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -32,23 +33,29 @@ __all__ = ["MeasuredBlock", "measure", "restored"]
 
 @dataclass(frozen=True)
 class MeasuredBlock:
-    """A block, or a part of one that is split or has runs: what it holds, and what was measured of it."""
+    """A block, or a part of one that is split or has runs, with its contents and costs."""
 
     block: Block
-    level: int | None  # by which it was written; None where nothing is coded
+    level: int | None  # level that coded it; None if nothing is coded
     content: Content
     data: np.ndarray  # uint8
-    places: np.ndarray  # int64: where each of these bytes lies in the file
-    recorder: Recorder  # without a meter where the block is stored
+    places: np.ndarray  # int64 [n]: offset of each byte in the raw content
+    recorder: Recorder  # without a meter if the block is stored
 
 
 def measure(
     source: BinaryIO, resources: Resources, known: bytes | None = None, progress: Progress = None
 ) -> Iterator[MeasuredBlock]:
-    """Every block of a seekable .sqz file, in order.
+    """Yield every block of a seekable .sqz file in order, with its costs.
 
-    known: what the file holds, where that is known already: a language model is faster then. Raises what
-    `decompress` does.
+    Args:
+        source: the file.
+        resources: dictionary, language model, limits.
+        known: the raw content, if it is known; a language model is faster then.
+        progress: is called with the number of raw bytes done since its last call.
+
+    Raises:
+        FormatError: if the file is damaged; other errors as `decompress`.
     """
     raw = None if known is None else np.frombuffer(known, np.uint8)
     for stream in read_index(source, resources.limits):
@@ -66,7 +73,7 @@ def measure(
 
 
 def restored(blocks: Sequence[MeasuredBlock]) -> bytes:
-    """What the file holds, from all that was measured."""
+    """Return the raw content of the file from all its measured blocks."""
     data = np.empty(sum(block.data.size for block in blocks), np.uint8)
     for block in blocks:
         data[block.places] = block.data
@@ -81,7 +88,7 @@ def _payload(source: BinaryIO, block: Block) -> bytes:
 def _decode(
     block: Block, payload: bytes, settings: Settings, short: bool, raw: np.ndarray | None, progress: Progress
 ) -> list[MeasuredBlock]:
-    """A block, or the parts of one that is split or has runs."""
+    """Decode a block, and return it, or its parts if it is split or has runs."""
     if block.kind != container.STORED:
         check_block_memory(settings, block.kind, block.raw_length, block.payload_length)
     places = np.arange(block.raw_offset, block.raw_offset + block.raw_length)
@@ -93,7 +100,7 @@ def _decode(
 def _measured(
     coded: Coded, block: Block, places: np.ndarray, settings: Settings, raw: np.ndarray | None, progress: Progress
 ) -> Iterator[MeasuredBlock]:
-    """What lies at some places, as one block: each part that is decoded alone, and runs."""
+    """Yield the parts of a block that are decoded alone, and its runs; `places` are the bytes that it covers."""
     level = settings.level.number if settings.level else None
     if has_runs(coded, settings):
         found, inner = rest_of(coded, places.size)
@@ -124,7 +131,7 @@ def _measured(
 
 
 def _joined(measured: Sequence[MeasuredBlock], places: np.ndarray) -> np.ndarray:
-    """The bytes at some places, in order, from parts that cover them."""
+    """Return the bytes at `places` in order, from parts that cover them."""
     data = np.empty(places.size, np.uint8)
     for part in measured:
         data[np.searchsorted(places, part.places)] = part.data
@@ -132,7 +139,7 @@ def _joined(measured: Sequence[MeasuredBlock], places: np.ndarray) -> np.ndarray
 
 
 def _part(block: Block, coded: Coded, size: int) -> Block:
-    """A part of a block, as a block without a header."""
+    """Describe a part of a block as a block without a header."""
     length = len(coded.payload)
     return replace(block, kind=coded.kind, raw_length=size, payload_length=length, coded_length=length)
 

@@ -1,7 +1,7 @@
-"""The index of a shard, which is a .sqz file of a tar: where each file of the tar lies in it.
+"""The index of a shard's members: the place of each file in a .sqz file of a tar.
 
-It lies beside the shard in a file of its own, so that a shard is what every reader of tars takes. docs/format.md
-specifies it. How tars are made is shards/tar.py's.
+It is a file next to the shard, so that the shard itself is a tar for every reader. docs/format.md specifies it;
+shards/tar.py makes the tars.
 """
 
 import json
@@ -23,16 +23,16 @@ from squeeze.system.sized_file import SizedFile
 __all__ = ["MAX_TEXT", "Member", "MemberFile", "Members", "index_bytes", "index_name", "line_of", "read_members"]
 
 MAX_TEXT = 1 << 26  # bytes of an index, before it is compressed
-_MORE = 1 << 12  # of its first line, and of the stream's header
+_MORE = 1 << 12  # bytes of its first line and of the stream's header
 _LEVEL = 1
 _FORMAT, _VERSION = "squeeze.members", 1
-_OF_LINE = 512  # bytes that Python takes for a line, and what it tells
+_OF_LINE = 512  # bytes of memory for a parsed line
 _LONGEST = 1 << 16  # bytes of a line: the longest name with every letter escaped, and numbers
 _FIRST = {"format": str, "version": int, "size": int, "checksum": str}
 
 
 class Member(NamedTuple):
-    """One file of a shard: `size` bytes of the raw content from `offset` on. checksum: their XXH3-64."""
+    """A file of a shard: `size` bytes of the raw content from `offset` on, with their XXH3-64."""
 
     name: str
     offset: int
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 class Members(NamedTuple):
-    """What an index tells, in the order of the tar. size, checksum: of the tar, as in the shard's own index."""
+    """The members of a shard in the order of its tar; size and checksum of the tar as in the shard's own index."""
 
     by_name: dict[str, Member]
     size: int
@@ -49,17 +49,17 @@ class Members(NamedTuple):
 
 
 def index_name(shard: Path) -> Path:
-    """part-0.tar.members.sqz for part-0.tar.sqz."""
+    """Return the path of a shard's index: part-0.tar.members.sqz for part-0.tar.sqz."""
     return shard.with_name(f"{shard.name.removesuffix(SUFFIX)}.members{SUFFIX}")
 
 
 def line_of(member: Member) -> bytes:
-    """Of the index."""
+    """Return a member's line of the index."""
     return _line([member.name, member.offset, member.size, f"{member.checksum:016x}"])
 
 
 def index_bytes(lines: bytes, size: int, checksum: int) -> bytes:
-    """The file of an index. size, checksum: of the tar."""
+    """Return the file of an index from its lines, and the tar's size and XXH3-64."""
     first = {"format": _FORMAT, "version": _VERSION, "size": size, "checksum": f"{checksum:016x}"}
     return compress(_line(first) + lines, _LEVEL)
 
@@ -69,14 +69,23 @@ def _line(value: object) -> bytes:
 
 
 def read_members(shard: Path, limits: Limits | None = None) -> Members | None:
-    """The index beside a shard; None where there is none. Raises FormatError where it is damaged, or one that this
-    version cannot read, OSError, and LimitError."""
+    """Read the index of a shard, or return None if there is no file of that name.
+
+    Args:
+        shard: path of the shard.
+        limits: of memory.
+
+    Raises:
+        FormatError: if it is damaged or of another version.
+        OSError: if it cannot be read.
+        LimitError: if it takes too much memory.
+    """
     limits, path = limits or Limits(), index_name(shard)
     try:
         with path.open("rb") as file:
             size = status(file).st_size
             if size > MAX_TEXT + _MORE:
-                raise FormatError("is larger than any")
+                raise FormatError("it is larger than an index can be")
             limits.need_memory(size, f"an index of {size:,} bytes")
             coded = file.read()
         return _parsed(decompress(coded, limits=replace(limits, output=MAX_TEXT + _MORE)), limits)
@@ -112,7 +121,7 @@ def _value(line: bytes, limits: Limits) -> Any:
 
 def _first(value: Any) -> tuple[int, int]:
     if not isinstance(value, dict) or value.get("format") != _FORMAT:
-        raise FormatError("is not one")
+        raise FormatError("it is not an index of members")
     if value.get("version") != _VERSION:
         raise FormatError(f"its version {printable(value.get('version'))} is unknown: use a newer squeeze")
     try:
@@ -128,7 +137,7 @@ def _member(value: Any) -> Member:
     try:
         name = relative(value[0])
     except FormatError as error:
-        raise DamagedError(f"a line of it says what cannot be: {error}") from None
+        raise DamagedError(f"a line is invalid: {error}") from None
     return Member(name, _count(value[1]), _count(value[2]), _number(value[3]))
 
 
@@ -149,14 +158,17 @@ def _number(digits: Any) -> int:
 
 
 def _damaged() -> DamagedError:
-    return DamagedError("a line of it says what cannot be: it is damaged")
+    return DamagedError("a line is invalid: the index is damaged")
 
 
 class MemberFile(SizedFile):
-    """A member as a seekable file. read_at(position, buffer) reads raw content of the shard. Read from its start to its
-    end, it is held against its checksum: raises DamagedError."""
+    """A member as a seekable file.
+
+    It is compared with its checksum if it is read from start to end, which raises DamagedError.
+    """
 
     def __init__(self, member: Member, read_at: Any):
+        """Take a member, and `read_at(position, buffer)`, which reads raw content of the shard."""
         super().__init__(member.size)
         self.member, self._read_at = member, read_at
         self._digest, self._seen = xxhash.xxh3_64(), 0

@@ -1,8 +1,7 @@
-"""What restoring takes of memory, told before it is taken.
+"""Estimates of a decoder's memory, so that limits are checked before it is allocated.
 
-The bytes that a block claims cannot be told from its coded bytes: the coder takes as little as 2^-24 of a bit for a
-decision, so that a handful of bytes may stand for the longest block. What is claimed is held against the limits
-instead, before anything is taken.
+The raw length that a block claims cannot be checked against its coded length. A decision costs as little as 2^-24 bits,
+so a few bytes may code the largest block. So the claim is checked against the limits.
 """
 
 from functools import cache
@@ -17,10 +16,10 @@ from squeeze.system.limits import Limits
 if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset
 
-_BYTEWISE, _DEEP = 10 << 20, 60 << 20  # bytes of what does not grow with a block: mixers and adaptive maps
-_NETWORK = 40 << 20  # and of a network beside them
-_OF_ENTRY = 512  # bytes that Python takes for what an index says of a block
-_OFTEN = 1 << 12  # entries between two looks at the limit
+_BYTEWISE, _DEEP = 10 << 20, 60 << 20  # bytes of mixers and adaptive maps, whatever the block
+_NETWORK = 40 << 20  # bytes of the byte network
+_OF_ENTRY = 512  # bytes of memory for a block of an index
+_OFTEN = 1 << 12  # entries between two checks of the limit
 
 
 @cache
@@ -29,7 +28,7 @@ def _presets(number: int) -> list["Preset | DeepPreset"]:
 
 
 def models_memory(number: int, size: int) -> int:
-    """Bytes of the models of a level for `size` bytes of any content."""
+    """Estimate the bytes of a level's models for a block of `size` bytes of any content."""
     return max(_of_preset(preset, size) for preset in _presets(number))
 
 
@@ -45,7 +44,10 @@ def _of_preset(preset: "Preset | DeepPreset", size: int) -> int:
 
 
 class EntryCounter:
-    """Counts the blocks and streams that a file tells of. Raises LimitError where they become too many."""
+    """A counter of the blocks and streams that a file lists.
+
+    Its `add` raises LimitError if they take too much memory.
+    """
 
     def __init__(self, limits: Limits):
         self._limits, self._count = limits, 0

@@ -1,7 +1,7 @@
-"""`squeeze.open`: a .sqz file as a file object, to read or to write, of bytes or of text, as `gzip.open` has it.
+"""`squeeze.open`: a .sqz file as a file object for reading or writing bytes or text, like `gzip.open`.
 
-Reading is random access (reader.py). What is written waits in memory or in a temporary file; it is compressed when the
-file is closed, and a path has its file then, whole. A `with` block that raises writes nothing.
+Reading is random access (reader.py). Written bytes wait in memory or a temporary file. They are compressed when the
+file is closed, and only then a path has its complete file. A `with` block that raises writes nothing.
 """
 
 import errno
@@ -27,7 +27,7 @@ __all__ = ["Writer", "open"]
 
 File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int | BinaryIO
 MODES = ("r", "rb", "rt", "w", "wb", "wt", "x", "xb", "xt")
-IN_MEMORY = 1 << 26  # bytes: what is longer waits in a temporary file
+IN_MEMORY = 1 << 26  # bytes that wait in memory; more go to a temporary file
 _FOR_WRITING = ("level", "verify", "block_size", "lanes", "window", "backend", "batch")
 _FOR_TEXT = ("encoding", "errors", "newline")
 
@@ -59,30 +59,36 @@ def open(file: File, mode: str, **options: Any) -> Any: ...
 
 
 def open(file: File, mode: str = "rb", **options: Any) -> Any:
-    """Open a .sqz file, for reading its raw content anywhere or for writing one.
+    """Open a .sqz file, to read its raw content at any position or to write one.
+
+    Reading decodes and checks only the blocks that are read, and keeps the last one. `limits.memory` applies to the
+    index and to each block. A pipe is restored as a whole first. A shard of `squeeze compress --shards` that is named
+    by path or URL has `members()` and `member(name)`.
 
     Args:
-        file: a path (str, bytes or PathLike), a URL that fsspec reads, a file descriptor, or a binary file, which stays
-            open when the result is closed. A descriptor is closed with it.
+        file: a path (str, bytes or PathLike), a URL that fsspec reads, a file descriptor, or a binary file. A
+            descriptor is closed with the result, a binary file stays open.
         mode: `r` to read, `w` to write, `x` to write a file that must not exist; with `b` (the default) for bytes, with
             `t` for text.
         options: for text `encoding`, `errors` and `newline`, as the built-in `open` has them. For writing those of
             `compress_stream`, such as `level`. For reading those of `decompress_stream`: `threads`, `model`, `adapter`,
             `device`, `dictionary` and `limits`.
 
-    Reading decodes and checks only the blocks that are read, and keeps the latest. `limits.memory` holds for the index
-    and for each block; how much comes out is how much is read. A pipe is restored as a whole first. A shard of
-    `squeeze compress --shards`, named by path or URL, has `members()` and `member(name)`.
-
-    Raises FormatError or its children, DictionaryError, DeviceError, LimitError, LevelError for a level that does not
-    exist, OptionError for a mode that does not exist or an option of another mode, and OSError.
+    Raises:
+        FormatError: if the file is damaged.
+        DictionaryError: if it needs another dictionary.
+        DeviceError: if the device is missing.
+        LimitError: if a limit is exceeded.
+        LevelError: if the level does not exist.
+        OptionError: if the mode does not exist, or an option belongs to another mode.
+        OSError: if the file cannot be opened.
     """
     if mode not in MODES:
         raise OptionError(f"mode must be one of {', '.join(MODES)}, got {printable(repr(mode))}")
     is_text, reads = mode.endswith("t"), mode.startswith("r")
     text = {name: options.pop(name) for name in _FOR_TEXT if name in options}
     if text and not is_text:
-        raise OptionError(f"`{next(iter(text))}` is for text: give mode {mode[0]}t, or leave it out")
+        raise OptionError(f"`{next(iter(text))}` is for text: use mode {mode[0]}t, or leave it out")
     if wrong := [name for name in (_FOR_WRITING if reads else ("limits",)) if name in options]:
         raise OptionError(f"`{wrong[0]}` is for {'writing' if reads else 'reading'}: leave it out")
     binary = _reading(file, options) if reads else _writing(file, mode.startswith("x"), options)
@@ -137,21 +143,21 @@ def _drop(binary: Any) -> None:
 
 
 class Writer(io.BufferedIOBase):
-    """What is written, until it is closed: then it is compressed as a whole. `with` blocks that raise write nothing."""
+    """A file that is compressed as a whole when it is closed. A `with` block that raises writes nothing."""
 
     def __init__(self, options: dict[str, Any]):
-        """options: those of `compress_stream`."""
+        """Take the options of `compress_stream`."""
         self._options = options
         self._content = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
 
     @contextmanager
     def sink(self) -> Iterator[BinaryIO]:
-        """Where the compressed file goes, for as long as it is written."""
+        """Open the file that gets the compressed bytes."""
         raise NotImplementedError
         yield
 
     def dropped(self) -> None:
-        """Called once if nothing is to come of the file."""
+        """Clean up, once, if nothing is written."""
 
     def writable(self) -> bool:
         return True
@@ -171,7 +177,7 @@ class Writer(io.BufferedIOBase):
             compress_stream(cast(BinaryIO, content), sink, **self._options)
 
     def give_up(self) -> None:
-        """Close the file, and write nothing."""
+        """Close the file without writing anything."""
         if not self.closed:
             super().close()
             self._content.close()
@@ -216,7 +222,7 @@ class _FileWriter(Writer):
 
 
 class _TextWriter(io.TextIOWrapper):
-    """Text over a Writer."""
+    """A text file over a Writer."""
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:

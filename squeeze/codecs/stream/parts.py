@@ -1,8 +1,8 @@
-"""A file that several workers compress: each codes a part, and one puts the parts together to the stream that
-`compress_stream` writes.
+"""Compressing one file in several workers: each codes a part, and one joins the parts to the stream of
+`compress_stream`.
 
-A part has blocks as they are in that stream. One more worker finds the checksums of the source meanwhile: so the one
-that puts the parts together reads no more than them, and less where a store copies them.
+A part has the blocks of that stream. Another worker computes the source's checksums meanwhile, so the one that joins
+reads only the parts, or less if an object store copies them.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from squeeze.codecs.stream.compressor import coded_blocks
 from squeeze.codecs.stream.decoding import Progress
 from squeeze.codecs.stream.resources import Totals
 from squeeze.codecs.stream.settings import Settings, to_header
-from squeeze.codecs.stream.writer import BlockWriter, Writer, Written
+from squeeze.codecs.stream.writer import BlockWriter, Writer, WrittenBlock
 from squeeze.errors import FormatError, VerifyError
 from squeeze.system.part_file import PartFile, PartWriter, damaged
 from squeeze.system.varint import copy_pieces
@@ -35,8 +35,21 @@ def code_part(
     verify: bool = True,
     progress: Progress = None,
 ) -> None:
-    """Write the part of `length` raw bytes from `begin` on, which is a multiple of the block size, of a file of at
-    least `size` bytes. Raises VerifyError where the file has become shorter."""
+    """Code a part of a file that is longer than a block.
+
+    Args:
+        source: the seekable file.
+        begin: first raw byte of the part, a multiple of `size`.
+        length: raw bytes of the part.
+        sink: the part's file.
+        settings: how to code.
+        size: most raw bytes of a block.
+        verify: decode every block again and compare.
+        progress: is called with the number of raw bytes done since its last call.
+
+    Raises:
+        VerifyError: if the file has become shorter.
+    """
     source.seek(begin)
     part = PartWriter(sink)
     writer = BlockWriter(cast(BinaryIO, part))
@@ -49,8 +62,16 @@ def code_part(
 
 
 def checksums(source: BinaryIO, size: int, length: int) -> bytes:
-    """The XXH3-64 of a source of `size` bytes, and after it that of each of its parts of `length` bytes, of which the
-    last may be shorter. Raises VerifyError where the source has another size."""
+    """Return the XXH3-64 of a source, followed by those of its parts.
+
+    Args:
+        source: the seekable file.
+        size: its bytes.
+        length: bytes of a part; the last may be shorter.
+
+    Raises:
+        VerifyError: if the source has another size.
+    """
     source.seek(0)
     whole, found = xxhash.xxh3_64(), bytearray()
     for begin in range(0, size, length):
@@ -68,12 +89,23 @@ def checksums(source: BinaryIO, size: int, length: int) -> bytes:
 
 
 def size_of_checksums(size: int, length: int) -> int:
+    """Return the bytes that `checksums` returns."""
     return _DIGEST * (1 - (-size // length))
 
 
 def join(parts: Iterable[BinaryIO], known: bytes, sink: BinaryIO, settings: Settings) -> Totals:
-    """Write the stream of a file whose parts are given in order. known: its `checksums`. Raises VerifyError where the
-    file is not what the parts were coded from, and DamagedError where they are damaged."""
+    """Write the stream of a file from its parts.
+
+    Args:
+        parts: the parts' files in order.
+        known: the `checksums` of the file.
+        sink: the file to write.
+        settings: those of the parts.
+
+    Raises:
+        VerifyError: if the file changed while parts were coded.
+        DamagedError: if a part is damaged.
+    """
     writer = Writer(sink, to_header(settings))
     whole, *expected = (int.from_bytes(known[place : place + _DIGEST]) for place in range(0, len(known), _DIGEST))
     for file, checksum in zip_longest(parts, expected):
@@ -83,7 +115,7 @@ def join(parts: Iterable[BinaryIO], known: bytes, sink: BinaryIO, settings: Sett
         found, blocks = part.description
         if found != checksum:
             raise _changed()
-        writer.write_part([Written(*block) for block in blocks], part)
+        writer.write_part([WrittenBlock(*block) for block in blocks], part)
         part.check()
     return writer.finish(whole)
 
@@ -93,7 +125,7 @@ def _changed() -> VerifyError:
 
 
 class _Bounded:
-    """So many bytes of a source, from where it stands."""
+    """The next `length` bytes of a source."""
 
     def __init__(self, source: BinaryIO, length: int):
         self._source, self._left = source, length

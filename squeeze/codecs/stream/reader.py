@@ -29,18 +29,18 @@ from squeeze.system.varint import copy_pieces, read_exactly
 
 
 class Place(NamedTuple):
-    """Where a block lies, as the index says: its header is not read yet."""
+    """The place of a block by the index; its header is not read yet."""
 
     stream: Header
     raw_offset: int
     raw_length: int
-    coded_offset: int  # of the block's header
-    coded_length: int  # with the header
-    checksum: int  # of its stream, as Stream has it
+    coded_offset: int  # offset of the block's header
+    coded_length: int  # bytes with the header
+    checksum: int  # of its stream, see index.Stream
 
 
 def read_places(file: BinaryIO, limits: Limits | None = None) -> list[Place]:
-    """Where every block lies, from the headers and indexes of streams alone; as `read_index` where one is short."""
+    """Return the place of every block from headers and indexes, or as `read_index` does if a stream is short."""
     limits = limits or Limits()
     try:
         return _places_from_end(file, file.seek(0, io.SEEK_END), EntryCounter(limits))
@@ -76,7 +76,11 @@ def _places_from_end(file: BinaryIO, end: int, entries: EntryCounter) -> list[Pl
 
 
 def read_block(file: BinaryIO, place: Place) -> BlockHeader:
-    """A block's header; leaves the file at its payload. Raises DamagedError where the index says another thing."""
+    """Read a block's header, and leave the file at its payload.
+
+    Raises:
+        DamagedError: if it does not agree with the index.
+    """
     file.seek(place.coded_offset)
     header = read_short_block_header(file, place.stream.kind) if place.stream.short else read_block_header(file)
     if header is None or (header.raw_length, header.size + header.payload_length) != (
@@ -98,10 +102,23 @@ def open_reader(
     limits: Limits | None = None,
     closes: bool = False,
 ) -> "Reader":
-    """Open a .sqz file for reading its raw content anywhere: a path, or a seekable binary file.
+    """Open a .sqz file to read its raw content at any position.
 
-    `closes` is whether such a file is closed with the result. The others are as those of `decompress_stream`. Raises
-    FormatError or its children, DictionaryError, DeviceError, and LimitError.
+    Args:
+        file: a path, or a seekable binary file.
+        threads: number of threads.
+        model: path of the language model.
+        adapter: path of the model's adapter.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        dictionary: the dictionary that compressed the file, or its path.
+        limits: of memory.
+        closes: whether a binary file is closed with the result.
+
+    Raises:
+        FormatError: if the file is damaged.
+        DictionaryError: if it needs another dictionary.
+        DeviceError: if the device is missing.
+        LimitError: if a limit is exceeded.
     """
     resources = Resources(threads, model, dictionary, limits or Limits(), adapter, device)
     path = cast(Path, file) if isinstance(file, Path) or remote(file) else None
@@ -115,32 +132,40 @@ def open_reader(
 
 
 class Reader(io.BufferedReader):
-    """The raw content as a file."""
+    """The raw content of a .sqz file as a file."""
 
     raw: "SqueezeFile"
 
     def members(self) -> dict[str, Member]:
-        """The files of a shard by name, in its order. Raises FormatError where the file has no index of members, or a
-        damaged one."""
+        """Return the files of a shard by name, in its order.
+
+        Raises:
+            FormatError: if there is no index of members, or it is damaged.
+        """
         return self.raw.members.by_name
 
     def member(self, name: str) -> io.BufferedReader:
-        """Open one file of a shard: seekable, and for use by one thread at a time with all else that is read here. What
-        is read from its start to its end is held against its checksum. Raises as `members`, and SqueezeError where
-        there is no such file."""
+        """Open a file of a shard: seekable, and for one thread at a time together with other reads of this shard.
+
+        It is compared with its checksum if it is read from start to end.
+
+        Raises:
+            FormatError: if there is no index of members, or it is damaged.
+            SqueezeError: if there is no such file.
+        """
         found = self.members().get(name)
         if found is None:
-            raise SqueezeError(f"has no member {printable(name)}")
+            raise SqueezeError(f"the shard has no member {printable(name)}")
         return io.BufferedReader(MemberFile(found, self.raw.read_at))
 
 
 class SqueezeFile(SizedFile):
-    """The raw reader behind `Reader`."""
+    """The unbuffered file behind `Reader`."""
 
     def __init__(self, source: BinaryIO, resources: Resources, path: Path | None = None, closes: bool = True):
         self._closes = closes
         self._source, self._path, self._limits = source, path, resources.limits
-        settings: dict[int, Settings] = {}  # of each stream, by its header
+        settings: dict[int, Settings] = {}  # of each stream, by the id of its header
         self._blocks: list[tuple[Place, Settings]] = []
         for place in read_places(source, resources.limits):
             known = settings.get(id(place.stream)) or from_header(place.stream, resources)
@@ -148,9 +173,9 @@ class SqueezeFile(SizedFile):
             self._blocks += [(place, known)] * bool(place.raw_length)
         self._starts = [place.raw_offset for place, _ in self._blocks]
         super().__init__(sum(place.raw_length for place, _ in self._blocks))
-        self._number = -1  # of the block that is kept
+        self._number = -1  # number of the block that is kept
         self._data = np.zeros(0, np.uint8)
-        self._checked: dict[int, int] = {}  # where the bytes of stored blocks lie whose checksum was right
+        self._checked: dict[int, int] = {}  # offsets of stored blocks whose checksum was right
 
     def readinto(self, buffer: Any) -> int:
         count = self.read_at(self._position, buffer)
@@ -158,7 +183,7 @@ class SqueezeFile(SizedFile):
         return count
 
     def read_at(self, position: int, buffer: Any) -> int:
-        """Fill the start of a buffer with raw content from a position on, of one block; the bytes read."""
+        """Fill the start of a buffer with raw content of one block from a position on; return the number of bytes."""
         if position >= self._size:
             return 0
         number = bisect_right(self._starts, position) - 1
@@ -170,12 +195,16 @@ class SqueezeFile(SizedFile):
 
     @cached_property
     def members(self) -> Members:
-        """From the index beside the file. Raises FormatError where it is missing, damaged or of another file."""
+        """The index of members next to the file.
+
+        Raises:
+            FormatError: if it is missing, damaged or of another file.
+        """
         found = read_members(self._path, self._limits) if self._path else None
         if found is None:
-            raise FormatError("has no index of members: it is not a shard of `squeeze compress --shards`")
+            raise FormatError("there is no index of members: use a shard of `squeeze compress --shards`")
         first = self._blocks[0][0] if self._blocks and found.size == self._size else None
-        if first is None or not container.is_checksum(found.checksum, first.checksum, first.stream.short):
+        if first is None or not container.matches_checksum(found.checksum, first.checksum, first.stream.short):
             raise FormatError("the index of members is that of another shard")
         return found
 
@@ -193,20 +222,20 @@ class SqueezeFile(SizedFile):
         return self._data[start : start + count].tobytes()
 
     def _read_stored(self, number: int, block: BlockHeader, short: bool, start: int, count: int) -> bytes:
-        """Check a stored block, which may be larger than memory, and read from it what is wanted."""
+        """Check a stored block, which may be larger than memory, and return the bytes that are wanted."""
         begin, state, wanted, position = self._source.tell(), xxhash.xxh3_64(), bytearray(), 0
         for piece in copy_pieces(self._source, block.payload_length):
             state.update(piece)
             wanted += piece[max(start - position, 0) : max(start + count - position, 0)]
             position += len(piece)
-        if not container.is_checksum(state.intdigest(), block.checksum, short):
+        if not container.matches_checksum(state.intdigest(), block.checksum, short):
             raise DamagedError("a stored block's checksum differs: the file is damaged")
         self._checked[number] = begin
         return bytes(wanted)
 
     def _decode(self, number: int, block: BlockHeader, settings: Settings) -> None:
         check_block_memory(settings, block.kind, block.raw_length, block.payload_length)
-        self._data = self._data[:0]  # makes room for the next
+        self._data = self._data[:0]  # frees memory for the next
         self._number = -1
         payload = read_exactly(self._source, block.payload_length)
         data = decode_block(Coded(block.kind, payload), block.raw_length, settings)

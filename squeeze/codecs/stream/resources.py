@@ -1,4 +1,7 @@
-"""What a user gives besides the data: threads, a dictionary, a language model and how to run it."""
+"""Options that callers pass besides the data, and the totals that they get.
+
+The options are threads, a dictionary, and a language model with the way to run it.
+"""
 
 import os
 import re
@@ -14,44 +17,45 @@ if TYPE_CHECKING:
     from squeeze.codecs.stream.dictionary import Dictionary
 
 DictionarySource: TypeAlias = "Dictionary | str | os.PathLike[str] | None"
-# What is built in, by name: as the level has it for what a block seems to hold, nothing, or as it has it for text.
+# Built-in weights by name: those of a block's kind of content, none, or those of text.
 AUTO, NONE, TEXT = BUILT_IN = ("auto", "none", "text")
 
 
 @dataclass(frozen=True)
 class Resources:
-    """For restoring. All may be left out: None is one thread, a language model that is found without, no dictionary.
+    """Options of decompression; the defaults are one thread, a language model that is found by itself, and no
+    dictionary.
 
-    `limits` are those of one file: what may be taken is looked up once.
+    `limits` are those of one file: free memory is measured once.
     """
 
     threads: int | None = None
-    model: str | os.PathLike[str] | None = None  # where the language model lies
+    model: str | os.PathLike[str] | None = None  # path of the language model
     dictionary: DictionarySource = None
     limits: Limits = field(default_factory=Limits)
-    adapter: str | os.PathLike[str] | None = None  # of the language model
-    device: str = "cpu"  # that runs it
+    adapter: str | os.PathLike[str] | None = None  # path of its adapter
+    device: str = "cpu"  # device that runs it
 
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """Options of the levels that use a language model; None is what the level chooses."""
+    """Options of the levels with a language model; None is the level's choice."""
 
-    model: str | os.PathLike[str] | None = None  # where it lies; None: the bundled one
+    model: str | os.PathLike[str] | None = None  # path; None: the bundled model
     lanes: int | None = None
     window: int | None = None
     backend: str | None = None  # None: exact
-    adapter: str | os.PathLike[str] | None = None  # where it lies, or "none"; None: that of the bundled model
-    device: str = "cpu"  # "auto", "cpu", "cuda" or "cuda:N": it changes nothing but the time that this takes
+    adapter: str | os.PathLike[str] | None = None  # path or "none"; None: that of the bundled model
+    device: str = "cpu"  # "auto", "cpu", "cuda" or "cuda:N"; it changes the time alone
 
     @property
     def path(self) -> Path | None:
-        """Of the model."""
+        """The path of the model."""
         return None if self.model is None else Path(self.model)
 
 
 class LanguageKeywords(TypedDict, total=False):
-    """The fields of LanguageOptions, for the type of keyword arguments."""
+    """The fields of LanguageOptions, as the type of keyword arguments."""
 
     model: str | os.PathLike[str] | None
     lanes: int | None
@@ -62,18 +66,22 @@ class LanguageKeywords(TypedDict, total=False):
 
 
 def built_in_name(source: DictionarySource) -> str | None:
-    """The name in place of a dictionary of the user's own, if it is one; None stands for "auto"."""
+    """Return the name of built-in weights if a source is one, "auto" for None, else None."""
     if source is None:
         return AUTO
     return source if isinstance(source, str) and source in BUILT_IN else None
 
 
 def as_dictionary(source: DictionarySource, limits: Limits | None = None) -> "Dictionary | None":
-    """The dictionary that a user named, by itself or by the path of its file; None for what is built in. Raises
-    DictionaryError or LimitError."""
+    """Return the dictionary that a user passed, or read its file; None for built-in weights.
+
+    Raises:
+        DictionaryError: if the file is missing or not a dictionary.
+        LimitError: if it takes too much memory.
+    """
     if source is None or built_in_name(source):
         return None
-    # Start-up: a dictionary brings the models of levels 4 to 6, which no other use of a stream needs at once.
+    # The models of levels 4 to 6 take a tenth of a second to load, which streams without a dictionary save.
     from squeeze.codecs.stream.dictionary import Dictionary
 
     if isinstance(source, Dictionary):
@@ -100,14 +108,16 @@ def _named(message: str) -> DictionaryError:
 def needed_dictionary(
     identity: str, resources: Resources, written: Callable[[str], str] = lambda identity: identity
 ) -> "Dictionary":
-    """Return the dictionary of a file whose header names one that begins with these digits.
+    """Return the dictionary that a file's header names.
 
     Args:
-        identity: hexadecimal digits.
+        identity: first hexadecimal digits of its identity, as the header has them.
         resources: has the dictionary, if there is one.
-        written: what the file's header makes of a dictionary's whole identity.
+        written: maps a whole identity to the digits of a header.
 
-    Raises DictionaryError or LimitError.
+    Raises:
+        DictionaryError: if it is missing or another one.
+        LimitError: if it takes too much memory.
     """
     dictionary, digits = as_dictionary(resources.dictionary, resources.limits), printable(identity[:8])
     if dictionary is None:
@@ -120,7 +130,7 @@ def needed_dictionary(
 
 @dataclass(frozen=True)
 class Totals:
-    """Bytes read and written; `damage` says what a salvage could not restore."""
+    """Bytes read and written; `damage` lists what a salvage could not restore."""
 
     raw: int
     coded: int

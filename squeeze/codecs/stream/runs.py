@@ -1,8 +1,8 @@
-"""Long runs of one byte or of one short pattern: taken out of a block before it is coded, and put back.
+"""Long runs of one byte or of a short pattern: removed from a block before it is coded, and put back after.
 
-Models take as long for a byte of a run as for any other. An image of a disk, or a program with an empty table in it,
-is mostly runs. What is left is coded as one block, as if the runs were shorter: the models learn from all of it.
-docs/format.md specifies how runs are written (3.4).
+Models take as long for a byte of a run as for any other, and disk images or programs with empty tables are mostly runs.
+The rest is coded as one block, as if the runs were shorter, so the models learn from all of it. docs/format.md
+specifies how runs are written (3.4).
 """
 
 import io
@@ -18,16 +18,16 @@ from squeeze.system.varint import read_exactly, read_varint, varint
 
 __all__ = ["LEAST", "MAX_PERIOD", "Runs", "find", "read"]
 
-LEAST = 2048  # bytes of a run that are taken out
+LEAST = 2048  # bytes of the shortest run that is removed
 MAX_PERIOD = 64
-_GRID = 512  # bytes from one place that is looked at to the next: every run has one in it
-_KEPT = 32  # bytes of a run that stay, so that models know where it begins
-_STEP = 16  # what is taken out is a multiple of: some contexts know a byte's place among so many
+_GRID = 512  # distance of tested places in bytes; every run covers some
+_KEPT = 32  # bytes of a run that stay, so that models see it begin
+_STEP = 16  # removed bytes are a multiple of 16, since some contexts are positions modulo 16
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a block of `size` raw bytes. Each repeats the `periods` bytes before it."""
+    """The runs of a block of `size` raw bytes. Each repeats the `periods` bytes before it."""
 
     size: int
     starts: np.ndarray  # int64 [runs]: places in the block
@@ -36,7 +36,7 @@ class Runs:
 
     @cached_property
     def within(self) -> np.ndarray:
-        """bool [size]: which bytes belong to runs."""
+        """The bytes that belong to runs, bool [size]."""
         found = np.zeros(self.size, bool)
         for start, length, _ in self._rows():
             found[start : start + length] = True
@@ -44,7 +44,7 @@ class Runs:
 
     @property
     def taken(self) -> int:
-        """Bytes of all runs."""
+        """The number of bytes in all runs."""
         return int(self.lengths.sum())
 
     def rest(self, data: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ class Runs:
         return np.concatenate([data[a:b] for a, b in zip(ends, [*self.starts, self.size], strict=True)])
 
     def expand(self, rest: np.ndarray) -> np.ndarray:
-        """Return the block, from the bytes that belong to no run."""
+        """Return the block from the bytes that belong to no run."""
         data, done, place = np.empty(self.size, np.uint8), 0, 0
         for start, length, period in self._rows():
             data[place:start] = rest[done : done + start - place]
@@ -64,7 +64,7 @@ class Runs:
         return data
 
     def to_bytes(self) -> bytes:
-        """Return them as they are written: the length in bytes of what follows, and three numbers for each run."""
+        """Return the runs as they are written: the length in bytes of the rest, and three numbers for each run."""
         gaps = self.starts - np.concatenate([[0], self.starts + self.lengths])[:-1]
         rows = zip(gaps.tolist(), self.periods.tolist(), self.lengths.tolist(), strict=True)
         written = b"".join(varint(number) for row in rows for number in row)
@@ -75,9 +75,11 @@ class Runs:
 
 
 def find(data: np.ndarray, record: int) -> Runs | None:
-    """Find the runs of uint8 `data` that are worth taking out; None if there are none.
+    """Find the runs of a block that pay, or return None.
 
-    record: the length of records or 0. Bytes keep their places within records.
+    Args:
+        data: uint8 [n], the block.
+        record: length of a record in bytes for tables, or 0; bytes keep their places within records.
     """
     rows: list[tuple[int, int, int]] = []
     place = 0
@@ -94,7 +96,18 @@ def find(data: np.ndarray, record: int) -> Runs | None:
 
 
 def read(payload: bytes, size: int) -> tuple[Runs, bytes]:
-    """Read what `to_bytes` wrote for a block of `size` bytes, and return what follows it. Raises DamagedError."""
+    """Read what `to_bytes` wrote.
+
+    Args:
+        payload: starts with runs.
+        size: raw bytes of the block.
+
+    Returns:
+        the runs, and the rest of the payload.
+
+    Raises:
+        DamagedError: if the runs are impossible.
+    """
     file = io.BytesIO(payload)
     length, _ = read_varint(file)
     if length > len(payload):
@@ -118,7 +131,7 @@ def _impossible() -> DamagedError:
 
 
 def _candidates(data: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, end, period) of stretches that repeat with a period, the shortest one where several fit."""
+    """Yield (start, end, period) of periodic stretches, with the shortest period if several fit."""
     count = (data.size - MAX_PERIOD) // _GRID
     if count < 1:
         return
@@ -133,13 +146,13 @@ def _candidates(data: np.ndarray) -> Iterator[tuple[int, int, int]]:
 
 
 def _words(data: np.ndarray, begin: int, count: int) -> np.ndarray:
-    """Return uint64 [count]: the eight bytes at `begin` and every so many behind it."""
+    """Return uint64 [count]: the eight bytes at `begin`, and at every 512th byte after it."""
     words: np.ndarray = data[begin : begin + count * _GRID].view(np.uint64)[:: _GRID // 8]
     return words
 
 
 def _stretches(part: np.ndarray, period: int, first: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, end, period) of the stretches in a part that begins at `first`."""
+    """Yield (start, end, period) of the periodic stretches in a part that begins at `first`."""
     same = np.zeros(part.size - period + 2, bool)
     same[1:-1] = part[period:] == part[:-period]
     turns = np.flatnonzero(same[1:] != same[:-1])

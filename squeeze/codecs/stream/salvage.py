@@ -1,9 +1,8 @@
-"""Restoring what is left of a damaged .sqz file: every block whose checksum is right, in its place.
+"""Restoring what is left of a damaged .sqz file: every block whose checksum is right, at its place.
 
-Where the indexes at the end are whole, they say where each block lies, and
-damage anywhere else costs only the block it is in. Where they are not, the
-blocks are walked from the front, up to the first whose header is damaged. What
-stands between blocks is proved by the checksum of a stream alone: where that cannot be compared, it is said.
+If the indexes at the end are intact, they give the place of each block, and damage elsewhere costs only the blocks it
+is in. Otherwise blocks are read from the start, up to the first damaged header. The order and completeness of blocks is
+proved only by the checksum of a stream; if that cannot be compared, the result says so.
 """
 
 import io
@@ -32,11 +31,11 @@ from squeeze.system.varint import PIECE, copy_pieces, read_exactly
 
 
 class _Place(NamedTuple):
-    """Where a block lies, by the index, or by its own header if there is no index."""
+    """The place of a block by the index, or by its own header if there is no index."""
 
-    offset: int  # of its header
-    raw: int  # bytes
-    coded: int  # bytes, with the header
+    offset: int  # offset of its header
+    raw: int  # raw bytes
+    coded: int  # bytes with the header
 
 
 class _Contradicted(DamagedError):
@@ -45,20 +44,20 @@ class _Contradicted(DamagedError):
 
 @dataclass
 class _Found:
-    """A stream, as far as it can be told."""
+    """A stream, as far as its blocks can be found."""
 
     start: int
     header_size: int
-    kind: int | None = None  # of the coded block of a short stream
+    kind: int | None = None  # kind of the coded block in a short stream
     places: list[_Place] = field(default_factory=list)
-    checksum: int | None = None  # XXH3-64 of all raw bytes, where the index is whole
+    checksum: int | None = None  # XXH3-64 of all raw bytes, if the index is intact
 
     @property
     def short(self) -> bool:
         return self.kind is not None
 
     def read_block_header(self, file: BinaryIO) -> container.BlockHeader | None:
-        """That of the next block."""
+        """Read the next block's header."""
         if self.kind is None:
             return container.read_block_header(file)
         return container.read_short_block_header(file, self.kind)
@@ -67,10 +66,21 @@ class _Found:
 def salvage_stream(
     source: BinaryIO, sink: BinaryIO | None, resources: Resources, missing: str = "zeros", progress: Progress = None
 ) -> Totals:
-    """Write what can be restored, with zeros for what cannot, or without what is `missing`; the totals name every
-    missing range, and all that is unproved.
+    """Write all that can be restored.
 
-    Raises FormatError only where `source` is not a .sqz file at all, and LimitError where it takes too much.
+    Args:
+        source: a damaged .sqz file.
+        sink: the file to write, or None to check only.
+        resources: dictionary, language model, limits.
+        missing: "zeros" fills lost bytes with zeros, "skip" leaves them out.
+        progress: is called with the number of raw bytes done since its last call.
+
+    Returns:
+        totals, whose `damage` lists lost ranges and what is unproved.
+
+    Raises:
+        FormatError: if `source` is not a .sqz file at all.
+        LimitError: if a limit is exceeded.
     """
     file = source if source.seekable() else _kept(source, resources.limits)
     end = file.seek(0, io.SEEK_END)
@@ -82,7 +92,7 @@ def salvage_stream(
         streams, reason = _by_walk(file, end, resources.limits)
     total = sum(place.raw for stream in streams for place in stream.places)
     restored.expect(total)
-    if restored.may_miss_too_much(total):  # so that nothing is written before that is known
+    if restored.may_miss_too_much(total):  # before anything is written
         rehearsed = Salvaged(None, resources.limits, missing, end)
         for stream in streams:
             _restore_stream(file, stream, resources, rehearsed, None)
@@ -93,7 +103,7 @@ def salvage_stream(
 
 
 def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
-    """All of a pipe, in memory."""
+    """Read all of a pipe into memory."""
     buffer = io.BytesIO()
     while piece := read_some(source, PIECE):
         limits.need_memory(buffer.tell() + len(piece), "salvaging what comes through a pipe")
@@ -102,7 +112,7 @@ def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
 
 
 def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
-    """Every stream, from the indexes alone; None where one of them is damaged."""
+    """Return every stream by the indexes alone, or None if an index is damaged."""
     streams, entries = [], EntryCounter(limits)
     while end:
         try:
@@ -122,7 +132,7 @@ def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
 
 
 def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], str | None]:
-    """Every stream, from the front, and why the walk ended early, if it did."""
+    """Return every stream from the start of the file, and the reason if the walk ended early."""
     streams: list[_Found] = []
     entries = EntryCounter(limits)
     file.seek(0)
@@ -146,7 +156,11 @@ def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], st
 
 
 def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: EntryCounter) -> bool:
-    """Find the blocks of the stream whose header was just read; whether all are there. Raises FormatError."""
+    """Find the blocks of the stream whose header was just read; return whether all are there.
+
+    Raises:
+        FormatError: if a header is damaged.
+    """
     written = Index(header_size)
     while (block := stream.read_block_header(file)) is not None:
         offset = file.tell() - block.size
@@ -172,7 +186,7 @@ def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: E
 def _restore_stream(
     file: BinaryIO, stream: _Found, resources: Resources, restored: Salvaged, progress: Progress
 ) -> list[str]:
-    """Restore a stream; what is lost of it, contradicts or is unproved."""
+    """Restore a stream, and return lines about lost, contradictory and unproved parts."""
     settings, damage = _settings(file, stream, resources)
     first, digest, lost = restored.place, xxhash.xxh3_64(), 0
     for place in stream.places:
@@ -188,7 +202,7 @@ def _restore_stream(
             digest.update(piece)
             restored.write(piece)
     if stream.short or lost == len(stream.places) > 0:
-        return damage  # what a block's own checksum proves, or nothing at all
+        return damage  # proved by the block's own checksum, or nothing restored
     blocks = f"the order of the{' other' * bool(lost)} blocks in bytes {first} to {restored.place} is unproved"
     if lost:
         return [*damage, f"{blocks}: the checksum of all of them cannot be compared"]
@@ -201,7 +215,7 @@ def _restore_stream(
 
 
 def _settings(file: BinaryIO, stream: _Found, resources: Resources) -> tuple[Settings, list[str]]:
-    """What the header of the stream names, and what is wrong with the header; then there is no level."""
+    """Return the settings of a stream's header, without a level if it is damaged, and lines about the damage."""
     try:
         file.seek(stream.start)
         header = container.read_header(file)
@@ -215,7 +229,11 @@ def _settings(file: BinaryIO, stream: _Found, resources: Resources) -> tuple[Set
 def _restore(
     file: BinaryIO, stream: _Found, place: _Place, settings: Settings, restored: Salvaged, progress: Progress
 ) -> Iterable[bytes | memoryview]:
-    """Return the raw bytes of a block in pieces. Raises FormatError if it is damaged."""
+    """Return the raw bytes of a block in pieces.
+
+    Raises:
+        FormatError: if it is damaged.
+    """
     file.seek(place.offset)
     header = stream.read_block_header(file)
     if header is None:
@@ -236,7 +254,7 @@ def _stored(file: BinaryIO, place: _Place, header: container.BlockHeader, settin
     state = xxhash.xxh3_64()
     for piece in copy_pieces(file, header.raw_length):
         state.update(piece)
-    if not container.is_checksum(state.intdigest(), header.checksum, settings.short):
+    if not container.matches_checksum(state.intdigest(), header.checksum, settings.short):
         raise DamagedError("a stored block's checksum differs")
     file.seek(place.offset + header.size)
     return copy_pieces(file, header.raw_length)

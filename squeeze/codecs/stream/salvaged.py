@@ -1,4 +1,4 @@
-"""Where what a salvage restores goes, and what stands there for what is missing: holes, zeros, or nothing."""
+"""The output of a salvage, with holes, zeros or nothing in place of lost bytes."""
 
 from typing import BinaryIO
 
@@ -8,22 +8,36 @@ from squeeze.system.limits import Limits
 from squeeze.system.sparse import SparseSink
 
 MISSING = ("zeros", "skip")
-_MOST_A_BYTE = 1 << 10  # missing bytes for each byte of the file, beyond those of one block
+_MOST_A_BYTE = 1 << 10  # most lost bytes per byte of the file, for more than a block
 
 
 class Salvaged:
-    """`place` counts the bytes of what was compressed, missing ones too."""
+    """A sink for restored bytes; `place` counts the bytes of the original, lost ones included."""
 
     def __init__(self, sink: BinaryIO | None, limits: Limits, missing: str, coded: int):
-        """coded: bytes of the whole file. Raises OptionError where `missing` is none of MISSING."""
+        """Prepare the output.
+
+        Args:
+            sink: the file to write, or None.
+            limits: of output.
+            missing: "zeros" or "skip".
+            coded: bytes of the whole .sqz file.
+
+        Raises:
+            OptionError: if `missing` is another word.
+        """
         if missing not in MISSING:
-            raise OptionError(f"missing {missing!r} is unknown: choose from {', '.join(MISSING)}")
+            raise OptionError(f"missing must be one of {', '.join(MISSING)}, got {missing!r}")
         self._sink, self._limits, self._skips = None if sink is None else SparseSink(sink), limits, missing == "skip"
         self._coded, self._written, self._lost = coded, 0, 0
         self.place = 0
 
     def expect(self, length: int) -> None:
-        """Raises LimitError where blocks of so many bytes in all are too much, whichever of them are missing."""
+        """Check the raw length of all blocks against the limit, whichever of them are lost.
+
+        Raises:
+            LimitError: if it is too much.
+        """
         if not self._skips:
             self.need(length)
 
@@ -35,7 +49,11 @@ class Salvaged:
         return self._limits.output is None and missing > max(MAX_BLOCK, _MOST_A_BYTE * self._coded)
 
     def need(self, length: int) -> None:
-        """Raises LimitError where so many bytes more are not to be written."""
+        """Check `length` more bytes against the limit.
+
+        Raises:
+            LimitError: if they are too much.
+        """
         self._limits.need_output(self._written + length)
 
     def write(self, piece: bytes | memoryview) -> None:
@@ -46,8 +64,11 @@ class Salvaged:
             self._sink.write(piece)
 
     def miss(self, length: int) -> None:
-        """Pass by bytes that are missing. Raises LimitError where they are far more than such a file may have held,
-        unless a limit of the output says how many may be."""
+        """Pass over lost bytes.
+
+        Raises:
+            LimitError: if they are far more than such a file may have held, unless a limit of output allows them.
+        """
         self.place += length
         if self._skips:
             return
@@ -63,7 +84,7 @@ class Salvaged:
             self._sink.skip(length)
 
     def finish(self) -> int:
-        """Make the last hole part of the file; bytes written, holes too."""
+        """Extend the file over its last hole, and return the bytes written, holes included."""
         if self._sink is not None:
             self._sink.finish()
         return self._written

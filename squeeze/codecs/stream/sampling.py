@@ -1,7 +1,7 @@
-"""Trial coding: whether bytes that look like noise shrink, and which record length serves them best.
+"""Trial coding: whether data that looks like noise shrinks, and which record length codes it best.
 
-Order-0 entropy tells nothing of ramps, sorted keys or sound: their bytes are as frequent as those of noise. Samples are
-coded with the models of level 1 instead, which cost some hundredths of a second.
+Order-0 entropy says nothing about ramps, sorted keys or sound, whose bytes are as frequent as those of noise. So
+samples are coded with the models of level 1, which takes some hundredths of a second.
 """
 
 import numpy as np
@@ -10,26 +10,31 @@ from squeeze.codecs.bytewise import coder
 from squeeze.codecs.bytewise.presets import SMALL
 from squeeze.codecs.stream.container import Content
 
-__all__ = ["OTHER", "SAMPLE", "best", "record_length", "suspects"]
+__all__ = ["OTHER", "SAMPLE", "best_content", "candidate_record_lengths", "record_length"]
 
 OTHER = Content("other")
 _PLACES, _PIECE = 6, 1 << 12
-SAMPLE = _PLACES * _PIECE  # bytes that are coded: of data that is no longer, all
+SAMPLE = _PLACES * _PIECE  # bytes of a sample
 _LONG = 1 << 20
-_SHORT = 1 << 13  # bytes whose statistics tell little, so that the usual lengths of numbers are tried
+_SHORT = 1 << 13  # bytes below which the usual lengths of numbers are tried
 _USUAL = (4, 8)
-_LEAST = 1024  # bytes in which records can be seen
+_LEAST = 1024  # bytes below which records cannot be detected
 _MAX_DISTANCE = 512
 _NEAR = 4  # two bytes of at most this difference, modulo 256, are near each other
 _SIGNIFICANT = 6  # standard deviations above chance
-_CLEARLY = 0.985  # of the bytes without records: what those with records must stay below
+_CLEARLY = 0.985  # a table must be smaller than this share of the size without records
 
 
-def best(data: np.ndarray, lengths: list[int]) -> tuple[Content, int]:
-    """Choose how to code uint8 `data` that is neither text nor machine code: as records of one of some lengths, or
-    without.
+def best_content(data: np.ndarray, lengths: list[int]) -> tuple[Content, int]:
+    """Choose the content of data that is neither text nor machine code: a table with one of some record lengths, or
+    other.
 
-    Returns the content, and how many bytes level 1 saves of a sample with it: 0 or less if it saves nothing.
+    Args:
+        data: uint8 [n].
+        lengths: record lengths to try, in bytes.
+
+    Returns:
+        the content, and the bytes that level 1 saves of a sample with it; 0 or less if none.
     """
     choice, fewest = OTHER, _coded(data, OTHER)
     bar = _CLEARLY * fewest
@@ -42,9 +47,9 @@ def best(data: np.ndarray, lengths: list[int]) -> tuple[Content, int]:
 
 
 def record_length(data: np.ndarray) -> int:
-    """Return the distance in bytes at which values return far more often than at others, or 0.
+    """Return the distance in bytes at which values recur far more often than at others, or 0.
 
-    The commonest value (padding, white pixels) is left out: it returns at every distance.
+    The most frequent value (padding, white pixels) is left out: it recurs at every distance.
     """
     sample = data[: 1 << 17]
     if sample.size < 4096:
@@ -56,16 +61,18 @@ def record_length(data: np.ndarray) -> int:
     for distance in range(1, _MAX_DISTANCE + 1):
         returned = np.count_nonzero((sample[distance:] == sample[:-distance]) & telling[distance:])
         shares[distance] = returned / max(1, int(np.count_nonzero(telling[distance:])))
-    best = int(np.argmax(shares >= 0.9 * shares.max()))
-    if best < 2 or shares[best] < 0.25:
+    length = int(np.argmax(shares >= 0.9 * shares.max()))
+    if length < 2 or shares[length] < 0.25:
         return 0
-    other_shares = np.delete(shares, np.arange(0, _MAX_DISTANCE + 1, best))
-    return best if shares[best] >= 2 * np.quantile(other_shares, 0.95) else 0
+    other_shares = np.delete(shares, np.arange(0, _MAX_DISTANCE + 1, length))
+    return length if shares[length] >= 2 * np.quantile(other_shares, 0.95) else 0
 
 
-def suspects(data: np.ndarray) -> list[int]:
-    """Return distances at which bytes are near each other or equal more often than by chance, the shortest of
-    multiples; the usual lengths of numbers too if there are few bytes."""
+def candidate_record_lengths(data: np.ndarray) -> list[int]:
+    """Return distances at which bytes are near each other or equal more often than by chance.
+
+    They are the shortest of their multiples. A few bytes also get the usual lengths of numbers.
+    """
     begin = max(data.size - SAMPLE, 0) // 2
     sample = data[begin : begin + SAMPLE]
     if sample.size < _LEAST or sample.min() == sample.max():
@@ -82,7 +89,7 @@ def suspects(data: np.ndarray) -> list[int]:
 
 
 def _standing_out(shares: np.ndarray, size: int) -> int | None:
-    """Return the place of the first share that is nearly the largest, if that is no chance."""
+    """Return the index of the first share that is nearly the largest, or None if that may be chance."""
     if not shares.size:
         return None
     usual = float(np.median(shares))
@@ -93,15 +100,17 @@ def _standing_out(shares: np.ndarray, size: int) -> int | None:
 
 
 def _coded(data: np.ndarray, content: Content) -> int:
-    """Return the bytes that level 1 makes of a sample; one more than it has if it is not shorter."""
+    """Return the bytes of a sample coded by level 1; one more than it has if it is not shorter."""
     sample = _sample(data, max(content.record, 1))
     coded = coder.encode(sample, SMALL[content.kind], content.record)
     return min(data.size, SAMPLE) + (1 if coded is None else len(coded) - sample.size)
 
 
 def _sample(data: np.ndarray, step: int) -> np.ndarray:
-    """Return all of short data, and pieces of longer data that begin a record of `step`, with its start and end unless
-    it is long: headers tell nothing of that."""
+    """Return short data as it is, and pieces of longer data that begin a record of `step` bytes.
+
+    The start and end are included unless the data is long, where headers say nothing about the rest.
+    """
     if data.size <= SAMPLE:
         return data
     shares = np.linspace(0, 1, _PLACES) if data.size <= _LONG else np.linspace(0, 1, _PLACES + 2)[1:-1]

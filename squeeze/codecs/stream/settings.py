@@ -1,4 +1,7 @@
-"""What decides how the blocks of a stream are coded: chosen by a user here, or read from a header in header.py."""
+"""The settings with which the blocks of a stream are coded: resolved from a user's options, or read from a header.
+
+container.py has the bytes of headers.
+"""
 
 import re
 from dataclasses import dataclass, replace
@@ -8,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.levels import Level, those_with_language_model
-from squeeze.codecs.stream.resources import AUTO, NONE, LanguageOptions, Resources, needed_dictionary
+from squeeze.codecs.stream.levels import Level, language_model_levels
+from squeeze.codecs.stream.resources import (
+    AUTO,
+    NONE,
+    DictionarySource,
+    LanguageOptions,
+    Resources,
+    as_dictionary,
+    built_in_name,
+    needed_dictionary,
+)
 from squeeze.errors import FormatError, LevelError
 from squeeze.system import cores
 from squeeze.system.limits import Limits
@@ -23,37 +35,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Threads:
-    """Threads for blocks beside each other, and for one that goes through a language model."""
+    """The division of threads: blocks that are coded at once, and threads for each text of a language model."""
 
-    blocks: int  # that are coded at a time
-    per_text: int  # on a block that goes through a language model
+    blocks: int  # blocks that are coded at once
+    per_text: int  # threads for a block of a language model
 
 
 def allot(level: Level | None, threads: int | None, texts: int = 1) -> Threads:
-    """`threads` of a level, of which None is one, and one a core for a language model.
+    """Divide threads between blocks.
 
-    A language model uses all threads for one block, or shares them out to `texts` at once.
+    Args:
+        level: row of the level, or None.
+        threads: None is one, and one per core for a language model.
+        texts: texts of a language model at once, which share the threads.
     """
     if level and level.needs_language_model:
         return Threads(texts, max(1, (threads or cores.available()) // texts))
     return Threads(threads or 1, 1)
 
 
-BACKENDS = ("exact", "llamacpp")  # what runs the language model
+BACKENDS = ("exact", "llamacpp")  # engines that run the language model
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a stream's header names, and with how many threads to go about it."""
+    """The settings of a stream's header, with threads and limits."""
 
-    level: Level | None = None  # None where all blocks are stored
+    level: Level | None = None  # None if all blocks are stored
     threads: int | None = None
-    language: "Language | None" = None  # where the level needs a language model
+    language: "Language | None" = None
     dictionary: "Dictionary | None" = None
-    short: bool = False  # a short stream, which has one block and next to nothing around it
-    limits: Limits | None = None  # that a file from somewhere must keep
-    alone: bool = False  # whether no other block is worked on at the same time
-    content: Content | None = None  # what every block to be coded counts as; None for what it seems to hold
+    short: bool = False  # a short stream, which has one block and a header of a few bytes
+    limits: Limits | None = None  # for untrusted files
+    alone: bool = False  # whether no other block is coded at the same time
+    content: Content | None = None  # content of every block; None: detect it
 
     @cached_property
     def allotment(self) -> Threads:
@@ -61,23 +76,24 @@ class Settings:
 
     @property
     def per_block(self) -> int:
-        """Threads for a block that no language model reads."""
+        """Threads for a block that no language model codes."""
         if self.language:
             return self.allotment.per_text if self.allotment.blocks == 1 else 1
         return self.allotment.blocks if self.alone else 1
 
     @property
     def bound(self) -> bool:
-        """Whether the file opens only on machines like this one, so that every block is verified."""
+        """True if the file opens only on machines like this one, so that every block is verified."""
         return self.language is not None and self.language.bound
 
     @property
     def names_content(self) -> bool:
-        """Whether the dictionary says what a block holds, so that its payload does not."""
+        """True if the dictionary fixes the content of a block, so that its payload does not name it."""
         return self.short and self.dictionary is not None
 
     def start(self, content: Content, models: "DeepPreset") -> "Start | None":
-        """What a block's models begin with: a dictionary knows one kind of content."""
+        """Return what a block's models start with: the dictionary if it is for this content, else built-in weights or
+        None."""
         if self.dictionary and self.dictionary.content == content:
             return self.dictionary.start
         if not models.warm_start:
@@ -87,9 +103,45 @@ class Settings:
         return dictionary.built_in_start(models)
 
 
-def begun(settings: Settings, name: str) -> Settings:
-    """Those for compressing with what is built in by this name (resources.py), where there is no dictionary. Raises
-    LevelError where the level does not have it, or cannot do without it."""
+def resolve_settings(
+    level: int | None,
+    threads: int | None,
+    block_size: int | None,
+    dictionary: DictionarySource,
+    language: LanguageOptions,
+) -> tuple[Settings, int]:
+    """Return the settings for options of `compress_stream`, and the most raw bytes of a block.
+
+    Args:
+        level: 1 to 9; None: that of the dictionary, or the default.
+        threads: number of threads.
+        block_size: most raw bytes of a block, or None for the default.
+        dictionary: a Dictionary, the path of one, or the name of built-in weights.
+        language: options of the language model.
+
+    Raises:
+        LevelError: if level, block size or options do not fit together.
+        DictionaryError: if the dictionary cannot be read.
+        ModelError: if the language model is missing.
+        DeviceError: if the device is missing.
+    """
+    known = as_dictionary(dictionary)
+    if level is None:
+        level = known.level if known else levels.DEFAULT
+    row = levels.level(level)
+    size = levels.DEFAULT_BLOCK if block_size is None else block_size
+    if not 1 <= size <= container.MAX_BLOCK:
+        raise LevelError(f"a block size must be from 1 byte to {container.MAX_BLOCK >> 20} MiB, got {size:,}")
+    settings, name = settings_for_level(row, threads, known, language), built_in_name(dictionary)
+    return (_with_built_in(settings, name) if name else settings), size
+
+
+def _with_built_in(settings: Settings, name: str) -> Settings:
+    """Return settings that use the built-in weights of a name (resources.py).
+
+    Raises:
+        LevelError: if the level does not have them, or always has them.
+    """
     if name == AUTO or settings.level is None:
         return settings
     if name == NONE:
@@ -106,8 +158,22 @@ def _language_module() -> ModuleType:
     return language
 
 
-def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", options: LanguageOptions) -> Settings:
-    """For compressing. Raises LevelError, ModelError or DeviceError."""
+def settings_for_level(
+    level: Level, threads: int | None, dictionary: "Dictionary | None", options: LanguageOptions
+) -> Settings:
+    """Return the settings of a level for compression.
+
+    Args:
+        level: row of the level.
+        threads: number of threads.
+        dictionary: a dictionary or None.
+        options: of the language model.
+
+    Raises:
+        LevelError: if the options do not fit the level.
+        ModelError: if the language model is missing.
+        DeviceError: if the device is missing.
+    """
     if options.backend not in (None, *BACKENDS):
         raise LevelError(f"there is no backend {options.backend!r}: use {' or '.join(BACKENDS)}")
     if dictionary and dictionary.level != level.number:
@@ -120,17 +186,18 @@ def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", o
         if options not in (LanguageOptions(), LanguageOptions(device="cpu")):
             raise LevelError(
                 "a language model, adapter, backend, lanes, window and device belong to levels "
-                f"{those_with_language_model()}"
+                f"{language_model_levels()}"
             )
         return Settings(dictionary.row if dictionary else level, threads, dictionary=dictionary)
-    return Settings(level, threads, _language_module().choose_language(level.text, threads, options), dictionary)
+    return Settings(level, threads, _language_module().resolve_language(level.text, threads, options), dictionary)
 
 
-DIGITS = 32  # of the SHA-256 of a language model or a dictionary
+DIGITS = 32  # hexadecimal digits of a language model's or dictionary's SHA-256
 _LACKS = "the file uses a level or parameter that this version lacks: use a newer squeeze"
 
 
 def to_header(settings: Settings) -> dict[str, Any]:
+    """Return the header fields that name these settings."""
     if settings.level is None:
         return {}
     header: dict[str, Any] = {"level": settings.level.number, "numerics": container.NUMERICS}
@@ -144,11 +211,18 @@ def to_header(settings: Settings) -> dict[str, Any]:
 
 
 def from_header(header: container.Header, resources: Resources) -> Settings:
-    """For decompressing what has this header.
+    """Return the settings for decompressing a stream.
 
-    Raises FormatError where this version cannot decode it, ModelError where `resources.model` is not the one that the
-    file needs, DictionaryError where `resources.dictionary` is not, DeviceError where `resources.device` is not there,
-    and LimitError where that takes too much memory.
+    Args:
+        header: of the stream.
+        resources: dictionary, language model and limits.
+
+    Raises:
+        FormatError: if this version cannot decode it.
+        ModelError: if `resources.model` is another one than the file needs.
+        DictionaryError: if `resources.dictionary` is another one.
+        DeviceError: if the device is missing.
+        LimitError: if it takes too much memory.
     """
     return replace(_from_header(header, resources), short=header.short, limits=resources.limits)
 
@@ -198,11 +272,11 @@ def _of_text(
         text,
         resources.threads,
         LanguageOptions(resources.model, adapter=resources.adapter, device=resources.device),
-        module.Named.from_header(fields),
+        module.NamedModel.from_header(fields),
         resources.limits,
     )
     if resources.model is not None or resources.adapter is not None:
-        _ = language.model  # refuses a wrong one before anything is decoded
+        _ = language.model  # raises before anything is decoded
     return Settings(level, resources.threads, language)
 
 

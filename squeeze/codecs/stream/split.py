@@ -1,8 +1,7 @@
-"""Split blocks: the texts in a block that holds other things, too, are put together, and a language model reads them.
+"""Split blocks: texts within other data are joined and coded by the language model, the rest without it.
 
 An archive of sources has headers and padding between them, a program has its messages, a report has images in base64.
-Neither is what the block as a whole seems to hold: texts go one way and the rest another, each as one block that learns
-from all its parts.
+Texts and the rest are one block each, which learns from all its parts.
 """
 
 import io
@@ -13,16 +12,18 @@ from squeeze.errors import DamagedError
 from squeeze.numerics.jit import inline, kernel
 from squeeze.system.varint import read_exactly, read_varint, varint
 
-_LEAST = 512  # bytes of a text that is taken out; a shorter one is worth less than its place costs
-_LEAST_IN_ALL = 2048  # bytes of all texts of a block
-_OTHER, _HIGH, _DROP = 40, 1, 160  # what a byte that is no text takes from a run's score, and how far it may drop
-_DENSE_WINDOW, _DENSE_BITS = 1024, 5.75  # base64 has 6 bits a character, prose 4.5, sources and JSON 5
+_LEAST = 512  # bytes of the shortest text that is split off
+_LEAST_IN_ALL = 2048  # fewest bytes of all texts of a block
+# Cost of a byte that is not text, of an invalid high byte, and the largest drop of the score.
+_OTHER, _HIGH, _DROP = 40, 1, 160
+_DENSE_WINDOW, _DENSE_BITS = 1024, 5.75  # bits per character: base64 has 6, prose 4.5, sources and JSON 5
 _TEXT = np.zeros(256, bool)
 _TEXT[[9, 10, 12, 13, *range(32, 127)]] = True
 
 
 def find(data: np.ndarray) -> np.ndarray | None:
-    """bool [bytes]: which of uint8 `data` are of texts; None where there are none that pay, or hardly anything else."""
+    """Return the bytes of uint8 `data` that belong to texts, bool [bytes], or None if texts or the rest are too short
+    to pay."""
     runs = np.empty((data.size // _LEAST + 1, 2), np.int64)
     of_text = np.zeros(data.size, bool)
     for begin, end in runs[: _find_runs(data, _dense(data), runs)]:
@@ -32,7 +33,7 @@ def find(data: np.ndarray) -> np.ndarray | None:
 
 
 def join(of_text: np.ndarray, text: bytes, rest: bytes) -> bytes:
-    """What the payload of a split block holds behind a kind of content: where texts lie, and two payloads."""
+    """Return the payload of a split block after its content: the places of texts, and both payloads."""
     turns = np.flatnonzero(np.diff(of_text)) + 1
     lengths = np.diff(turns, prepend=0, append=of_text.size).tolist()
     if of_text[0]:
@@ -41,10 +42,17 @@ def join(of_text: np.ndarray, text: bytes, rest: bytes) -> bytes:
 
 
 def read(payload: io.BytesIO, size: int) -> tuple[np.ndarray, bytes, bytes]:
-    """What `join` has put together, of a block of `size` raw bytes. Raises DamagedError."""
+    """Read what `join` wrote, for a block of `size` raw bytes.
+
+    Returns:
+        the bytes of texts, bool [size], and both payloads.
+
+    Raises:
+        DamagedError: if it is impossible.
+    """
     count, _ = read_varint(payload)
     if not 2 <= count <= size + 1:
-        raise DamagedError("a block's texts cannot be so many: the file is damaged")
+        raise DamagedError("a block's number of texts is impossible: the file is damaged")
     lengths = [read_varint(payload)[0] for _ in range(count)]
     if sum(lengths) != size or not all(lengths[1:]):
         raise DamagedError("the lengths of a block's texts are impossible: the file is damaged")
@@ -56,8 +64,8 @@ def read(payload: io.BytesIO, size: int) -> tuple[np.ndarray, bytes, bytes]:
 
 
 def _dense(data: np.ndarray) -> np.ndarray:
-    """bool [windows]: whether each window is of printable characters that are hardly more probable than each other, as
-    in base64, with a window beside it that is so, too."""
+    """Return whether each window, and one next to it, has characters of almost equal frequency, like base64; bool
+    [windows]."""
     whole = data.size // _DENSE_WINDOW
     dense = np.zeros(whole + 2, bool)
     for i, window in enumerate(data[: whole * _DENSE_WINDOW].reshape(whole, _DENSE_WINDOW)):
@@ -69,8 +77,11 @@ def _dense(data: np.ndarray) -> np.ndarray:
 
 @kernel
 def _find_runs(data: np.ndarray, dense: np.ndarray, runs: np.ndarray) -> int:
-    """Fill begins and ends of texts, and return how many there are: from where a run's score begins to rise to where it
-    is highest, before it has dropped too far (the X-drop of BLAST)."""
+    """Write the starts and ends of texts to `runs`, and return their number.
+
+    A text goes from where its score starts to rise to its maximum, before the score has dropped too far (the X-drop of
+    BLAST).
+    """
     count, begin, end, score, best, i = 0, -1, 0, 0, 0, 0
     while i < data.size:
         length, worth = _character(data, i)
@@ -92,7 +103,7 @@ def _find_runs(data: np.ndarray, dense: np.ndarray, runs: np.ndarray) -> int:
 
 @inline
 def _character(data: np.ndarray, i: int) -> tuple[int, int]:
-    """The bytes of the character at `i`, as UTF-8 where it is that, and what it adds to a text's score."""
+    """Return the bytes of the character at `i`, as UTF-8 if it is valid, and its contribution to a text's score."""
     byte = np.int64(data[i])
     if byte < 128:
         return 1, 1 if _TEXT[byte] else -_OTHER

@@ -1,10 +1,8 @@
-"""Making a dictionary of sample files.
+"""Training a dictionary on sample files.
 
-Some of the samples become the dictionary's text, which is read before every block.
-The others are coded one by one, each as if it were a file that is compressed
-with that text, and mixers and adaptive maps keep what they
-learn from it. What is learned so is how far to trust a memory that has
-not seen the file: coding the text itself would teach to trust it always.
+Some samples become the dictionary's text, which is read before every block. The others are coded one by one, as files
+that are compressed with that text, and train mixers and adaptive maps. So these learn how far to trust a text that has
+not seen the file; coding the text itself would teach them to trust it always.
 """
 
 import io
@@ -34,11 +32,11 @@ LEVEL = 5
 TEXT_SIZE = 112 << 10
 LEARN_SIZE = 512 << 10
 _PIECE = 1 << 14  # bytes: a longer sample is cut
-_PIECES = 16  # that even a small set of samples is cut into
-_LEAST = 1 << 10  # bytes of samples
-_MOST = 1 << 26  # bytes of samples: of more, as many are taken from everywhere
+_PIECES = 16  # fewest pieces that samples are cut into
+_LEAST = 1 << 10  # fewest bytes of samples
+_MOST = 1 << 26  # most bytes of samples; more are sampled evenly
 _ROWS, _APM_ROWS = 4096, 4096  # the most that a dictionary keeps
-_REPEATED = 1 << 17  # bytes to learn from, below which they are gone through more than once
+_REPEATED = 1 << 17  # bytes below which samples are coded more than once
 
 Progress = Callable[[int], None] | None
 
@@ -53,19 +51,28 @@ def train(
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Dictionary:
-    """Learn from samples (bytes, or paths or URLs of files) what files like them begin with.
+    """Train a dictionary, for `compress(..., dictionary=...)`, on samples of the files to compress.
 
-    The result is for `compress(..., dictionary=...)`. `text_size` is the most bytes of samples that it holds,
-    `learn_size` the most that are coded to learn from; both are taken evenly from all samples. `out` is where to write
-    the dictionary, if anywhere. `progress(n)` is told of n more bytes learned from. The same samples give the same
-    dictionary on every machine. Raises LevelError for a level that takes none, and DictionaryError for samples that
-    are too few, or compressed already.
+    The same samples give the same dictionary on every machine.
+
+    Args:
+        samples: bytes, or paths or URLs of files.
+        out: path of the dictionary's file, or None.
+        level: 4, 5 or 6.
+        text_size: most bytes of samples in its text.
+        learn_size: most bytes of samples that are coded; both are taken evenly from all samples.
+        overwrite: replace an existing file.
+        progress: is called with the number of bytes coded since its last call.
+
+    Raises:
+        LevelError: if the level takes no dictionary.
+        DictionaryError: if samples are too few, or already compressed.
     """
     check(level, text_size, learn_size)
     samples = list(samples)
     if out is not None:
         files.check_target(path_of(out), [path_of(one) for one in samples if not isinstance(one, bytes)], overwrite)
-    coded = of_pieces(level, *pieces_of(samples), text_size, learn_size, progress)
+    coded = train_on_pieces(level, *sample_pieces(samples), text_size, learn_size, progress)
     if out is not None:
         with files.replacing(path_of(out), overwrite=overwrite) as file:
             file.write(coded)
@@ -73,16 +80,21 @@ def train(
 
 
 def check(level: int, text_size: int, learn_size: int) -> None:
-    """Raises LevelError for a level that takes no dictionary, and DictionaryError for sizes that none has."""
+    """Check the options of `train`.
+
+    Raises:
+        LevelError: if the level takes no dictionary.
+        DictionaryError: if a size is out of range.
+    """
     if level not in levels.LEVELS or not levels.LEVELS[level].takes_dictionary:
-        raise LevelError("a dictionary is for one of the levels 4 to 6")
+        raise LevelError(f"a dictionary needs a level from 4 to 6, got {level}")
     if not 0 <= text_size <= MAX_TEXT:
-        raise DictionaryError(f"a dictionary's text has at most {MAX_TEXT} bytes")
+        raise DictionaryError(f"text_size must be from 0 to {MAX_TEXT}, got {text_size}")
     if learn_size < 1:
-        raise DictionaryError("there must be something to learn from: at least 1 byte")
+        raise DictionaryError("learn_size must be at least 1")
 
 
-def of_pieces(
+def train_on_pieces(
     level: int,
     content: Content,
     pieces: list[np.ndarray],
@@ -90,24 +102,38 @@ def of_pieces(
     learn_size: int,
     progress: Progress = None,
 ) -> bytes:
-    """The file of a dictionary of these pieces, as `train` makes it."""
-    text, others = divide(pieces, text_size)
+    """Return the file of a dictionary that is trained on pieces of samples; the options are those of `train`."""
+    text, others = split_pieces(pieces, text_size)
     whole = sum(piece.size for piece in pieces) <= text_size
-    return make(level, content, Lessons(text, others, pieces if whole else text), learn_size, None, progress)
+    return make(level, content, TrainingPieces(text, others, pieces if whole else text), learn_size, None, progress)
 
 
-class Lessons(NamedTuple):
-    """Pieces of samples that a dictionary is made of."""
+class TrainingPieces(NamedTuple):
+    """Pieces of samples for a dictionary."""
 
-    text: list[np.ndarray]  # is read before the others are coded
-    others: list[np.ndarray]  # are coded, to learn from
+    text: list[np.ndarray]  # read before the others are coded
+    others: list[np.ndarray]  # coded, to train on
     kept: list[np.ndarray]  # the text of the dictionary
 
 
 def make(
-    level: int, content: Content, lessons: Lessons, learn_size: int, change: Change | None, progress: Progress = None
+    level: int,
+    content: Content,
+    lessons: TrainingPieces,
+    learn_size: int,
+    change: Change | None,
+    progress: Progress = None,
 ) -> bytes:
-    """A dictionary's file, for the network with this change."""
+    """Return a dictionary's file.
+
+    Args:
+        level: 4, 5 or 6.
+        content: kind of content of the samples.
+        lessons: pieces of samples.
+        learn_size: most bytes that are coded.
+        change: fine-tuned weights of the byte network, or None.
+        progress: is called with the number of bytes coded since its last call.
+    """
     preset = levels.LEVELS[level].models(content.kind)
     assert isinstance(preset, DeepPreset)
     memory = learned.read(_joined(lessons.text), preset, content.record) if lessons.text else None
@@ -116,10 +142,11 @@ def make(
     return to_bytes(level, content, _joined(lessons.kept), known, change)
 
 
-def pieces_of(samples: Iterable[bytes | str | os.PathLike[str]]) -> tuple[Content, list[np.ndarray]]:
-    """What samples hold, and pieces of them as models see them; of many bytes pieces from everywhere.
+def sample_pieces(samples: Iterable[bytes | str | os.PathLike[str]]) -> tuple[Content, list[np.ndarray]]:
+    """Return the kind of content of samples, and pieces of them as models see them; many bytes are sampled evenly.
 
-    Raises DictionaryError for too few bytes, or compressed ones.
+    Raises:
+        DictionaryError: if they are too few, or already compressed.
     """
     data = _sampled([sample if isinstance(sample, bytes) else path_of(sample) for sample in samples])
     content = _content(data)
@@ -127,7 +154,7 @@ def pieces_of(samples: Iterable[bytes | str | os.PathLike[str]]) -> tuple[Conten
 
 
 def _sampled(samples: list[bytes | Path]) -> list[bytes]:
-    """Samples, or where they are too many bytes to hold, pieces of them from everywhere. Short samples stay whole."""
+    """Return all samples, or evenly chosen pieces if they are too many bytes to hold. Short samples stay whole."""
     sizes = [len(sample) if isinstance(sample, bytes) else sample.stat().st_size for sample in samples]
     whole = sum(sizes)
     if whole <= _MOST:
@@ -146,7 +173,7 @@ def _sampled(samples: list[bytes | Path]) -> list[bytes]:
 
 
 def _pieces_at(sample: bytes | Path, starts: list[int]) -> list[bytes]:
-    """Of a sample, those that begin at some places."""
+    """Read the pieces of a sample that begin at some offsets."""
     with io.BytesIO(sample) if isinstance(sample, bytes) else sample.open("rb") as file:
         pieces = []
         for start in starts:
@@ -169,7 +196,7 @@ def _content(data: list[bytes]) -> Content:
 
 
 def _pieces(data: list[bytes], content: Content) -> list[np.ndarray]:
-    """Samples, cut where they are long, as the models see them."""
+    """Cut long samples, and apply the filter of executables."""
     size = min(max(sum(map(len, data)) // _PIECES, 64), _PIECE)
     size = -(-size // max(content.record, 1)) * max(content.record, 1)
     pieces = []
@@ -185,8 +212,8 @@ def _pieces(data: list[bytes], content: Content) -> list[np.ndarray]:
     return pieces
 
 
-def divide(pieces: list[np.ndarray], text_size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The pieces of the text and all others: each text piece follows as many others as `text_size` asks for."""
+def split_pieces(pieces: list[np.ndarray], text_size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Divide pieces into those of the text and the others, interleaved in the ratio of `text_size`."""
     total = sum(piece.size for piece in pieces)
     share = min(text_size / total, 0.5)
     text, others, seen_size, taken_size = [], [], 0, 0
@@ -213,7 +240,17 @@ def learn(
     progress: Progress = None,
     apm_rows: int = _APM_ROWS,
 ) -> Learned:
-    """Code about `size` bytes of pieces, taken evenly; what is left in what has no memory, so many rows of maps."""
+    """Code about `size` bytes of pieces, taken evenly, and return the trained weights and maps.
+
+    Args:
+        pieces: uint8 arrays.
+        size: bytes to code.
+        preset: the models.
+        record: length of a record in bytes for tables, or 0.
+        start: what models start with.
+        progress: is called with the number of bytes coded since its last call.
+        apm_rows: most rows of APMs to keep.
+    """
     every = max(round(sum(piece.size for piece in pieces) / size), 1)
     chosen = pieces[every // 2 :: every] or pieces[:1]
     total = max(sum(piece.size for piece in chosen), 1)
@@ -233,10 +270,11 @@ def learn(
 
 
 def _gathered(model: DeepModel, visits: np.ndarray, apms: np.ndarray, apm_count: int) -> Learned:
-    """What a model learned since it had these visits and maps: the rows that were used or moved most."""
+    """Return a model's weights and maps, with the rows that were used or moved most since it had these visits and
+    maps."""
     width = model.inputs.size
     used = model.visits - visits
-    used[0] += 1  # by which the others begin, so that it is always kept
+    used[0] += 1  # other rows start as copies of it, so it is always kept
     rows = _first(used, _ROWS)
     before, apms = apms ^ mixer.IDENTITY, model.apms ^ mixer.IDENTITY
     apm_rows = _first(np.abs(apms.astype(np.int64) - before).sum(1), apm_count)
@@ -252,6 +290,6 @@ def _gathered(model: DeepModel, visits: np.ndarray, apms: np.ndarray, apm_count:
 
 
 def _first(sizes: np.ndarray, count: int) -> np.ndarray:
-    """Where the `count` largest are that are not 0, ascending; the earlier of equals."""
+    """Return the indices of the `count` largest sizes that are not 0, ascending; of equals the first."""
     order = np.argsort(-sizes.astype(np.int64), kind="stable")[:count]
     return np.sort(order[sizes[order] > 0])

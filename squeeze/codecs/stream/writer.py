@@ -1,4 +1,4 @@
-"""Writing one stream: its header, blocks, and index."""
+"""Writing a stream: its header, blocks and index."""
 
 import io
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from squeeze.codecs.stream.resources import Totals
 from squeeze.system.part_file import PartFile, damaged
 from squeeze.system.pipes import write_all
 
-_STORED = 1 << 20  # raw bytes of a stored block at most: a reader checks all of one for a byte of it
+_STORED = 1 << 20  # most raw bytes of a stored block, since a reader checks all of one
 
 
-class Written(NamedTuple):
-    """A block that was written. coded: bytes with its header."""
+class WrittenBlock(NamedTuple):
+    """A block that was written; `coded` are its bytes with the header."""
 
     stored: bool
     raw: int
@@ -26,12 +26,12 @@ class Written(NamedTuple):
 
 
 class BlockWriter:
-    """Writes blocks. Stored bytes that follow each other share some, so that short runs cost one header."""
+    """A writer of blocks, which joins adjacent stored bytes into shared blocks."""
 
     def __init__(self, sink: BinaryIO):
         self._sink, self._hash = sink, xxhash.xxh3_64()
-        self.blocks: list[Written] = []
-        self._waiting = bytearray()  # to be stored, less than a block
+        self.blocks: list[WrittenBlock] = []
+        self._waiting = bytearray()  # bytes to store, less than a block
 
     def write_block(self, data: np.ndarray, coded: Coded | None) -> None:
         self._hash.update(data.data)
@@ -41,9 +41,14 @@ class BlockWriter:
         else:
             self._wait(data.data)
 
-    def write_part(self, blocks: Sequence[Written], part: PartFile) -> None:
-        """Blocks that were written to a part. Of those at its ends that are stored the raw bytes are read, since they
-        share blocks with what comes before and after them. Raises DamagedError."""
+    def write_part(self, blocks: Sequence[WrittenBlock], part: PartFile) -> None:
+        """Write the blocks of a part.
+
+        Stored blocks at its ends are read, since they are joined with stored bytes before and after them.
+
+        Raises:
+            DamagedError: if the part is damaged.
+        """
         begin, end = 0, len(blocks)
         while self._waiting and begin < end and blocks[begin].stored:
             self._wait(_stored(part.read(blocks[begin].coded)))
@@ -59,19 +64,19 @@ class BlockWriter:
             self._wait(_stored(part.read(block.coded)))
 
     def end(self) -> int:
-        """Write what waits; the checksum of all that was given to `write_block`."""
+        """Write the stored bytes that wait, and return the XXH3-64 of all bytes passed to `write_block`."""
         self._store(len(self._waiting))
         return self._hash.intdigest()
 
     def _begin(self) -> None:
-        """Before the first block."""
+        """Prepare for the first block; a subclass writes the header."""
 
     def _wait(self, data: Any) -> None:
         self._waiting += data
         self._store(len(self._waiting) // _STORED * _STORED)
 
     def _store(self, length: int) -> None:
-        """Write so many of the waiting bytes."""
+        """Write the first `length` bytes that wait."""
         for begin in range(0, length, _STORED):
             block = bytes(self._waiting[begin : min(begin + _STORED, length)])
             self._put_block(container.STORED, len(block), xxhash.xxh3_64_intdigest(block), block)
@@ -82,20 +87,21 @@ class BlockWriter:
         header = container.block_header_bytes(kind, raw, len(payload), checksum)
         write_all(self._sink, header)
         write_all(self._sink, payload)
-        self.blocks.append(Written(kind == container.STORED, raw, len(header) + len(payload)))
+        self.blocks.append(WrittenBlock(kind == container.STORED, raw, len(header) + len(payload)))
 
 
 class Writer(BlockWriter):
-    """Writes a stream of blocks."""
+    """A writer of a whole stream."""
 
     def __init__(self, sink: BinaryIO, header: dict[str, Any]):
         super().__init__(sink)
         self._header = container.header_bytes(header)
 
     def finish(self, checksum: int | None = None) -> Totals:
-        """checksum: XXH3-64 of all raw bytes; None where `write_block` was given all."""
+        """Write the rest and the index. `checksum` is the XXH3-64 of all raw bytes, None if `write_block` got them
+        all."""
         if not self.blocks:
-            self._header = container.header_bytes({})  # next to nothing, and stored
+            self._header = container.header_bytes({})
         known = self.end()
         if not self.blocks:
             self._begin()
@@ -111,7 +117,11 @@ class Writer(BlockWriter):
 
 
 def _stored(block: bytes) -> bytes:
-    """The raw bytes of a stored block. Raises DamagedError."""
+    """Return the raw bytes of a stored block.
+
+    Raises:
+        DamagedError: if its checksum differs.
+    """
     file = io.BytesIO(block)
     header = container.read_block_header(file)
     data = file.read()

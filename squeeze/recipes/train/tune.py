@@ -21,7 +21,7 @@ from squeeze.codecs.stream import blocks, levels, training as dictionaries
 from squeeze.codecs.stream.compressor import compress
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary import Dictionary
-from squeeze.codecs.stream.training import Lessons
+from squeeze.codecs.stream.training import TrainingPieces
 from squeeze.errors import DictionaryError, LevelError
 from squeeze.recipes.train import zstd_dictionary
 from squeeze.recipes.train.distil import Training
@@ -104,7 +104,7 @@ def tune(
     dictionaries.check(level, text_size, learn_size)
     files.check_target(path_of(out), samples, overwrite)
     divided = _divide(samples, level)
-    text, _ = dictionaries.divide(divided.learned, text_size)
+    text, _ = dictionaries.split_pieces(divided.learned, text_size)
     first = int(text[-1][-1]) if text else 0
     net = TunedNetwork(weights.pretrained_tensors()).to(training.device)
     held = _sequences(divided.held, first, 4 * _LENGTH)
@@ -113,7 +113,7 @@ def tune(
     with work_folder(out, "network", task, discards(training.resume, overwrite)) as work:
         steps = _train(net, _sequences(divided.learned, first, _LENGTH), training, work / "state.pt")
         after = _bits_a_byte(net, held)
-        lessons = Lessons(text, divided.teaching, text)
+        lessons = TrainingPieces(text, divided.teaching, text)
         coded, sizes = _better(divided, lessons, level, text_size, learn_size, net.change())
         with files.replacing(path_of(out), overwrite=overwrite) as file:
             file.write(coded)
@@ -121,7 +121,7 @@ def tune(
 
 
 def _divide(samples: Sequence[Path], level: int) -> _Divided:
-    content, pieces = dictionaries.pieces_of(samples)
+    content, pieces = dictionaries.sample_pieces(samples)
     if not getattr(levels.LEVELS[level].models(content.kind), "network", False):
         if content.kind == "table":
             raise DictionaryError("the samples are tables, which are coded without the network: leave `minutes` out")
@@ -189,7 +189,7 @@ def _bits_a_byte(net: TunedNetwork, held: torch.Tensor) -> float:
 
 
 def _better(
-    divided: _Divided, lessons: Lessons, level: int, text_size: int, learn_size: int, change: Change
+    divided: _Divided, lessons: TrainingPieces, level: int, text_size: int, learn_size: int, change: Change
 ) -> tuple[bytes, Sizes]:
     """The dictionary with the change of the network where that makes smaller what was held out; else one without it, of
     all pieces."""
@@ -205,7 +205,7 @@ def _better(
     )
     if tuned < plain:
         return made[1], sizes
-    return dictionaries.of_pieces(level, divided.content, divided.pieces, text_size, learn_size), sizes
+    return dictionaries.train_on_pieces(level, divided.content, divided.pieces, text_size, learn_size), sizes
 
 
 def _unfiltered(pieces: list[np.ndarray], content: Content) -> list[np.ndarray]:

@@ -198,7 +198,7 @@ def test_level_2_is_no_larger_than_level_1_on_small_binaries():
     ],
 )
 def test_level_1_is_tried_on_binaries_of_some_sizes_alone(size, kind, numbers):
-    rows = levels.with_those_beside(levels.level(2), size, lambda: kind)
+    rows = levels.candidate_levels(levels.level(2), size, lambda: kind)
     assert [row.number for row in rows] == numbers
 
 
@@ -247,12 +247,12 @@ def test_text_that_the_network_does_not_read_is_coded_as_no_text_where_that_is_s
     monkeypatch.setattr(encoding, "_SAMPLE", sample)
     data = np.frombuffer(UNREAD["hexadecimal"], np.uint8)
     text, settings = Content("text"), Settings(levels.level(5))
-    assert encoding.unread(data, settings)
+    assert encoding.is_unpredicted(data, settings)
     coded = encoding.encode_block(data, text, settings)
     assert container.read_content(io.BytesIO(coded.payload))[0].kind == "other"
     assert len(coded.payload) < len(encoding._bytewise(data, text, settings, None).payload)
     for others in (replace(settings, level=levels.level(4)), replace(settings, content=text)):
-        assert not encoding.unread(data, others)
+        assert not encoding.is_unpredicted(data, others)
     prose = np.frombuffer(inputs.python_text(3000), np.uint8)
     assert container.read_content(io.BytesIO(encoding.encode_block(prose, text, settings).payload))[0] == text
 

@@ -177,7 +177,7 @@ def test_what_follows_an_index_is_named(path):
     index_name(path).write_bytes(index_name(path).read_bytes() + b"more")
     with (
         squeeze.open(path) as file,
-        pytest.raises(FormatError, match=r"^the index of members, .*: what follows its first"),
+        pytest.raises(FormatError, match=r"^the index of members, .*: the bytes after the first"),
     ):
         file.members()
 

@@ -36,7 +36,7 @@ def test_zeros_after_a_stream_are_no_part_of_it(case):
 @pytest.mark.parametrize("count", [1, 3, 5, 4097])
 @pytest.mark.parametrize("coded", [LONG, SHORT], ids=["long", "short"])
 def test_an_odd_number_of_zeros_is_refused(coded, count):
-    said = "the zeros after a stream are no multiple of 4 bytes"
+    said = "the padding after a stream is not a multiple of 4 bytes"
     with pytest.raises(FormatError, match=said):
         squeeze.decompress(coded + bytes(count))
     with pytest.raises(FormatError, match=said):
@@ -54,10 +54,10 @@ def test_zeros_alone_and_before_a_stream_are_no_file():
 @pytest.mark.parametrize("coded", [LONG, SHORT, SHORT + LONG], ids=["long", "short", "both"])
 def test_what_follows_a_stream_is_told_as_such(coded):
     """By what reads from the front, and by what reads the end first."""
-    said = rf"^what follows its first {len(coded):,} bytes is no \.sqz stream: cut it off$"
+    said = rf"^the bytes after the first {len(coded):,} are not a \.sqz stream: cut them off$"
     with pytest.raises(FormatError, match=said):
         squeeze.decompress(coded + b"garbage\n")
     with pytest.raises(FormatError, match=said):
         read_index(io.BytesIO(coded + b"garbage\n"))
-    with pytest.raises(FormatError, match=r"^what follows its first"):
+    with pytest.raises(FormatError, match=r"^the bytes after the first"):
         squeeze.open(io.BytesIO(coded + words(100)))

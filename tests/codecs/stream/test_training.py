@@ -11,9 +11,9 @@ from tests.makers import inputs
 
 def test_text_and_learning_share_the_samples():
     pieces = [np.zeros(100, np.uint8)] * 100
-    text, rest = training.divide(pieces, 2_000)
+    text, rest = training.split_pieces(pieces, 2_000)
     assert (len(text), len(rest)) == (20, 80)
-    text, rest = training.divide(pieces, 1 << 20)
+    text, rest = training.split_pieces(pieces, 1 << 20)
     assert (len(text), len(rest)) == (50, 50)
 
 

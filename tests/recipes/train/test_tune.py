@@ -71,8 +71,8 @@ def test_a_stopped_run_gives_the_same(samples, tmp_path, monkeypatch):
 
 def made(change):
     """A dictionary of little else than a change."""
-    content, pieces = dictionaries.pieces_of(RECORDS[:40])
-    return dictionaries.make(5, content, dictionaries.Lessons([], pieces[:2], []), 1 << 10, change)
+    content, pieces = dictionaries.sample_pieces(RECORDS[:40])
+    return dictionaries.make(5, content, dictionaries.TrainingPieces([], pieces[:2], []), 1 << 10, change)
 
 
 def test_what_makes_files_no_smaller_is_not_kept(samples, tmp_path):
@@ -94,7 +94,7 @@ def test_what_is_refused(samples, tmp_path):
 
 def test_programs_are_measured_as_they_are():
     data = np.frombuffer(inputs.machine_code(4_000), np.uint8)
-    content, (seen, *_) = dictionaries.pieces_of([data.tobytes()])
+    content, (seen, *_) = dictionaries.sample_pieces([data.tobytes()])
     assert content.kind == "executable" and not np.array_equal(seen, data[: seen.size])
     (piece,) = tuning._unfiltered([seen], content)
     assert np.array_equal(piece, data[: seen.size])
