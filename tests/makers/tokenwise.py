@@ -13,7 +13,7 @@ from squeeze.codecs.stream import compressor, container, encoding, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import LanguageOptions
-from squeeze.codecs.stream.settings import Settings, choose
+from squeeze.codecs.stream.settings import Settings, settings_for_level
 from tests.makers import inputs, tiny_models
 
 TEXT = inputs.python_text(4_000)
@@ -26,7 +26,7 @@ def calm(tokenizer) -> dict[str, np.ndarray]:
 
 
 def settings_of(folder: Path, threads: int) -> Settings:
-    return choose(levels.LEVELS[8], threads, None, LanguageOptions(folder))
+    return settings_for_level(levels.LEVELS[8], threads, None, LanguageOptions(folder))
 
 
 def preset(size: int, count: int | None = None, window: int | None = None) -> TokenPreset:
@@ -42,7 +42,7 @@ def language_alone() -> Iterator[None]:
     """Texts are coded by the language model, though it is one of noise, and what knows nothing of words is better."""
     of_blocks, of_inputs = encoding.candidates, compressor.candidates
 
-    def by_language(*block) -> list[encoding.Way]:
+    def by_language(*block) -> list[encoding.Plan]:
         ways = list(of_blocks(*block))
         return [way for way in ways if way.kind in container.BY_LANGUAGE] or ways
 

@@ -16,7 +16,7 @@ from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decoding import Coded, decode_block
 from squeeze.codecs.stream.encoding import by_language, join
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
-from squeeze.codecs.stream.settings import choose, from_header, to_header
+from squeeze.codecs.stream.settings import from_header, settings_for_level, to_header
 from squeeze.errors import SqueezeError
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Sink, Wrong, one_of
@@ -85,7 +85,7 @@ class Sqz:
 
     def _of_language(self, raw: bytes, size: int, model: Path) -> Stream:
         """Blocks that the language model codes, though an untrained one does so badly."""
-        settings = choose(levels.level(self.level), 1, None, LanguageOptions(model, lanes=2))
+        settings = settings_for_level(levels.level(self.level), 1, None, LanguageOptions(model, lanes=2))
         stream = Stream(to_header(settings), [], xxhash.xxh3_64_intdigest(raw))
         for at in range(0, len(raw), size):
             piece = raw[at : at + size]
@@ -97,7 +97,7 @@ class Sqz:
     @staticmethod
     def _split(model: Path) -> Sample:
         """A block of texts among machine code, too short for a writer to split it."""
-        settings = choose(levels.level(8), 1, None, LanguageOptions(model, lanes=2))
+        settings = settings_for_level(levels.level(8), 1, None, LanguageOptions(model, lanes=2))
         text, code = inputs.words(900)[:250], inputs.machine_code(30)
         raw = code + text + code + text
         of_text = np.repeat([False, True, False, True], [len(code), len(text)] * 2)
