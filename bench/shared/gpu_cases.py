@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from squeeze.checkpoint.bits import words_for
 from squeeze.kernels import w4a16
-from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expansion
+from squeeze.kernels.dequant import Packed, kernel as dequant, reference_dequantize
 from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
 from squeeze.kernels.split_k import GEMV_ROWS
 from squeeze.kv.attention import kernel as attention, tiles
@@ -105,7 +105,7 @@ def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
         scales = (torch.rand(1, outputs, inputs // 128, device=device.where) + 0.5) / 16 / inputs**0.5
         stored = Packed(words, scales.to(device.dtype), None, 4, 128, inputs)
         x = torch.randn(rows, inputs, device=device.where, dtype=device.dtype)
-        return Product(x, stored, expansion.dequantize(stored, device.dtype), device)
+        return Product(x, stored, reference_dequantize(stored, device.dtype), device)
 
     def ours(data: Product) -> Sequence[Call]:
         calls = data.ours(w4a16.matmul, data.stored.words.nbytes)
@@ -175,7 +175,7 @@ def _expanded() -> Case:
     def calls(run: Any) -> Callable[[Product], Sequence[Call]]:
         return lambda data: data.ours(lambda x, one: run(one, x.dtype), data.stored.words.nbytes)
 
-    named = ("torch", expansion.dequantize), ("squeeze", dequant.dequantize)
+    named = ("torch", reference_dequantize), ("squeeze", dequant.dequantize)
     ways = tuple(Way(name, calls(run), tolerance=0) for name, run in named)
     name, data = "4-bit weights expanded", _quantised(1).data
     return Case(name, data, lambda data: data.dense, ways, lambda data: data.dense.nbytes)

@@ -21,8 +21,8 @@ def history(source: Path, as_json: bool) -> None:
 
     Example: squeeze history run/checkpoint-1000
     """
-    from squeeze.packing import history as chains
-    from squeeze.packing.beside import SHOWN
+    from squeeze.packing import chain as chains
+    from squeeze.packing.chain import SHOWN
 
     for number, link in enumerate(chains.history(source)):
         if as_json:

@@ -9,7 +9,6 @@ import torch
 
 from squeeze.factor.form import Form, Matrix, as_dense, mask_of, product
 from squeeze.kernels import lowrank
-from squeeze.kernels.lowrank import cpu
 
 __all__ = ["PIFA", "Dense", "LowRank", "RowColumnPruned", "Shared", "SparseResidual"]
 
@@ -124,9 +123,9 @@ class PIFA(Form):
         if (
             isinstance(base, torch.Tensor)
             and isinstance(coefficients, torch.Tensor)
-            and cpu.fits(x, base, coefficients)
+            and lowrank.can_multiply_pivoted(x, base, coefficients)
         ):
-            return cpu.pivoted(x, base, coefficients, *self.rows)
+            return lowrank.multiply_pivoted(x, base, coefficients, *self.rows)
         y = product(x, base)
         return _columns_at(torch.cat((y, product(y, coefficients)), 1), self.places)
 

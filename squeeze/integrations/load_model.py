@@ -24,7 +24,7 @@ from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.integrations import gguf
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.load_options import PRODUCTS, load_options
-from squeeze.packing.beside import packed_files
+from squeeze.packing.chain import packed_files
 from squeeze.packing.manifest import CONVERTED, MANIFEST, METHODS
 from squeeze.prune.delta.stored import DeltaForm
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED

@@ -27,7 +27,7 @@ from squeeze.integrations.load_options import LoadOptions
 from squeeze.integrations.places import Place, Stored, decoded, merged
 from squeeze.packing import container
 from squeeze.packing.base import Base
-from squeeze.packing.beside import checkpoint_of
+from squeeze.packing.chain import checkpoint_of
 from squeeze.packing.container import PackedFile
 from squeeze.packing.load import torch_shape
 from squeeze.packing.record import Record

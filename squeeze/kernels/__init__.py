@@ -1,1 +1,5 @@
-"""Operations on accelerators: each a folder of a definition in plain torch and a Triton kernel that equals it."""
+"""Products and other operations on compressed weights, one folder each.
+
+`__init__.py` of a folder (or `reference.py` beside it) defines the operation in plain torch and chooses the
+implementation; `cpu.py` is compiled by numba; `kernel.py` is Triton, which is imported only when a GPU runs it.
+"""

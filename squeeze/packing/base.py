@@ -15,7 +15,7 @@ from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import codings, container, folder
 from squeeze.packing.at_hand import to_reread
-from squeeze.packing.beside import Hashes, no_base_beside, packed_beside, packed_files
+from squeeze.packing.chain import Hashes, no_base_beside, packed_beside, packed_files
 from squeeze.packing.container import PackedFile
 from squeeze.packing.record import Record
 from squeeze.packing.sources import CODED, source_of

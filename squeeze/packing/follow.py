@@ -2,7 +2,7 @@
 
 `Follow.run` looks at a folder again and again. Whether a checkpoint is whole, whole.py says; pack.py packs it, proves
 it and moves it into place; journal.py notes it, so that a run that was stopped goes on from there; which packed ones
-may go is retention.py's.
+may go is training_run.py's.
 """
 
 import fcntl
@@ -15,12 +15,11 @@ from itertools import islice
 from pathlib import Path
 
 from squeeze.errors import FormatError, SqueezeError, escaped
-from squeeze.packing import container, folder, manifest, retention, whole
-from squeeze.packing.history import history
-from squeeze.packing.journal import Journal, order
+from squeeze.packing import container, folder, manifest, training_run
+from squeeze.packing.chain import history
 from squeeze.packing.pack import Totals, pack
+from squeeze.packing.training_run import Journal, Stamp, order
 from squeeze.packing.unpack import verify
-from squeeze.packing.whole import Stamp
 from squeeze.system.work import scratch_folder
 
 __all__ = ["DAMAGED", "DROPPED", "FAILED", "LEFT", "PACKED", "REMOVED", "Event", "Follow"]
@@ -88,18 +87,18 @@ class Follow:
     def _found(self, journal: Journal) -> list[str]:
         """Names of what may be checkpoints that are to be packed, the earliest first."""
         paths = [path for path in self.source.iterdir() if not path.name.startswith((".", "tmp-"))]
-        return sorted((p.name for p in paths if p.name not in journal.packed and whole.may_be(p)), key=order)
+        return sorted((p.name for p in paths if p.name not in journal.packed and training_run.may_be(p)), key=order)
 
     def _look(self, name: str, journal: Journal) -> Iterator[Event]:
         """Pack a checkpoint if it is whole and as it was at the last look, and do what follows from that."""
         path, before = self.source / name, self._looks.get(name)
-        self._looks[name] = stamp = whole.stamp(path)
-        if stamp is None or stamp != before or stamp == self._failed.get(name) or whole.missing(path):
+        self._looks[name] = stamp = training_run.stamp(path)
+        if stamp is None or stamp != before or stamp == self._failed.get(name) or training_run.missing(path):
             return
         try:
             events = self._pack(name, journal)
         except (SqueezeError, FileNotFoundError) as error:
-            if whole.stamp(path) == stamp:  # else it is being written, or was deleted: the next look tells
+            if training_run.stamp(path) == stamp:  # else it is being written, or was deleted: the next look tells
                 self._failed[name] = stamp
                 yield Event(FAILED, name, why=str(error))
             return
@@ -114,13 +113,13 @@ class Follow:
     def _drop(self, journal: Journal, keep: int) -> Iterator[Event]:
         """Delete packed forms that nothing needs."""
         try:
-            names = retention.superfluous(self.target, journal, keep)
-        except retention.UnreadableError as error:
+            names = training_run.superfluous(self.target, journal, keep)
+        except training_run.UnreadableError as error:
             yield Event(LEFT, error.name, why=str(error))
             return
         for old in names:
             try:
-                why = retention.foreign(self.target / old)
+                why = training_run.foreign(self.target / old)
             except (SqueezeError, OSError) as error:
                 why = str(error)
             if why:
@@ -170,7 +169,7 @@ class Follow:
         """Delete what came before a checkpoint that was just packed. The last one stays: a run may go on from it."""
         for old in journal.earlier(name):
             source, target = self.source / old, self.target / old
-            if source.is_symlink() or not whole.may_be(source):
+            if source.is_symlink() or not training_run.may_be(source):
                 continue
             try:
                 verify(target, threads=self.threads)
@@ -189,7 +188,9 @@ class Follow:
         """What was not packed in the end."""
         for name in self._found(journal):
             if name not in self._failed:
-                yield Event(LEFT, name, why=whole.missing(self.source / name) or "it was written to until the end")
+                yield Event(
+                    LEFT, name, why=training_run.missing(self.source / name) or "it was written to until the end"
+                )
 
 
 def _is_packed_form(packed: Path, source: Path) -> bool:

@@ -20,7 +20,7 @@ from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
 from squeeze.packing import codings, container, folder, manifest
 from squeeze.packing.base import Base, is_packed
-from squeeze.packing.beside import packed_files
+from squeeze.packing.chain import packed_files
 from squeeze.packing.record import Record
 from squeeze.packing.run import Journal, Run
 from squeeze.packing.running_hash import RunningHash

@@ -18,7 +18,7 @@ from squeeze.checkpoint.safetensors import Bytes, Tensor, named
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import container
 from squeeze.packing.base import Base
-from squeeze.packing.beside import checkpoint_of
+from squeeze.packing.chain import checkpoint_of
 from squeeze.packing.codings import STORED
 from squeeze.packing.container import PackedFile
 from squeeze.packing.record import Record, naming

@@ -17,7 +17,7 @@ from squeeze.engine.pipeline import Progress, check_ignored, plan
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.packing import folder
-from squeeze.packing.beside import packed_files
+from squeeze.packing.chain import packed_files
 from squeeze.prune.delta.base import BaseWeights
 from squeeze.prune.delta.method import DeltaMethod
 from squeeze.prune.delta.rounded import RoundedCheckpoint

@@ -22,7 +22,7 @@ from squeeze.engine.report import NAME as REPORT
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.integrations.forms import open_stored
 from squeeze.packing import folder
-from squeeze.packing.beside import packed_files
+from squeeze.packing.chain import packed_files
 from squeeze.packing.unpack import unpack
 from squeeze.prune.delta.base import BaseWeights
 from squeeze.prune.delta.stored import DeltaForm

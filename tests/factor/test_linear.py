@@ -6,7 +6,7 @@ import torch
 from squeeze.factor.form import packed_mask
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.matrices import PIFA
-from squeeze.kernels.lowrank import cpu
+from squeeze.kernels import lowrank
 from tests.makers.draws import Draws
 
 draws = Draws(6)
@@ -22,7 +22,7 @@ def test_one_row_times_a_pivoted_matrix(dtype, outputs, inputs, rank, monkeypatc
     mask[torch.randperm(outputs, generator=draws.generator)[:rank]] = True
     form = PIFA(packed_mask(mask), matrix(outputs - rank, rank).to(dtype), matrix(rank, inputs).to(dtype))
     x = matrix(1, inputs).to(dtype)
-    assert cpu.fits(x, form.base, form.coefficients) == (dtype == torch.bfloat16)
+    assert lowrank.can_multiply_pivoted(x, form.base, form.coefficients) == (dtype == torch.bfloat16)
     layer = FactorLinear.of(form)
     for parameter in layer.parameters():
         parameter.requires_grad_(True)
@@ -32,7 +32,7 @@ def test_one_row_times_a_pivoted_matrix(dtype, outputs, inputs, rank, monkeypatc
     wanted = x.double() @ form.dequantize(torch.float64).T
     error = 1e-5 if dtype == torch.float32 else 1e-2
     assert (found.double() - wanted).norm() <= error * wanted.norm()
-    monkeypatch.setattr(cpu, "fits", lambda *_: False)
+    monkeypatch.setattr(lowrank, "can_multiply_pivoted", lambda *_: False)
     with torch.no_grad():
         torch.testing.assert_close(found, layer(x), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-4)
 
@@ -47,4 +47,5 @@ def test_a_row_follows_weights_that_move():
         layer.base.data = -layer.base.data
         assert torch.equal(layer(x), -FactorLinear.of(form).to(torch.bfloat16)(x))
     whole = matrix(1200, 1800)
-    assert not cpu.fits(x, whole, whole) and not cpu.fits(x.expand(2, 4), form.base, form.coefficients)
+    assert not lowrank.can_multiply_pivoted(x, whole, whole)
+    assert not lowrank.can_multiply_pivoted(x.expand(2, 4), form.base, form.coefficients)

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix, TuckerMatrix
-from squeeze.kernels.blr import reference as blr
-from squeeze.kernels.lowrank import reference as lowrank
-from squeeze.kernels.tt import reference as tt
+from squeeze.kernels import blr, lowrank, tt
 from tests.makers.gpu import DEVICES, compile_for_a_gpu
 
 MODULES = {
@@ -46,7 +44,7 @@ def test_trains_and_rings_multiply_as_their_dense_matrices(name, rows):
     parts = cores(*(TRAINS | RINGS)[name])
     form = TTMatrix(tuple(parts))
     (x,) = cores((rows, form.shape[1]))
-    near(tt.multiply(x, parts), x @ form.dequantize().T)
+    near(tt.reference_multiply(x, parts), x @ form.dequantize().T)
 
 
 @pytest.mark.parametrize("name", TRAINS)
@@ -55,7 +53,7 @@ def test_trains_and_rings_multiply_as_their_dense_matrices(name, rows):
 def test_the_kernel_of_trains(name, rows, device):
     parts = cores(*TRAINS[name])
     (x,) = cores((rows, TTMatrix(tuple(parts)).shape[1]))
-    near(MODULES["tt"].multiply(x.to(device), on(device, parts)), tt.multiply(x, parts))
+    near(MODULES["tt"].multiply(x.to(device), on(device, parts)), tt.reference_multiply(x, parts))
 
 
 @pytest.mark.parametrize("outputs, inputs, rank", [(40, 70, 5), (17, 33, 20), (64, 64, 16), (1, 1, 1)])
@@ -63,8 +61,8 @@ def test_the_kernel_of_trains(name, rows, device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_kernel_of_pairs(outputs, inputs, rank, rows, device):
     x, left, right = cores((rows, inputs), (outputs, rank), (rank, inputs))
-    near(MODULES["lowrank"].multiply(*on(device, (x, left, right))), lowrank.multiply(x, left, right))
-    near(lowrank.multiply(x, left, right), x @ (left @ right).T)
+    near(MODULES["lowrank"].multiply(*on(device, (x, left, right))), lowrank.reference_multiply(x, left, right))
+    near(lowrank.reference_multiply(x, left, right), x @ (left @ right).T)
 
 
 @pytest.mark.parametrize("p, q, o, i, rank", [(2, 3, 5, 7, 2), (4, 4, 20, 33, 9), (1, 1, 70, 3, 40)])
@@ -72,8 +70,8 @@ def test_the_kernel_of_pairs(outputs, inputs, rank, rows, device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_block_low_rank(p, q, o, i, rank, rows, device):
     x, outer, inner = cores((rows, q * i), (p, o, q * rank), (q, p * rank, i))
-    near(blr.monarch(x, outer, inner), x @ MonarchMatrix(outer, inner).dequantize().T)
-    near(MODULES["blr"].monarch(*on(device, (x, outer, inner))), blr.monarch(x, outer, inner))
+    near(blr.reference_monarch(x, outer, inner), x @ MonarchMatrix(outer, inner).dequantize().T)
+    near(MODULES["blr"].monarch(*on(device, (x, outer, inner))), blr.reference_monarch(x, outer, inner))
     bases, mix, shared = cores((p, o, rank), (p, q, rank), (q, rank, i))
     near(blr.blast(x, bases, mix, shared), x @ Blast(bases, mix, shared).dequantize().T)
 
@@ -103,7 +101,7 @@ def test_many_rows_go_by_the_dense_matrix_where_that_is_cheaper(monkeypatch):
     monkeypatch.setattr(TTMatrix, "dequantize", lambda self, dtype=None: pytest.fail("expanded"))
     near(form.multiply(few), wanted[0])
     monkeypatch.undo()
-    monkeypatch.setattr(tt, "multiply", lambda x, cores: pytest.fail("not expanded"))
+    monkeypatch.setattr(tt, "reference_multiply", lambda x, cores: pytest.fail("not expanded"))
     near(form.multiply(many), wanted[1])
 
 

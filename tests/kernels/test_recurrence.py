@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from squeeze.kernels.recurrence import cpu, reference, scan
+from squeeze.kernels.recurrence import cpu_backward, cpu_forward, reference_scan, scan
 from tests.makers.gpu import DEVICES
 
 SHAPES = [(2, 13, 5), (1, 130, 33), (1, 64, 32), (2, 1, 7), (0, 3, 4)]
@@ -18,14 +18,14 @@ def draw(batch, time, width):
 def by_reference(decay, update, start, gradient):
     """States, and their derivatives."""
     leaves = [x.clone().requires_grad_() for x in (decay, update, start)]
-    states = reference.scan(*leaves)
+    states = reference_scan(*leaves)
     states.backward(gradient)
     return [states.detach(), *(leaf.grad for leaf in leaves)]
 
 
 def test_the_reference_is_the_recurrence():
     decay, update, state, _ = draw(2, 9, 3)
-    states = reference.scan(decay, update, state)
+    states = reference_scan(decay, update, state)
     for t in range(9):
         state = decay[:, t] * state + update[:, t]
         torch.testing.assert_close(states[:, t], state)
@@ -51,8 +51,8 @@ def test_in_triton(shape, device):
     there = [x.to(device) for x in (decay, update, start)]
     states = kernel.forward(*there)
     derivatives = kernel.backward(there[0], states, there[2], gradient.to(device))
-    expected = [cpu.forward(decay, update, start)]
-    expected += cpu.backward(decay, expected[0], start, gradient)
+    expected = [cpu_forward(decay, update, start)]
+    expected += cpu_backward(decay, expected[0], start, gradient)
     torch.testing.assert_close([x.cpu() for x in (states, *derivatives)], expected)
 
 
@@ -63,4 +63,4 @@ def test_rows_that_are_not_contiguous(device):
 
     decay, update, start, _ = draw(2, 20, 6)
     apart = [x.transpose(0, 1).contiguous().transpose(0, 1).to(device) for x in (decay, update)]
-    torch.testing.assert_close(kernel.forward(*apart, start.to(device)).cpu(), cpu.forward(decay, update, start))
+    torch.testing.assert_close(kernel.forward(*apart, start.to(device)).cpu(), cpu_forward(decay, update, start))

@@ -9,7 +9,7 @@ import torch
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.kernels import choices, sparse24
-from squeeze.kernels.sparse24 import Packed24, Runtime, reference
+from squeeze.kernels.sparse24 import Packed24, Runtime, dense_weight, reference_matmul
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
@@ -39,7 +39,7 @@ def test_the_reference_is_the_weight(shape):
     for weight in weights(*shape):
         assert sparse24.can_pack(weight)
         packed = Packed24.of(weight, torch.float32)
-        torch.testing.assert_close(reference.dense(packed), weight.dequantize())
+        torch.testing.assert_close(dense_weight(packed), weight.dequantize())
 
 
 @needs_triton
@@ -52,7 +52,7 @@ def test_kernels_are_the_reference(shape, dtype, device):
         there = moved(packed, device)
         for rows, product in ((1, kernel.gemv), (3, kernel.gemv), (3, kernel.gemm), (19, kernel.gemm)):
             x = torch.randn((rows, shape[1]), generator=torch.Generator().manual_seed(rows)).to(dtype)
-            wanted = reference.matmul(x, packed).float()
+            wanted = reference_matmul(x, packed).float()
             found = product(x.to(device), there)
             assert found.dtype == dtype
             limit = (1e-5 if dtype == torch.float32 else 4e-3) * wanted.abs().max()
@@ -160,9 +160,9 @@ def test_ways_give_the_product():
     """On the CPU, whichever is asked for; and a gradient goes through the dense weight."""
     weight, x = Magnitude().apply(torch.randn(16, 64)), torch.randn(3, 64)
     runtime = Runtime(weight, torch.float32, torch.device("cpu"), Packed24.of(weight, torch.float32))
-    assert runtime.ways(x) == ["dense"]
+    assert runtime.products(x) == ["dense"]
     assert torch.equal(runtime.multiply(x), x @ weight.dequantize().T)
-    torch.testing.assert_close(runtime.by("kernel", x), x @ weight.dequantize().T)
+    torch.testing.assert_close(runtime.multiply_by("kernel", x), x @ weight.dequantize().T)
     x.requires_grad_()
     runtime.multiply(x).sum().backward()
     torch.testing.assert_close(x.grad, weight.dequantize().sum(0).expand(3, -1))

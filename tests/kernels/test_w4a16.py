@@ -5,8 +5,8 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.kernels import choices, dequant, w4a16
-from squeeze.kernels.dequant import Packed, reference as expansion
-from squeeze.kernels.w4a16 import cpu, reference
+from squeeze.kernels.dequant import Packed, reference_dequantize
+from squeeze.kernels.w4a16 import cpu, reference_matmul
 from squeeze.quant.formats.spec import BITS
 from squeeze.quant.linear import QuantLinear
 from tests.makers.gpu import DEVICES, moved
@@ -42,13 +42,13 @@ def close(found, expected, tolerance):
 def test_the_reference_expands_to_the_weight(grid, shape):
     outputs, inputs, size = shape
     weight = rounded(matrix(outputs, inputs), Grid(grid.bits, size, grid.symmetric))
-    assert torch.equal(expansion.dequantize(Packed.of(weight), torch.bfloat16), weight.dequantize(torch.bfloat16))
+    assert torch.equal(reference_dequantize(Packed.of(weight), torch.bfloat16), weight.dequantize(torch.bfloat16))
 
 
 @pytest.mark.parametrize("name", others())
 def test_the_reference_expands_codebooks(name):
     weight = others()[name]
-    assert torch.equal(expansion.dequantize(Packed.of(weight), torch.float32), weight.dequantize())
+    assert torch.equal(reference_dequantize(Packed.of(weight), torch.float32), weight.dequantize())
 
 
 class Grids(list):
@@ -70,7 +70,7 @@ def test_an_expansion_of_more_rows_than_a_grid_has_programs(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(expansion_kernel, "_MOST_ROWS", 8)
     packed = packed_for(Grid(4, 32, False), 17, 64, 32)
-    assert torch.equal(expansion_kernel.dequantize(packed, torch.float16), expansion.dequantize(packed, torch.float16))
+    assert torch.equal(expansion_kernel.dequantize(packed, torch.float16), reference_dequantize(packed, torch.float16))
 
 
 @needs_triton
@@ -81,7 +81,7 @@ def test_the_kernel_expands_as_the_reference(grid, shape, device):
     packed = packed_for(grid, *shape)
     for dtype in (torch.float32, torch.float16):
         found = expansion_kernel.dequantize(moved(packed, device), dtype).cpu()
-        assert torch.equal(found, expansion.dequantize(packed, dtype))
+        assert torch.equal(found, reference_dequantize(packed, dtype))
 
 
 @needs_triton
@@ -90,7 +90,7 @@ def test_the_kernel_expands_as_the_reference(grid, shape, device):
 def test_the_kernel_expands_codebooks(name, device):
     packed = Packed.of(others()[name])
     found = expansion_kernel.dequantize(moved(packed, device), torch.float32).cpu()
-    assert torch.equal(found, expansion.dequantize(packed, torch.float32))
+    assert torch.equal(found, reference_dequantize(packed, torch.float32))
 
 
 @needs_triton
@@ -102,7 +102,7 @@ def test_the_kernel_multiplies_as_the_reference(grid, shape, device):
     there = moved(packed, device)
     for rows, dtype, split in ((1, torch.float32, 1), (3, torch.float16, 3)):
         x = torch.randn((rows, packed.inputs), generator=torch.Generator().manual_seed(4)).to(dtype)
-        expected, tolerance = reference.matmul(x, packed), 1e-5 if dtype == torch.float32 else 2e-3
+        expected, tolerance = reference_matmul(x, packed), 1e-5 if dtype == torch.float32 else 2e-3
         found = kernel.matmul(x.to(device), there, kernel.Tile(16, 32, 4, 8, split))
         close(found.cpu(), expected, tolerance)
 
@@ -118,7 +118,7 @@ def test_slices_multiply_as_the_reference(symmetric, shape, device):
     packed = packed_for(Grid(4, 128, symmetric), outputs, inputs, 128)
     x = torch.randn((rows, inputs), generator=torch.Generator().manual_seed(4)).to(torch.float16)
     found = kernel.matmul(x.to(device), moved(packed, device), slices.Slices(*tile)).cpu()
-    close(found, reference.matmul(x, packed), 2e-3)
+    close(found, reference_matmul(x, packed), 2e-3)
 
 
 @needs_triton
@@ -132,7 +132,7 @@ def test_blocks_multiply_as_the_reference_each_time(symmetric, shape, device):
     packed = packed_for(Grid(4, 128, symmetric), outputs, inputs, 128)
     x = torch.randn((rows, inputs), generator=torch.Generator().manual_seed(4)).to(torch.float16)
     first, second = (kernel.matmul(x.to(device), moved(packed, device), blocks.Blocks(*tile)).cpu() for _ in range(2))
-    close(first, reference.matmul(x, packed), 2e-3)
+    close(first, reference_matmul(x, packed), 2e-3)
     assert torch.equal(first, second)
 
 
@@ -162,7 +162,7 @@ def test_a_weight_is_read_early_once_it_was_read_before():
     with torch.inference_mode():
         inferred = packed_for(Grid(4, 128), 8, 256, 128)
     assert [slices.settled(inferred) for _ in range(2)] == [False, True]
-    assert not slices.may_be_early(torch.device("cpu"))
+    assert not slices.may_start_early(torch.device("cpu"))
 
 
 @needs_triton
@@ -170,7 +170,7 @@ def test_a_weight_is_read_early_once_it_was_read_before():
 def test_whole_tiles_and_more_rows_than_one(bits):
     packed = packed_for(Grid(bits, 32, False), 64, 64, 32)
     x = torch.randn((70, 64), generator=torch.Generator().manual_seed(4)).to(torch.float16)
-    close(kernel.matmul(x, packed), reference.matmul(x, packed), 2e-3)
+    close(kernel.matmul(x, packed), reference_matmul(x, packed), 2e-3)
 
 
 def test_codes_are_the_mantissas_of_floats():
@@ -216,7 +216,7 @@ def test_the_fastest_on_a_device_is_remembered(monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(w4a16, "_multiply", lambda x, packed, tile: calls.append(tile) or torch.ones(3, 16))
     monkeypatch.setattr(kernel, "processors_of", lambda device: 132)
-    monkeypatch.setattr(slices, "may_be_early", lambda device: False)
+    monkeypatch.setattr(slices, "may_start_early", lambda device: False)
     x = Rows(3)
     for _ in range(2):
         w4a16.matmul(x, packed)
@@ -244,12 +244,12 @@ def test_the_cpu_multiplies_as_the_reference(grid, shape):
     x = torch.randn((3, packed.inputs), generator=torch.Generator().manual_seed(4))
     x[1] *= 1e4
     x[2] = 0
-    expected, weights = reference.matmul(x, packed), expansion.dequantize(packed, torch.float32)
+    expected, weights = reference_matmul(x, packed), reference_dequantize(packed, torch.float32)
     step = x.abs().amax(1, keepdim=True) / 16383
     assert ((cpu.matmul(x, weight) - expected).abs() <= 0.51 * step * weights.abs().sum(1)).all()
     rows = torch.empty(2, packed.inputs)
     cpu.dequantize(weight, 1, 3, rows)
-    assert torch.equal(rows, expansion.dequantize(packed.rows(1, 3), torch.float32))
+    assert torch.equal(rows, reference_dequantize(packed.rows(1, 3), torch.float32))
 
 
 def test_the_cpu_does_not_overflow():
@@ -283,8 +283,8 @@ def test_dispatch_expands_for_many_rows_and_for_bits_without_a_kernel(monkeypatc
     packed = packed_for(Grid(bits, 32), 16, 64, 32, torch.float32)
     for rows in (1, 5, 65):
         x = torch.randn((rows, 64), generator=torch.Generator().manual_seed(4))
-        close(w4a16.matmul(x, packed), reference.matmul(x, packed), 1e-5)
-    assert torch.equal(dequant.dequantize(packed), expansion.dequantize(packed, torch.float32))
+        close(w4a16.matmul(x, packed), reference_matmul(x, packed), 1e-5)
+    assert torch.equal(dequant.dequantize(packed), reference_dequantize(packed, torch.float32))
 
 
 @pytest.mark.cuda
@@ -294,4 +294,4 @@ def test_on_a_gpu(grid, rows):
     weight = rounded(matrix(300, 1024), Grid(grid.bits, 128, grid.symmetric), torch.float16)
     x = torch.randn((rows, 1024), generator=torch.Generator().manual_seed(4)).to(torch.float16)
     found = QuantLinear.of(weight).cuda()(x.cuda()).cpu()
-    close(found, reference.matmul(x, Packed.of(weight)), 4e-3)
+    close(found, reference_matmul(x, Packed.of(weight)), 4e-3)

@@ -7,7 +7,7 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv import QuantizedKVCache, attention
-from squeeze.kv.attention import cpu, transformed
+from squeeze.kv.attention import cpu
 from squeeze.kv.contract import CACHE
 from squeeze.kv.transform import TransformCoder, scales
 from squeeze.kv.waterfill import transform_policy
@@ -49,15 +49,15 @@ def test_transform_unpacking_equals_plain_torch(widths):
     )
     here = {name: field[1, 0] for name, field in fields.items()}
     found = torch.empty(3, 96), torch.ones(3, 64)
-    transformed.scores(coder, here, rows, 0, found[0])
-    transformed.outputs(coder, here, weights, found[1])
+    cpu.transformed_scores(coder, here, rows, 0, found[0])
+    cpu.transformed_outputs(coder, here, weights, found[1])
     torch.testing.assert_close(found[0], rows @ plain.T, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found[1], 1 + weights @ plain, rtol=1e-4, atol=1e-4)
 
 
 def test_tokens_of_any_number_in_tiles(monkeypatch):
     """46 blocks of 24: more than are unpacked at once, and a last tile that is no whole vector."""
-    monkeypatch.setattr(transformed, "_TILE", 1060)
+    monkeypatch.setattr(cpu, "_TOKENS_AT_ONCE", 1060)
     widths, start = (6, 3, 1), 7
     into, frequencies = torch.linalg.qr(torch.randn(64, 24))[0].T.contiguous(), 10000 ** (-torch.arange(24) / 24)
     coder = TransformCoder(widths, into, into.T.contiguous(), torch.randn(64), torch.ones(24), frequencies)
@@ -65,11 +65,11 @@ def test_tokens_of_any_number_in_tiles(monkeypatch):
     rows, weights = torch.randn(3, 64), torch.rand(3, 46 * 24)
     here = {name: field[0, 0] for name, field in fields.items()}
     found = torch.empty(3, 46 * 24), torch.zeros(3, 64)
-    transformed.scores(coder, here, rows, start, found[0])
+    cpu.transformed_scores(coder, here, rows, start, found[0])
     plain = coder.decode(fields, start, torch.float32)[0, 0].flatten(0, 1)
     torch.testing.assert_close(found[0], rows @ plain.T, rtol=1e-4, atol=1e-4)
     values = replace(coder, frequencies=None)
-    transformed.outputs(values, here, weights, found[1])
+    cpu.transformed_outputs(values, here, weights, found[1])
     plain = values.decode(fields, start, torch.float32)[0, 0].flatten(0, 1)
     torch.testing.assert_close(found[1], weights @ plain, rtol=1e-4, atol=1e-2)
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 import squeeze
 from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing import base, container
-from squeeze.packing.description import Description
+from squeeze.packing.chain import history
+from squeeze.packing.container import Description
 from squeeze.packing.folder import sha256_of
-from squeeze.packing.history import history
 from squeeze.packing.safe_open import OpenError
 from squeeze.recipes.measure.inspect import inspect
 from squeeze.system.limits import Limits

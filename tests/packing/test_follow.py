@@ -15,10 +15,10 @@ import torch
 
 import squeeze
 from squeeze.errors import SqueezeError
-from squeeze.packing import codings, follow as following, whole
+from squeeze.packing import codings, follow as following, training_run
+from squeeze.packing.chain import history
 from squeeze.packing.follow import DAMAGED, DROPPED, LEFT, PACKED, REMOVED, Follow
-from squeeze.packing.history import history
-from squeeze.packing.journal import NAME, group, order
+from squeeze.packing.training_run import NAME, group, order
 from tests.makers.checkpoints import content, same, write
 from tests.makers.command import SQUEEZE, call, usage_error
 from tests.makers.floats import as_bf16, weights
@@ -140,12 +140,12 @@ def test_what_is_not_whole_is_left_until_it_is(name, reason):
 def test_distributed_checkpoints_and_shards_are_whole_at_the_end(tmp_path):
     (tmp_path / "step-1/model").mkdir(parents=True)
     torch.save(torch.ones(9), tmp_path / "step-1/model/__0_0.distcp")
-    assert whole.missing(tmp_path / "step-1") == "has no .metadata beside model/__0_0.distcp yet"
+    assert training_run.missing(tmp_path / "step-1") == "has no .metadata beside model/__0_0.distcp yet"
     (tmp_path / "step-1/model/.metadata").touch()
-    assert whole.missing(tmp_path / "step-1") == ""
+    assert training_run.missing(tmp_path / "step-1") == ""
     write(tmp_path / "step-1/a.safetensors", {})
     (tmp_path / "step-1/model.safetensors.index.json").write_text('{"weight_map": {"w": "b.safetensors"}}')
-    assert "the shard b.safetensors is missing" in whole.missing(tmp_path / "step-1")
+    assert "the shard b.safetensors is missing" in training_run.missing(tmp_path / "step-1")
 
 
 def test_other_folders_and_links_are_no_checkpoints():

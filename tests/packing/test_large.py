@@ -15,7 +15,7 @@ from squeeze.checkpoint import bits
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import codings, container, run, unpack
-from squeeze.packing.tensors import archive_payload, content, decoded, ulps, zeros
+from squeeze.packing.tensors import archive_payload, content, floats, ulps, zeros
 from squeeze.system import in_order
 from tests.makers.checkpoints import same, write
 from tests.makers.floats import as_bf16, weights
@@ -34,7 +34,7 @@ def small_parts(monkeypatch):
     """Everything is large, and a part is as small as can be."""
     for module in (run, unpack, in_order):
         monkeypatch.setattr(module, "LARGE", 1 << 10)
-    for module in (content, decoded, zeros):
+    for module in (content, zeros):
         monkeypatch.setattr(module, "PART", 1 << 16)
 
 
@@ -239,13 +239,13 @@ def test_a_stopped_pack_goes_on(monkeypatch, change):
 @pytest.mark.usefixtures("small_parts")
 def test_a_fault_of_the_machine_is_noticed(monkeypatch):
     write("a.safetensors", checkpoint())
-    original = decoded.floats.decode_with
+    original = floats.decode_with
 
     def decode(coded, slots, out):
         original(coded, slots, out)
         out[-1] ^= 1
 
-    monkeypatch.setattr(decoded.floats, "decode_with", decode)
+    monkeypatch.setattr(floats, "decode_with", decode)
     with pytest.raises(SqueezeError, match="memory or processor is faulty"):
         squeeze.pack("a.safetensors", "b.safetensors")
     assert not Path("b.safetensors").exists()

@@ -20,8 +20,8 @@ import squeeze
 from squeeze.checkpoint import pickled, torch_file, torch_storages
 from squeeze.checkpoint.torch_storages import storages
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, TruncatedError
-from squeeze.packing import container, whole
-from squeeze.packing.history import history
+from squeeze.packing import container, training_run
+from squeeze.packing.chain import history
 from squeeze.packing.pack import Totals
 from squeeze.system.limits import Limits
 from tests.fuzz import mutations, tensorfiles
@@ -364,7 +364,7 @@ def test_pickles_that_take_too_much_memory(state, monkeypatch):
     with pytest.raises(LimitError, match=r"^its pickle needs [\d,]+ bytes of memory, and the limit is 1,073,741,824: "):
         torch_file.read(Path("model/optimizer.pt"), limits)
     assert squeeze.pack("model/optimizer.pt", "alone").notes[0].endswith("it is packed as plain bytes")
-    assert whole.missing(Path("model")) == ""
+    assert training_run.missing(Path("model")) == ""
     comes_back("model")
     assert same("packed/optimizer.pt", "model/optimizer.pt")
     with pytest.raises(LimitError, match=r"^model/optimizer.pt: its pickle needs "):

@@ -1,9 +1,8 @@
-"""Products with block low-rank matrices: Monarch's in Triton on a GPU where it is faster, torch for all else.
+"""Products with block low-rank matrices: Monarch (Dao et al. 2022) and BLAST (Lee et al. 2024).
 
-reference.py defines them.
-
-BLAST has no kernel: every row of blocks needs the inner products with all of the shared factor, so programs that keep
-these to themselves make them again and again (4 % of the roofline of an H100, on paper), while torch makes them once.
+`reference_monarch` and `blast` define them. On a GPU a Triton kernel multiplies by Monarch matrices if it is faster.
+BLAST has no kernel: each row of blocks needs the inner products with the whole shared factor, so that programs would
+compute these again and again (4 % of an H100's roofline by calculation), while torch computes them once.
 """
 
 from functools import partial
@@ -11,25 +10,57 @@ from functools import partial
 import torch
 
 from squeeze.kernels import choices
-from squeeze.kernels.blr import reference
 
-__all__ = ["blast", "monarch"]
+__all__ = ["blast", "monarch", "reference_monarch"]
 
-_MOST = 1 << 31  # numbers in x or in the product: the kernel counts them in 32 bits
+_MAX_NUMBERS = 1 << 31  # in x and in the product: the kernel computes offsets in 32 bits
 
 
 def monarch(x: torch.Tensor, outer: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
-    """x [T, Q i], outer [P, o, Q R], inner [Q, P R, i] -> [T, P o]."""
-    most = len(x) * max(x.shape[1], outer.shape[0] * outer.shape[1])
-    if x.device.type == "cpu" or torch.is_grad_enabled() or most >= _MOST:
-        return reference.monarch(x, outer, inner)
+    """Multiply activations by a Monarch matrix, with the faster of torch and Triton on a GPU.
+
+    Args:
+        x: activations [T, Q i].
+        outer: left blocks [P, o, Q R].
+        inner: right blocks [Q, P R, i].
+
+    Returns:
+        The product [T, P o].
+    """
+    numbers = len(x) * max(x.shape[1], outer.shape[0] * outer.shape[1])
+    if x.device.type == "cpu" or torch.is_grad_enabled() or numbers >= _MAX_NUMBERS:
+        return reference_monarch(x, outer, inner)
     from squeeze.kernels.blr import kernel  # triton is optional
 
-    ways = {"torch": partial(reference.monarch, x, outer, inner), "kernel": partial(kernel.monarch, x, outer, inner)}
-    what = f"Monarch {'x'.join(map(str, outer.shape))} by {'x'.join(map(str, inner.shape))}"
-    return ways[choices.fastest(x, what, ways, "kernel", "torch")]()
+    products = {
+        "torch": partial(reference_monarch, x, outer, inner),
+        "kernel": partial(kernel.monarch, x, outer, inner),
+    }
+    weight = f"Monarch {'x'.join(map(str, outer.shape))} by {'x'.join(map(str, inner.shape))}"
+    return products[choices.fastest(x, weight, products, "kernel", "torch")]()
+
+
+def reference_monarch(x: torch.Tensor, outer: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
+    """Multiply as `monarch` does, in plain torch: the definition."""
+    (p, o, _), (q, pr, i) = outer.shape, inner.shape
+    z = torch.bmm(x.view(-1, q, i).transpose(0, 1), inner.transpose(1, 2))  # [Q, T, P R]
+    z = z.view(q, len(x), p, pr // p).permute(2, 1, 0, 3).reshape(p, len(x), -1)  # [P, T, Q R]
+    return torch.bmm(z, outer.transpose(1, 2)).transpose(0, 1).reshape(len(x), p * o)
 
 
 def blast(x: torch.Tensor, bases: torch.Tensor, mix: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """x [T, Q i], bases [P, o, R], mix [P, Q, R], inputs [Q, R, i] -> [T, P o]."""
-    return reference.blast(x, bases, mix, inputs)
+    """Multiply activations by a BLAST matrix, in plain torch.
+
+    Args:
+        x: activations [T, Q i].
+        bases: left factors of the rows of blocks [P, o, R].
+        mix: the diagonal that couples each pair of factors [P, Q, R].
+        inputs: right factors of the columns of blocks [Q, R, i].
+
+    Returns:
+        The product [T, P o].
+    """
+    q, _, i = inputs.shape
+    z = torch.bmm(x.view(-1, q, i).transpose(0, 1), inputs.transpose(1, 2))  # [Q, T, R]
+    y = torch.einsum("pqr,qtr->ptr", mix, z)
+    return torch.bmm(y, bases.transpose(1, 2)).transpose(0, 1).reshape(len(x), -1)

@@ -1,5 +1,6 @@
-"""Monarch products in Triton: a program makes some outputs of a row of blocks, what lies between the two factors never
-leaves it.
+"""Products with Monarch matrices in Triton.
+
+A program computes some outputs of one row of blocks and keeps the product of the inner factor in registers.
 """
 
 import torch
@@ -10,10 +11,10 @@ _ROWS, _OUTPUTS, _RANKS, _STEP = 16, 64, 32, 32
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _between(  # type: ignore[no-untyped-def]
+def _inner_product(  # type: ignore[no-untyped-def]
     x, inner, t, r, rows, ranks, inputs, x_stride, T: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """[T, R]: x [T, inputs] by the rows r of inner [R, inputs]."""
+    """Multiply x [T, inputs] by rows r of an inner block [R, inputs] to [T, R]."""
     z = tl.zeros((T, R), tl.float32)
     for start in range(0, inputs, K):
         i = start + tl.arange(0, K)
@@ -35,7 +36,7 @@ def _monarch(  # type: ignore[no-untyped-def]
         for start in range(0, ranks, R):
             r = start + tl.arange(0, R)
             block = inner + (q * p_count + p) * ranks * inputs
-            z = _between(x + q * inputs, block, t, r, rows, ranks, inputs, q_count * inputs, T, R, K)
+            z = _inner_product(x + q * inputs, block, t, r, rows, ranks, inputs, q_count * inputs, T, R, K)
             offset = (p * outputs + o[:, None]) * (q_count * ranks) + q * ranks + r
             tile = tl.load(outer + offset, mask=(o < outputs)[:, None] & (r < ranks), other=0)
             y += tl.dot(z.to(tile.dtype), tl.trans(tile), input_precision="ieee")
@@ -47,7 +48,7 @@ _TILES = {"T": _ROWS, "N": _OUTPUTS, "R": _RANKS, "K": _STEP}
 
 
 def monarch(x: torch.Tensor, outer: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
-    """As reference.monarch."""
+    """Multiply as `reference_monarch` does."""
     (p, o, _), (q, pr, i) = outer.shape, inner.shape
     out = torch.empty((len(x), p * o), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(len(x), _ROWS), p, triton.cdiv(o, _OUTPUTS))

@@ -1,4 +1,7 @@
-"""Packed weights and their expansion where they lie: Triton on a GPU, torch on the CPU. reference.py defines it."""
+"""Quantised weights packed for kernels, and their dequantisation on the device that holds them.
+
+`reference_dequantize` defines the values. On a GPU a Triton kernel computes the same bits.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -6,17 +9,17 @@ import torch
 
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.kernels.dequant import reference
 
-__all__ = ["Packed", "dequantize"]
+__all__ = ["Packed", "dequantize", "reference_dequantize"]
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A quantised weight [O, I] as kernels take it: its codes in words, all else as QuantizedTensor has it.
+    """A quantised weight [O, I] whose codes are packed into words, without its outliers, which the caller adds.
 
-    words: int32 [O, ceil(I bits / 32)], see formats/bits.py. scales: [P, O, G]. zeros: uint8 [O, G] or None.
-    codebook: float32 [P, levels] or None. global_scale: float32 [] or None. Outliers are for the caller to add.
+    words: int32 [O, ceil(I bits / 32)], see checkpoint/bits.py. scales: [P, O, G] for P codebook planes and G groups.
+    zeros: zero points uint8 [O, G], or None for symmetric codes. codebook: float32 [P, levels] or None.
+    global_scale: float32 [] or None.
     """
 
     words: torch.Tensor
@@ -30,6 +33,7 @@ class Packed:
 
     @classmethod
     def of(cls, weight: QuantizedTensor) -> "Packed":
+        """Pack the codes of a quantised tensor."""
         return cls(
             packing.pack(weight.codes, weight.bits),
             *(weight.scales, weight.zeros, weight.bits, weight.group_size, weight.shape[1]),
@@ -38,18 +42,41 @@ class Packed:
 
     @property
     def outputs(self) -> int:
+        """Output channels, O."""
         return self.words.shape[0]
 
     def rows(self, first: int, last: int) -> "Packed":
-        """Output channels first to last."""
+        """Return output channels `first` to `last`, the last one excluded."""
         zeros = None if self.zeros is None else self.zeros[first:last]
         return replace(self, words=self.words[first:last], scales=self.scales[:, first:last], zeros=zeros)
 
 
 def dequantize(packed: Packed, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """The weight [O, I], computed in float32 and rounded once to `dtype`."""
+    """Return the weight [O, I], computed in float32 and rounded once to `dtype`."""
     if packed.words.device.type == "cpu":
-        return reference.dequantize(packed, dtype)
-    from squeeze.kernels.dequant import kernel
+        return reference_dequantize(packed, dtype)
+    from squeeze.kernels.dequant import kernel  # triton is optional
 
     return kernel.dequantize(packed, dtype)
+
+
+def reference_dequantize(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
+    """Dequantise in plain torch to [O, I]: the definition.
+
+    A weight is (code - zero) * scale, or with codebooks the sum over planes of codebook[code] * scale; either is
+    multiplied by the global scale.
+    """
+    codes = packing.unpack(packed.words, packed.bits, packed.inputs)
+    group = torch.arange(packed.inputs, device=codes.device) // packed.group_size
+    scales = packed.scales.to(torch.float32)
+    if packed.codebook is None:
+        zero = 1 << (packed.bits - 1) if packed.zeros is None else packed.zeros.to(torch.float32)[:, group]
+        weight = (codes.to(torch.float32) - zero) * scales[0][:, group]
+    else:
+        index = codes.long()
+        weight = torch.zeros(codes.shape, device=codes.device)
+        for scale, values in zip(scales, packed.codebook, strict=True):
+            weight = weight + scale[:, group] * values[index]
+    if packed.global_scale is not None:
+        weight = weight * packed.global_scale
+    return weight.to(dtype)

@@ -1,23 +1,18 @@
-"""Expansion in Triton: a program takes some rows and a block of inputs, and writes each weight once."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""Dequantisation in Triton: a program takes some rows and a block of inputs, and writes each weight once."""
 
 import torch
 import triton
 import triton.language as tl
 
-if TYPE_CHECKING:
-    from squeeze.kernels.dequant import Packed
+from squeeze.kernels.dequant import Packed
 
 _ROWS, _COLUMNS = 4, 256
-_MOST_ROWS = _ROWS * ((1 << 16) - 1)  # of a launch: as many programs as the second dimension of a grid may have
+_MAX_ROWS = _ROWS * ((1 << 16) - 1)  # of a launch: a grid has at most 65,535 programs in its second dimension
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def load_codes(words, start, k, present, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Codes number `k` of rows whose words begin at `at`, as int32; 0 where not `present`."""
+    """Load code `k` of each row as int32, 0 if it is not `present`; the words of a row begin at `start`."""
     bit = k * BITS
     shift = bit % 32
     low = tl.load(words + start + bit // 32, mask=present, other=0).to(tl.uint32, bitcast=True)
@@ -57,10 +52,10 @@ def _dequantize(  # type: ignore[no-untyped-def]
 
 
 def dequantize(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
-    """As reference.dequantize."""
+    """Dequantise as `reference_dequantize` does, with the same bits."""
     out = torch.empty((packed.outputs, packed.inputs), dtype=dtype, device=packed.words.device)
-    for first in range(0, packed.outputs, _MOST_ROWS):
-        last = min(first + _MOST_ROWS, packed.outputs)
+    for first in range(0, packed.outputs, _MAX_ROWS):
+        last = min(first + _MAX_ROWS, packed.outputs)
         _launch(packed if last - first == packed.outputs else packed.rows(first, last), out[first:last])
     return out
 

@@ -1,6 +1,7 @@
-"""A pair of factors in one pass in Triton: a program takes some ranks, so it reads its part of both factors once.
+"""Products with a pair of low-rank factors in Triton, in one pass: a program takes some ranks of both factors.
 
-Programs write sums of their ranks apart, and torch adds them in one order, so results do not depend on scheduling.
+Each program writes the sums over its ranks to a place of its own, and torch adds them in a fixed order, so that results
+do not depend on scheduling.
 """
 
 import torch
@@ -31,7 +32,7 @@ def _pair(  # type: ignore[no-untyped-def]
 
 
 def multiply(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """As reference.multiply."""
+    """Multiply as `reference_multiply` does."""
     (rows, inputs), (outputs, ranks) = x.shape, left.shape
     splits = triton.cdiv(ranks, _RANKS)
     out = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)

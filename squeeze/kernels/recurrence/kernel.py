@@ -1,7 +1,7 @@
-"""The recurrence in Triton: a program walks over the time of some channels of a row, a tile of steps at once.
+"""Linear recurrences in Triton: a program walks over the time steps of some channels of a row, a tile at once.
 
-Within a tile pairs of decay and update are combined by an associative scan (Blelloch 1990), and what it ends with
-begins the next. The derivative is the same from the end to the beginning.
+Within a tile, pairs of decay and update are combined by an associative scan (Blelloch 1990); its last state starts the
+next tile. The backward pass is the same scan from the end to the beginning.
 """
 
 import torch
@@ -46,7 +46,7 @@ def _backward(  # type: ignore[no-untyped-def]
     step = tl.arange(0, STEPS)[:, None]
     inside = channel < width
     first = tl.load(start + row * width + channel, mask=inside, other=0.0)
-    carried = tl.zeros((CHANNELS,), tl.float32)  # the derivative by the first state of what lies behind the tile
+    carried = tl.zeros((CHANNELS,), tl.float32)  # derivative by the first state after the tile
     tiles = tl.cdiv(time, STEPS)
     for tile in range(tiles):
         t = (tiles - 1 - tile) * STEPS + step
@@ -66,7 +66,7 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 def forward(decay: Tensor, update: Tensor, start: Tensor) -> Tensor:
-    """As reference.scan."""
+    """Compute the states as `reference_scan` does."""
     decay, update, start = decay.contiguous(), update.contiguous(), start.contiguous()
     batch, time, width = update.shape
     states = torch.empty_like(update)
@@ -78,7 +78,7 @@ def forward(decay: Tensor, update: Tensor, start: Tensor) -> Tensor:
 
 
 def backward(decay: Tensor, states: Tensor, start: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The derivatives by decay, update and start, of those by the states."""
+    """Compute the derivatives by decay, update and start from `gradient`, those by the states."""
     decay, start, gradient = decay.contiguous(), start.contiguous(), gradient.contiguous()
     batch, time, width = states.shape
     of_decay, of_update, of_start = torch.empty_like(states), torch.empty_like(states), torch.zeros_like(start)

@@ -1,6 +1,7 @@
-"""Products of activations with 2:4 weights, of floats or 4-bit codes: Triton on a GPU. reference.py defines them.
+"""Products of activations with 2:4 weights, of floats or 4-bit codes.
 
-Which product a layer takes is choose's: on a CPU, and wherever nothing else is faster, that of the dense weight.
+`reference_matmul` defines them; Triton multiplies on a GPU. `choose` picks the product for a layer: on a CPU, and
+wherever nothing else is faster, that of the dense weight.
 """
 
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from torch.sparse import to_sparse_semi_structured
 
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.pattern import Pattern
@@ -15,19 +17,18 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import SparseTensor, dense_of
 from squeeze.kernels import choices
 from squeeze.kernels.roofline import GEMM_ROWS, fastest, known
-from squeeze.kernels.sparse24 import reference
 from squeeze.kernels.split_k import GEMV_ROWS
 
-__all__ = ["Packed24", "Runtime", "can_pack", "choose", "matmul", "prepare"]
+__all__ = ["Packed24", "Runtime", "can_pack", "choose", "dense_weight", "matmul", "prepare", "reference_matmul"]
 
 
 @dataclass(frozen=True)
 class Packed24:
-    """A 2:4 weight [O, I], I a multiple of 32, as kernels take it.
+    """A 2:4 weight [O, I] whose inputs are a multiple of 32, packed for kernels.
 
-    values: [O, I / 2] floats, or int32 [O, I / 16] of 4-bit codes (formats/bits.py), the two of each group in order.
-    places: int32 [O, I / 32], for each group four bits: where its first value lies, then where its second does.
-    scales: [O, G] and zeros: uint8 [O, G] or None, of codes; group_size: inputs that share a scale.
+    values: floats [O, I / 2], or 4-bit codes as int32 [O, I / 16] (checkpoint/bits.py), two for each group of four.
+    places: int32 [O, I / 32], four bits for each group: the place of its first value, then that of its second.
+    scales: [O, G], and zeros: uint8 [O, G] or None, for codes. group_size: inputs that share a scale.
     """
 
     values: torch.Tensor
@@ -39,11 +40,12 @@ class Packed24:
 
     @property
     def outputs(self) -> int:
+        """Output channels, O."""
         return self.values.shape[0]
 
     @classmethod
     def of(cls, weight: SparseTensor, dtype: torch.dtype = torch.bfloat16) -> "Packed24":
-        """dtype: of the values, where they are floats."""
+        """Pack a 2:4 weight; `dtype` is the type of its values if they are floats."""
         outputs, inputs = weight.shape
         groups = weight.mask.reshape(outputs, -1, 4)
         columns = _two_of(groups)  # int64 [O, G, 2]
@@ -57,7 +59,7 @@ class Packed24:
         return cls(values.to(dtype), places, inputs)
 
     def kept(self) -> torch.Tensor:
-        """float32 [O, I / 2]."""
+        """Return the values that are not pruned, float32 [O, I / 2]."""
         if self.scales is None:
             return self.values.to(torch.float32)
         count = self.inputs // 2
@@ -67,19 +69,20 @@ class Packed24:
         return (codes - zero) * self.scales.to(torch.float32)[:, group]
 
     def to(self, device: torch.device) -> "Packed24":
+        """Copy all tensors to a device."""
         moved = [None if t is None else t.to(device) for t in (self.values, self.places, self.scales, self.zeros)]
         assert moved[0] is not None and moved[1] is not None
         return Packed24(moved[0], moved[1], self.inputs, moved[2], moved[3], self.group_size)
 
 
 def _two_of(groups: torch.Tensor) -> torch.Tensor:
-    """Two places of each group of bool [..., 4], those that are set among them, in order."""
+    """Return two places of each group of four, int64 [..., 2], ascending; places set in `groups` come first."""
     rank = groups.to(torch.int8).argsort(stable=True, dim=-1, descending=True)[..., :2]
     return rank.sort(-1).values
 
 
 def _zeroed(values: QuantizedTensor, mask: torch.Tensor) -> torch.Tensor:
-    """Codes, those outside the mask being that of 0."""
+    """Return the codes, with the code of zero where the mask is not set."""
     if values.zeros is None:
         return values.codes.masked_fill(~mask, 8)
     group = torch.arange(mask.shape[1], device=mask.device) // values.group_size
@@ -87,7 +90,7 @@ def _zeroed(values: QuantizedTensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def can_pack(weight: SparseTensor) -> bool:
-    """Whether a weight is one for these kernels: 2:4, of whole words, and codes on a grid of integers of 4 bits."""
+    """Return whether the kernels take a weight: 2:4, inputs in whole words, and codes (if any) plain 4-bit integers."""
     if weight.pattern != Pattern(2, 4) or weight.shape[1] % 32:
         return False
     values = weight.values
@@ -98,17 +101,34 @@ def can_pack(weight: SparseTensor) -> bool:
 
 
 def matmul(x: torch.Tensor, packed: Packed24) -> torch.Tensor:
-    """x [R, I] @ weight [O, I]^T -> [R, O] in the dtype of x."""
+    """Multiply activations x [R, I] by the weight, x @ weight^T, to [R, O] in the dtype of x."""
     if x.device.type == "cpu":
-        return reference.matmul(x, packed)
-    from squeeze.kernels.sparse24 import kernel
+        return reference_matmul(x, packed)
+    from squeeze.kernels.sparse24 import kernel  # triton is optional
 
     return kernel.gemv(x, packed) if len(x) <= GEMV_ROWS else kernel.gemm(x, packed)
 
 
+def reference_matmul(x: torch.Tensor, packed: Packed24) -> torch.Tensor:
+    """Multiply as `matmul` does, in float32 and rounded once: the definition."""
+    return (x.to(torch.float32) @ dense_weight(packed).T).to(x.dtype)
+
+
+def dense_weight(packed: Packed24) -> torch.Tensor:
+    """Return the weight float32 [O, I], with zeros in the pruned places."""
+    outputs, groups = packed.outputs, packed.inputs // 4
+    values = packed.kept()  # [O, I / 2]
+    group = torch.arange(2 * groups, device=values.device) // 2
+    shift = group % 8 * 4 + torch.arange(2 * groups, device=values.device) % 2 * 2
+    column = packed.places[:, group // 8] >> shift & 3
+    out = torch.zeros((outputs, packed.inputs), device=values.device)
+    return out.scatter_add_(1, group * 4 + column.long(), values)
+
+
 @dataclass
 class Runtime:
-    """A weight on one device: packed for the kernels where they take it, and dense once that is asked for."""
+    """A 2:4 weight on one device, packed if the kernels take it. Its dense and its semi-structured form are built on
+    first use."""
 
     weight: SparseTensor
     dtype: torch.dtype
@@ -119,20 +139,20 @@ class Runtime:
     _structured: torch.Tensor | None = field(default=None, repr=False)
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
-        """[O, I], adapters included."""
+        """Return the dense weight [O, I], adapters included."""
         if self._dense is None or self._dense.dtype != dtype:
             self._dense = self.weight.dequantize(dtype).to(self.device)
         return self._dense
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """x [R, I] -> [R, O]."""
-        return self.by("dense" if torch.is_grad_enabled() and x.requires_grad else choose(self, x), x)
+        """Multiply activations [R, I] to [R, O] by the fastest product."""
+        return self.multiply_by("dense" if torch.is_grad_enabled() and x.requires_grad else choose(self, x), x)
 
-    def by(self, way: str, x: torch.Tensor) -> torch.Tensor:
-        """As `multiply`, by one of its `ways`."""
-        if way == "dense" or self.packed is None:
+    def multiply_by(self, product: str, x: torch.Tensor) -> torch.Tensor:
+        """Multiply activations [R, I] to [R, O] by the named product, one of `products`."""
+        if product == "dense" or self.packed is None:
             return torch.nn.functional.linear(x, self.dense(x.dtype))
-        if way == "structured":
+        if product == "structured":
             y = torch.nn.functional.linear(x, self.structured())
         else:
             y = matmul(x, self.packed)
@@ -141,28 +161,26 @@ class Runtime:
             y = y + (x @ right.T) @ left
         return y
 
-    def ways(self, x: torch.Tensor) -> Sequence[str]:
-        """Those that may be fastest for x [R, I]: "dense", and on a GPU "kernel" and "structured"."""
-        found = ["dense"]
+    def products(self, x: torch.Tensor) -> Sequence[str]:
+        """Return the products that may be fastest for x [R, I]: "dense", and on a GPU "kernel" and "structured"."""
+        names = ["dense"]
         if self.packed is not None and x.device.type == "cuda":
             floats, (outputs, inputs) = self.packed.scales is None, self.weight.shape
             if len(x) <= (GEMM_ROWS if floats else GEMV_ROWS):
-                found.append("kernel")
+                names.append("kernel")
             if floats and x.dtype.itemsize == 2 and outputs % 32 == 0 and inputs % 64 == 0:
-                found.append("structured")
-        return found
+                names.append("structured")
+        return names
 
     def structured(self) -> torch.Tensor:
-        """torch's semi-structured tensor, for sparse tensor cores."""
+        """Return the weight as torch's semi-structured tensor, for sparse tensor cores."""
         if self._structured is None:
-            from torch.sparse import to_sparse_semi_structured
-
             self._structured = to_sparse_semi_structured(self.weight.sparse().to(self.device, self.dtype))
         return self._structured
 
 
 def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> Runtime:
-    """What a layer multiplies by on a device."""
+    """Put a weight on a device in the form that its layer multiplies by."""
     if device.type != "cuda" or not can_pack(weight):
         return Runtime(weight, dtype, device)
     adapters = None
@@ -173,24 +191,28 @@ def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> R
 
 
 def choose(runtime: Runtime, x: torch.Tensor) -> str:
-    """The one of its ways that is fastest for x [R, I], measured once for a shape on a device. Where nothing can be
-    measured, the one that the published peaks of the device say is fastest; "dense" if roofline.py knows nothing."""
-    ways = runtime.ways(x)
-    if len(ways) == 1:
+    """Return the fastest product for x [R, I], measured once for each shape on a device.
+
+    If nothing can be measured, it is the one that the device's published peaks predict, or "dense" if roofline.py does
+    not know the device.
+    """
+    names = runtime.products(x)
+    if len(names) == 1:
         return "dense"
     assert runtime.packed is not None
     bits = 4 if runtime.packed.scales is not None else 16
     gpu = known(torch.cuda.get_device_name(runtime.device))
-    guessed = fastest(gpu.constants(), *runtime.weight.shape, len(x), bits) if gpu else "dense"
-    held = runtime._dense, runtime._structured
-    calls = {way: partial(runtime.by, way, x) for way in ways}
-    chosen = choices.fastest(x, _what(runtime, bits), calls, guessed if guessed in ways else "dense", "dense")
-    runtime._dense, runtime._structured = held  # what was made to be measured goes
+    predicted = fastest(gpu.constants(), *runtime.weight.shape, len(x), bits) if gpu else "dense"
+    cached = runtime._dense, runtime._structured
+    calls = {name: partial(runtime.multiply_by, name, x) for name in names}
+    default = predicted if predicted in names else "dense"
+    chosen = choices.fastest(x, _shape_text(runtime, bits), calls, default, "dense")
+    runtime._dense, runtime._structured = cached  # forms built only to be measured are dropped
     return chosen
 
 
-def _what(runtime: Runtime, bits: int) -> str:
-    """The weight in words: all that decides how long a product takes, and how it is made."""
+def _shape_text(runtime: Runtime, bits: int) -> str:
+    """Describe everything about a weight that decides how long its product takes."""
     packed = runtime.packed
     assert packed is not None
     words = [f"2:4 {'x'.join(map(str, runtime.weight.shape))}", f"{bits} bits"]

@@ -1,28 +1,22 @@
-"""Products with 2:4 weights in Triton: two values of each group of four are read, and where they lie.
+"""Products with 2:4 weights in Triton: only the two values of each group of four, and their places, are read.
 
-The GEMV fetches for each value the activation that it meets, so only what is kept is multiplied. The GEMM puts the
-values in their places in registers, and multiplies them on dense tensor cores: what it saves is memory traffic.
+The GEMV loads for each value the activation at its place, so that it multiplies only the values that are kept. The GEMM
+puts the values in their places in registers and uses dense tensor cores: it saves memory traffic only.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.sparse24 import Packed24
 from squeeze.kernels.split_k import GEMM, GEMV, Tile, launch
-
-if TYPE_CHECKING:
-    from squeeze.kernels.sparse24 import Packed24
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _kept(  # type: ignore[no-untyped-def]
     values, scales, zeros, n, j, present, inputs, groups, group_size, CODES: tl.constexpr, HAS_ZEROS: tl.constexpr
 ):
-    """Kept values number `j` of rows `n`, in float32."""
+    """Load value `j` of those kept in rows `n`, as float32."""
     if CODES:
         word = tl.load(values + n * (inputs // 16) + j // 8, mask=present, other=0).to(tl.uint32, bitcast=True)
         code = ((word >> ((j % 8) * 4).to(tl.uint32)) & 15).to(tl.float32)
@@ -87,12 +81,12 @@ def _gemm(  # type: ignore[no-untyped-def]
 
 
 def gemv(x: torch.Tensor, packed: Packed24, tile: Tile = GEMV) -> torch.Tensor:
-    """As reference.matmul, for few rows: each reads the weight again."""
+    """Multiply as `reference_matmul` does, for few rows: each row reads the whole weight."""
     return _launch(_gemv, x, packed, tile, 1)
 
 
 def gemm(x: torch.Tensor, packed: Packed24, tile: Tile = GEMM) -> torch.Tensor:
-    """As reference.matmul, but that weights are rounded to the dtype of x."""
+    """Multiply as `reference_matmul` does, with weights rounded to the dtype of x."""
     return _launch(_gemm, x, packed, tile, tile.rows, M=tile.rows)
 
 

@@ -1,7 +1,7 @@
-"""TT-matrices of two cores in Triton: for each rank, x [i1, i2] by core 2, then by core 1, in registers.
+"""Products with TT-matrices of two cores in Triton: for each rank, x [i1, i2] times core 2, then core 1, in registers.
 
-A third core is taken first, by one product of torch: what it leaves is a problem of two cores. Programs write the sums
-over their ranks apart, and torch adds them in one order.
+A third core is contracted first by torch, which leaves a product with two cores. Each program writes the sums over its
+ranks to a place of its own, and torch adds them in a fixed order.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,10 @@ def _two(  # type: ignore[no-untyped-def]
     out, x, first, second, rows, ranks, o1, i1, o2, i2,
     R: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """x [T, i1, i2], first [R, o1, i1], second [R, o2, i2] -> out [parts, T, o1, o2]; A, B, C, D: o1, i1, o2, i2 as
-    powers of two."""
+    """Multiply x [T, i1, i2] by first [R, o1, i1] and second [R, o2, i2] to out [parts, T, o1, o2].
+
+    A, B, C, D: o1, i1, o2, i2 rounded up to powers of two.
+    """
     split, t = tl.program_id(0), tl.program_id(1).to(tl.int64)
     a, b, c, d = tl.arange(0, A), tl.arange(0, B), tl.arange(0, C), tl.arange(0, D)
     xs = tl.load(x + (t * i1 + b[:, None]) * i2 + d, mask=(b < i1)[:, None] & (d < i2), other=0)
@@ -39,8 +41,7 @@ def _two(  # type: ignore[no-untyped-def]
 
 
 def fits(rows: int, cores: Sequence[torch.Tensor]) -> bool:
-    """Whether the sides of two or three cores fit tiles, and these what a program has; and so many rows the grid and
-    the memory for sums."""
+    """Return whether the sides of two or three cores fit the tiles of a program, and the rows the grid and memory."""
     (_, o1, i1, _), (ranks, o2, i2, after) = cores[0].shape, cores[1].shape
     sides = o1, i1, o2, i2 * after
     programs = rows * (cores[2].shape[1] if len(cores) > 2 else 1)
@@ -50,12 +51,15 @@ def fits(rows: int, cores: Sequence[torch.Tensor]) -> bool:
 
 
 def _powers(sides: tuple[int, ...]) -> tuple[int, ...]:
+    """Round sides up to powers of two, 16 at least, the smallest tile of a tensor core."""
     return tuple(max(16, triton.next_power_of_2(side)) for side in sides)
 
 
 def _stages(powers: tuple[int, ...], core: torch.Tensor) -> int:
-    """How many ranks' cores are in shared memory, or on their way there, beside x and what lies between the products;
-    0 where not even two have room."""
+    """Return how many pipeline stages (cores of one rank each) fit shared memory with x and the intermediate product.
+
+    The result is 3, 2, or 0 if not even two stages fit.
+    """
     a, b, c, d = powers
     room = _SHARED
     if core.device.type == "cuda":
@@ -65,7 +69,7 @@ def _stages(powers: tuple[int, ...], core: torch.Tensor) -> int:
 
 
 def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
-    """As reference.multiply, for cores that fit."""
+    """Multiply as `reference_multiply` does, for cores that `fits` accepts."""
     first, second = cores[0][0].permute(2, 0, 1).contiguous(), cores[1]
     (_, o1, i1), (ranks, o2, i2, after) = first.shape, second.shape
     rows = len(x)
@@ -79,6 +83,7 @@ def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _launch(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Multiply by two cores, [R, o1, i1] and [R, o2, i2], to float32 [T, o1, o2]."""
     (ranks, o1, i1), (_, o2, i2) = first.shape, second.shape
     splits = triton.cdiv(ranks, _RANKS)
     out = torch.empty((splits, len(x), o1, o2), dtype=torch.float32, device=x.device)

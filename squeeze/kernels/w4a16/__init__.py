@@ -1,12 +1,14 @@
-"""Products of activations with packed integer weights: Triton on a GPU, numba on the CPU. reference.py defines them.
+"""Products of activations with packed integer weights (w4a16: 4-bit weights, 16-bit activations).
 
-On a GPU the tile of the kernel, or the dense product of the expanded weight in its place, is the one that is fastest
-there: see choices.py. Codes of 5, 6 and 7 bits always go to the dense product.
+`reference_matmul` defines them. On a GPU the tile of the Triton kernel, or the product with the dequantised weight in
+its place, is the fastest of those measured there (choices.py). Codes of 5, 6 and 7 bits are always dequantised. The
+CPU's product is cpu.py's.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,23 +21,28 @@ if TYPE_CHECKING:
     from squeeze.kernels.w4a16.blocks import Blocks
     from squeeze.kernels.w4a16.slices import Slices
 
-    Ways = Tile | Slices | Blocks
+    AnyTile = Tile | Slices | Blocks
 
-__all__ = ["matmul"]
+__all__ = ["matmul", "reference_matmul"]
 
-_KERNEL_ROWS = 64  # more rows than these go to the dense product, where nothing is measured
-_MEASURED_ROWS = 256  # more go there without a measurement: the kernel would decode the weight as often again
+_KERNEL_ROWS = 64  # more rows than these go to the dense product if nothing is measured
+_MEASURED_ROWS = 256  # more go there without a measurement: the kernel would decode the weight again and again
 _BITS = (2, 3, 4, 8)  # of codes that the kernel decodes
 DENSE = "dense"
 
 
 def matmul(x: torch.Tensor, weight: Packed) -> torch.Tensor:
-    """x [R, I] @ weight [O, I]^T -> [R, O] in the dtype of x, on a GPU; on the CPU see quant/linear.py."""
+    """Multiply activations x [R, I] by the weight, x @ weight^T, to [R, O] in the dtype of x, on a GPU."""
     return _multiply(x, weight, _choice(x, weight))
 
 
-def _choice(x: torch.Tensor, weight: Packed) -> Ways | None:
-    """The tile of the kernel that multiplies; None for the dense product."""
+def reference_matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
+    """Multiply as `matmul` does, in float32 and rounded once: the definition."""
+    return (x.to(torch.float32) @ dequant.reference_dequantize(packed, torch.float32).T).to(x.dtype)
+
+
+def _choice(x: torch.Tensor, weight: Packed) -> AnyTile | None:
+    """Return the tile of the fastest kernel, or None for the dense product."""
     measured = x.device.type == "cuda"
     if not len(x) or len(x) > (_MEASURED_ROWS if measured else _KERNEL_ROWS) or not _has_kernel(x, weight):
         return None
@@ -59,7 +66,7 @@ def _has_kernel(x: torch.Tensor, weight: Packed) -> bool:
 
 
 def shape_of(x: torch.Tensor, weight: Packed) -> str:
-    """What is chosen for, in words; numbers of rows count up to the next power of two."""
+    """Describe a product for choices.py; its rows are rounded up to a power of two."""
     rows = choices.power_of_two(len(x))
     dtype = str(x.dtype).removeprefix("torch.")
     group = f"groups of {weight.group_size}{', zero points' * (weight.zeros is not None)}"
@@ -74,20 +81,25 @@ def _key(weight: Packed) -> _Key:
     return (weight.outputs, weight.inputs), weight.group_size, weight.bits
 
 
-@lru_cache(maxsize=1024)
-def _tiles(rows: int, key: _Key, device: torch.device, dtype: torch.dtype) -> dict[str, Ways | None]:
-    """By name; None stands for the dense product."""
-    from squeeze.kernels.w4a16 import kernel, slices  # triton is optional
+@cache
+def _kernel() -> ModuleType:
+    from squeeze.kernels.w4a16 import kernel  # triton is optional
 
-    shape, group_size, bits = key
-    early, processors = slices.may_be_early(device), kernel.processors_of(device)
-    sliced = slices.fits(bits, group_size, shape[1], dtype)
+    return kernel
+
+
+@lru_cache(maxsize=1024)
+def _tiles(rows: int, key: _Key, device: torch.device, dtype: torch.dtype) -> dict[str, AnyTile | None]:
+    """Return the tiles to choose from, by name; None stands for the dense product."""
+    kernel, (shape, group_size, bits) = _kernel(), key
+    early, processors = kernel.slices.may_start_early(device), kernel.processors_of(device)
+    sliced = kernel.slices.fits(bits, group_size, shape[1], dtype)
     return {**kernel.tiles(rows, shape, group_size, processors, sliced, early), DENSE: None}
 
 
-def _multiply(x: torch.Tensor, weight: Packed, tile: Ways | None) -> torch.Tensor:
+def _multiply(x: torch.Tensor, weight: Packed, tile: AnyTile | None) -> torch.Tensor:
+    """Multiply by the kernel with a tile, or by the dequantised weight if that is None."""
     if tile is None:
         return torch.nn.functional.linear(x, dequant.dequantize(weight, x.dtype))
-    from squeeze.kernels.w4a16 import kernel
-
-    return kernel.matmul(x, weight, tile)
+    product: torch.Tensor = _kernel().matmul(x, weight, tile)
+    return product

@@ -185,7 +185,7 @@ def _scratch(out: torch.Tensor, grid: tuple[int, int, int], size: int) -> tuple[
 
 
 def matmul(x: torch.Tensor, packed: Packed, tile: Blocks) -> torch.Tensor:
-    """As reference.matmul, of a weight that fits."""
+    """As reference_matmul, of a weight that fits."""
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     groups = packed.inputs // GROUP

@@ -178,11 +178,11 @@ def tiles(
 
 
 def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | Blocks | None = None) -> torch.Tensor:
-    """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
+    """As reference_matmul, but that weights are rounded to the dtype of x where a step has several groups."""
     shape = packed.outputs, packed.inputs
     if tile is None:
         sliced = slices.fits(packed.bits, packed.group_size, packed.inputs, x.dtype)
-        early = slices.may_be_early(x.device)
+        early = slices.may_start_early(x.device)
         found = tiles(max(len(x), 1), shape, packed.group_size, processors_of(x.device), sliced, early)
         tile = next(iter(found.values()))
     if isinstance(tile, Slices):

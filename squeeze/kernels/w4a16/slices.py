@@ -25,7 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
-__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "may_be_early", "settled", "slices"]
+__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "may_start_early", "settled", "slices"]
 
 GROUP = 128  # inputs
 MOST_ROWS = 32
@@ -43,7 +43,7 @@ MAGIC = {torch.float16: 0x64006400, torch.bfloat16: 0x43004300}  # two floats wh
 class Slices:
     """What one program takes: `outputs` channels of all inputs, by `warps`, each of which takes `groups` of inputs at
     a step, and `rows` of activations. early: begins, and reads codes, before the kernel that was launched before it
-    has ended; see may_be_early."""
+    has ended; see may_start_early."""
 
     outputs: int
     groups: int
@@ -160,7 +160,7 @@ def slices(rows: int, shape: tuple[int, int], early: bool) -> dict[str, Slices]:
     }
 
 
-def may_be_early(device: torch.device) -> bool:
+def may_start_early(device: torch.device) -> bool:
     """Whether programs can begin before the kernel before them has ended (NVIDIA: programmatic dependent launch)."""
     if device.type != "cuda" or torch.version.hip or not hasattr(tl.extra.cuda, "gdc_wait"):
         return False
@@ -178,7 +178,7 @@ def settled(packed: Packed) -> bool:
 
 
 def matmul(x: torch.Tensor, packed: Packed, tile: Slices) -> torch.Tensor:
-    """As reference.matmul, of a weight that fits."""
+    """As reference_matmul, of a weight that fits."""
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     groups = packed.inputs // GROUP

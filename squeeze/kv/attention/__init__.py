@@ -1,8 +1,8 @@
-"""Attention that reads a coded KV cache as it lies: numba on the CPU, Triton on a GPU, tiles for all else.
+"""Attention that reads a quantised KV cache without decoding it to full precision.
 
-`install(model)` registers it with transformers and makes the model use it; `attend` is the dispatch. reference.py
-defines the result. Softcaps and attention sinks are honoured by the loops for the CPU and by tiles; the Triton kernel
-has neither. Triton is imported only when the kernel is run.
+`install(model)` registers it with transformers and makes the model use it; `attend` chooses the implementation:
+compiled loops on the CPU (cpu.py), Triton on a GPU (kernel.py), or tiles in plain torch (tiles.py, with the
+definition). Triton supports neither softcaps nor attention sinks, and is imported only when the kernel runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ __all__ = ["attend", "install", "installed"]
 def attend(
     query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float, how: Scores = PLAIN
 ) -> torch.Tensor:
-    """query [B, Hq, Q, D] over a layer's tokens, [B, Hq, Q, Dv]; see reference.attend."""
+    """Attend to the tokens of a layer with the fastest implementation that takes them.
+
+    Args and result are those of `tiles.reference_attend`.
+    """
     if query.device.type == "cpu" and cpu.fits(query, view):
         return cpu.attend(query, view, bias, scaling, how)
     if query.device.type == "cuda" and not query.requires_grad and how.is_plain and find_spec("triton") is not None:
@@ -42,15 +45,15 @@ def attend(
 
 
 def install(model: Any) -> None:
-    """Let `model` read a QuantizedKVCache without decoding it; with any other cache it attends as with SDPA.
+    """Make a transformers model read a QuantizedKVCache without decoding it; with other caches it uses SDPA.
 
-    A layer that asks of attention what squeeze does not honour goes on by the model's own attention, with one warning.
+    A layer with attention options that squeeze does not support keeps the model's own attention, with one warning.
     """
     attend_by(model, ATTENTION, _forward)
 
 
 def installed(model: Any) -> AbstractContextManager[None]:
-    """`install` for a while."""
+    """Return a context manager in which the model attends as after `install`."""
     return attending(model, ATTENTION, _forward)
 
 
@@ -62,7 +65,7 @@ def _forward(
     attention_mask: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """What transformers calls; see kv/offer.py for the keys and values of a QuantizedKVCache."""
+    """Attend with the signature that transformers calls; kv/offer.py explains keys and values of a QuantizedKVCache."""
     request = Request.of(module, query, options)
     if request.unknown:
         _warn(type(module).__name__, request.unknown)
@@ -96,7 +99,7 @@ def _by_model(
     mask: torch.Tensor | None,
     options: dict[str, Any],
 ) -> tuple[torch.Tensor, Any]:
-    """The attention of the model's own file, whose masks are added to scores."""
+    """Attend by the model's own function, whose masks are added to the scores."""
     bias = additive_mask(mask, query.shape[2], keys.shape[2], request.causal, query)
     if bias is not None:
         bias = bias.clamp(min=torch.finfo(query.dtype).min).to(query.dtype)
@@ -107,14 +110,16 @@ def _by_model(
 @cache
 def _warn(name: str, unknown: tuple[str, ...]) -> None:
     warnings.warn(
-        f"{name} asks of attention what squeeze does not honour ({', '.join(unknown)}): the model's own attention "
-        "runs, on decoded keys and values",
+        f"{name} uses attention options that squeeze does not support ({', '.join(unknown)}): the model's own "
+        "attention runs, on decoded keys and values",
         stacklevel=2,
     )
 
 
 def _visible(query: torch.Tensor, view: LayerView) -> torch.Tensor:
-    """What queries [B, Hq, Q, D] see of a layer, bool [1, 1, Q, tokens], in place of a mask of another layer's length:
-    transformers makes one for all of them, and where tokens are given up, layers hold different numbers."""
+    """Return the causal mask of queries [B, Hq, Q, D] over a layer, bool [1, 1, Q, tokens].
+
+    transformers builds one mask for all layers, but if tokens are evicted, layers hold different numbers of them.
+    """
     seen = torch.ones(query.shape[2], view.length, dtype=torch.bool, device=query.device)
     return seen.tril(view.length - query.shape[2])[None, None]

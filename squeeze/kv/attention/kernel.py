@@ -1,11 +1,10 @@
-"""Decoding steps in Triton from packed codes: a program for each row, KV head and stretch of blocks (split-K).
+"""Decoding steps in Triton from packed codes: a program for each row, KV head and range of blocks (split-K).
 
-All query heads of a KV head share one pass over its codes (flash-decoding: Dao et al., 2023). Codes become float16
-without loss and go to tensor cores, with tokens or channels as rows and query heads as columns. Scales and minimums are
-folded in beside them where a tile has one for each row: into the query, the scores or the weights, which are rounded to
-float16 then. A program leaves its maximum, mass and weighted sum; a second kernel joins those with sinks and recent
-tokens. Queries of float32 are multiplied in float32. Rotations are folded into query and output. Everything that
-this does not take goes through tiles.py.
+All query heads of a KV head share one pass over its codes (flash-decoding, Dao et al. 2023). Codes become float16
+without loss and go to tensor cores, with tokens or channels as rows and query heads as columns. If a tile has one scale
+and minimum for each row, they are applied to the query, the scores or the weights, which are then rounded to float16. A
+program writes its maximum, mass and weighted sum; a second kernel merges these with sinks and recent tokens. Queries of
+float32 are multiplied in float32. Rotations are applied to query and output. tiles.py serves everything else.
 """
 
 from __future__ import annotations
@@ -26,21 +25,23 @@ from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["Splits", "attend", "coded", "fits", "joined", "room"]
 
-_PROGRAMS = 1000  # to have about, where there are so many blocks: eight warps on each of an H100's 132 processors
-_HEADS = 8  # columns of the least matrix product: as many query heads at least
-_TOGETHER = 16  # splits joined at a time, of as many heads
+_PROGRAMS = 1000  # wanted if there are enough blocks: eight warps on each of an H100's 132 multiprocessors
+_HEADS = 8  # columns of the smallest matrix product: query heads are padded to these
+_TOGETHER = 16  # splits merged at a time
 _TOKENS = 64  # in full precision, at a time
-_CHANNELS = 32  # of values that a program joins
-_FOUR_WARPS = 1 << 14  # bytes of a tile: they have no registers for more
+_CHANNELS = 32  # of values that a program merges
+_FOUR_WARPS = 1 << 14  # bytes of a tile: a larger one needs eight warps for its registers
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _one_by_one(  # type: ignore[no-untyped-def]
+def _decoded_rows(  # type: ignore[no-untyped-def]
     words, scales, leasts, points, first_row, row, dtype: tl.constexpr, BYTES: tl.constexpr, WIDTH: tl.constexpr,
     GROUPS: tl.constexpr, POINTS: tl.constexpr, FOLDED: tl.constexpr,
 ):  # fmt: skip
-    """What codes stand for, [rows, columns in the order of column_of], but for scale and minimum where these are
-    FOLDED. words: uint32 of the rows `row`."""
+    """Decode the words uint32 of rows `row` to [rows, columns in the order of column_of].
+
+    If FOLDED, scale and minimum are left to the caller.
+    """
     PLANES: tl.constexpr = 8 // WIDTH
     COLUMNS: tl.constexpr = BYTES * PLANES
     if FOLDED and not POINTS:
@@ -116,7 +117,7 @@ def _decode(  # type: ignore[no-untyped-def]
     for block in tl.range(split * per_split, tl.minimum((split + 1) * per_split, blocks), num_stages=2):
         first = block * K_ROWS  # of a head, whose values number less than 2^31
         words = tl.load(k_codes + first * (K_BYTES // 4) + k_word).to(tl.uint32, bitcast=True)
-        keys = _one_by_one(
+        keys = _decoded_rows(
             words, k_scales, k_leasts, k_points, first, k_row, dtype, K_BYTES, K_WIDTH, K_GROUPS, K_POINTS, K_FOLDED
         )
         if K_FOLDED:
@@ -149,7 +150,7 @@ def _decode(  # type: ignore[no-untyped-def]
             if V_PARTS > 1:
                 values = codes_of(words, part * (V_PLANES // V_PARTS), V_PLANES // V_PARTS, V_WIDTH, dtype)
             else:
-                values = _one_by_one(
+                values = _decoded_rows(
                     words, v_scales, v_leasts, v_points, first, v_row, dtype,
                     V_BYTES, V_WIDTH, V_GROUPS, V_POINTS, V_FOLDED,
                 )  # fmt: skip
@@ -187,7 +188,10 @@ def _join(  # type: ignore[no-untyped-def]
     GROUP: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CHANNELS: tl.constexpr,
     TOKENS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """CHANNELS of a row: each program takes all scores. Sinks and recent tokens are one sequence."""
+    """Merge the splits of a row with its sinks and recent tokens, for CHANNELS channels of the output.
+
+    Each program reads all scores of its row. Sinks and recent tokens are one sequence.
+    """
     dtype: tl.constexpr = query.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     b, h = row // heads, row % heads
@@ -233,8 +237,11 @@ def _join(  # type: ignore[no-untyped-def]
 
 
 class Splits(NamedTuple):
-    """What attention to stretches of blocks leaves, for each query head of a KV head: the highest score (times
-    log2 e), the sum of weights relative to it, [B, H, S, G] each, and the weighted sum of values, [B, H, S, G, D]."""
+    """Partial attention to S ranges of blocks, for the G query heads of each KV head.
+
+    tops: the highest score times log2 e, and masses: the sum of weights relative to it, [B, H, S, G]. sums: the
+    weighted sum of values, [B, H, S, G, D].
+    """
 
     tops: torch.Tensor
     masses: torch.Tensor
@@ -242,8 +249,11 @@ class Splits(NamedTuple):
 
 
 def fits(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None) -> bool:
-    """Whether `attend` takes this: one query a row, no mask, grouped codes of 1, 2, 4 or 8 bits whose rows fill words,
-    powers of two. Where both keys and values run along tokens, their widths are equal."""
+    """Return whether `attend` takes this.
+
+    It takes one query a row, no mask, sizes that are powers of two, and grouped codes of 1, 2, 4 or 8 bits whose rows
+    fill words. If keys and values both run along tokens, their widths must be equal.
+    """
     if query.shape[2] != 1 or bias is not None or len(view.stores) != 1 or view.offset != view.dropped:
         return False
     if view.selected or not view.blocks:
@@ -263,8 +273,10 @@ def fits(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None) -> boo
 
 
 def attend(query: torch.Tensor, view: LayerView, scaling: float) -> torch.Tensor:
-    """As reference.attend, without a mask. Where the query has 16 bits, scaled queries and weights are rounded to
-    float16."""
+    """Attend as `tiles.reference_attend` does, without a mask.
+
+    If the query has 16 bits, scaled queries and weights are rounded to float16.
+    """
     splits, values = coded(query, view, scaling), view.stores[0][0].values
     if isinstance(values, GroupedCoder) and values.rotate:
         rotation = block_hadamard(splits.sums.shape[-1], query.device)
@@ -273,7 +285,7 @@ def attend(query: torch.Tensor, view: LayerView, scaling: float) -> torch.Tensor
 
 
 def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
-    """Attention to the coded tokens alone, values as they were coded (rotated)."""
+    """Attend to the coded tokens alone; the sums of values stay in the coder's rotated basis."""
     batch, heads, _, size = query.shape
     kv_heads, value_size = view.residual[0].shape[1], view.residual[1].shape[3]
     groups = heads // kv_heads
@@ -302,7 +314,7 @@ def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
 
 
 def room(query: torch.Tensor, view: LayerView) -> Splits:
-    """For what `coded` leaves."""
+    """Allocate the result of `coded`."""
     kv_heads, value_size = view.residual[0].shape[1], view.residual[1].shape[3]
     shape = (len(query), kv_heads, -(-view.blocks // _per_split(query, view)), query.shape[1] // kv_heads)
     tops, masses, sums = (
@@ -312,12 +324,12 @@ def room(query: torch.Tensor, view: LayerView) -> Splits:
 
 
 def _per_split(query: torch.Tensor, view: LayerView) -> int:
-    """Blocks of a program."""
+    """Return the number of blocks of a program."""
     return max(-(-view.blocks * len(query) * view.residual[0].shape[1] // _PROGRAMS), 1)
 
 
 def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits) -> torch.Tensor:
-    """Attention to the coded tokens, of which `splits` tell, and to those in full precision, [B, Hq, 1, Dv]."""
+    """Merge the attention to coded tokens with that to tokens in full precision, [B, Hq, 1, Dv]."""
     batch, heads, _, size = query.shape
     kv_heads, value_size = view.residual[0].shape[1], view.residual[1].shape[3]
     groups = heads // kv_heads
@@ -336,7 +348,7 @@ def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits)
 
 
 def _operands(coder: GroupedCoder, kind: str, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Codes as words int32 [B, H, blocks, rows, words], scales, minimums and points."""
+    """Return codes as words int32 [B, H, blocks, rows, words], scales, minimums and points."""
     codes, scale = fields[f"{kind}.codes"], fields[f"{kind}.scale"]
     points = on(lloyd_max(coder.width), scale.device) if coder.points != "even" else scale
     return codes.view(torch.int32), scale, fields.get(f"{kind}.least", scale), points

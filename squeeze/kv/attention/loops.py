@@ -1,10 +1,8 @@
-"""The compiled loops of decoding steps on the CPU: products with a block of packed codes, unpacked in registers, and
-the rotation of keys that were transform-coded.
+"""Compiled loops of decoding steps on the CPU, for cpu.py: products with packed codes, and rotary embeddings of keys.
 
-Arrays of one head: weights [G, ...], codes uint8 [blocks, R, bytes], scales and minimums bfloat16 as uint16 [blocks, R,
-groups], points float32 or empty, where codes stand for minimum + scale * code: [2^width], what codes stand for before
-their scale, or for few bits the 8 coefficients of their curve (kv/lloyd_max.py). M[b, r, c] is what a code
-stands for. cpu.py and transformed.py say what for.
+All arrays are of one head. weights: float32 [G, ...]. codes: uint8 [blocks, R, bytes]. scales and least (minimums):
+bfloat16 as uint16 [blocks, R, groups]. points: float32 codebook [2^width], for small widths the 8 coefficients of its
+curve (kv/lloyd_max.py), or empty if a code means minimum + scale * code. M[b, r, c] is the decoded matrix.
 """
 
 import numpy as np
@@ -15,13 +13,13 @@ __all__ = ["add_dots", "add_rows", "dot_rows", "rotate", "sum_rows"]
 
 _compiled = lossy_kernel(fastmath=True)
 
-# Shifts are constants and nothing is sliced in the loops below, or LLVM would not vectorise them; a sum of products is
-# a function of whole arrays for the same reason.
+# LLVM vectorises the loops below only if shifts are constants and nothing is sliced inside them. A sum of products is a
+# function of whole arrays for the same reason.
 
 
 @_compiled
 def _floats(words, block, out):
-    """bfloat16 values of a block, uint16 [blocks, R, groups], to float32 [R, groups]."""
+    """Convert the bfloat16 values of a block, uint16 [blocks, R, groups], to float32 [R, groups]."""
     bits = out.view(np.uint32)
     for r in range(out.shape[0]):
         for k in range(out.shape[1]):
@@ -30,7 +28,7 @@ def _floats(words, block, out):
 
 @_compiled
 def _look_up(codes, block, points, out):
-    """As _unpack, for codes of 8 bits that stand for points."""
+    """Decode a block of 8-bit codes by a codebook, as `_unpack` does."""
     for r in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[r, j] = points[codes[block, r, j]]
@@ -38,7 +36,7 @@ def _look_up(codes, block, points, out):
 
 @_compiled
 def _unpack(codes, block, width, points, out):
-    """A block of packed codes (kv/packing.py) to what they stand for before their scale, float32 [R, C]."""
+    """Decode a block of packed codes (kv/packing.py) to float32 [R, C], before scale and minimum."""
     rows, count = out.shape
     if width == 8 and points.shape[0]:
         _look_up(codes, block, points, out)
@@ -80,7 +78,7 @@ def _unpack(codes, block, width, points, out):
 
 @_compiled
 def _bend(curve, step, out):
-    """Codes, as float32 [R, C], to what they stand for, in place."""
+    """Map codes, float32 [R, C], to the points of a curve, in place."""
     a, b, c, d, e, f, g, h = curve[0], curve[1], curve[2], curve[3], curve[4], curve[5], curve[6], curve[7]
     for r in range(out.shape[0]):
         for j in range(out.shape[1]):
@@ -91,7 +89,7 @@ def _bend(curve, step, out):
 
 @_compiled
 def sum_rows(weights, codes, width, scales, least, points, out):
-    """out[g, b * C + c] = sum over rows r of weights[g, r] * M[b, r, c]."""
+    """Compute out[g, b * C + c] = sum over rows r of weights[g, r] * M[b, r, c]."""
     blocks, rows, size = codes.shape
     count, groups = size * 8 // width, scales.shape[2]
     span = count // groups
@@ -125,7 +123,7 @@ def _dot(one, other):
 
 @_compiled
 def dot_rows(weights, codes, width, scales, least, points, out):
-    """out[g, b * R + r] = sum over columns c of weights[g, c] * M[b, r, c]."""
+    """Compute out[g, b * R + r] = sum over columns c of weights[g, c] * M[b, r, c]."""
     blocks, rows, size = codes.shape
     count, groups = size * 8 // width, scales.shape[2]
     span = count // groups
@@ -151,7 +149,7 @@ def dot_rows(weights, codes, width, scales, least, points, out):
 
 @_compiled
 def add_rows(weights, codes, width, scales, least, points, out):
-    """out[g, c] += sum over blocks b and rows r of weights[g, b * R + r] * M[b, r, c]."""
+    """Add to out[g, c] the sum over blocks b and rows r of weights[g, b * R + r] * M[b, r, c]."""
     blocks, rows, size = codes.shape
     count, groups = size * 8 // width, scales.shape[2]
     span = count // groups
@@ -179,7 +177,7 @@ def add_rows(weights, codes, width, scales, least, points, out):
 
 @_compiled
 def add_dots(weights, codes, width, scales, least, points, out):
-    """out[g, r] += sum over blocks b and columns c of weights[g, b * C + c] * M[b, r, c]."""
+    """Add to out[g, r] the sum over blocks b and columns c of weights[g, b * C + c] * M[b, r, c]."""
     blocks, rows, size = codes.shape
     count = size * 8 // width
     here = np.empty((weights.shape[0], rows), np.float32)
@@ -199,8 +197,10 @@ def _rotate_pair(x, y, x_mean, y_mean, cos, sin):
 
 @_compiled
 def rotate(keys, tokens, mean, cos, sin, first):
-    """Add mean [D] to the first `tokens` columns of keys [D, T], and rotate column t to position first + t, in place.
-    cos, sin: [n, positions], of channels i and n + i."""
+    """Add the mean to the first `tokens` columns of keys [D, T], and apply rotary embeddings, in place.
+
+    mean: [D]. cos, sin: [n, positions] of the channels i and n + i; column t is at position first + t.
+    """
     pairs, here, there = cos.shape[0], slice(0, tokens), slice(first, first + tokens)
     for i in range(pairs):
         _rotate_pair(keys[i, here], keys[pairs + i, here], mean[i], mean[pairs + i], cos[i, there], sin[i, there])

@@ -1,8 +1,8 @@
-"""Packed codes (kv/packing.py) to numbers in Triton, a word of four bytes at a time.
+"""Unpacking of codes (kv/packing.py) in Triton, a word of four bytes at a time.
 
-Two codes are masked out of a word at once, one of its lower and one of its upper half, and set as mantissas of two
-float16: 0x6400 | code is 1024 + code, so that no integer is converted. So the codes of a tile of words come in an order
-of their own: `column_of` tells which of the row each is.
+Two codes are masked out of a word at once, one of its lower and one of its upper half, and become mantissas of two
+float16 numbers: 0x6400 | code is 1024 + code, so that no integer is converted. The codes of a tile of words therefore
+come in an order of their own; `column_of` returns the column of each.
 """
 
 import triton
@@ -13,7 +13,7 @@ __all__ = ["codes_of", "column_of"]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _half(words, BIT: tl.constexpr, WIDTH: tl.constexpr, UPPER: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The code at bit BIT of the lower or UPPER half of each word, plus 1024 in float16."""
+    """Return the code at bit BIT of the lower or UPPER half of each word, plus 1024 in float16."""
     mask: tl.constexpr = (1 << WIDTH) - 1
     both = (words >> BIT) & (mask | mask << 16)
     shift: tl.constexpr = 16 if UPPER else 0
@@ -25,7 +25,7 @@ def _half(words, BIT: tl.constexpr, WIDTH: tl.constexpr, UPPER: tl.constexpr, dt
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _plane(words, BIT: tl.constexpr, WIDTH: tl.constexpr, UPPER: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of two bytes of a half, [..., 2]."""
+    """Return the codes of both bytes of a half, [..., 2]."""
     return tl.join(_half(words, BIT, WIDTH, UPPER, dtype), _half(words, BIT + 8, WIDTH, UPPER, dtype))
 
 
@@ -34,7 +34,7 @@ def _planes(  # type: ignore[no-untyped-def]
     words, BIT: tl.constexpr, WIDTH: tl.constexpr, UPPER: tl.constexpr, dtype: tl.constexpr,
     PLANES: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Of PLANES codes of each byte, from bit BIT on, [..., 2, PLANES] but for more dimensions of 2."""
+    """Return PLANES codes of each byte from bit BIT on, [..., 2, 2, ...] with one dimension of 2 for each halving."""
     if PLANES == 1:
         return _plane(words, BIT, WIDTH, UPPER, dtype)
     else:
@@ -45,7 +45,7 @@ def _planes(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def codes_of(words, FIRST: tl.constexpr, PLANES: tl.constexpr, WIDTH: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """uint32 [R, W] to PLANES of the planes of its codes, from plane FIRST on, [R, 4 W PLANES] of `dtype`."""
+    """Unpack words uint32 [R, W] to the codes of PLANES planes from plane FIRST on, [R, 4 W PLANES] of `dtype`."""
     lower = _planes(words, FIRST * WIDTH, WIDTH, False, dtype, PLANES, WIDTH)
     upper = _planes(words, FIRST * WIDTH, WIDTH, True, dtype, PLANES, WIDTH)
     codes = tl.reshape(tl.join(lower, upper), (words.shape[0], words.shape[1] * 4 * PLANES))
@@ -56,6 +56,6 @@ def codes_of(words, FIRST: tl.constexpr, PLANES: tl.constexpr, WIDTH: tl.constex
 
 @triton.jit  # type: ignore[untyped-decorator]
 def column_of(place, FIRST: tl.constexpr, PLANES: tl.constexpr, BYTES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of the code in that place of what `codes_of` returns, which of a row of BYTES bytes it is."""
+    """Return the column, in a row of BYTES bytes, of the code at `place` in the result of `codes_of`."""
     half, plane, byte = place % 2, place // 2 % PLANES, place // (2 * PLANES) % 2
     return (FIRST + plane) * BYTES + place // (4 * PLANES) * 4 + 2 * half + byte

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from squeeze.packing.df_decode import reference
-from squeeze.packing.df_decode.tiles import DTYPES, Tiles
+from squeeze.packing.df_decode.cpu import DTYPES, Tiles
 from squeeze.packing.tensors import fixed, floats
 from squeeze.packing.tensors.float_payload import Coded, Plane, parse
 

@@ -5,20 +5,32 @@ its thread that stays in the cache. A row of the weight that begins in one tile 
 which are added in their order at the end: so the result depends neither on threads nor on the rows beside it.
 """
 
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
 import numpy as np
+import torch
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from squeeze.numerics import openmp
 from squeeze.numerics.jit import callback, inline
 from squeeze.numerics.team import add_atomic
 from squeeze.numerics.vectors import dots_of_four, dots_of_one
-from squeeze.packing.tensors import rans
+from squeeze.packing.tensors import fixed, rans
 from squeeze.packing.tensors.fixed_blocks import KNOWN, LEVELS, SLACK, decode_blocks
-from squeeze.packing.tensors.fixed_groups import GROUP
-from squeeze.packing.tensors.plane_fields import COLUMNS as PLANE_COLUMNS
+from squeeze.packing.tensors.fixed_groups import GROUP, KINDS
+from squeeze.packing.tensors.float_payload import Coded
+from squeeze.packing.tensors.plane import COLUMNS as PLANE_COLUMNS
 from squeeze.packing.tensors.planes import decode_planes
+from squeeze.packing.tensors.tables import damaged
+from squeeze.system.arena import scratch
+
+__all__ = ["DTYPES", "Tiles"]
 
 _LINE = 8
 # What threads share, a cache line each: the next tile, threads that came, tiles that are done, 1 + a damaged segment.
@@ -191,3 +203,69 @@ def _decode_rans(job, tile, values, space):
         values, job[BITS], job[ROTATED] > 0, first, last, last - first, job[COUNT], job[LANES], job[SEGMENT_ROWS],
         fields, slots, payload, halves, longs, state, at, starts,
     )  # fmt: skip
+
+
+DTYPES = ("BF16", "F16", "F32")
+_REST = 1 << 10  # bytes of working space besides tiles
+
+
+class Tiles:
+    """A parsed payload, in tiles of `values`."""
+
+    def __init__(self, coded: Coded | fixed.Coded, dtype: str) -> None:
+        """dtype: one of DTYPES."""
+        self.coded, self.itemsize = coded, np.dtype(KINDS[dtype][0]).itemsize
+        self._is_fixed = isinstance(coded, fixed.Coded)
+        self.segments = 1 if self._is_fixed else SEGMENTS  # of a tile
+        self.values = coded.lanes * coded.rows * self.segments
+        self.count = -(-coded.count // self.values)
+        self._worker = _worker(dtype, self._is_fixed)
+        self._job = self._template()
+
+    def _template(self) -> np.ndarray:
+        coded, job = self.coded, np.zeros(SIZE, np.int64)
+        job[PER_TILE], job[COUNT] = self.values, coded.count
+        job[PAYLOAD], job[PAYLOAD_SIZE] = coded.payload.ctypes.data, coded.payload.size
+        space = self.values * self.itemsize + _REST
+        if isinstance(coded, fixed.Coded):
+            job[BLOCKS], job[RECORD] = coded.segments, coded.record
+            for place, array in ((NAMES, coded.names), (COUNTS, coded.counts), (STARTS, coded.starts)):
+                job[place] = array.ctypes.data
+            space += 2 * (self.values + SLACK)
+        else:
+            job[BITS], job[ROTATED], job[LANES] = coded.bits, coded.rotated, coded.lanes
+            job[SEGMENT_ROWS], job[PLANES] = coded.rows, len(coded.fields)
+            job[FIELDS] = coded.fields.ctypes.data
+        job[SPACE_SIZE] = -(-space // 64) * 64
+        return job
+
+    def decode(self, first: int, last: int, out: np.ndarray, threads: int) -> None:
+        """Tiles first to last into the memory of `out`, contiguous. Raises DamagedError."""
+        self._run(first, last, out.ctypes.data, threads, self._job.copy())
+
+    def multiply(self, x: torch.Tensor, outputs: int, threads: int) -> torch.Tensor:
+        """x [..., I], times the tensor as a matrix [outputs, I]: [..., outputs], in float32. Raises DamagedError."""
+        inputs, x, job = x.shape[-1], x.float().contiguous(), self._job.copy()
+        out = torch.empty((*x.shape[:-1], outputs), dtype=torch.float32)
+        job[ROWS], job[INPUTS], job[OUTPUTS] = x.numel() // inputs, inputs, outputs
+        job[X] = x.data_ptr()
+        self._run(0, self.count, out.data_ptr(), threads, job)
+        return out
+
+    def _run(self, first: int, last: int, out: int, threads: int, job: np.ndarray) -> None:
+        threads = threads if last - first > 1 else 1
+        size = min(threads, last - first) * int(job[SPACE_SIZE])
+        space = scratch(size + 4 * last * int(job[ROWS]))
+        job[FIRST], job[LAST], job[OUT], job[SPACE] = first, last, out, space.ctypes.data
+        job[PARTS] = job[SPACE] + size
+        if isinstance(self.coded, Coded):
+            slots = self.coded.slots()
+            job[SLOTS], job[SLOTS_SIZE] = slots.ctypes.data, slots.size
+        openmp.run(self._worker, job, threads)
+        if job[FAULT]:
+            raise damaged(f"{'block' if self._is_fixed else 'segment'} {job[FAULT] - 1} does not decode")
+
+
+@cache
+def _worker(dtype: str, is_fixed: bool) -> Any:
+    return (fixed_worker if is_fixed else rans_worker)(KINDS[dtype][0])

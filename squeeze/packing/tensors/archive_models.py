@@ -1,4 +1,4 @@
-"""What predicts the decisions of floats_archive.py: exponents around a value, running means, leading mantissa bits."""
+"""What predicts the decisions of archive.py: exponents around a value, running means, leading mantissa bits."""
 
 from typing import NamedTuple
 

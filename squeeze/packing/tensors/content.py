@@ -21,6 +21,7 @@ __all__ = [
     "Difference",
     "InFile",
     "InMemory",
+    "InSegments",
     "Parts",
     "Section",
     "bytes_of",
@@ -91,6 +92,30 @@ class Difference:
         mine = kept("difference", out.size)
         self._one.fill(begin, mine)
         np.bitwise_xor(out, mine, out=out)
+
+
+class InSegments:
+    """Content of `size` bytes in segments of `step`, of which some are decoded at a time."""
+
+    size: int
+    step: int
+    room = "decoded"  # name of the memory for segments that are wanted in part
+
+    def fill(self, begin: int, out: Array) -> None:
+        most, end = max(PART // self.step, 1) * self.step, begin + out.size
+        for start in range(begin // self.step * self.step, end, most):
+            stop = min(start + most, -(-end // self.step) * self.step, self.size)
+            first, last = start // self.step, -(-stop // self.step)
+            if start >= begin and stop <= end:
+                self._decode(first, last, out[start - begin : stop - begin])
+                continue
+            data = kept(self.room, stop - start)
+            self._decode(first, last, data)
+            inside = slice(max(start, begin), min(stop, end))
+            out[inside.start - begin : inside.stop - begin] = data[inside.start - start : inside.stop - start]
+
+    def _decode(self, first: int, last: int, out: Array) -> None:
+        raise NotImplementedError
 
 
 def bytes_of(content: Content, begin: int = 0, end: int | None = None) -> Array:

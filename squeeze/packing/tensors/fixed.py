@@ -15,18 +15,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from squeeze.packing.tensors.content import Content, InMemory, Parts
+from squeeze.packing.tensors.content import Content, InMemory, InSegments, Parts
 from squeeze.packing.tensors.fixed_blocks import KNOWN, LEVELS, SLACK, block_sizes, decode_blocks, encode_blocks
 from squeeze.packing.tensors.fixed_groups import GROUP, KINDS
 from squeeze.packing.tensors.float_payload import Array
 from squeeze.packing.tensors.float_writer import Writer, in_memory
 from squeeze.packing.tensors.tables import damaged
-from squeeze.system.arena import fresh
+from squeeze.system.arena import fresh, kept
 from squeeze.system.workers import parallel_ranges
 
 __all__ = [
     "DTYPES",
     "Coded",
+    "DecodedFixed",
     "decode",
     "decode_part",
     "decode_segments",
@@ -212,3 +213,21 @@ def _most(count: int, record: int) -> int:
 def _space(view: type) -> tuple[Array, Array]:
     """Where a group's prefixes, and its values, stand for a while."""
     return np.empty(GROUP, np.uint8), np.empty(GROUP, view)
+
+
+class DecodedFixed(InSegments):
+    """What a payload stands for. Raises DamagedError where that contradicts itself."""
+
+    def __init__(self, payload: Content, dtype: str, size: int):
+        self._payload, self.size = payload, size
+        index = np.zeros(payload.size, np.uint8)
+        known = min(directory_size(dtype, size), payload.size)
+        payload.fill(0, index[:known])
+        self._coded = parse(index, dtype, size)
+        self.step = self._coded.lanes * self._coded.rows * self._coded.bits // 8
+
+    def _decode(self, first: int, last: int, out: Array) -> None:
+        begin, end = int(self._coded.starts[first]), int(self._coded.starts[last])
+        part = kept("part", end - begin)
+        self._payload.fill(begin, part)
+        decode_part(self._coded, part, first, last, out)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from squeeze.packing.tensors import plane_fields as columns, rans
+from squeeze.packing.tensors import plane as columns, rans
 from squeeze.packing.tensors.plane_reader import HEAD_SIZE, fill_slots, raw_words, read_planes
 from squeeze.packing.tensors.tables import FAULTS, damaged
 

@@ -12,19 +12,36 @@ lies in bytes is float_payload.py's, how an encoder chooses and writes it float_
 names, shapes and checksums are the container's (squeeze/packing).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from squeeze.packing.tensors import planes, rans, small
-from squeeze.packing.tensors.content import Content, InMemory
-from squeeze.packing.tensors.float_payload import CHOICES, DTYPES, LAYOUTS, WORDS, Array, Coded, geometry, parse
+from squeeze.errors import DamagedError
+from squeeze.packing.tensors import plane as columns, planes, rans, small
+from squeeze.packing.tensors.content import Content, InMemory, InSegments
+from squeeze.packing.tensors.float_payload import (
+    CHOICES,
+    DTYPES,
+    HEAD,
+    LAYOUTS,
+    PLANE,
+    WORDS,
+    Array,
+    Coded,
+    geometry,
+    parse,
+    raw_size,
+)
 from squeeze.packing.tensors.float_plan import chosen
-from squeeze.packing.tensors.float_writer import Writer, in_memory, most_bytes
-from squeeze.packing.tensors.plane_fields import WIDTH
+from squeeze.packing.tensors.float_writer import Writer, aligned, in_memory, most_bytes
 from squeeze.packing.tensors.tables import damaged
-from squeeze.system.arena import fresh
+from squeeze.system.arena import fresh, kept
 from squeeze.system.workers import parallel_ranges
 
-__all__ = ["decode", "decode_segments", "decode_with", "encode", "estimate", "most", "write"]
+__all__ = ["Decoded", "decode", "decode_segments", "decode_with", "encode", "estimate", "most", "write"]
+
+_MOST_LANES = 6  # log2
+_KEPT = (columns.IDS, columns.COUNTS)  # sections that are kept in memory
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
@@ -94,7 +111,7 @@ def _decode(coded: Coded, slots: Array, first: int, last: int, out: Array) -> No
     for segment in range(first, last, step):  # planes of 64 bits are decoded by themselves
         end, drop = min(segment + step, last), coded.bits
         piece = out[(segment - first) * per_segment : (end - first) * per_segment]
-        for number, width in enumerate(coded.fields[:, WIDTH].tolist()):
+        for number, width in enumerate(coded.fields[:, columns.WIDTH].tolist()):
             drop -= width
             values = np.empty(piece.size, WORDS[width])
             fields, segments = coded.fields[number : number + 1], range(segment, end, step)
@@ -128,3 +145,100 @@ def _decode_planes(
     )
     if bad >= 0:
         raise damaged(f"segment {bad} does not decode")
+
+
+class Decoded(InSegments):
+    """What a payload of floats.py stands for. Raises DamagedError where that contradicts itself."""
+
+    def __init__(self, payload: Content, dtype: str, size: int):
+        self._payload, self.size = payload, size
+        self._coded = parse(_index_of(payload, dtype, size), dtype, size)
+        self._slots = self._coded.slots()
+        self.step = self._coded.lanes * self._coded.rows * self._coded.bits // 8
+        self._starts = [self._starts_of(plane) for plane in self._coded.fields.tolist()]
+
+    def _starts_of(self, plane: list[int]) -> Array:
+        """Where the words of each segment begin, among those of a plane."""
+        size = 4 * self._coded.segments if plane[columns.PRECISION] else 0
+        counts = self._coded.payload[plane[columns.COUNTS] :][:size].view(np.uint32)
+        return np.append(np.int64(0), np.cumsum(counts, dtype=np.int64))
+
+    def _decode(self, first: int, last: int, out: Array) -> None:
+        part = self._part(first, last)
+        try:
+            decode_with(part, self._slots, out.view(WORDS[part.bits]))
+        except DamagedError:
+            raise damaged(f"one of segments {first} to {last - 1} does not decode") from None
+
+    def _part(self, first: int, last: int) -> Coded:
+        """A payload of these segments alone."""
+        whole, sections, end = self._coded, list[tuple[int, int, int, int]](), 0  # column, place here and there, bytes
+        fields, size = whole.fields.copy(), (whole.lanes, whole.rows)
+        begin = first * whole.lanes * whole.rows
+        count = min(last * whole.lanes * whole.rows, whole.count) - begin
+
+        def take(row: Array, column: int, skipped: int, length: int) -> None:
+            nonlocal end
+            sections.append((column, end, int(row[column]) + skipped, length))
+            row[column], end = end, aligned(end + length)
+
+        for row, starts in zip(fields, self._starts, strict=True):
+            width, raw_bits = int(row[columns.WIDTH]), int(row[columns.RAW_BITS])
+            if raw_bits == width:
+                take(row, columns.RAW, begin * width // 8, count * width // 8)
+                continue
+            if row[columns.PRECISION]:
+                if row[columns.TABLES] > 1:
+                    take(row, columns.IDS, first, last - first)
+                take(row, columns.COUNTS, 4 * first, 4 * (last - first))
+                take(row, columns.STATES, 4 * first * whole.lanes, 4 * (last - first) * whole.lanes)
+                take(row, columns.WORDS_AT, 2 * int(starts[first]), 2 * int(starts[last] - starts[first]))
+                end = aligned(end + 2 * whole.lanes)  # which a decoder may read ahead
+            take(row, columns.RAW, 4 * raw_size(begin, *size, raw_bits), 4 * raw_size(count, *size, raw_bits))
+        part = kept("part", -(-end // 8) * 8 + 8 * whole.lanes)
+        for column, here, there, length in sections:
+            if column in _KEPT:
+                part[here : here + length] = whole.payload[there : there + length]
+            else:
+                self._payload.fill(there, part[here : here + length])
+        return replace(whole, payload=part, count=count, fields=fields)
+
+
+def _index_of(payload: Content, dtype: str, size: int) -> Array:
+    """As many bytes as a payload has, of which only those are there that `parse` looks at. Others take no memory."""
+    index, place = np.zeros(payload.size, np.uint8), 0
+
+    def load(length: int) -> Array:
+        nonlocal place
+        begin, place = place, min(place + length, payload.size)
+        payload.fill(begin, index[begin:place])
+        return index[begin:place]
+
+    def skip(length: int) -> None:
+        nonlocal place
+        place = min(aligned(place + length), payload.size)
+
+    head = load(HEAD.size)
+    if head.size < HEAD.size:
+        return index
+    _, layout, _, log_lanes, rows, count = HEAD.unpack(head.tobytes())
+    if layout >= len(LAYOUTS) or log_lanes > _MOST_LANES or not rows or count != 8 * size // DTYPES[dtype][0]:
+        return index
+    lanes, planes = 1 << log_lanes, len(LAYOUTS[layout])
+    directory = load(planes * PLANE.size).tobytes()
+    segments, directory = -(-count // (lanes * rows)), directory.ljust(planes * PLANE.size, b"\0")
+    for width, raw_bits, precision, tables, text, words in PLANE.iter_unpack(directory):
+        if raw_bits == width:
+            skip(count * width // 8)
+            continue
+        load(text)
+        skip(0)
+        if precision:
+            if tables > 1:
+                load(segments)
+                skip(0)
+            load(4 * segments)
+            skip(4 * segments * lanes)
+            skip(2 * words)
+        skip(4 * raw_size(count, lanes, rows, raw_bits))
+    return index

@@ -3,7 +3,7 @@
 import numpy as np
 
 from squeeze.numerics.jit import inline, kernel
-from squeeze.packing.tensors import plane_fields as columns
+from squeeze.packing.tensors import plane as columns
 from squeeze.packing.tensors.rans import MAX_PRECISION, MAX_SYMBOLS, decoding_table
 from squeeze.packing.tensors.tables import EARLY, IMPOSSIBLE, read_tables
 

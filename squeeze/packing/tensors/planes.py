@@ -6,10 +6,10 @@ A plane lies in values as rans.py says: rotated, above the `drop` lowest bits.
 import numpy as np
 
 from squeeze.numerics.jit import inline, kernel, lossy_kernel
-from squeeze.packing.tensors import plane_fields as columns
+from squeeze.packing.tensors import plane as columns
+from squeeze.packing.tensors.plane import rotated, turned_back
 from squeeze.packing.tensors.rans import decode_segments
 from squeeze.packing.tensors.rans_vectors import AVAILABLE, HALF, LANES, packer
-from squeeze.packing.tensors.rotation import rotated, turned_back
 
 _pack, _pack_half = packer(), packer(HALF)
 TOGETHER = 1 << 17  # values of which all planes are decoded before the next ones: as many as a cache holds

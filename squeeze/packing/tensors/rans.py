@@ -19,9 +19,9 @@ lowest bits, and then has its raw bits lowest and its prefix above them.
 import numpy as np
 
 from squeeze.numerics.jit import inline, kernel
-from squeeze.packing.tensors import plane_fields as columns
+from squeeze.packing.tensors import plane as columns
+from squeeze.packing.tensors.plane import rotated, turned_back
 from squeeze.packing.tensors.rans_vectors import AVAILABLE, HALF, LANES, LEAST_PRECISION, TOGETHER, decoder, encoder
-from squeeze.packing.tensors.rotation import rotated, turned_back
 
 STATE_LOW = 1 << 15  # states stay within 2^15 .. 2^31 - 1
 MAX_PRECISION = 13
@@ -120,7 +120,7 @@ def decode_segments(
 
     Returns where the words of segment `last` begin, or -1 less the first segment that is damaged. merge: `out` has the
     planes above this one, and keeps them. rotate: 0 where planes are still to come. position: where the words of
-    segment `first` begin, of those of the plane. count: values of the whole plane. plane: a row of plane_fields.py.
+    segment `first` begin, of those of the plane. count: values of the whole plane. plane: a row of plane.py.
     slots: see `decoding_table`. halves and longs: the payload as uint16 and uint32. Working space: state uint32 [2 *
     MAX_LANES], at int64 [2, 5].
     """

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from squeeze.packing.tensors import floats
-from squeeze.packing.tensors.content import Content, InMemory, Parts, in_parts
-from squeeze.packing.tensors.decoded import InSegments
+from squeeze.packing.tensors.content import Content, InMemory, InSegments, Parts, in_parts
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.float_writer import Writer, in_memory
 from squeeze.packing.tensors.tables import damaged

@@ -1,6 +1,6 @@
 """Lossless coding of tensors of which many values are 0: where the others are, one bit a value, and what they are.
 
-Bits and values are coded by floats.py or floats_archive.py, each on its own. The bits are eight to a byte, in order, so
+Bits and values are coded by floats.py or archive.py, each on its own. The bits are eight to a byte, in order, so
 that a byte holds two whole groups of 2:4 or one of N:8, and entropy coding finds that only 36, or C(8, N), of 256 bytes
 occur: log2(6) / 4 = 0.646 bits a value for 2:4. Values count as 0 where all their bits are 0, so -0.0 is kept.
 """
@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from squeeze.packing.tensors import floats
-from squeeze.packing.tensors.content import PART, Content, InMemory, Parts, Section, in_parts
-from squeeze.packing.tensors.decoded import Decoded, InSegments
+from squeeze.packing.tensors.content import PART, Content, InMemory, InSegments, Parts, Section, in_parts
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.float_writer import Behind, Writer, copy
+from squeeze.packing.tensors.floats import Decoded
 from squeeze.packing.tensors.tables import damaged
 from squeeze.system.arena import kept
 

@@ -13,7 +13,7 @@ from squeeze.checkpoint.config_json import CONFIG, read_config
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError, escaped, printable
 from squeeze.packing.base import Base
-from squeeze.packing.beside import Hashes
+from squeeze.packing.chain import Hashes
 from squeeze.packing.load import shaped, torch_dtype
 from squeeze.system import names
 from squeeze.system.limits import Limits

@@ -10,7 +10,7 @@ from squeeze.codecs.stream.container import FORMAT, NUMERICS
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.errors import DeviceError
 from squeeze.numerics.jit import cache_root
-from squeeze.packing import description
+from squeeze.packing import container
 from squeeze.recipes.measure.installed import core_sizes, start_up
 from squeeze.system import cores
 from squeeze.version import __version__
@@ -24,7 +24,7 @@ def gather() -> dict[str, Fact]:
         "formats": [
             f".sqz {FORMAT}",
             f"{dictionary_file.SUFFIX} {dictionary_file.VERSION}",
-            f"packed checkpoint {description.FORMAT}",
+            f"packed checkpoint {container.FORMAT}",
         ],
         "numerics": NUMERICS,
         "python": platform.python_version(),

@@ -9,7 +9,7 @@ from typing import Any
 
 import squeeze
 from squeeze.packing.follow import LEFT, Follow
-from squeeze.packing.journal import NAME
+from squeeze.packing.training_run import NAME
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.makers.checkpoints import write

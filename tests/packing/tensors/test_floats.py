@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from squeeze.errors import DamagedError, SqueezeError
-from squeeze.packing.tensors import float_payload, floats, floats_archive, planes
+from squeeze.packing.tensors import archive, float_payload, floats, planes
 from squeeze.packing.tensors.content import InFile
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.packing.tensors.float_writer import MemoryWriter
 from squeeze.system.positional import Positional
 from tests.makers.floats import as_bf16, bytes_of, weights
 
-CODECS = [floats, floats_archive]
+CODECS = [floats, archive]
 both = pytest.mark.parametrize("codec", CODECS, ids=["runtime", "archive"])
 
 
@@ -115,7 +115,7 @@ def test_bf16_is_within_half_a_per_cent_of_the_zero_order_bound():
 def test_archive_is_below_the_zero_order_bound():
     values = as_bf16(weights(1 << 20))
     bound = (entropy((values >> 7) & 0xFF) + entropy((values & 0x7F) | (values >> 8 & 0x80))) / 8
-    assert round_trip(floats_archive, bytes_of(values), "BF16", columns=256) < 0.997 * bound
+    assert round_trip(archive, bytes_of(values), "BF16", columns=256) < 0.997 * bound
 
 
 def test_side_information_is_below_a_twentieth_of_a_bit():

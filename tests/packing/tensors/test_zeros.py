@@ -11,11 +11,11 @@ from squeeze.checkpoint.masks import mask_of
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.errors import DamagedError
 from squeeze.packing import container
-from squeeze.packing.tensors import floats, floats_archive, zeros
+from squeeze.packing.tensors import archive, floats, zeros
+from squeeze.packing.tensors.archive import decoded
 from squeeze.packing.tensors.content import InMemory, whole
-from squeeze.packing.tensors.decoded import Decoded
-from squeeze.packing.tensors.decoded_archive import decoded
 from squeeze.packing.tensors.float_writer import in_memory
+from squeeze.packing.tensors.floats import Decoded
 
 
 def pruned(pattern="2:4", rows=256, columns=512, dtype=torch.bfloat16):
@@ -46,7 +46,7 @@ def test_masks_take_the_logarithm_of_their_number(pattern, bits):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn])
-@pytest.mark.parametrize(("coder", "reader"), [(floats, Decoded), (floats_archive, decoded)])
+@pytest.mark.parametrize(("coder", "reader"), [(floats, Decoded), (archive, decoded)])
 def test_round_trip(dtype, coder, reader):
     names = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3"}
     for pattern in ("2:4", "50%", "3:5"):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from squeeze.kernels.recurrence import reference, scan
+from squeeze.kernels.recurrence import reference_scan, scan
 from squeeze.recipes.train.byte_network import BYTES, Shape, build, rounded
 
 SHAPES = {
@@ -23,7 +23,7 @@ def seed():
 def test_the_loop_is_the_scan_by_doubling_with_its_gradients():
     arguments = [torch.rand(3, 13, 5), torch.randn(3, 13, 5), torch.randn(3, 5)]
     results = []
-    for way in (scan, reference.scan):
+    for way in (scan, reference_scan):
         leaves = [x.clone().requires_grad_() for x in arguments]
         states = way(*leaves)
         (states.cos() * torch.arange(5)).sum().backward()

@@ -1,0 +1,219 @@
+"""Whether a checkpoint of a training run is whole, or still being written."""
+
+import json
+import re
+from pathlib import Path
+
+from squeeze.checkpoint import safetensors as tensorfile, torch_file
+from squeeze.errors import FormatError, LimitError, SqueezeError, TruncatedError, printable
+from squeeze.packing import container, folder, manifest
+from squeeze.packing.chain import Hashes, hashes_of
+from squeeze.packing.container import PackedFile
+from squeeze.packing.sources import CODED, SUFFIX, may_be_coded, source_of
+from squeeze.system import files
+from squeeze.system.json_object import read_object
+from squeeze.system.names import component
+
+__all__ = [
+    "NAME",
+    "Journal",
+    "Stamp",
+    "UnreadableError",
+    "foreign",
+    "group",
+    "may_be",
+    "missing",
+    "order",
+    "stamp",
+    "superfluous",
+]
+
+Stamp = tuple[tuple[str, int, int], ...]  # name, size and time of each file
+_OF_TRAINER = re.compile(r"checkpoint-\d+")
+_FIRST, _LAST = "training_args.bin", "trainer_state.json"  # what transformers' Trainer writes early, and at the end
+
+
+def may_be(path: Path) -> bool:
+    """Whether `path` is a file or folder of tensors, or may become one. By names: those of a folder lie in it, or in a
+    folder below. A file of torch's by itself holds some."""
+    if path.is_dir():
+        return not path.is_symlink() and any(
+            below.name.endswith(CODED) for pattern in ("*", "*/*") for below in path.glob(pattern)
+        )
+    if path.suffix not in torch_file.SUFFIXES:
+        return path.name.endswith(CODED)
+    try:
+        return source_of(path, alone=False) is not None or bool(_of_file(path))
+    except FileNotFoundError:
+        return False
+
+
+def stamp(path: Path) -> Stamp | None:
+    """What changes while somebody writes to a file or folder; None where it goes meanwhile."""
+    try:
+        paths = sorted(path.rglob("*")) if path.is_dir() else [path]
+        found = [(str(one), one.lstat()) for one in paths]
+    except FileNotFoundError:
+        return None
+    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)
+
+
+def missing(path: Path) -> str:
+    """What shows that a checkpoint is not whole yet; empty where nothing does."""
+    try:
+        return _of_folder(path) if path.is_dir() else _of_file(path)
+    except (FormatError, FileNotFoundError) as error:
+        return str(error)
+
+
+def _of_folder(path: Path) -> str:
+    if _OF_TRAINER.fullmatch(path.name) and (path / _FIRST).is_file() and not (path / _LAST).is_file():
+        return f"has no {_LAST} yet"
+    for name in folder.files_to_take(path):
+        if name.endswith(".distcp") and not (path / name).with_name(".metadata").is_file():
+            return f"has no .metadata beside {name} yet"
+        if reason := _of_file(path / name):
+            return f"{name}: {reason}"
+    return ""
+
+
+def _of_file(path: Path) -> str:
+    try:
+        if path.suffix == SUFFIX:
+            tensorfile.read(path)
+        elif path.suffix in torch_file.SUFFIXES:
+            torch_file.read(path)
+    except FormatError as error:
+        return str(error) if path.suffix == SUFFIX or isinstance(error, TruncatedError) else ""
+    except LimitError:
+        return ""  # as far as it can be told
+    return ""
+
+
+NAME = ".squeeze-follow.json"
+_FORMAT = 1
+_SCHEMA = {"format": int, "packed": [str]}
+_PARTS = re.compile(r"(\D*)(\d*)")
+
+
+def order(name: str) -> list[tuple[str, int]]:
+    """What sorts the names of a run's checkpoints: checkpoint-900 comes before checkpoint-1000."""
+    return [(text, int(digits or -1)) for text, digits in _PARTS.findall(name)]
+
+
+def group(name: str) -> str:
+    """What the names of one kind of checkpoint have in common."""
+    return re.sub(r"\d+", "#", name)
+
+
+class Journal:
+    """The names of all that was packed into `target`; some of it may be gone."""
+
+    def __init__(self, target: Path):
+        """Raises SqueezeError where the file is damaged."""
+        self._target, self._path = target, target / NAME
+        self.packed: list[str] = []
+        if not self._path.is_file():
+            return
+        try:
+            described = read_object(self._path, schema=_SCHEMA)
+            if described["format"] != _FORMAT:
+                raise FormatError(f"format {described['format']} is unknown")
+            if hidden := [name for name in described["packed"] if component(name).startswith(".")]:
+                raise FormatError(f"{printable(repr(hidden[0]))} is hidden, and never packed")
+        except FormatError as error:
+            why = str(error).removeprefix(f"{self._path}: ")
+            raise SqueezeError(
+                f"{self._path}: is damaged: {why}: delete it, and what is packed is compared instead"
+            ) from None
+        self.packed = described["packed"]
+
+    def note(self, name: str) -> None:
+        self.packed.append(name)
+        with files.replacing(self._path) as file:
+            file.write(json.dumps({"format": _FORMAT, "packed": self.packed}, indent=1).encode())
+
+    def present(self) -> list[str]:
+        """Those that are still there, the earliest first."""
+        return sorted((name for name in self.packed if (self._target / name).exists()), key=order)
+
+    def before(self, name: str) -> str | None:
+        """The one that comes before a checkpoint of this name, of the same kind."""
+        return max(self.earlier(name), key=order, default=None)
+
+    def earlier(self, name: str) -> list[str]:
+        """Those of the same kind that come before, and are still there."""
+        return [one for one in self.present() if group(one) == group(name) and order(one) < order(name)]
+
+
+class UnreadableError(SqueezeError):
+    """What the checkpoint `name` is a difference from is not known."""
+
+    name = ""
+
+    @classmethod
+    def of(cls, name: str, error: Exception) -> "UnreadableError":
+        """Return what is said of a checkpoint that cannot be read."""
+        made = cls(f"cannot be read, so that no packed form is deleted: {error}")
+        made.name = name
+        return made
+
+
+def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
+    """Of the checkpoints that the journal names: those but the last `keep` of each kind, and but those that others in
+    the folder, kept or not of the journal, are differences from. Raises UnreadableError where one of all these is."""
+    ours = journal.present()
+    known = {path.name: _files(path, path.name in ours) for path in target.iterdir() if _is_shown(path)}
+    kinds: dict[str, list[str]] = {}
+    for name in ours:
+        kinds.setdefault(group(name), []).append(name)
+    kept = {name for names in kinds.values() for name in names[-keep:]} | (known.keys() - ours)
+    homes: dict[Hashes, set[str]] = {}
+    for name, packed in known.items():
+        for hashes in hashes_of(packed):
+            homes.setdefault(hashes, set()).add(name)
+    needed = list(kept)
+    for name in needed:
+        found = {home for base in _bases(known.get(name, [])) for home in homes.get(base, ())}
+        needed += sorted(found - set(needed))
+    return [name for name in ours if known.get(name) and name not in set(needed)]
+
+
+def foreign(path: Path) -> str:
+    """Return what shows that a packed checkpoint is not only what squeeze wrote, so that it may not be deleted.
+
+    The text is empty if nothing shows that. Raises SqueezeError and OSError if the checkpoint cannot be read.
+    """
+    if path.is_symlink():
+        return "it is a link"
+    if not path.is_dir():
+        container.read(path)
+        return ""
+    known = {*manifest.read(path).hashes, folder.MANIFEST}
+    below = (one for one in sorted(path.rglob("*")) if one.is_symlink() or not one.is_dir())
+    strangers = (name for one in below if (name := one.relative_to(path).as_posix()) not in known)
+    return next((f"it holds {printable(name)}, which squeeze did not write" for name in strangers), "")
+
+
+def _files(path: Path, is_ours: bool) -> list[PackedFile]:
+    """The packed files of a checkpoint; none where it is not packed, as ours are."""
+    try:
+        if is_ours and path.is_symlink():
+            raise FormatError(f"{path}: is a link")
+        if not path.is_dir():
+            return [container.read(path)]
+        if not is_ours and not (path / folder.MANIFEST).is_file():
+            return []
+        return [container.read(path / name) for name in manifest.read(path).coded]
+    except (OSError, SqueezeError) as error:
+        if type(error) is FormatError and not is_ours and not path.is_dir():  # and no damaged one
+            return []
+        raise UnreadableError.of(path.name, error) from None
+
+
+def _bases(files: list[PackedFile]) -> set[Hashes]:
+    return {file.description.base for file in files} - {()}
+
+
+def _is_shown(path: Path) -> bool:
+    return not path.name.startswith(".") and (path.is_dir() or may_be_coded(path.name))
