@@ -16,9 +16,9 @@ from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.commands import options, standard
 from squeeze.commands.job import MISHAPS, explain
 from squeeze.system import files
+from squeeze.system.binary import flush
 from squeeze.system.extras import DISTRIBUTION
 from squeeze.system.limits import Limits
-from squeeze.system.pipes import flush
 
 __all__ = ["main"]
 

@@ -26,7 +26,7 @@ from squeeze import pack, unpack
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.packing.tensors import floats
 from squeeze.recipes.measure.inspect import field_entropies
-from squeeze.system.in_order import in_order
+from squeeze.system.parallel import in_order
 
 Run = Callable[[int], tuple[int, tuple[float, float]]]  # threads -> bytes, seconds of both ways
 Tensors = list[tuple[str, np.ndarray]]  # type and bytes of each

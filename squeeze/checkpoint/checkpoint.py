@@ -26,8 +26,8 @@ from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.view import View
 from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, own_files, read_index, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
+from squeeze.system.moving import synced
 from squeeze.system.storage import local_path
-from squeeze.system.syncing import synced
 
 __all__ = ["Checkpoint", "Parts", "disk_told", "saved"]
 

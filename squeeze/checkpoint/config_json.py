@@ -11,8 +11,8 @@ from typing import Any
 from squeeze.checkpoint.guard import unguarded
 from squeeze.checkpoint.hub_cache import why_missing
 from squeeze.errors import FormatError, printable
-from squeeze.system.json_object import read_object
-from squeeze.system.names import component
+from squeeze.system.documents import read_object
+from squeeze.system.storage import component
 
 __all__ = ["CONFIG", "check_config", "check_description", "check_layers", "read_config"]
 

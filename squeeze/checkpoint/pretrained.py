@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from squeeze.checkpoint.config_json import CONFIG, read_config
 from squeeze.checkpoint.hub_cache import is_repository, why_missing
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 from squeeze.system.storage import local_path
 
 if TYPE_CHECKING:

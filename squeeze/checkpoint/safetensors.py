@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.system import files
-from squeeze.system.json_object import parse_object, parsed_size
+from squeeze.system.documents import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:

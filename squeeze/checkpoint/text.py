@@ -9,7 +9,7 @@ import torch
 
 from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.errors import FormatError, SqueezeError, printable
-from squeeze.system.json_object import parse
+from squeeze.system.documents import parse
 from squeeze.system.limits import Limits
 from squeeze.system.storage import local_path
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from squeeze.checkpoint.hub_cache import dangling, why_missing
 from squeeze.errors import FormatError, printable
-from squeeze.system.json_object import read_object
-from squeeze.system.names import below
+from squeeze.system.documents import read_object
+from squeeze.system.storage import below
 
 __all__ = [
     "INDEX",

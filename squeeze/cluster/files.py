@@ -26,11 +26,11 @@ from squeeze.codecs.stream.resources import LanguageOptions, Totals
 from squeeze.codecs.stream.settings import Settings, resolve_settings, to_header
 from squeeze.errors import DamagedError, SqueezeError, StorageError, VerifyError
 from squeeze.system import files, storage
-from squeeze.system.files import stamp_of
 from squeeze.system.idempotent import replacing_or_equal
 from squeeze.system.moving import NAME_LIMIT
 from squeeze.system.part_file import FORMAT, is_whole, passed_on
-from squeeze.system.remote_status import has_version
+from squeeze.system.remote_info import has_version
+from squeeze.system.unchanged import stamp_of
 from squeeze.version import __version__
 
 __all__ = [

@@ -19,7 +19,7 @@ import numpy as np
 from xxhash import xxh3_128_digest
 
 from squeeze.errors import FormatError, SqueezeError, escaped
-from squeeze.system.json_object import MAX_LINE, check, parse
+from squeeze.system.documents import MAX_LINE, check, parse
 from squeeze.system.limits import Limits
 from squeeze.system.moving import about
 from squeeze.system.storage import local_path

@@ -25,7 +25,7 @@ from squeeze.codecs.shards.write import make_shard
 from squeeze.codecs.stream.members import Member
 from squeeze.codecs.stream.reader import open_reader as open_stream
 from squeeze.errors import SqueezeError, escaped, printable
-from squeeze.system import names, storage
+from squeeze.system import storage
 from squeeze.system.remote_path import look_together
 
 __all__ = ["SHARDS", "Noted", "Result", "Task", "by_workers", "files_of", "here", "note", "proved"]
@@ -216,7 +216,7 @@ def proved(
                 with (
                     attempt(printable(output)),
                     suppress(FileNotFoundError),  # which the shard's own record tells
-                    open_stream(names.within(output, roots), **options) as shard,
+                    open_stream(storage.within(output, roots), **options) as shard,
                 ):
                     members = shard.members()
             if members:

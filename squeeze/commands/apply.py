@@ -15,7 +15,7 @@ from squeeze.commands.models import Verdict, use
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
-from squeeze.system import cores
+from squeeze.system import machine
 
 if TYPE_CHECKING:
     from squeeze.engine.report import Report
@@ -109,7 +109,7 @@ def _sweep(
     """A table of all pairs, and a page of them. What fails is told, and the others follow."""
     from squeeze.recipes import sweep
 
-    per_call = threads or (1 if cluster else cores.available())
+    per_call = threads or (1 if cluster else machine.available_cores())
     use(per_call, "cpu" if cluster else device)  # a worker's device is its own
     wanted = sweep.pairs(recipes, models, folder)
     folder.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from squeeze.commands.echo import echo
 from squeeze.commands.job import explain
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
-from squeeze.system import cores
+from squeeze.system import machine
 
 if TYPE_CHECKING:
     from squeeze.recipes.measure.benchmark import Result
@@ -47,7 +47,7 @@ def bench(
     """
     from squeeze.recipes.measure import benchmark
 
-    threads = threads or (1 if cluster else cores.available())
+    threads = threads or (1 if cluster else machine.available_cores())
     rivals = [name for name in against.split(",") if name]
     tools, notes = benchmark.choose(levels, rivals, processes, threads)
     if cluster:

@@ -18,7 +18,7 @@ from squeeze.commands.job import Job, explain, is_compressed
 from squeeze.commands.progress import Tick
 from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError, printable
-from squeeze.system import files, names, storage
+from squeeze.system import files, storage
 from squeeze.system.moving import harmless_to
 from squeeze.system.remote_path import look_together
 
@@ -83,7 +83,8 @@ class _Listing:
     parts: set[Path] = field(default_factory=set)  # of files that an earlier run cut
 
     def files(self) -> Iterator["File"]:
-        from squeeze.cluster.files import File, stamp_of, version_of
+        from squeeze.cluster.files import File, version_of
+        from squeeze.system.unchanged import stamp_of
 
         going_on = bool(self.manifest.earlier) and not self.manifest.was_complete
         listed = self.job.each(lambda path: not self._is_our_own(path) and self.wanted(path))
@@ -196,7 +197,8 @@ def test(
     job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: Path | None, page: Path | None = None
 ) -> None:
     """Decode all files that a command names, or with a manifest all outputs that it tells of."""
-    from squeeze.cluster.files import TEST, File, Task, stamp_of, whole
+    from squeeze.cluster.files import TEST, File, Task, whole
+    from squeeze.system.unchanged import stamp_of
 
     def named() -> Iterator[File]:
         for path in job.each(is_compressed):
@@ -255,9 +257,10 @@ def _usual(folder: Path, operation: str, sources: list[str]) -> Path:
 def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator["File"]:
     """Yield the outputs that a manifest names; one that is missing is an error. Of shards the files in them are held
     against it, too. Outputs lie in the manifest's folder, or below what the command names: no other file is opened."""
-    from squeeze.cluster.files import COMPRESS, File, stamp_of
+    from squeeze.cluster.files import COMPRESS, File
     from squeeze.cluster.manifest import read_manifest
     from squeeze.cluster.shards import SHARDS, proved
+    from squeeze.system.unchanged import stamp_of
 
     told = read_manifest(manifest, settings.get("limits"))
     records, roots = told.records, [manifest.parent, *(storage.path_of(name) for name in job.files if name != "-")]
@@ -274,7 +277,7 @@ def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator["Fi
         with job.attempt(printable(record.source)):
             if record.error:
                 raise SqueezeError(printable(record.error))
-            output = names.within(record.output, roots)
+            output = storage.within(record.output, roots)
             if not output.exists():
                 raise SqueezeError(f"its output {output} is missing")
             status = output.stat()

@@ -12,8 +12,8 @@ from squeeze.commands import clustered, options
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
 from squeeze.system import files
+from squeeze.system.binary import write_all
 from squeeze.system.limits import Limits
-from squeeze.system.pipes import write_all
 
 _PIECE = 1 << 20
 

@@ -10,7 +10,7 @@ from squeeze.commands.declared import OperationCommand, given
 from squeeze.commands.models import Verdict, say_estimate, use
 from squeeze.commands.progress import steps
 from squeeze.recipes.options import DELTA
-from squeeze.system import cores
+from squeeze.system import machine
 
 
 @click.command(cls=OperationCommand, operation=DELTA)
@@ -43,7 +43,12 @@ def delta(
     settings = DELTA.read(asked_for).settings
     if not quiet:
         say_estimate(source, settings, settings.correction, params["device"], True)
-    shared = {"text": verdict.text, "windows": verdict.windows, "threads": threads or cores.available(), **params}
+    shared = {
+        "text": verdict.text,
+        "windows": verdict.windows,
+        "threads": threads or machine.available_cores(),
+        **params,
+    }
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         report = api.delta(base, source, out=target, overwrite=force, progress=progress, **asked_for, **shared)
     verdict.conclude(report, as_json, quiet)

@@ -11,7 +11,7 @@ import squeeze
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.progress import bar
-from squeeze.system import cores, files, storage
+from squeeze.system import files, machine, storage
 
 
 class Level(click.ParamType):  # type: ignore[type-arg]
@@ -70,7 +70,7 @@ def explain(
     target = output if output or as_json else beside
     if target:
         files.check_target(target, [source], force)
-    threads = threads or cores.available()
+    threads = threads or machine.available_cores()
     with source.open("rb") as file:
         compressed, size = is_compressed(file.read(3)), source.stat().st_size
     chosen = levels[-1] if levels else None

@@ -8,7 +8,7 @@ import click
 
 from squeeze.commands.echo import echo
 from squeeze.errors import escaped
-from squeeze.system import cores
+from squeeze.system import machine
 
 if TYPE_CHECKING:
     from squeeze.packing.follow import Event
@@ -31,7 +31,7 @@ def run(
 
     if settings.pop("base", None) is not None or common["force"]:
         raise click.UsageError("--follow chooses bases itself and overwrites nothing: leave out --base and --force")
-    threads = common["threads"] or cores.available()
+    threads = common["threads"] or machine.available_cores()
     follow = Follow(source=source, target=target, threads=threads, **settings, **following)
     packed, failed = 0, False
     try:

@@ -11,7 +11,7 @@ from squeeze.commands.declared import base
 from squeeze.commands.echo import echo
 from squeeze.commands.reporting import checkpoint_bar, write_page
 from squeeze.errors import PackageError
-from squeeze.system import cores
+from squeeze.system import machine
 
 
 @click.command()
@@ -37,7 +37,7 @@ def inspect(
     from squeeze.recipes.measure import inspect as inspecting
 
     with checkpoint_bar(source, quiet, as_json) as tick:
-        threads = threads or cores.available()
+        threads = threads or machine.available_cores()
         entries = list(inspecting.inspect(source, level=level, base=base, threads=threads, progress=tick))
     quantised = None
     try:

@@ -23,9 +23,9 @@ from squeeze.commands.echo import echo
 from squeeze.commands.options import STDOUT
 from squeeze.commands.progress import Tick, bar, is_shown
 from squeeze.errors import SqueezeError, StorageError, escaped
-from squeeze.system import cores, files, storage
+from squeeze.system import files, machine, storage, unchanged
+from squeeze.system.binary import flush
 from squeeze.system.moving import harmless_to
-from squeeze.system.pipes import flush
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.resources import Totals
@@ -95,7 +95,7 @@ class Job:
     def __post_init__(self) -> None:
         if self.output is STDOUT:
             self.output, self.stdout = None, True
-        self.threads = self.threads or cores.available()
+        self.threads = self.threads or machine.available_cores()
         self.files = self.files or ("-",)
         if self.output and (self.recursive or len(self.files) > 1):
             raise click.UsageError("-o takes one file")
@@ -230,7 +230,7 @@ def transform(
         with writing as sink, job.progress(str(path or "-"), lambda: total(source), passes) as tick:
             totals = action(source, sink, tick)
             flush(sink)
-        changed = bool(path and opened and files.has_changed(path, opened))
+        changed = bool(path and opened and unchanged.has_changed(path, opened))
         read = f"changed while it was read{f'; {target} holds what was read' if target else ''}"
         complaints = [*totals.damage, *[read] * changed]
         if job.rm and path and not complaints:

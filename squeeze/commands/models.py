@@ -13,7 +13,7 @@ from squeeze.commands.echo import echo
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import write_page
 from squeeze.errors import DeviceError, QualityError, printable
-from squeeze.system import cores
+from squeeze.system import machine
 
 if TYPE_CHECKING:
     from squeeze.engine.report import Report
@@ -105,7 +105,7 @@ def use(threads: int, device: str = "cpu") -> None:
     """Let torch compute on so many threads. Raises DeviceError where it cannot use the device."""
     import torch
 
-    torch.set_num_threads(threads or cores.available())
+    torch.set_num_threads(threads or machine.available_cores())
     try:
         torch.empty(0, device=device).cpu()
     except (RuntimeError, AssertionError, ImportError, AttributeError) as error:  # as each of torch's backends says it

@@ -22,7 +22,7 @@ import click
 
 from squeeze.errors import escaped
 from squeeze.system import files
-from squeeze.system.memory import resident
+from squeeze.system.machine import resident_memory
 
 __all__ = ["Tick", "bar", "is_shown", "steps"]
 
@@ -112,7 +112,7 @@ class _Line:
             return
         now = time.monotonic()
         if now - self._looked >= _EVERY:
-            self._looked, memory = now, resident()
+            self._looked, memory = now, resident_memory()
             said = [self.step, *([f"{memory / 1e9:.1f} GB"] if memory else [])]
             self._bar.set_postfix_str(", ".join(filter(None, said)), refresh=False)
         self._bar.total = self.total
@@ -146,7 +146,7 @@ class _Lines:
         line |= {"step": self.step} if self.step else {}
         seconds = (self.total - self.n) / rate if self.total and rate else None
         line |= {**self.numbers, "rate": round(rate, 3), "eta_seconds": seconds and round(seconds, 1)}
-        memory = resident()
+        memory = resident_memory()
         click.echo(json.dumps(line | ({"memory": memory} if memory else {})), err=True)
 
 

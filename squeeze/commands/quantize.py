@@ -11,7 +11,7 @@ from squeeze.commands.models import Verdict, say_estimate, use
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import checkpoint_bar
 from squeeze.recipes.options import QUANTIZE
-from squeeze.system import cores
+from squeeze.system import machine
 
 
 @click.command(cls=OperationCommand, operation=QUANTIZE)
@@ -65,5 +65,5 @@ def quantize(
     verdict.measure(report, params["device"], quiet, as_json)
     if packed:
         with checkpoint_bar(out, quiet, as_json) as tick:
-            api.pack_result(report, target, force, threads or cores.available(), tick)
+            api.pack_result(report, target, force, threads or machine.available_cores(), tick)
     verdict.conclude(report, as_json, quiet)

@@ -12,7 +12,7 @@ import click
 
 from squeeze.commands.echo import echo
 from squeeze.commands.progress import Tick, bar, is_shown
-from squeeze.system import cores
+from squeeze.system import machine
 
 if TYPE_CHECKING:
     from squeeze.packing.pack import Totals
@@ -56,7 +56,7 @@ def reporting(
             echo(f"{source}: {sizes_text}, {seconds:.1f} s", err=True)
 
     with checkpoint_bar(source, quiet, as_json) as tick:
-        yield {"threads": threads or cores.available(), "progress": tick}, done
+        yield {"threads": threads or machine.available_cores(), "progress": tick}, done
 
 
 def write_page(path: Path | None, records: Sequence[dict[str, Any]]) -> None:

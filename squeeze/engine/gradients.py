@@ -20,7 +20,7 @@ from squeeze.engine.surroundings import surroundings
 from squeeze.engine.tracing import handing_on
 from squeeze.engine.walking import Call
 from squeeze.errors import ModelError
-from squeeze.system.memory import trim
+from squeeze.system.machine import trim_memory
 
 __all__ = ["Loss", "backward", "head_of", "next_token"]
 
@@ -59,7 +59,7 @@ def backward(
             states("hidden", number).path.unlink()
             states("gradient", number + 1).path.unlink()
             network.release(name)
-            trim()
+            trim_memory()
 
 
 def _back(

@@ -31,8 +31,8 @@ from squeeze.engine.sharding import Shard, shards_of
 from squeeze.engine.workers import Here, Workers
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import folder
-from squeeze.system.json_object import parse
-from squeeze.system.stamps import digest, stamps
+from squeeze.system.documents import parse
+from squeeze.system.unchanged import digest, stamps
 from squeeze.system.work import discards, work_folder
 from squeeze.version import __version__
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 from squeeze.engine.tasks import TaskScore, check_drops
 from squeeze.errors import FormatError, QualityError
 from squeeze.system import files
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 
 __all__ = ["Layer", "Quality", "Report"]
 

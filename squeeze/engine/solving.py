@@ -20,7 +20,7 @@ from squeeze.engine.method import HessianError, JointMethod, Method, Result, lay
 from squeeze.engine.network import weight_of
 from squeeze.engine.report import Layer
 from squeeze.errors import SqueezeError
-from squeeze.system.memory import trim
+from squeeze.system.machine import trim_memory
 
 __all__ = ["Done", "Matrix", "apart", "solved"]
 
@@ -62,7 +62,7 @@ def solved(
 ) -> dict[str, Done]:
     """Compress matrices that share their inputs, by their names in the block: those that one method is for together,
     where it is of that kind. statistics: used up. correction: as pipeline.py has it."""
-    trim()
+    trim_memory()
     modules = {matrix.leaf: block.get_submodule(matrix.leaf) for matrix in group}
     weights = _wanted(group, modules, statistics, correction)
     together: dict[str, tuple[Result[Any], float]] = {}

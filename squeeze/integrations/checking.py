@@ -11,7 +11,7 @@ import xxhash
 from squeeze.packing import df_decode
 from squeeze.packing.load import prepare
 from squeeze.packing.record import Record, naming, other_checksum
-from squeeze.system.in_order import ordered_map
+from squeeze.system.parallel import ordered_map
 
 __all__ = ["compare", "compare_coded"]
 

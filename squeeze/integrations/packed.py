@@ -32,8 +32,7 @@ from squeeze.packing.container import PackedFile
 from squeeze.packing.load import torch_shape
 from squeeze.packing.record import Record
 from squeeze.system.limits import Limits
-from squeeze.system.mapped import MappedFiles
-from squeeze.system.memory import trim
+from squeeze.system.machine import MappedFiles, trim_memory
 
 __all__ = ["Payloads", "is_packed", "memory_of"]
 
@@ -155,7 +154,7 @@ class Payloads:
                 mapped.release(data.data_ptr(), data.nbytes)
         if self.check:
             compare_coded(coded, torch.get_num_threads())
-            trim()  # what its threads had
+            trim_memory()  # what its threads had
         _gather_blocks(model, buffers, total // _BLOCK_SHARE if self.share else total)
         model.squeeze_buffers = buffers  # type: ignore[assignment]
 

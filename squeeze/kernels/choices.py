@@ -23,7 +23,7 @@ import torch
 from squeeze.errors import FormatError, LimitError
 from squeeze.numerics.jit import cache_root
 from squeeze.system.cache import make_folder
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 
 __all__ = ["Choices", "close_to", "fastest", "folder", "of_device", "power_of_two", "remembered"]
 

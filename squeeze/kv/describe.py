@@ -22,7 +22,7 @@ from squeeze.kv.base import Policy
 from squeeze.kv.evict import innermost
 from squeeze.kv.policies import EVICTIONS, POLICIES, WITH_TENSORS
 from squeeze.system import files
-from squeeze.system.json_object import MAX_FILE, parse
+from squeeze.system.documents import MAX_FILE, parse
 from squeeze.system.limits import Limits
 from squeeze.system.storage import local_path
 

@@ -19,7 +19,7 @@ import xxhash
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.kv.records import Record
-from squeeze.system.json_object import parse_object, parsed_size
+from squeeze.system.documents import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
 __all__ = ["STATE", "SavedFile", "read", "to_bytes"]

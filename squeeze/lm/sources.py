@@ -22,7 +22,7 @@ from squeeze.lm import config, vocabulary
 from squeeze.lm.config import ARCHITECTURES, Config, Family
 from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.tensor_files import Shard
-from squeeze.system.json_object import parse_object
+from squeeze.system.documents import parse_object
 
 # Our name: (safetensors, GGUF).
 OUTER = {

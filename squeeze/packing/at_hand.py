@@ -10,7 +10,7 @@ import numpy as np
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.packing.tensors.content import PART, Content, InFile, InMemory
 from squeeze.packing.tensors.float_writer import FileWriter, copy
-from squeeze.system.positional import Positional
+from squeeze.system.binary import Positional
 
 __all__ = ["AtHand", "spooled", "to_reread"]
 

@@ -20,8 +20,8 @@ from squeeze.packing.container import PackedFile
 from squeeze.packing.record import Record
 from squeeze.packing.sources import CODED, source_of
 from squeeze.packing.tensors.content import Content
+from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
-from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
 
 MAX_CHAIN = 256  # differences of differences

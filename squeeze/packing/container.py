@@ -19,7 +19,7 @@ from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
 from squeeze.packing.codings import CODINGS, LEVELS, longest_named
 from squeeze.packing.record import Record
 from squeeze.packing.sources import Source
-from squeeze.system.json_object import parse_object, parsed_size
+from squeeze.system.documents import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
 __all__ = [

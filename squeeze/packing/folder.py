@@ -15,8 +15,7 @@ from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.packing import container, sources
 from squeeze.packing.sources import CODED, INDEX
 from squeeze.system import moving
-from squeeze.system.names import relative
-from squeeze.system.storage import remote
+from squeeze.system.storage import relative, remote
 
 SUFFIX = sources.SUFFIX
 MANIFEST = weight_files.MANIFEST

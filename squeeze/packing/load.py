@@ -17,8 +17,8 @@ from squeeze.packing.df_decode import Prepared
 from squeeze.packing.record import Record, naming
 from squeeze.packing.sources import may_be_coded
 from squeeze.packing.tensors.content import Content, InFile, whole
+from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
-from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
 
 

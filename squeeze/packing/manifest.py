@@ -20,9 +20,9 @@ from squeeze.packing import container
 from squeeze.packing.container import unfolded
 from squeeze.packing.sources import INDEX, SUFFIX
 from squeeze.system import files
-from squeeze.system.json_object import check, read_object
+from squeeze.system.documents import check, read_object
 from squeeze.system.limits import Limits
-from squeeze.system.names import below, relative
+from squeeze.system.storage import below, relative
 
 __all__ = ["CONVERTED", "MANIFEST", "METHOD", "METHODS", "Manifest", "adapted", "read", "text_of", "write"]
 

@@ -26,9 +26,9 @@ from squeeze.packing.run import Journal, Run
 from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.sources import Source, note_of_copy, source_of
 from squeeze.system import files, storage
+from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
-from squeeze.system.positional import Positional
-from squeeze.system.syncing import synced
+from squeeze.system.moving import synced
 from squeeze.system.upload import staged
 from squeeze.system.work import work_folder
 from squeeze.version import __version__

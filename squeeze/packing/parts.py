@@ -26,10 +26,9 @@ from squeeze.packing.running_hash import Checksums
 from squeeze.packing.sources import Source
 from squeeze.packing.unpack import Restoring, other_hash
 from squeeze.system import part_file
+from squeeze.system.binary import Positional, copy_pieces
 from squeeze.system.part_file import PartFile, PartWriter, damaged, passed_on
-from squeeze.system.positional import Positional
 from squeeze.system.storage import remote
-from squeeze.system.varint import copy_pieces
 
 __all__ = [
     "Packing",

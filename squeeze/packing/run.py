@@ -25,9 +25,9 @@ from squeeze.packing.record import Record
 from squeeze.packing.running_hash import Hashing, checksum_of
 from squeeze.packing.tensors.content import Content, InFile, whole
 from squeeze.packing.tensors.float_writer import FileWriter
-from squeeze.system.in_order import LARGE, in_order
-from squeeze.system.json_object import MAX_LINE, check, parse
-from squeeze.system.positional import Positional
+from squeeze.system.binary import Positional
+from squeeze.system.documents import MAX_LINE, check, parse
+from squeeze.system.parallel import LARGE, in_order
 
 __all__ = ["Journal", "Run"]
 

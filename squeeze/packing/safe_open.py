@@ -23,8 +23,8 @@ from squeeze.packing.codings import STORED
 from squeeze.packing.container import PackedFile
 from squeeze.packing.record import Record, naming
 from squeeze.packing.tensors.content import Content, InFile, InMemory
+from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
-from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of, remote
 
 __all__ = ["OpenError", "PackedSlice", "SafeOpen", "safe_open"]

@@ -11,8 +11,8 @@ from squeeze.packing.chain import Hashes, hashes_of
 from squeeze.packing.container import PackedFile
 from squeeze.packing.sources import CODED, SUFFIX, may_be_coded, source_of
 from squeeze.system import files
-from squeeze.system.json_object import read_object
-from squeeze.system.names import component
+from squeeze.system.documents import read_object
+from squeeze.system.storage import component
 
 __all__ = [
     "NAME",

@@ -17,10 +17,10 @@ from squeeze.packing.record import Record, naming
 from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.tensors.content import Content, InFile, whole
 from squeeze.system import files, storage
-from squeeze.system.in_order import LARGE, in_order
+from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
-from squeeze.system.positional import Positional
-from squeeze.system.syncing import synced
+from squeeze.system.moving import synced
+from squeeze.system.parallel import LARGE, in_order
 from squeeze.system.upload import staged
 from squeeze.system.work import scratch_folder
 

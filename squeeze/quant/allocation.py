@@ -18,7 +18,7 @@ from squeeze.engine.gradients import backward
 from squeeze.engine.network import Network, weight_of
 from squeeze.errors import SqueezeError
 from squeeze.quant.formats.spec import BITS
-from squeeze.system.memory import trim
+from squeeze.system.machine import trim_memory
 
 __all__ = ["allocate", "choose", "fisher"]
 
@@ -125,7 +125,7 @@ def allocate(
             weight = weight_of(network.module(name))
             weights += weight.numel()
             costs[name], sizes[name] = _priced(weight, information.pop(name), rounded, choices)
-            trim()
+            trim_memory()
     costs, sizes = _summed(costs, units), _summed(sizes, units)
     chosen = choose(costs, sizes, int(budget(weights)))
     spent = {"bytes": sum(sizes[name][bits] for name, bits in chosen.items())}

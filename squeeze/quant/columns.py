@@ -9,7 +9,7 @@ import torch
 
 from squeeze.numerics.jit import inline, lossy_kernel
 from squeeze.quant.levels import Levels
-from squeeze.system.workers import parallel_ranges
+from squeeze.system.parallel import parallel_ranges
 
 __all__ = ["descend", "search", "sweep"]
 

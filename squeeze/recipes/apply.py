@@ -28,13 +28,12 @@ from squeeze.packing.pack import Totals
 from squeeze.recipes.measure.evaluate import measure
 from squeeze.recipes.measure.tasks import Tasks, measure_tasks
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
-from squeeze.system import files, names
+from squeeze.system import files, storage
+from squeeze.system.documents import parse, read_object, read_yaml
 from squeeze.system.extras import explained
-from squeeze.system.json_object import parse, read_object
-from squeeze.system.stamps import stamps
 from squeeze.system.storage import local_path
+from squeeze.system.unchanged import stamps
 from squeeze.system.work import discards, work_folder
-from squeeze.system.yaml_object import read_yaml
 
 __all__ = ["Recipe", "apply"]
 
@@ -98,7 +97,7 @@ def _check_names(document: Any) -> None:
         for table in tables:
             if isinstance(table, dict) and isinstance(text := table.get(key), str):
                 try:
-                    names.relative(text)
+                    storage.relative(text)
                 except FormatError as error:
                     raise FormatError(f"{key}: {error}: name it with {option}") from None
 

@@ -18,7 +18,7 @@ from squeeze.errors import FormatError, SqueezeError
 from squeeze.packing.folder import raw_size
 from squeeze.recipes.apply import KEY, Recipe, apply
 from squeeze.recipes.measure.tasks import Tasks
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 
 __all__ = ["Pair", "Settings", "pairs", "sweep", "table"]
 

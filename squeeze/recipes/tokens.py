@@ -11,7 +11,7 @@ from squeeze.checkpoint.text import read_text, tokenize
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.kv.contract import CACHE
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 
 __all__ = ["calibration_name", "calibration_tokens", "check_vocabulary"]
 

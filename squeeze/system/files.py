@@ -96,28 +96,6 @@ def status(file: BinaryIO) -> os.stat_result:
     return file.status if isinstance(file, RemoteFile) else os.fstat(file.fileno())
 
 
-def stamp_of(status: os.stat_result) -> str:
-    """What changes when a file does."""
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-
-
-def has_changed(path: Path, opened: os.stat_result) -> bool:
-    """Whether another file is at `path`, or it was written to, since it was opened and had the status `opened`.
-
-    To be asked while the file is open. Pipes and devices never change.
-    """
-    if not stat.S_ISREG(opened.st_mode):
-        return False
-    try:
-        return _identity(path.stat()) != _identity(opened)
-    except FileNotFoundError:
-        return True
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
 def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None:
     """Raises SqueezeError when `target` may not be written, OSError where its folder is missing."""
     if place := remote(target):

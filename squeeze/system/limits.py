@@ -1,28 +1,27 @@
-"""How much memory and how many bytes of output a file from anywhere may cost: asked before anything is taken."""
+"""Limits on the memory and output that a file may require, which are checked before anything is allocated."""
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from squeeze.errors import LimitError
+from squeeze.system.machine import free_memory
 
-__all__ = ["Limits", "free_memory"]
+__all__ = ["Limits"]
 
-_LEAST = 2 << 30  # bytes of the default, on a machine with little memory free
-_CGROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
-)
+_LEAST = 2 << 30  # bytes of the default memory limit, even if less is free
 
 
 @dataclass(frozen=True)
 class Limits:
-    """memory: bytes that reading a file may take; None for half of the memory that is free, at least 2 GiB. output:
-    bytes that may come out; None for any number. A file that claims more is refused before it costs anything."""
+    """Limits on what decoding a file may cost. A file that needs more is refused with LimitError.
+
+    Args:
+        memory: Most bytes of memory, or None for half of the free memory, at least 2 GiB.
+        output: Most bytes of output, or None for no limit.
+
+    Example:
+        squeeze.decompress(data, limits=squeeze.Limits(memory=1 << 30, output=1 << 20))
+    """
 
     memory: int | None = None
     output: int | None = None
@@ -32,13 +31,13 @@ class Limits:
         return max(free_memory() // 2, _LEAST) if self.memory is None else self.memory
 
     def allows_memory(self, size: int) -> bool:
-        """Whether so many bytes may be taken."""
+        """Return whether `size` bytes of memory are within the limit."""
         if self.memory is None and size <= _LEAST:
-            return True  # without a look at what is free
+            return True  # without asking how much is free
         return size <= self._most_memory
 
     def need_memory(self, size: int, subject: str) -> None:
-        """Raises LimitError where `size` bytes, which `subject`, the start of a sentence, takes, are not allowed."""
+        """Raise LimitError if `size` bytes of memory exceed the limit. `subject` begins the message: "the block"."""
         if not self.allows_memory(size):
             raise LimitError(
                 f"{subject} needs {size:,} bytes of memory, and the limit is {self._most_memory:,}: "
@@ -46,33 +45,7 @@ class Limits:
             )
 
     def need_output(self, size: int) -> None:
-        """Raises LimitError where `size` bytes in all are to come out, and fewer may."""
+        """Raise LimitError if an output of `size` bytes in total exceeds the limit."""
         if self.output is not None and size > self.output:
             over = f"{size:,} bytes or more would be written, and the limit is {self.output:,}"
             raise LimitError(f"{over}: raise it with `limits.output`")
-
-
-def free_memory() -> int:
-    """Bytes of memory that are free, or can be made so; no more than the container may still take."""
-    return min([_of_machine(), *_of_container()])
-
-
-def _of_machine() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-    except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _of_container() -> list[int]:
-    """What is left of a control group's limit, where there is one."""
-    remaining = []
-    for limit, used in _CGROUPS:
-        try:
-            remaining.append(max(int(limit.read_text()) - int(used.read_text()), 0))
-        except (OSError, ValueError):  # no such group, or no limit: "max"
-            continue
-    return remaining

@@ -8,15 +8,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
+from typing import BinaryIO
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["NAME_LIMIT", "about", "harmless_to", "in_the_way", "move_into_place", "sync"]
+__all__ = ["NAME_LIMIT", "about", "harmless_to", "in_the_way", "move_into_place", "sync", "synced"]
 
 NAME_LIMIT = 60  # characters of the target kept in a temporary name, below the 255 bytes a name may have
 _AT_FDCWD, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # of Linux's renameat2
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 _UNABLE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
+_SYNC_EVERY = 1.0  # seconds
+_sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
@@ -162,3 +166,30 @@ def harmless_to(written: Path, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}; {written} is written all the same", str(path)) from None
+
+
+@contextmanager
+def synced(file: BinaryIO) -> Iterator[None]:
+    """Sync `file` when the block ends well. What is written is synced meanwhile, too, so that the end has little to
+    wait for. Raises OSError where the disk fails."""
+    handle, over, failed = file.fileno(), Event(), list[OSError]()
+
+    def keep_up() -> None:
+        while not over.wait(_SYNC_EVERY):
+            try:
+                _sync(handle)
+            except OSError as error:  # of which a later sync would say nothing
+                failed.append(error)
+                return
+
+    thread = Thread(target=keep_up, name="squeeze-sync", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+    file.flush()
+    os.fsync(handle)

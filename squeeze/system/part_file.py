@@ -13,10 +13,9 @@ from typing import Any, BinaryIO
 import xxhash
 
 from squeeze.errors import DamagedError, FormatError
-from squeeze.system.json_object import parse
-from squeeze.system.pipes import write_all
+from squeeze.system.binary import PIECE, copy_pieces, read_exactly, write_all
+from squeeze.system.documents import parse
 from squeeze.system.upload import copier
-from squeeze.system.varint import PIECE, copy_pieces, read_exactly
 
 __all__ = ["FORMAT", "PartFile", "PartWriter", "damaged", "is_whole", "passed_on"]
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from squeeze.system.binary import SizedFile
 from squeeze.system.remote_errors import broken, persistently
-from squeeze.system.sized_file import SizedFile
 
 __all__ = ["RemoteFile", "will_read"]
 

@@ -13,10 +13,9 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from squeeze.errors import SqueezeError
-from squeeze.system.listing import infos, objects, take_keys_whole
 from squeeze.system.remote_errors import about_url, broken, persistently
 from squeeze.system.remote_file import RemoteFile
-from squeeze.system.remote_status import facts_of, status_of, version_of
+from squeeze.system.remote_info import facts_of, infos, objects, status_of, take_keys_whole, version_of
 from squeeze.system.s3_objects import first_bytes
 
 __all__ = ["URL", "RemotePath", "look_together", "read_together"]

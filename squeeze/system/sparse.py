@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from squeeze.system.pipes import read_some, write_all
+from squeeze.system.binary import read_some, write_all
 
 __all__ = ["SparseSink", "reading"]
 

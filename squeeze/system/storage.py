@@ -1,17 +1,14 @@
-"""Where files lie: on the disk, or at a URL that fsspec reads ("s3://bucket/key", "hf://owner/model", "memory://name").
-
-Callers take a path from `path_of`, and read it as a pathlib.Path wherever it is. What is written to a URL appears whole
-or not at all: upload.py.
-"""
+"""Paths: those that a caller names, on the disk or at a URL, and those that the text of a file names."""
 
 import os
+import re
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from squeeze.errors import SqueezeError
+from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.remote_path import URL, RemotePath
 
-__all__ = ["is_url", "local_path", "path_of", "remote"]
+__all__ = ["below", "component", "is_url", "local_path", "path_of", "relative", "remote", "within"]
 
 _LOCAL = ("file://", "local://")
 
@@ -49,3 +46,66 @@ def local_path(name: str | os.PathLike[str]) -> Path:
 def remote(path: object) -> RemotePath | None:
     """The path, where it is that of a URL."""
     return path if isinstance(path, RemotePath) else None
+
+
+_LONGEST = 255  # bytes of a component, as file systems have it
+_LONGEST_PATH = 4096  # bytes
+_NO_PART = {"", ".", ".."}
+_ELSEWHERE = re.compile(r"[A-Za-z]:|.*::|.*[\\\0]", re.DOTALL)  # a drive; chained URLs; the other separator
+
+
+def component(text: Any) -> str:
+    """Return the text if it is the name of one file or folder. Raises FormatError for any other value."""
+    if not _stays_below(text) or "/" in text:
+        raise _wrong(text, "the name of one file or folder")
+    return str(text)
+
+
+def relative(text: Any) -> str:
+    """Return the text if it is a path that stays below its folder, with "/" between its parts. Raises FormatError."""
+    if not _stays_below(text):
+        raise _wrong(text, "the path of a file below the folder")
+    return str(text)
+
+
+def _stays_below(text: Any) -> bool:
+    parts = text.split("/") if isinstance(text, str) else [""]
+    sizes = [len(os.fsencode(part)) if _is_encodable(part) else 0 for part in parts]
+    fits = all(0 < size <= _LONGEST for size in sizes) and sum(sizes) + len(sizes) <= _LONGEST_PATH
+    return fits and _NO_PART.isdisjoint(parts) and not _ELSEWHERE.match(text)
+
+
+def below(folder: Path, text: Any) -> Path:
+    """Return the path in a folder that the caller named. Raises FormatError for text that leads elsewhere."""
+    return folder / relative(text)
+
+
+def within(text: Any, roots: list[Path]) -> Path:
+    """Return the path that a whole name stands for, if it lies in one of the folders or URLs that the caller named.
+
+    Local names may be relative to the current folder, as the command that wrote them was called, and links are
+    followed before the comparison. Raises FormatError for any other name.
+    """
+    for root in roots if isinstance(text, str) else ():
+        if is_url(str(root)):
+            key = text.removeprefix(f"{root}/")
+            if key != text and _NO_PART.isdisjoint(key.split("/")):  # a key is never parsed as a URL
+                return root / str(key)
+        elif not is_url(text) and "\0" not in text and _is_encodable(text):
+            path = Path(text)
+            if path.resolve().is_relative_to(root.resolve()):
+                return path
+    folders = ", ".join(printable(root) for root in roots)
+    raise _wrong(text, f"a file in {folders or 'a folder that is named'}")
+
+
+def _is_encodable(part: str) -> bool:
+    try:
+        os.fsencode(part)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _wrong(text: Any, expected: str) -> FormatError:
+    return FormatError(f"expected {expected}, got {printable(repr(text))}")

@@ -1,16 +1,29 @@
-"""Parts of a file that somebody may write to meanwhile: a mapped file that becomes shorter kills the process, so it is
-read instead, and what has changed is an error."""
+"""Whether a file, the files of a folder or tokens are still those that were read before.
 
+A mapped file that becomes shorter kills the process that reads it. So such files are read here instead, and a change
+is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
 import os
+import stat
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:  # commands that start without them import this module
+    import numpy as np
+    import torch
 
-__all__ = ["UnchangedFile"]
+__all__ = ["UnchangedFile", "digest", "has_changed", "stamp_of", "stamps"]
 
 
 class UnchangedFile:
-    """A file as it is now, of `size` bytes. Raises OSError where it cannot be read."""
+    """A file of `size` bytes that must not change after this object was created.
+
+    Raises OSError if the file cannot be read.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -18,8 +31,12 @@ class UnchangedFile:
         self.size = self._stamp[1]
 
     def read(self, begin: int, size: int) -> np.ndarray:
-        """uint8 [size], from `begin` on. Raises ValueError where the file is another, or another size or time, than
-        when it was opened."""
+        """Return uint8 [size], the bytes from `begin` on.
+
+        Raises ValueError if the path now names another file, or the file's size or modification time has changed.
+        """
+        import numpy as np
+
         data = np.empty(size, np.uint8)
         view, filled = data.data, 0
         with self._path.open("rb", buffering=0) as file:
@@ -33,3 +50,36 @@ class UnchangedFile:
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """Return a text that differs if a file was changed: its size, modification time and inode."""
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
+def has_changed(path: Path, opened: os.stat_result) -> bool:
+    """Return whether `path` names another file, or the file was written to, since it was opened with this status.
+
+    Call it while the file is still open. Pipes and devices never change.
+    """
+    if not stat.S_ISREG(opened.st_mode):
+        return False
+    try:
+        return _identity(path.stat()) != _identity(opened)
+    except FileNotFoundError:
+        return True
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def stamps(folder: Path) -> list[list[Any]]:
+    """Return path, size and modification time of each file in a folder, so that two runs can be compared."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+
+
+def digest(tokens: torch.Tensor | None) -> str | None:
+    """Return the SHA-256 of tokens as hexadecimal digits, or None for None."""
+    return None if tokens is None else hashlib.sha256(tokens.contiguous().numpy().tobytes()).hexdigest()

@@ -20,7 +20,7 @@ from typing import Any
 
 from squeeze.errors import DeviceError, FormatError, SqueezeError, StorageError, drop_notes, printable
 from squeeze.system import temporary
-from squeeze.system.json_object import parse_object
+from squeeze.system.documents import parse_object
 from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
 
 __all__ = ["Discards", "discards", "forget", "other_settings", "scratch_folder", "work_folder"]

@@ -9,9 +9,10 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines
 from squeeze.cluster.engine import Call, Needs
-from squeeze.cluster.files import COMPRESS, File, Task, stamp_of
+from squeeze.cluster.files import COMPRESS, File, Task
 from squeeze.cluster.run import Run
 from squeeze.errors import ClusterError
+from squeeze.system.unchanged import stamp_of
 
 os.environ.update(engines.SETTINGS)  # which Ray reads when it is imported
 ray = pytest.importorskip("ray", reason="pip install 'squeeze-neural[cluster]'")

@@ -10,10 +10,11 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines, files
 from squeeze.cluster.engine import Call, Needs
-from squeeze.cluster.files import COMPRESS, DECOMPRESS, File, Task, stamp_of
+from squeeze.cluster.files import COMPRESS, DECOMPRESS, File, Task
 from squeeze.codecs.recurrent import weights
 from squeeze.codecs.stream import dictionary
 from squeeze.lm import models
+from squeeze.system.unchanged import stamp_of
 from tests.makers import inputs, tiny_models
 from tests.makers.tokenwise import DATA, calm, text_around_noise
 

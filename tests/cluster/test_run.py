@@ -8,9 +8,10 @@ import pytest
 
 import squeeze
 from squeeze.cluster.engine import Needs
-from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, Done, File, Task, stamp_of
+from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, Done, File, Task
 from squeeze.cluster.manifest import Manifest, read_manifest
 from squeeze.cluster.run import ATTEMPTS, Run
+from squeeze.system.unchanged import stamp_of
 from tests.makers.inline import Inline
 from tests.makers.inputs import words
 

@@ -159,7 +159,7 @@ def test_a_store_that_names_no_versions_tells_of_a_change_by_the_size_alone(engi
     monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
 
     def works(call):
-        monkeypatch.setattr("squeeze.system.remote_status._STARTED", float(engine.calls))
+        monkeypatch.setattr("squeeze.system.remote_info._STARTED", float(engine.calls))
         if engine.calls == 1:
             Store.put("corpus/a.txt", b"another size")
 

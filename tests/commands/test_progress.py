@@ -34,7 +34,7 @@ def test_one_line_has_what_is_worked_on_and_the_memory(monkeypatch):
             return True
 
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(progress, "resident", lambda: 1_234_567_890)
+    monkeypatch.setattr(progress, "resident_memory", lambda: 1_234_567_890)
     with progress.bar("model", 100, unit="") as tick:
         tick.say("perplexity 17.5")
         tick(30)

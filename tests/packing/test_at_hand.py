@@ -13,7 +13,7 @@ from squeeze.packing import at_hand, run
 from squeeze.packing.at_hand import AtHand
 from squeeze.packing.tensors import content
 from squeeze.packing.tensors.content import InMemory
-from squeeze.system import in_order, remote_errors, remote_file
+from squeeze.system import parallel, remote_errors, remote_file
 from tests.makers.checkpoints import same, write
 from tests.makers.floats import as_bf16, weights
 from tests.makers.remote import Store
@@ -27,7 +27,7 @@ URL = "fake://bucket/x.safetensors"
 def small(in_folder, monkeypatch):
     """Large is what has 256 KiB; what has more than 512 KiB waits in a file."""
     Store.reset()
-    for module in (run, in_order):
+    for module in (run, parallel):
         monkeypatch.setattr(module, "LARGE", 1 << 18)
     for module in (content, at_hand):
         monkeypatch.setattr(module, "PART", 1 << 16)

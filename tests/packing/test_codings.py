@@ -14,7 +14,7 @@ from squeeze.packing.codings import CODINGS, LEVELS
 from squeeze.packing.record import Record
 from squeeze.packing.tensors.content import InMemory, Section
 from squeeze.packing.tensors.float_writer import FileWriter, MemoryWriter
-from squeeze.system.positional import Positional
+from squeeze.system.binary import Positional
 from tests.makers.floats import as_bf16, bytes_of, weights
 
 COUNT, WORDS = 9_000, 90 * 105

@@ -16,7 +16,7 @@ from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import codings, container, run, unpack
 from squeeze.packing.tensors import archive_payload, content, floats, ulps, zeros
-from squeeze.system import in_order
+from squeeze.system import parallel
 from tests.makers.checkpoints import same, write
 from tests.makers.floats import as_bf16, weights
 
@@ -32,7 +32,7 @@ def bytes_of(tensor):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Everything is large, and a part is as small as can be."""
-    for module in (run, unpack, in_order):
+    for module in (run, unpack, parallel):
         monkeypatch.setattr(module, "LARGE", 1 << 10)
     for module in (content, zeros):
         monkeypatch.setattr(module, "PART", 1 << 16)

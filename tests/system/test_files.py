@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from squeeze.errors import SqueezeError
-from squeeze.system import files
+from squeeze.system import files, unchanged
 from tests.makers.command import names
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -94,18 +94,18 @@ def test_changes_are_noticed(change):
     with path.open("rb") as file:
         opened = os.fstat(file.fileno())
         file.read()
-        assert not files.has_changed(path, opened)
+        assert not unchanged.has_changed(path, opened)
         change(path)
         if path.exists():
             os.utime(path, ns=(1, 1))
-        assert files.has_changed(path, opened)
+        assert unchanged.has_changed(path, opened)
 
 
 def test_pipes_never_change():
     os.mkfifo("pipe")
     status = Path("pipe").stat()
     os.utime("pipe", ns=(1, 1))
-    assert not files.has_changed(Path("pipe"), status)
+    assert not unchanged.has_changed(Path("pipe"), status)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

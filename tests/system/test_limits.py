@@ -31,17 +31,6 @@ def test_by_default_half_of_the_free_memory_is_allowed_and_at_least_2_gib(monkey
         Limits().need_memory(most + 1, "it")
 
 
-def test_a_container_bounds_what_is_free(tmp_path, monkeypatch):
-    limit, used = tmp_path / "max", tmp_path / "current"
-    monkeypatch.setattr(limits, "_CGROUPS", ((limit, used),))
-    whole = limits.free_memory()
-    limit.write_text("max\n")
-    used.write_text("5\n")
-    assert limits.free_memory() > whole // 2
-    limit.write_text("1005\n")
-    assert limits.free_memory() == 1000
-
-
 def test_what_is_allowed_by_default_is_found_without_a_look_at_the_machine(monkeypatch):
     monkeypatch.delattr(limits, "free_memory")
     assert Limits().allows_memory(2 << 30)

@@ -1,7 +1,8 @@
-"""Finished files and folders get their names in one step, and nothing is replaced that was not to be."""
+"""Finished files and folders get their names in one step, and large files are synced while they are written."""
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,54 @@ def test_a_folder_replaced_that_cannot_be_deleted_is_named(monkeypatch):
     with pytest.raises(OSError, match="broken; target is written all the same"):
         move_into_place(made("folder"), Path("target"), True)
     assert text(Path("target")) == "new"
+
+
+@pytest.fixture
+def syncs(monkeypatch):
+    """The names of the calls that sync, in order; meanwhile it is done all the time."""
+    called = []
+    monkeypatch.setattr(moving, "_SYNC_EVERY", 0.001)
+    monkeypatch.setattr(moving, "_sync", lambda handle: called.append("meanwhile"))
+    monkeypatch.setattr(os, "fsync", lambda handle: called.append("end"))
+    return called
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert condition()
+
+
+def test_it_syncs_meanwhile_and_at_the_end(tmp_path, syncs):
+    with (tmp_path / "file").open("wb") as file:
+        with moving.synced(file):
+            file.write(b"words")
+            wait_for(lambda: "meanwhile" in syncs)
+            assert "end" not in syncs
+        assert (tmp_path / "file").read_bytes() == b"words"
+        assert syncs[-1] == "end" and syncs.count("end") == 1
+
+
+def test_what_failed_is_not_synced(tmp_path, syncs):
+    with (tmp_path / "file").open("wb") as file, pytest.raises(KeyError), moving.synced(file):
+        raise KeyError
+    assert "end" not in syncs
+
+
+def test_a_disk_that_fails_meanwhile(tmp_path, syncs, monkeypatch):
+    """The error is told but once by the system, and a sync at the end would say nothing of it."""
+    failed = []
+
+    def fail(handle):
+        failed.append(handle)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(moving, "_sync", fail)
+    with (
+        (tmp_path / "file").open("wb") as file,
+        pytest.raises(OSError, match=os.strerror(errno.EIO)),
+        moving.synced(file),
+    ):
+        wait_for(lambda: failed)
+    assert len(failed) == 1 and not syncs

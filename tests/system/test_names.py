@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from squeeze.errors import FormatError
-from squeeze.system.names import below, component, relative, within
-from squeeze.system.storage import path_of
+from squeeze.system.storage import below, component, path_of, relative, within
 
 ELSEWHERE = [
     *("", ".", "..", "/", "/etc/passwd", "../x", "a/../b", "a/..", "./a", "a//b", "a/", "a\0b", "\0"),

@@ -10,11 +10,11 @@ import pytest
 
 import squeeze
 from squeeze.cluster import engine as engines
-from squeeze.cluster.files import stamp_of
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 from squeeze.system.remote_path import RemotePath, read_together
 from squeeze.system.s3_objects import first_bytes
+from squeeze.system.unchanged import stamp_of
 from tests.makers.checkpoints import model_folder
 from tests.makers.command import TEXT, call, fails, run
 from tests.makers.faulty import Faulty

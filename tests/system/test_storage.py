@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from squeeze.errors import PackageError, SqueezeError, StorageError
-from squeeze.system import files, remote_errors, storage
+from squeeze.system import files, remote_errors, storage, unchanged
 from squeeze.system.remote_file import will_read
-from squeeze.system.remote_status import status_of
+from squeeze.system.remote_info import status_of
 from squeeze.system.upload import staged
 from tests.makers.remote import PART, Object, Store
 
@@ -171,13 +171,13 @@ def test_an_object_that_changes_while_it_is_read_is_an_error():
     path = storage.path_of("fake://bucket/x")
     with path.open() as file:
         opened = files.status(file)
-        assert not files.has_changed(path, opened)
+        assert not unchanged.has_changed(path, opened)
         Store.put("bucket/x", DATA)
-        assert files.has_changed(path, opened)
+        assert unchanged.has_changed(path, opened)
         with pytest.raises(OSError, match="the connection broke: The file has changed"):
             file.read(1)
     Store.objects.clear()
-    assert files.has_changed(path, opened)
+    assert unchanged.has_changed(path, opened)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from squeeze.cluster.checkpoints import work
 from squeeze.cluster.checkpoints.place import making, tidy
 from squeeze.cluster.checkpoints.plan import Planner, memory_of
 from squeeze.cluster.engine import Engine, Needs
-from squeeze.cluster.files import PACK, UNPACK, VERIFY, Done, File, Task, stamp_of, version_of
+from squeeze.cluster.files import PACK, UNPACK, VERIFY, Done, File, Task, version_of
 from squeeze.cluster.manifest import Manifest, Record, read_manifest
 from squeeze.cluster.run import Kind, Run
 from squeeze.errors import ClusterError, DamagedError, FormatError, printable
@@ -27,6 +27,7 @@ from squeeze.packing.sources import CODED
 from squeeze.packing.unpack import Restoring
 from squeeze.system import files, storage
 from squeeze.system.limits import Limits
+from squeeze.system.unchanged import stamp_of
 
 __all__ = ["pack", "unpack", "verify"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from squeeze.errors import StorageError, VerifyError
-from squeeze.system import files
-from squeeze.system.in_order import ordered_map
+from squeeze.system import files, unchanged
+from squeeze.system.parallel import ordered_map
+from squeeze.system.remote_info import has_version
 from squeeze.system.remote_path import read_together
-from squeeze.system.remote_status import has_version
 from squeeze.system.storage import remote
 
 __all__ = ["OnFailure", "ReadSource", "Source", "Unreadable", "read_sources"]
@@ -152,7 +152,7 @@ def _checked(source: Source, file: BinaryIO) -> os.stat_result:
         VerifyError: if it has changed since it was listed.
     """
     opened = files.status(file)
-    same = source.stamp in ("", files.stamp_of(opened))
+    same = source.stamp in ("", unchanged.stamp_of(opened))
     if not same and (has_version(opened) or opened.st_size != source.size):
         raise VerifyError(_CHANGED)
     return opened
@@ -164,5 +164,5 @@ def _check_again(source: Source, opened: os.stat_result) -> None:
     Raises:
         VerifyError: if it was.
     """
-    if not remote(source.path) and files.has_changed(source.path, opened):
+    if not remote(source.path) and unchanged.has_changed(source.path, opened):
         raise VerifyError(_CHANGED)

@@ -17,10 +17,9 @@ from squeeze.codecs.shards.tar import Entry, Tar
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.members import index_bytes, index_name
 from squeeze.errors import SqueezeError
-from squeeze.system import files
+from squeeze.system import files, unchanged
 from squeeze.system.idempotent import replacing_or_equal
-from squeeze.system.names import relative
-from squeeze.system.storage import remote
+from squeeze.system.storage import relative, remote
 from squeeze.system.temporary import MARK
 
 __all__ = ["Shard", "ShardResult", "check_targets", "list_sources", "make_shard", "sample", "write_shard"]
@@ -66,7 +65,7 @@ def list_sources(paths: Iterable[Path], root: Path, failed: Callable[[Path, Exce
         except (OSError, SqueezeError) as error:
             failed(path, error)
             continue
-        yield Source(path, name, status.st_size, files.stamp_of(status))
+        yield Source(path, name, status.st_size, unchanged.stamp_of(status))
 
 
 def check_targets(target: Path, overwrite: bool) -> None:

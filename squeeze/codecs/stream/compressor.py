@@ -30,9 +30,9 @@ from squeeze.codecs.stream.resources import (
 )
 from squeeze.codecs.stream.settings import Settings, resolve_settings, to_header
 from squeeze.codecs.stream.writer import Writer
-from squeeze.system.in_order import ordered_map
+from squeeze.system.binary import read_some, write_all
 from squeeze.system.limits import Limits
-from squeeze.system.pipes import read_some, write_all
+from squeeze.system.parallel import ordered_map
 from squeeze.system.sparse import reading
 
 

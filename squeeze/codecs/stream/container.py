@@ -12,8 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 import xxhash
 
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
-from squeeze.system.pipes import read_some
-from squeeze.system.varint import read_exactly, read_varint, varint
+from squeeze.system.binary import read_exactly, read_some, read_varint, varint
 
 FORMAT = 1
 NUMERICS = 1

@@ -18,11 +18,10 @@ from squeeze.codecs.stream.resources import DictionarySource, Resources, Totals
 from squeeze.codecs.stream.salvage import salvage_stream
 from squeeze.codecs.stream.settings import Settings, from_header
 from squeeze.errors import DamagedError, FormatError
-from squeeze.system.in_order import ordered_map
+from squeeze.system.binary import copy_pieces, read_exactly, read_some
 from squeeze.system.limits import Limits
-from squeeze.system.pipes import read_some
+from squeeze.system.parallel import ordered_map
 from squeeze.system.sparse import SparseSink
-from squeeze.system.varint import copy_pieces, read_exactly
 
 
 def decompress(

@@ -25,7 +25,7 @@ from squeeze.errors import FormatError
 from squeeze.numerics.bitmodels.layout import LINE
 from squeeze.numerics.jit import cache_folder
 from squeeze.system import cache
-from squeeze.system.json_object import parse_object
+from squeeze.system.documents import parse_object
 
 __all__ = ["folder", "get", "put"]
 

@@ -23,8 +23,8 @@ from squeeze.codecs.stream import container, integers, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.errors import DictionaryError, SqueezeError
 from squeeze.numerics.bitmodels import mixer
-from squeeze.system.json_object import parse_object
-from squeeze.system.varint import read_exactly, read_varint, varint
+from squeeze.system.binary import read_exactly, read_varint, varint
+from squeeze.system.documents import parse_object
 
 MAGIC = b"\xf5SP"
 VERSION = 1

@@ -30,8 +30,8 @@ from squeeze.codecs.stream.container import (
 )
 from squeeze.codecs.stream.memory import EntryCounter
 from squeeze.errors import DamagedError, FormatError, TruncatedError
+from squeeze.system.binary import CUT, PIECE, read_exactly, read_varint, varint
 from squeeze.system.limits import Limits
-from squeeze.system.varint import CUT, PIECE, read_exactly, read_varint, varint
 
 MAX_INDEX = 1 << 28
 _FOOTER = 8

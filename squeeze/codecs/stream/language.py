@@ -22,7 +22,7 @@ from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.llamacpp import LlamaCpp
 from squeeze.lm.llamacpp_engine import Setup
 from squeeze.numerics.bitmodels.meter import Recorder
-from squeeze.system import cores
+from squeeze.system import machine
 from squeeze.system.limits import Limits
 
 Progress = Callable[[int], None] | None
@@ -112,7 +112,7 @@ class Language:
             return llamacpp.for_identity(
                 self.named.name, self.named.weights, self.options.path, self.named.setup, self.limits
             )
-        chosen, threads = self.options, self.threads or cores.available()
+        chosen, threads = self.options, self.threads or machine.available_cores()
         window = self.text.preset(0, _MAX_WINDOW + SINK, chosen.lanes, chosen.window).window
         return llamacpp.find(chosen.path, threads, chosen.lanes or self.text.batch, window)
 

@@ -25,8 +25,8 @@ from squeeze.codecs.stream.index import Block, Stream, read_index
 from squeeze.codecs.stream.resources import Resources
 from squeeze.codecs.stream.settings import Settings, from_header
 from squeeze.numerics.bitmodels.meter import Recorder
-from squeeze.system.in_order import ordered_map
-from squeeze.system.varint import read_exactly
+from squeeze.system.binary import read_exactly
+from squeeze.system.parallel import ordered_map
 
 __all__ = ["MeasuredBlock", "measure", "restored"]
 

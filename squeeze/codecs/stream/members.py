@@ -14,11 +14,11 @@ import xxhash
 from squeeze.codecs.stream.compressor import compress
 from squeeze.codecs.stream.decompressor import decompress
 from squeeze.errors import DamagedError, FormatError, LimitError, printable
+from squeeze.system.binary import SizedFile
+from squeeze.system.documents import check, parse
 from squeeze.system.files import SUFFIX, status
-from squeeze.system.json_object import check, parse
 from squeeze.system.limits import Limits
-from squeeze.system.names import relative
-from squeeze.system.sized_file import SizedFile
+from squeeze.system.storage import relative
 
 __all__ = ["MAX_TEXT", "Member", "MemberFile", "Members", "index_bytes", "index_name", "line_of", "read_members"]
 

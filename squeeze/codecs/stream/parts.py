@@ -17,8 +17,8 @@ from squeeze.codecs.stream.resources import Totals
 from squeeze.codecs.stream.settings import Settings, to_header
 from squeeze.codecs.stream.writer import BlockWriter, Writer, WrittenBlock
 from squeeze.errors import FormatError, VerifyError
+from squeeze.system.binary import copy_pieces
 from squeeze.system.part_file import PartFile, PartWriter, damaged
-from squeeze.system.varint import copy_pieces
 
 __all__ = ["checksums", "code_part", "join", "size_of_checksums"]
 

@@ -21,11 +21,10 @@ from squeeze.codecs.stream.memory import EntryCounter
 from squeeze.codecs.stream.resources import DictionarySource, Resources
 from squeeze.codecs.stream.settings import Settings, from_header
 from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
+from squeeze.system.binary import SizedFile, copy_pieces, read_exactly
 from squeeze.system.limits import Limits
 from squeeze.system.remote_file import will_read
-from squeeze.system.sized_file import SizedFile
 from squeeze.system.storage import remote
-from squeeze.system.varint import copy_pieces, read_exactly
 
 
 class Place(NamedTuple):

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from squeeze.errors import DamagedError
-from squeeze.system.varint import read_exactly, read_varint, varint
+from squeeze.system.binary import read_exactly, read_varint, varint
 
 __all__ = ["LEAST", "MAX_PERIOD", "Runs", "find", "read"]
 

@@ -25,9 +25,8 @@ from squeeze.errors import (
     FormatError,
     TruncatedError,
 )
+from squeeze.system.binary import PIECE, copy_pieces, read_exactly, read_some
 from squeeze.system.limits import Limits
-from squeeze.system.pipes import read_some
-from squeeze.system.varint import PIECE, copy_pieces, read_exactly
 
 
 class _Place(NamedTuple):

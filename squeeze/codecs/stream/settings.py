@@ -23,7 +23,7 @@ from squeeze.codecs.stream.resources import (
     needed_dictionary,
 )
 from squeeze.errors import FormatError, LevelError
-from squeeze.system import cores
+from squeeze.system import machine
 from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def allot(level: Level | None, threads: int | None, texts: int = 1) -> Threads:
         texts: texts of a language model at once, which share the threads.
     """
     if level and level.needs_language_model:
-        return Threads(texts, max(1, (threads or cores.available()) // texts))
+        return Threads(texts, max(1, (threads or machine.available_cores()) // texts))
     return Threads(threads or 1, 1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import inline, kernel
-from squeeze.system.varint import read_exactly, read_varint, varint
+from squeeze.system.binary import read_exactly, read_varint, varint
 
 _LEAST = 512  # bytes of the shortest text that is split off
 _LEAST_IN_ALL = 2048  # fewest bytes of all texts of a block

@@ -11,8 +11,8 @@ from squeeze.codecs.stream import container
 from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import Index, index_bytes
 from squeeze.codecs.stream.resources import Totals
+from squeeze.system.binary import write_all
 from squeeze.system.part_file import PartFile, damaged
-from squeeze.system.pipes import write_all
 
 _STORED = 1 << 20  # most raw bytes of a stored block, since a reader checks all of one
 

@@ -7,7 +7,7 @@ from typing import BinaryIO
 import numpy as np
 
 from squeeze.errors import DamagedError
-from squeeze.system.varint import read_varint, varint
+from squeeze.system.binary import read_varint, varint
 
 MAX_LANES = 1024
 MAX_LANES_WITH_REPEATS = 64

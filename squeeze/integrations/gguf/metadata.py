@@ -19,7 +19,7 @@ from squeeze.errors import FormatError, ModelError, printable
 from squeeze.integrations.gguf.families import FAMILIES, FULL, LOCAL, Family
 from squeeze.integrations.gguf.vocabulary import Vocabulary, vocabulary_of
 from squeeze.lm import rotary
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 
 __all__ = ["Metadata"]
 

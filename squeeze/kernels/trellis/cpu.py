@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
 from squeeze.numerics.jit import inline, kernel
-from squeeze.system.workers import parallel_ranges
+from squeeze.system.parallel import parallel_ranges
 
 __all__ = ["decode", "matmul"]
 

@@ -16,7 +16,7 @@ from squeeze.kernels.dequant import Packed
 from squeeze.kernels.w4a16.decoder import UNIT, decoder
 from squeeze.numerics.exact import quantise
 from squeeze.numerics.jit import inline, kernel
-from squeeze.system.workers import parallel_ranges
+from squeeze.system.parallel import parallel_ranges
 
 _TOP = 16383  # of an activation: a chunk of 256 times 255, and as much for the zero point, fit 32 bits
 _CHUNK = 256

@@ -12,8 +12,8 @@ import numpy as np
 
 from squeeze.errors import DamagedError
 from squeeze.system.arena import kept
-from squeeze.system.positional import Positional
-from squeeze.system.workers import working
+from squeeze.system.binary import Positional
+from squeeze.system.parallel import working
 
 __all__ = [
     "PART",

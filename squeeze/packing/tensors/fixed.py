@@ -22,7 +22,7 @@ from squeeze.packing.tensors.float_payload import Array
 from squeeze.packing.tensors.float_writer import Writer, in_memory
 from squeeze.packing.tensors.tables import damaged
 from squeeze.system.arena import fresh, kept
-from squeeze.system.workers import parallel_ranges
+from squeeze.system.parallel import parallel_ranges
 
 __all__ = [
     "DTYPES",

@@ -18,7 +18,7 @@ from squeeze.packing.tensors.float_payload import MAX_TABLES, WORDS, Array
 from squeeze.packing.tensors.planes import choose_groups, count_prefixes, count_segments, cut_plane
 from squeeze.packing.tensors.tables import quantise, tables_text
 from squeeze.system.arena import kept
-from squeeze.system.workers import parallel_ranges
+from squeeze.system.parallel import parallel_ranges
 
 LEAST_CLUSTERED = 8  # segments
 _CLUSTERED = 96  # segments that choose the frequency tables

@@ -11,7 +11,7 @@ from squeeze.packing.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array
 from squeeze.packing.tensors.rans import MAX_SYMBOLS
 from squeeze.packing.tensors.tables import VARINT
 from squeeze.system.arena import cut, fresh
-from squeeze.system.positional import Positional
+from squeeze.system.binary import Positional
 
 __all__ = ["Behind", "FileWriter", "MemoryWriter", "Writer", "aligned", "copy", "in_memory", "most_bytes"]
 

@@ -36,7 +36,7 @@ from squeeze.packing.tensors.float_plan import chosen
 from squeeze.packing.tensors.float_writer import Writer, aligned, in_memory, most_bytes
 from squeeze.packing.tensors.tables import damaged
 from squeeze.system.arena import fresh, kept
-from squeeze.system.workers import parallel_ranges
+from squeeze.system.parallel import parallel_ranges
 
 __all__ = ["Decoded", "decode", "decode_segments", "decode_with", "encode", "estimate", "most", "write"]
 

@@ -15,7 +15,7 @@ from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError, 
 from squeeze.packing.base import Base
 from squeeze.packing.chain import Hashes
 from squeeze.packing.load import shaped, torch_dtype
-from squeeze.system import names
+from squeeze.system import storage
 from squeeze.system.limits import Limits
 
 __all__ = ["BaseWeights", "is_transposed"]
@@ -125,6 +125,6 @@ def _named(folder: Path, described: Mapping[str, Any]) -> tuple[str, Hashes]:
     if not isinstance(hashes, list) or not hashes or not all(isinstance(one, str) for one in hashes):
         raise DamagedError(f"{folder / CONFIG}: does not say what base it is the difference from")
     try:
-        return names.component(name), tuple(hashes)
+        return storage.component(name), tuple(hashes)
     except FormatError as error:
         raise DamagedError(f"{folder / CONFIG}: does not say what base it is the difference from: {error}") from None

@@ -17,7 +17,7 @@ from squeeze.packing import folder as packed_folder
 from squeeze.packing.load import load
 from squeeze.quant.formats.registry import Format, format_of
 from squeeze.quant.formats.spec import QuantizationSpec
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 
 __all__ = ["QuantizedCheckpoint", "read", "summary"]
 

@@ -12,7 +12,7 @@ from squeeze.errors import DeviceError
 from squeeze.numerics.jit import cache_root
 from squeeze.packing import container
 from squeeze.recipes.measure.installed import core_sizes, start_up
-from squeeze.system import cores
+from squeeze.system import machine
 from squeeze.version import __version__
 
 Fact = str | int | float | list[str]
@@ -32,7 +32,7 @@ def gather() -> dict[str, Fact]:
     facts |= {name: _version(name) for name in ("numba", "numpy", "torch")}
     return facts | {
         "processor": _processor(),
-        "threads": cores.available(),
+        "threads": machine.available_cores(),
         "gpus": _gpus(),
         "exact_model_on": _engines(),
         "fastest_kernels": [f"{shape}: {way}" for gpu in sorted(set(_gpus())) for shape, way in _fastest(gpu).items()],

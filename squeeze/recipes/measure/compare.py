@@ -17,7 +17,7 @@ from squeeze.engine.quality import divergences
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.numerics.intervals import interval
 from squeeze.recipes.measure.generate import opened, prompt_ids
-from squeeze.system.json_object import parse
+from squeeze.system.documents import parse
 from squeeze.system.limits import Limits
 
 __all__ = ["Comparison", "Pair", "Place", "compare", "read_prompts"]

@@ -25,7 +25,7 @@ from squeeze.packing.manifest import METHODS
 from squeeze.packing.pack import Progress
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.system import extras
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of, remote
 

@@ -29,7 +29,7 @@ from squeeze.factor.planner import Option, Unit
 from squeeze.factor.sensitivity import KEEP, KINDS, Predictor, examples, kind_of
 from squeeze.factor.shared import SharedSVD
 from squeeze.recipes.plan.edits import WithNote
-from squeeze.system.memory import trim
+from squeeze.system.machine import trim_memory
 
 __all__ = ["DENSE", "SCORES", "VALUES", "Maker", "PlanContext", "shared_method", "tails", "unit"]
 
@@ -105,7 +105,7 @@ class PlanContext:
         if block != self._loaded:
             if self._loaded:
                 self.network.release(self._loaded)
-                trim()
+                trim_memory()
             self.network.load(block)
             self._loaded = block
 

@@ -7,7 +7,7 @@ from squeeze.engine.report import NAME
 from squeeze.errors import FormatError
 from squeeze.recipes.reports.kinds import KINDS, Record, kind_of
 from squeeze.recipes.reports.shown import Shown
-from squeeze.system.json_object import MAX_FILE, parse
+from squeeze.system.documents import MAX_FILE, parse
 from squeeze.system.limits import Limits
 
 __all__ = ["read", "shown"]

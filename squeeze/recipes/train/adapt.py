@@ -21,7 +21,7 @@ from squeeze.lm.sources import INNER, OUTER
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.trainer import Loss, Trainer, cast, halve_fixed
 from squeeze.system import files
-from squeeze.system.stamps import digest
+from squeeze.system.unchanged import digest
 from squeeze.system.work import discards, scratch_folder, work_folder
 
 __all__ = ["Adaptation", "Passages", "adapt", "adapt_to", "fill", "read_passages"]

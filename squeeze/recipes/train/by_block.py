@@ -24,8 +24,8 @@ from squeeze.quant.sources import floats
 from squeeze.recipes.train.distil import RATE_SEQUENCES, STATE, Becomes, Training, divergence_of, error_of, rate_of
 from squeeze.recipes.train.student import Opening, Student
 from squeeze.recipes.train.trainer import Steps, in_halves
-from squeeze.system.json_object import read_object
-from squeeze.system.limits import free_memory
+from squeeze.system.documents import read_object
+from squeeze.system.machine import free_memory
 
 __all__ = ["ByBlock", "by_block"]
 

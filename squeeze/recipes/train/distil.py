@@ -24,7 +24,7 @@ from squeeze.errors import OptionError, SqueezeError
 from squeeze.options import MOST_MINUTES
 from squeeze.packing import folder
 from squeeze.recipes.train.trainer import Loss, Trainer, halve_fixed
-from squeeze.system.json_object import read_object
+from squeeze.system.documents import read_object
 
 __all__ = [
     "RATE_SEQUENCES",

@@ -19,7 +19,7 @@ from squeeze.prune.stored import SparseForm
 from squeeze.recipes.train.distil import Healing, Training, replace_tensors
 from squeeze.recipes.train.opened import training_of
 from squeeze.recipes.train.student import Opening, norms
-from squeeze.system.stamps import digest, stamps
+from squeeze.system.unchanged import digest, stamps
 from squeeze.system.work import discards, work_folder
 
 __all__ = ["MaskLoRA", "MaskedLinear", "recover"]

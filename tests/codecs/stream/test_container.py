@@ -12,7 +12,7 @@ from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import index_bytes, read_index, read_index_before
 from squeeze.errors import DamagedError, FormatError, TruncatedError
-from squeeze.system.varint import varint
+from squeeze.system.binary import varint
 from tests.makers import inputs
 
 DATA = inputs.words(600) + inputs.random_bytes(600) + inputs.words(300, seed=9)

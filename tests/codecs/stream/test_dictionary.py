@@ -17,7 +17,7 @@ from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelError, LimitError, TruncatedError
-from squeeze.system.varint import varint
+from squeeze.system.binary import varint
 from tests.makers import inputs
 from tests.makers.streams import long
 

@@ -13,8 +13,8 @@ from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.errors import LimitError
 from squeeze.numerics.team import Team
+from squeeze.system.binary import varint
 from squeeze.system.limits import Limits
-from squeeze.system.varint import varint
 from tests.makers import tiny_models
 
 TEXT = levels.LEVELS[8].text

@@ -12,8 +12,8 @@ from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
 from squeeze.recipes.reports.explanation.explain import explain
+from squeeze.system.binary import varint
 from squeeze.system.limits import Limits
-from squeeze.system.varint import varint
 from tests.makers import inputs
 from tests.references import naive_runs
 

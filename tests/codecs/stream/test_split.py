@@ -16,7 +16,7 @@ from squeeze.codecs.stream.decoding import Coded
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
-from squeeze.system.varint import varint
+from squeeze.system.binary import varint
 from tests.makers import inputs, tiny_models
 from tests.makers.tokenwise import calm, language_alone, settings_of
 

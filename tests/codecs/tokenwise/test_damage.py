@@ -11,7 +11,7 @@ from squeeze.codecs.stream import container, decoding
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.lm import models
-from squeeze.system.varint import varint
+from squeeze.system.binary import varint
 from tests.makers import inputs
 from tests.makers.mutations import mutate
 from tests.makers.tokenwise import TEXT, settings_of, text_around_noise

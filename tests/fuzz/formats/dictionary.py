@@ -12,7 +12,7 @@ import xxhash
 import squeeze
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.dictionary_file import MAGIC, VERSION
-from squeeze.system.varint import varint
+from squeeze.system.binary import varint
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.fuzz.limited import limited

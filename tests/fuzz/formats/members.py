@@ -10,7 +10,7 @@ from typing import Any
 import squeeze
 from squeeze.codecs.stream.members import index_name, read_members
 from squeeze.errors import FormatError
-from squeeze.system.names import relative
+from squeeze.system.storage import relative
 from tests.fuzz import mutations
 from tests.fuzz.judging import LIMITS, SAME, TRUE, Wrong, one_of
 from tests.fuzz.streams import compile_levels

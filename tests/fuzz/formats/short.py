@@ -15,7 +15,7 @@ from squeeze.codecs.stream.decoding import Coded, decode_block
 from squeeze.codecs.stream.resources import Resources
 from squeeze.codecs.stream.settings import from_header
 from squeeze.errors import SqueezeError
-from squeeze.system.varint import varint
+from squeeze.system.binary import varint
 from tests.fuzz import mutations
 from tests.fuzz.formats.sqz import Case, Sample, Sqz
 from tests.fuzz.streams import compile_levels

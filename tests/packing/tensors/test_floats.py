@@ -12,7 +12,7 @@ from squeeze.packing.tensors import archive, float_payload, floats, planes
 from squeeze.packing.tensors.content import InFile
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.packing.tensors.float_writer import MemoryWriter
-from squeeze.system.positional import Positional
+from squeeze.system.binary import Positional
 from tests.makers.floats import as_bf16, bytes_of, weights
 
 CODECS = [floats, archive]

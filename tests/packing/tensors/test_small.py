@@ -9,7 +9,7 @@ from squeeze.packing.tensors.content import InFile, InMemory
 from squeeze.packing.tensors.float_plan import Plan
 from squeeze.packing.tensors.float_writer import MemoryWriter
 from squeeze.packing.tensors.small import SmallPlan
-from squeeze.system.positional import Positional
+from squeeze.system.binary import Positional
 from tests.makers.floats import as_bf16, bytes_of, weights
 
 EDGES = (31, 32, 65, 1023, 4096, 9_001, 16_384, 32_767, 32_768, 32_769, 49_536, 70_001, 229_376)

@@ -4,7 +4,7 @@ import pytest
 
 from squeeze.errors import SqueezeError
 from squeeze.system import storage
-from squeeze.system.listing import infos, objects
+from squeeze.system.remote_info import infos, objects
 from squeeze.system.remote_path import look_together
 from tests.makers.generated_store import Generated
 from tests.makers.remote import Store

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from squeeze.system.pipes import flush, read_some, write_all
+from squeeze.system.binary import flush, read_some, write_all
 
 
 class Little(io.RawIOBase):
