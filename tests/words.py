@@ -29,6 +29,7 @@ FORBIDDEN = {
 CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 END = re.compile(r"(?<=[.!?])[)\"']?\s+(?![a-z])")
+ARGUMENT = re.compile(r"    \*{0,2}\w+(?:, \w+)*: ")  # a line of an Args list
 WORD = re.compile(r"[^\W_]\S*")
 
 
@@ -88,13 +89,13 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
         aside = bool(
             fence or opens or not bare or bare[0] in "|#<" or line.startswith("        ") or bare[:3] in ("---", "***")
         )
-        item = re.match(r"(?:[-*]|\d+\.) |!!!|>", bare)
+        item = re.match(r"(?:[-*]|\d+\.) |!!!|>", bare) or (ARGUMENT.match(line) if line[:4] == "    " else None)
         if (aside or item) and held:
             yield first, " ".join(held)
             held = []
         if not aside:
             first = first if held else number
-            held.append(bare[item.end() :].strip() if item else bare)
+            held.append(item.string[item.end() :].strip() if item else bare)
 
 
 def _of_python(tree: ast.Module) -> Iterator[tuple[int, str, str, str]]:
