@@ -1,1 +1,1 @@
-"""Benchmarks: what each measures stands in registry.py, how in measures/, what came of it in results/."""
+"""Benchmarks of squeeze: measure.py lists them, measures/ has one file each, and results/ has their records."""

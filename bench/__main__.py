@@ -1,11 +1,10 @@
-"""Benchmarks, one a name.
+"""Run benchmarks, each by its name.
 
-python -m bench                          list them
-python -m bench NAME [OPTIONS]           measure, print, and keep the rows in bench/results/NAME.json
-python -m bench docs [--check]           write the tables and plots of the docs from the results
-python -m bench quick                    a subset in ten minutes; its results are not kept
+python -m bench                          list them python -m bench NAME [OPTIONS]           measure, print, and keep the
+rows in bench/results/NAME.json python -m bench docs [--check]           write the tables and plots of the docs from the
+results python -m bench quick                    run a subset in ten minutes, without keeping its results
 
-Every NAME has --help, --json (one JSON object a row), --results FOLDER and --no-save.
+Every NAME has --help, --json (one JSON object per row), --results FOLDER and --no-save.
 """
 
 import argparse
@@ -40,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(name: str, measure: Measure, arguments: list[str]) -> int:
-    """Measure, print and keep rows. Returns 1 if nothing was measured."""
+    """Measure, print and keep rows. Return 1 if nothing was measured, else 0."""
     options = parser(name, measure).parse_args(arguments)
     if lacks_corpus(measure) and not getattr(options, "files", None):
         sys.exit(f"Error: {CORPUS}")
@@ -61,14 +60,14 @@ def lacks_corpus(measure: Measure) -> bool:
 
 def parser(name: str, measure: Measure) -> argparse.ArgumentParser:
     made = measure.parser(name)
-    made.add_argument("--json", action="store_true", help="print one JSON object a row")
-    made.add_argument("--no-save", action="store_true", help="do not keep the results")
-    made.add_argument("--results", type=Path, default=records.RESULTS, metavar="FOLDER", help="where they are kept")
+    made.add_argument("--json", action="store_true", help="print one JSON object per row")
+    made.add_argument("--no-save", action="store_true", help="discard the results")
+    made.add_argument("--results", type=Path, default=records.RESULTS, metavar="FOLDER", help="folder of the records")
     return made
 
 
 def about_run(name: str, measure: Measure, arguments: list[str]) -> records.Record:
-    """A record without rows. Its command keeps only the names of absolute paths."""
+    """Return a record without rows. Its command contains only the names of absolute paths."""
     kept = [word for word in arguments if word not in ("--json", "--no-save", "--rest")]
     words = [Path(word).name if word.startswith("/") else word for word in kept]
     return {
@@ -91,7 +90,7 @@ def text(value: object) -> str:
 
 
 def quick() -> int:
-    """Run every benchmark that has a quick form; results go to a folder that is deleted."""
+    """Run every benchmark that has a quick form, and delete its results. Return 1 if one fails, else 0."""
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for name, summary in MEASURES.items():

@@ -1,9 +1,9 @@
-"""The tables and plots of the docs, written from the results between their markers.
+"""Write the tables and plots of the docs from the records in bench/results.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->` in README.md or a page below docs/, with a caption.
-`<!-- table: NAME | ROW | ROW -->` has some of its rows, by their first cell, in that order; `rows:` in place of
-`table:` leaves the caption out, and `plot:` stands before a picture. A table without results names the command that
-measures it. A table, row, or command of a result that no longer exists is an error.
+README.md and pages below docs/ have tables between `<!-- table: NAME -->` and `<!-- end -->`, each with a caption.
+`<!-- table: NAME | ROW | ROW -->` selects rows by their first cell, in that order. `rows:` instead of `table:` omits
+the caption, and `plot:` inserts a picture. A table without results shows the command that measures it. A table, row or
+command that no longer exists is an error.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _OPENED = re.compile(r"<!-- (?:table|rows|plot): ")
 
 
 class DocsError(Exception):
-    """A figure that cannot be made."""
+    """A table, row or plot that a page names and that does not exist."""
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +44,13 @@ def main(arguments: list[str]) -> int:
 
 
 def update(root: Path, results: Path, write: bool) -> list[Path]:
-    """Return the pages and plots that differ from what the results make of them; write them if asked to."""
+    """Return the pages and plots that are out of date, and write them if asked.
+
+    Args:
+        root: folder of the repository
+        results: folder of the records
+        write: whether to write the pages and plots
+    """
     check_results(results)
     changed = []
     for path in pages(root):
@@ -61,7 +67,14 @@ def pages(root: Path) -> list[Path]:
 
 
 def filled(text: str, path: Path, root: Path, results: Path = RESULTS) -> str:
-    """Return a page with everything between markers made anew."""
+    """Return a page's text with everything between markers generated again.
+
+    Args:
+        text: text of the page
+        path: file of the page, from which links to pictures start
+        root: folder of the repository
+        results: folder of the records
+    """
     if len(_OPENED.findall(text)) != len(_MARKED.findall(text)):
         raise DocsError(f"{path.name}: a marker has no <!-- end -->")
     kinds: dict[str, Callable[[str], str]] = {
@@ -73,7 +86,14 @@ def filled(text: str, path: Path, root: Path, results: Path = RESULTS) -> str:
 
 
 def table(name: str, *wanted: str, results: Path = RESULTS, captioned: bool = True) -> str:
-    """Return a table in Markdown, or the rows of it that are named, with its caption if asked for."""
+    """Return a table in Markdown.
+
+    Args:
+        name: name of the table
+        wanted: first cells of the rows to show, in this order; none for all rows
+        results: folder of the records
+        captioned: whether to add the caption
+    """
     measure_name, measure = source(name)
     record = records.load(measure_name, results)
     rows = measure.tables[name].chosen(record["rows"]) if record else []
@@ -86,7 +106,7 @@ def table(name: str, *wanted: str, results: Path = RESULTS, captioned: bool = Tr
 
 
 def named(lines: list[str], row: str, table: str) -> list[str]:
-    """Return the lines whose first cell is `row`."""
+    """Return the lines of a table whose first cell is `row`. Raises DocsError if no line has it."""
     found = [line for line in lines if line.startswith(f"| {row} |")]
     if not found:
         raise DocsError(f"table {table}: there is no row {row!r}")
@@ -99,12 +119,12 @@ def measures() -> dict[str, Measure]:
 
 
 def all_plots() -> dict[str, tuple[str, Plot]]:
-    """Every plot by name, with the name of its measure."""
+    """Return every plot and the name of its benchmark, by the name of the plot."""
     return {key: (name, plot) for name, measure in measures().items() for key, plot in measure.plots.items()}
 
 
 def source(name: str) -> tuple[str, Measure]:
-    """Return the measure that has a table of this name."""
+    """Return the benchmark that has a table of this name, and its own name."""
     for measure_name, measure in measures().items():
         if name in measure.tables:
             return measure_name, measure
@@ -112,7 +132,7 @@ def source(name: str) -> tuple[str, Measure]:
 
 
 def check_results(results: Path) -> None:
-    """Raise DocsError if a record is of no benchmark, or of a command that it no longer understands."""
+    """Raise DocsError if a record belongs to no benchmark, or has a command that the benchmark no longer accepts."""
     for path in sorted(results.glob("*.json")):
         name = path.stem
         if name not in MEASURES:
@@ -140,7 +160,7 @@ def picture(name: str, path: Path, root: Path) -> str:
 
 
 def drawings(root: Path, results: Path, write: bool) -> Iterator[Path]:
-    """Yield the pictures that differ from what is drawn now. Without matplotlib they stay as they are."""
+    """Yield plots that are out of date, and write them if asked. Without matplotlib none is changed."""
     if importlib.util.find_spec("matplotlib") is None:
         print("Note: matplotlib is not installed, so plots stay as they are")
         return

@@ -1,7 +1,7 @@
-"""What a benchmark is, and all of them by name.
+"""The description of a benchmark, and the list of all benchmarks.
 
-A measure is one file, bench/measures/NAME.py: `rows` yields what is measured, `MEASURE` says which options it has,
-which fields name a row, and which tables and plots the docs make of its rows.
+A benchmark is one file, bench/measures/NAME.py. Its `MEASURE` has a function that yields rows, the options, the fields
+that identify a row, and the tables and plots of the docs.
 """
 
 import argparse
@@ -22,19 +22,19 @@ MEASURES = {
     "demo-cluster": "compress a corpus in S3 on two nodes while a worker is killed; verify it, restore one member",
     "sizes": "bytes of files at each level and with other compressors",
     "speed": "bytes and speed of all levels and rivals on one file, in one run",
-    "monotone": "whether a level is larger than the one below, by more than 0.1 % and 32 bytes",
-    "never-larger": "whether a file is larger than xz -9e makes it, by more than 32 bytes",
-    "public": "compressors that people ask about, as whole processes, on a text, JSON and a program",
-    "lm-speed": "tokens a second of level 8, compared with llama.cpp on the same weights",
+    "monotone": "files that a level makes larger than the next lower one, by more than 0.1 % and 32 bytes",
+    "never-larger": "files that are larger than with xz -9e, by more than 32 bytes",
+    "public": "widely used compressors as whole processes, on a text, JSON and a program",
+    "lm-speed": "tokens per second of level 8, compared with llama.cpp on the same weights",
     "exactness": "the same .sqz with every number of threads, prefill size and instruction set",
     "cluster": "files compressed by one and two workers of a local Ray cluster, compared with no cluster",
     "pack": "packed checkpoints compared with zipnn, zstd, xz and the zero-order bound: bytes and speed",
     "quantize": "perplexity, KL and bytes of each quantization method",
     "gguf": "GGUF files of each type, compared with llama.cpp's quantizer with an importance matrix",
     "prune": "gap, KL and packed bytes of each pruning method, compared with GPTQ",
-    "factorize": "gap and bytes of each factorization family, compared with GPTQ",
+    "factorize": "gap and bytes of each method of factorising, compared with GPTQ",
     "kv": "perplexity, KL, bits, bytes and time of each KV cache policy",
-    "zoo": "what works with a tiny model of every decoder that transformers has",
+    "zoo": "every operation with a tiny model of each decoder architecture of transformers",
     "gpu": "every kernel on a GPU, a packed model and level 8, compared with torch and other projects' kernels",
 }
 
@@ -43,10 +43,17 @@ MEASURES = {
 class Measure:
     """A benchmark.
 
-    rows: measures, and yields a row at a time. key: the fields that name a row; without them no results are kept.
-    keeps: whether a row is kept. options: name of an argument -> argparse's keywords. needs: a corpus, a module.
-    rivals: programs and packages whose versions are recorded. time: about how many minutes it takes on two cores, 0 if
-    that depends on the input. quick: its arguments in `make bench-quick`, None if it takes no part.
+    Args:
+        rows: function that measures and yields one row at a time
+        key: fields that identify a row; if empty, no results are kept
+        keeps: function that says whether a row is kept
+        options: pairs of an argument's name and argparse's keywords
+        needs: required inputs and packages, such as "a corpus"
+        rivals: programs and packages whose versions are recorded
+        time: approximate minutes on two cores, 0 if it depends on the input
+        quick: arguments for `python -m bench quick`, None to leave it out
+        tables: tables of the docs, by name
+        plots: plots of the docs, by name
     """
 
     rows: Callable[[argparse.Namespace], Iterator[Row]]
@@ -77,7 +84,7 @@ def option(name: str, **settings: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def minutes(text: str) -> float:
-    """Parse a duration: above 0, and no longer than commands allow."""
+    """Parse a duration in minutes, above 0 and at most what commands allow."""
     value = float(text)
     if not 0 < value <= MOST_MINUTES:
         raise argparse.ArgumentTypeError(f"expected a number above 0 and up to {MOST_MINUTES:,}, got {text}")
@@ -85,6 +92,6 @@ def minutes(text: str) -> float:
 
 
 def load(name: str) -> Measure:
-    """Import a measure, with torch and whatever else it takes."""
+    """Import a benchmark, with torch and everything else that it needs."""
     measure: Measure = importlib.import_module(f"bench.measures.{name.replace('-', '_')}").MEASURE
     return measure

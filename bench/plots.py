@@ -1,7 +1,7 @@
-"""Pictures of the results, for docs/plots/: the same bytes for the same results.
+"""Plots for docs/plots/, which are the same bytes for the same results.
 
-Colours are Okabe and Ito's, which the colour-blind can tell apart, and shapes differ too. The ground is light, so that
-a picture reads on a light page and on a dark one.
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart, and shapes differ too. The background is
+light, so that a plot is readable on light and dark pages.
 """
 
 import io
@@ -34,7 +34,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Point:
-    """A result; `name` may be empty."""
+    """A result in a plot; `name` may be empty."""
 
     x: float
     y: float
@@ -43,7 +43,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one kind; joined: by a line, in order of x."""
+    """Points of one kind. `joined` connects them by a line, in order of x."""
 
     title: str
     colour: str
@@ -54,8 +54,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """caption: the text for those who cannot see it. log: axes that are logarithmic. lines: names of y = 0, 1, .. from
-    the top, in place of a scale. offsets: where a point's name stands, in points to the right and up.
+    """A plot.
+
+    Args:
+        caption: alternative text for readers who cannot see the plot
+        series: function from rows to series
+        x, y: titles of the axes
+        log: names of the logarithmic axes
+        lines: function from rows to the names of y = 0, 1, .. from the top, instead of a scale
+        offsets: pairs of a point's name and the offset of its label, in points to the right and up
     """
 
     caption: str
@@ -91,7 +98,13 @@ def picture(plot: Plot, rows: Sequence[Row]) -> bytes:
 
 
 def bars(values: dict[str, int], title: str, marked: Collection[str]) -> bytes:
-    """Draw a bar for each name, the marked ones in another colour, as SVG."""
+    """Draw a bar for each name as SVG, the marked ones in another colour.
+
+    Args:
+        values: length of each bar, by name
+        unit: unit of the values
+        marked: names in the other colour
+    """
     from matplotlib import rc_context
 
     with rc_context(_SETTINGS):

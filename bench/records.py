@@ -1,7 +1,7 @@
-"""Results: bench/results/NAME.json is one record, of one commit on one machine, with a line a row.
+"""Records of results: bench/results/NAME.json has one record, of one commit on one machine, with a line per row.
 
-A record holds `date`, `commit`, `machine`, `versions`, `commands` and `rows`. A run at the same commit on the same
-machine adds to it, and replaces rows of the same key; any other run begins a new record.
+A record has `date`, `commit`, `machine`, `versions`, `commands` and `rows`. A run at the same commit on the same
+machine adds rows and replaces those with the same key. Any other run begins a new record.
 """
 
 import json
@@ -35,7 +35,7 @@ def load(name: str, folder: Path = RESULTS) -> Record | None:
 
 
 def rows(name: str, folder: Path = RESULTS) -> list[Row]:
-    """Return the rows of a record, none if there is no record."""
+    """Return the rows of a record, an empty list if there is no record."""
     record = load(name, folder)
     return record["rows"] if record else []
 
@@ -47,7 +47,15 @@ def current(name: str, folder: Path = RESULTS) -> list[Row]:
 
 
 def save(name: str, measure: Measure, about: Record, row: Row, folder: Path = RESULTS) -> None:
-    """Put a row into the record of its commit and machine. about: a record without rows."""
+    """Add a row to the record of its commit and machine.
+
+    Args:
+        name: name of the benchmark
+        measure: the benchmark
+        about: a record without rows
+        row: the new row
+        folder: folder of the records
+    """
     old = load(name, folder)
     if old and not is_same_run(old, about):
         print(f"Note: {name}: results of {old['commit']} ({old['date']}) are replaced", file=sys.stderr)
@@ -78,7 +86,7 @@ def key_of(measure: Measure, row: Row) -> str:
 
 
 def caption(name: str, record: Record) -> str:
-    """The one line below a table: when, on what, at which commit and by which measure it was measured."""
+    """Return the line below a table: date, machine, commit and benchmark."""
     known = record["machine"]
     cpu = known["cpu"].replace("(R)", "").replace("(TM)", "").split(" @")[0].removesuffix(" Processor")
     words = [] if "gpu" in known else [word for flag, word in _FLAGS.items() if flag in known["flags"]]
@@ -90,7 +98,7 @@ def caption(name: str, record: Record) -> str:
 
 
 def machine() -> Row:
-    """memory: GiB; load: of the machine when the run began."""
+    """Describe this machine: CPU, cores, instruction sets, memory in GiB, system, load at the start, and GPU."""
     lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
     known = {name.strip(): value.strip() for name, _, value in lines}
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -107,14 +115,14 @@ def machine() -> Row:
 
 
 def versions(rivals: Iterable[str]) -> dict[str, str]:
-    """Versions of Python, of the packages that squeeze computes with, and of the rivals that are installed."""
+    """Return the versions of Python, of the packages that squeeze computes with, and of installed rivals."""
     found = {name: version for name in (*_PACKAGES, *rivals) if (version := _version(name))}
     return {"python": platform.python_version(), **found}
 
 
 @cache
 def commit() -> str:
-    """The last commit that changed the package."""
+    """Return the last commit that changed the package."""
     return _first_line("git", "-C", str(ROOT), "log", "-1", "--abbrev=8", "--format=%h", "--", "squeeze") or "unknown"
 
 
@@ -129,7 +137,7 @@ def _version(name: str) -> str:
 
 
 def _first_line(*command: str) -> str:
-    """The first line that a program prints, empty if it is not installed."""
+    """Return the first line that a program prints, empty if it is not installed."""
     if not shutil.which(command[0]):
         return ""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

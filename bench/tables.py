@@ -11,7 +11,13 @@ Value = str | Callable[[Row], object]
 
 @dataclass(frozen=True)
 class Column:
-    """value: a field of the row, or a function of it; form: a format specification. None gives an empty cell."""
+    """A column of a table.
+
+    Args:
+        title: text of its head
+        value: a field of the row, or a function of the row; None gives an empty cell
+        form: format specification
+    """
 
     title: str
     value: Value
@@ -31,9 +37,13 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class Listing:
-    """A line a row, in the order of the results. A column that no row fills is left out.
+    """A table with a line per row, in the order of the results. Columns that no row fills are omitted.
 
-    where: which rows are shown; order: sorts them; prepare: adds fields that depend on other rows.
+    Args:
+        columns: its columns
+        where: function that says which rows are shown
+        order: sort key, None for the order of the results
+        prepare: function that adds fields that depend on other rows
     """
 
     columns: tuple[Column, ...]
@@ -53,10 +63,16 @@ class Listing:
 
 @dataclass(frozen=True)
 class Pivot:
-    """A line for all rows of the same `lead`, a column for each value of the field `across`.
+    """A table with a line for all rows of the same `lead`, and a column for each value of the field `across`.
 
-    titles: value of `across` -> title of its column, in their order; rows of other values are not shown. total: the
-    title of a last line with the sums of the columns that have every line, empty for none.
+    Args:
+        lead: columns that identify a line
+        across: field whose values are columns
+        titles: column titles by value of `across`, in order; rows of other values are not shown
+        value: field or function of a row for the cell
+        form: format specification of the cell
+        order: sort key of the rows
+        total: title of a last line with the sums of complete columns, empty for none
     """
 
     lead: tuple[Column, ...]
@@ -108,7 +124,7 @@ def cell(source: Value, row: Row, form: str) -> str:
 
 
 def markdown(head: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:
-    """Align columns of numbers to the right, the others to the left."""
+    """Return a table in Markdown. Columns of numbers are aligned to the right."""
     grid = list(cells)
     marks = ["--:" if is_numbers([row[place] for row in grid]) else "---" for place in range(len(head))]
     return [f"| {' | '.join(head)} |", f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in grid)]
@@ -119,7 +135,13 @@ def is_numbers(column: Iterable[str]) -> bool:
 
 
 def above(part: str, whole: str, digits: int = 2) -> Callable[[Row], str | None]:
-    """Show the field `part`, and how far it is above `whole`."""
+    """Make a function that shows the field `part`, and in brackets how far it is above the field `whole`.
+
+    Args:
+        part: name of the field to show
+        whole: name of the field to compare with
+        digits: digits after the point
+    """
 
     def shown(row: Row) -> str | None:
         return f"{row[part]:,} ({100 * row[part] / row[whole] - 100:+.{digits}f} %)" if row.get(part) else None
@@ -128,12 +150,18 @@ def above(part: str, whole: str, digits: int = 2) -> Callable[[Row], str | None]
 
 
 def percent(field: str, digits: int = 2) -> Callable[[Row], str | None]:
-    """Show a share in per cent."""
+    """Make a function that shows a share in per cent."""
     return lambda row: f"{100 * row[field]:.{digits}f} %" if row.get(field) is not None else None
 
 
 def significant(field: str, digits: int, unit: str = "") -> Callable[[Row], str | None]:
-    """Show a number with so many significant digits, never with an exponent."""
+    """Make a function that shows a number with `digits` significant digits, never with an exponent.
+
+    Args:
+        field: name of the field
+        digits: number of significant digits
+        unit: text after the number
+    """
 
     def shown(row: Row) -> str | None:
         return None if row.get(field) is None else f"{Decimal(f'{row[field]:.{digits}g}'):,f}{unit}"

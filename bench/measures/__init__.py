@@ -1,1 +1,1 @@
-"""One benchmark a file, named as its entry: `rows(options)` checks the answer, measures, and yields a row at a time."""
+"""One benchmark per file: `rows(options)` checks the results, measures, and yields one row at a time."""

@@ -1,7 +1,8 @@
-"""Files compressed by one worker of a local Ray cluster and by two, compared with the same command without a cluster.
+"""Compress files with one and with two workers of a local Ray cluster, compared with the same command without a
+cluster.
 
-The runs take turns, so that other work on the machine counts for all of them. Two commands at once, each over all
-files, show what the cores have to give without a cluster. The CPU time of each worker is counted, too.
+The runs take turns, so that other load on the machine affects all of them. Two simultaneous commands, each with all
+files, show what the cores can do without a cluster. The CPU time of each worker is measured as well.
 """
 
 import argparse
@@ -27,8 +28,12 @@ _CALLS = ("ray::compress", "ray::join", "ray::IDLE")
 
 
 def corpus(folder: Path, size: int) -> int:
-    """Files of Python's own library, sources, compiled ones and others, in an order that mixes them: so many bytes of
-    them or all, and one large file of the first of them. The bytes written."""
+    """Write files of Python's library in a mixed order, and one large file. Return the number of bytes written.
+
+    Args:
+        folder: new folder for the files
+        size: approximate total in bytes; fewer if the library has fewer
+    """
     folder.mkdir()
     library = Path(sysconfig.get_path("stdlib"))
     total, large = 0, bytearray()
@@ -48,8 +53,10 @@ def corpus(folder: Path, size: int) -> int:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds that pass, and those of processors: of the command itself, and of each worker of Ray, the
-    busiest last: there may be more than one processor has, of which the others have only begun."""
+    """Wall-clock time of a command, and CPU time of the command and of each Ray worker, in seconds.
+
+    Workers are sorted by CPU time: Ray may start more workers than there are cores.
+    """
 
     passed: float
     command: float
@@ -57,7 +64,13 @@ class Spent:
 
 
 def spent(folder: Path, level: str, *arguments: str) -> Spent:
-    """On compressing a copy of a folder."""
+    """Measure the time to compress a copy of a folder.
+
+    Args:
+        folder: folder that is copied and compressed
+        level: option of the level, such as "-3"
+        arguments: further options of the command
+    """
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         copy = Path(name, "copy")
         shutil.copytree(folder, copy)
@@ -74,7 +87,7 @@ def spent(folder: Path, level: str, *arguments: str) -> Spent:
 
 
 def at_once(folder: Path, level: str) -> float:
-    """Seconds until two commands, one thread each, have both compressed a copy of a folder."""
+    """Return the seconds until two commands of one thread each have both compressed a copy of a folder."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         copies = [shutil.copytree(folder, Path(name, copy)) for copy in ("a", "b")]
         command = [sys.executable, "-m", "squeeze", "compress", "-r", "-q", level, "-T", "1"]
@@ -86,7 +99,7 @@ def at_once(folder: Path, level: str) -> float:
 
 
 def at_work() -> dict[int, float]:
-    """Seconds of processors that workers of Ray below this process have taken which compress, by process."""
+    """Return the CPU seconds of Ray workers below this process that compress, by process number."""
     import psutil
 
     found = {}
@@ -140,9 +153,9 @@ MEASURE = Measure(
     needs=("ray",),
     time=20,
     options=(
-        option("--bytes", type=int, default=20_000_000, help="of files of Python's library, default: 20000000"),
-        option("--levels", default="1,3", help="separated by commas, default: 1,3"),
-        option("--runs", type=int, default=2, help="of which the fastest counts, default: 2"),
+        option("--bytes", type=int, default=20_000_000, help="bytes of the corpus, default: 20000000"),
+        option("--levels", default="1,3", help="levels, separated by commas, default: 1,3"),
+        option("--runs", type=int, default=2, help="runs, of which the fastest counts, default: 2"),
     ),
     tables={
         "cluster": Listing(

@@ -1,4 +1,4 @@
-"""Compress a text that comes with Python, restore it, compare; explain it; print sizes beside other compressors."""
+"""Compress a text that comes with Python, restore and compare it, explain it, and print sizes of other compressors."""
 
 import argparse
 import lzma
@@ -23,7 +23,7 @@ def squeeze(*arguments: str | Path) -> None:
 
 
 def size_with(program: str, *options: str | Path) -> str:
-    """Bytes that a program writes to standard output."""
+    """Return the number of bytes that a program writes to standard output, or "not installed"."""
     if not shutil.which(program):
         return "not installed"
     return str(len(subprocess.run([program, *options], check=True, capture_output=True).stdout))
@@ -45,7 +45,7 @@ def zpaq_size(path: Path) -> str:
 
 
 def picture(sizes: dict[str, str]) -> bytes:
-    """Bars of the sizes that are known, as SVG."""
+    """Draw bars of the known sizes as SVG."""
     known = {tool: int(size) for tool, size in sizes.items() if size.isdigit()}
     return bars(known, "bytes", {tool for tool in known if tool.startswith("squeeze")})
 

@@ -1,6 +1,6 @@
-"""Compress a corpus in S3 on two nodes of Ray while a worker is killed; verify it, and restore one member of a shard.
+"""Compress a corpus in S3 on two Ray nodes while a worker is killed, verify it, and restore one member of a shard.
 
-S3 is moto's server and Ray two nodes of this machine, all on loopback. The corpus is files of Python's library.
+S3 is moto's server, and the Ray nodes are on this machine; all use loopback. The corpus is files of Python's library.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 @contextmanager
 def two_nodes() -> Iterator[list[Any]]:
-    """Start a cluster on this machine: a head that only keeps it together, and two nodes of one core each."""
+    """Start a cluster on this machine: a head without cores, and two nodes of one core each."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -73,7 +73,7 @@ def two_nodes() -> Iterator[list[Any]]:
 
 
 def at_work(nodes: list[Any]) -> list[int]:
-    """Return the process numbers of workers that run a task of ours, which a worker shows in its title."""
+    """Return the process numbers of workers that run one of our tasks, which their process titles show."""
     import psutil
 
     found: list[int] = []
@@ -86,7 +86,7 @@ def at_work(nodes: list[Any]) -> list[int]:
 
 
 def compress_and_kill(nodes: list[Any], *arguments: str | Path) -> Row:
-    """Compress the corpus in S3, and kill the first worker that is seen at it."""
+    """Compress the corpus in S3, and kill the first worker that is seen to compress."""
     where = ("--cluster", "auto", *arguments)
     running = subprocess.Popen(command("compress", "-3", "-r", "--block-size", "256K", *where, f"{_BUCKET}/corpus"))
     killed = 0
@@ -112,7 +112,7 @@ def squeeze(*arguments: str | Path) -> None:
 
 
 def stored(prefix: str, ending: str) -> int:
-    """Bytes of the objects below a prefix that end so."""
+    """Return the total bytes of objects with this prefix and suffix."""
     import fsspec
 
     found = fsspec.filesystem("s3").find(f"bucket/{prefix}", detail=True)

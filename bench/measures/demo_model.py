@@ -1,6 +1,6 @@
-"""The bundled language model imported, quantised to 4 bits, and measured; a page shows the result.
+"""Import the bundled language model, quantise it to 4 bits, evaluate it, and write a report page.
 
-A short text stands for calibration and evaluation, so that it takes some minutes; `quantize` measures properly.
+A short text is used for calibration and evaluation, to finish in minutes; the benchmark `quantize` measures properly.
 """
 
 import argparse

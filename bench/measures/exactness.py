@@ -1,8 +1,9 @@
-"""The same .sqz from every number of threads, prefill size and instruction set; each way decodes another way's file.
+"""Write the same .sqz with every number of threads, prefill size and instruction set, and decode each file by another
+run.
 
-Every way runs in a process of its own. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose what the kernels are compiled
-for, ONEDNN_MAX_CPU_ISA what torch's products would use, if anything here asked torch. numba keeps the kernels of each
-processor apart, so the first run compiles them for a minute each and the next one does not.
+Every run is a process of its own. NUMBA_CPU_NAME and NUMBA_CPU_FEATURES select the target of the kernels,
+ONEDNN_MAX_CPU_ISA the instructions of torch. numba caches kernels per target. So only the first run compiles them, for
+about a minute each.
 """
 
 import argparse
@@ -73,14 +74,21 @@ def run(name: str, job: dict[str, object], environment: dict[str, str]) -> Row:
 
 
 def ways() -> list[str]:
-    """Those that this processor has the instructions for."""
+    """Return the names of the runs whose instruction sets this processor has."""
     known = machine()["flags"]
     lacking = [environment for flag, environment in NEEDED.items() if flag not in known]
     return [name for name, (environment, _, _) in WAYS.items() if environment not in lacking]
 
 
 def measure(source: Path, lanes: int, model: str | None, folder: Path) -> list[Row]:
-    """One result for each way; each decodes the file of the way before it, the first one that of the last."""
+    """Return one row per run. Each run decodes the file of the run before it, and the first one that of the last.
+
+    Args:
+        source: text to compress
+        lanes: lanes of the language model
+        model: a .gguf file, None for the bundled model
+        folder: folder for the compressed files
+    """
     results: list[Row] = []
     names = ways()
     for name in (name for name in WAYS if name not in names):
@@ -116,9 +124,9 @@ MEASURE = Measure(
     key=("way",),
     time=20,
     options=(
-        option("file", nargs="?", type=Path, help="a text, default: 20,000 bytes of Python's documentation"),
-        option("--lanes", type=int, default=8, help="default: 8"),
-        option("--model", help="a .gguf file, default: the bundled model"),
+        option("file", nargs="?", type=Path, help="text to compress, default: 20,000 bytes of Python's documentation"),
+        option("--lanes", type=int, default=8, help="lanes of the language model, default: 8"),
+        option("--model", help=".gguf file, default: the bundled model"),
     ),
     tables={
         "exactness": Listing(

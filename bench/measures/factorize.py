@@ -1,8 +1,9 @@
-"""What factorising costs: perplexity and KL divergence against stored bytes, for every family, with GPTQ as yardstick.
+"""Measure what factorising costs: perplexity, KL divergence and stored bytes for every family, compared with GPTQ.
 
-Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model is small_models.py's. textbook is
-SVD-LLM as published: two factors, one ratio for all, no correction; bytes are of the blocks' matrices as they are
-stored, `packed` of all tensors after `squeeze pack`. A healed row goes on from the row it names.
+Calibration text is text/wiki.calibration.raw, evaluation text is text/wiki.eval.raw, and the model is that of
+small_models.py. `textbook` is SVD-LLM as published: two factors, one ratio for all matrices, no error propagation.
+`bytes` are those of the blocks' matrices, `packed` those of all tensors after `squeeze pack`. A healed row continues
+from the row that it names.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """Options of squeeze.factorize (or, with `quantize`, of squeeze.quantize) by name of the row."""
+    """Return the options of squeeze.factorize by row name. Rows with `quantize` are options of squeeze.quantize."""
     found: dict[str, dict[str, Any]] = {}
     for keep in KEEPS:
         found[f"textbook-{keep}"] = {"method": WhitenedSVD.textbook(keep), "correction": 0.0}
@@ -51,7 +52,13 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 
 def made(bench: Bench, name: str, out: Path) -> Row:
-    """Write the folder of a row; what is known of it."""
+    """Write the folder of a row, and return its bytes, fallbacks and families.
+
+    Args:
+        bench: model, texts and arguments
+        name: name of the row
+        out: new folder
+    """
     options = recipes()[name]
     if "heal" in options:
         return healed(bench, bench.work / f"out-{options['heal']}", out)
@@ -96,7 +103,10 @@ MEASURE = Measure(
     key=("name", "samples", "windows"),
     needs=("a corpus", "the bundled model"),
     time=600,
-    options=(*OPTIONS, option("--heal", type=minutes, default=20, metavar="MINUTES", help="default: 20")),
+    options=(
+        *OPTIONS,
+        option("--heal", type=minutes, default=20, metavar="MINUTES", help="minutes of training, default: 20"),
+    ),
     tables={
         "factorize": Listing(
             (

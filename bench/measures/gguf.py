@@ -1,8 +1,8 @@
-"""GGUF files of each type: ours beside llama.cpp's own quantiser with an importance matrix.
+"""Compare GGUF files of each type with those of llama.cpp's quantizer and an importance matrix.
 
-The bundled model's weights lie on a grid of 4 bits (q4_1), so that q4_1 and finer types cost next to nothing. All files
-of a row have the same types in all tensors. llama.cpp measures them; the importance matrix is the mean square of the
-original's inputs on our calibration tokens. A file that is in WORK is not made again, nor measured.
+The bundled model's weights are on a 4-bit grid (q4_1), so q4_1 and finer types cost next to nothing. Both files of a
+row have the same types in all tensors, and llama.cpp measures them. The importance matrix is the mean square of the
+original's inputs on our calibration tokens. A file that is in WORK is neither written nor measured again.
 """
 
 import argparse
@@ -37,13 +37,23 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def called(kind: str, size: str, bound: float | None) -> str:
-    """A type with what is asked for besides, or done by itself, as with q3_k."""
+    """Return a row's name: its type with the size and the bound, requested or default.
+
+    Args:
+        kind: GGUF type
+        size: requested size in bytes, empty for none
+        bound: requested bound of a token's weight, None for the type's default
+    """
     bound = bound or BOUNDS.get(kind)
     return kind + (f"-{size}" if size else "") + (f"-bound-{bound:g}" if bound else "")
 
 
 class Bench:
-    """args: work, adapted, types, bound, samples, windows and threads."""
+    """The model, texts and files of a run.
+
+    Args:
+        args: the parsed options
+    """
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.work = args, folder_of(args.work, args.adapted)
@@ -56,7 +66,7 @@ class Bench:
 
     @cached_property
     def importance(self) -> dict[str, np.ndarray]:
-        """By the file's names of tensors."""
+        """The importance matrix: mean squares of inputs, float32 [I], by the file's tensor names."""
         checkpoint = Checkpoint.open(self.original)
         tokens = calibration_tokens(self.original, self.calibration, self.args.samples, 512, 0)
         squares = input_squares(checkpoint, tokens)
@@ -72,7 +82,7 @@ class Bench:
         return self._losses(self.floats)
 
     def _losses(self, path: Path) -> np.ndarray:
-        """Of each window; what was measured of the same file before stands in the log."""
+        """Return the mean loss of each window, in nats per token. Losses of the same file are read from the log."""
         status, log = path.stat(), self.work / "gguf.jsonl"
         same = {"file": path.name, "made": status.st_mtime_ns, "windows": self.args.windows}
         for line in map(json.loads, log.read_text().splitlines() if log.is_file() else ()):
@@ -84,8 +94,11 @@ class Bench:
         return found
 
     def row(self, kind: str) -> Row:
-        """gap: of the mean log-perplexity above the original's, in nats a token. sure: whether ours is better in 90 %
-        of draws of windows."""
+        """Measure a type, given as TYPE or auto:SIZE.
+
+        `gap` is the increase in mean log-perplexity, in nats per token. `sure` says whether ours is better in 90 % of
+        draws of windows.
+        """
         kind, _, size = kind.partition(":")
         name = called(kind, size, self.args.bound)
         ours = self.work / f"ours-{name}.gguf"
@@ -111,7 +124,7 @@ class Bench:
         squeeze.quantize(self.original, out=path, format="gguf", type=kind, **given)
 
     def _rival(self, name: str, kind: str, types: dict[str, int]) -> np.ndarray:
-        """Gaps of llama.cpp's file of the same types."""
+        """Return the gap per window of llama.cpp's file with the same types."""
         path = self.work / f"{name}-{kind}.gguf"
         if not path.is_file():
             importance = self.importance if name == "imatrix" else {}
@@ -123,13 +136,13 @@ class Bench:
 
 
 def types_of(path: Path) -> dict[str, int]:
-    """The number of each tensor's type."""
+    """Return the number of each tensor's type, by tensor name."""
     file = GgufFile(path)
     return {name: int(file.kind(name)) for name in sorted(file.shapes)}
 
 
 def share(types: dict[str, int], kind: str) -> float:
-    """Of the matrices in the blocks, those that have the type itself."""
+    """Return the share of the blocks' matrices that have the requested type itself."""
     import gguf
 
     wanted = gguf.GGMLQuantizationType[kind.upper()]
@@ -138,7 +151,7 @@ def share(types: dict[str, int], kind: str) -> float:
 
 
 def sure(better: np.ndarray) -> bool:
-    """Whether the mean over windows drawn with repetition is above 0 in 90 % of draws."""
+    """Return True if the mean of a bootstrap sample of windows is above 0 in 90 % of draws."""
     random = np.random.default_rng(0)
     means = random.choice(better, (_DRAWS, len(better))).mean(1)
     return bool((means > 0).mean() >= 0.9)
@@ -153,12 +166,18 @@ MEASURE = Measure(
     options=(
         WORK,
         ADAPTED,
-        option("--types", default="q4_0,q4_k,q3_k,q2_k", help="separated by commas; auto:SIZE chooses them for a size"),
-        option("--bound", type=float, help="bound of a token's weight in the calibration, default: 4 for q3_k"),
+        option(
+            "--types",
+            default="q4_0,q4_k,q3_k,q2_k",
+            help="types, separated by commas; auto:SIZE chooses them for a file size, default: q4_0,q4_k,q3_k,q2_k",
+        ),
+        option(
+            "--bound", type=float, help="limit of a token's weight, relative to the median token, default: 4 for q3_k"
+        ),
         option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
         option("--windows", type=int, default=8, help="windows of 1,024 tokens to evaluate on, default: 8"),
-        option("--plain", action="store_true", help="also llama.cpp without an importance matrix"),
-        option("--threads", type=int, default=1, help="default: 1"),
+        option("--plain", action="store_true", help="also measure llama.cpp without an importance matrix"),
+        option("--threads", type=int, default=1, help="threads, default: 1"),
     ),
     tables={
         "gguf": Listing(

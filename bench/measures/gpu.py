@@ -1,8 +1,8 @@
-"""Kernels on a GPU, compared with torch and rivals in the same run; a packed model; and level 8.
+"""Measure GPU kernels, a packed model and level 8, compared with torch and rivals in the same run.
 
-Results are compared before anything is timed. Each case runs in a process of its own, so that a kernel that hangs or
-breaks the device ends only its case. Cases that were measured on this device at this commit are skipped, so that a run
-that was stopped continues.
+Results are checked before anything is timed. Each case runs in a process of its own, so that a kernel that hangs or
+breaks the device ends only its case. A stopped run continues: cases that were measured on this device at this commit
+are skipped.
 """
 
 import argparse
@@ -32,12 +32,12 @@ _TOKENS, _BYTES, _ON_CPU = 64, 10_000_000, 100_000
 
 
 class Gpu:
-    """The current CUDA device. apart: bytes of copies of a weight, so that none stays in a cache."""
+    """The current CUDA device. `apart` is the total bytes of a weight's copies, so that none remains in a cache."""
 
     where, dtype, apart, large = "cuda", torch.bfloat16, 1 << 29, True
 
     def microseconds(self, calls: Sequence[Callable[[], Any]]) -> float:
-        """Time one call, if all are made one after the other, in a CUDA graph if they can be captured."""
+        """Return the mean microseconds of a call. All run in sequence, in a CUDA graph if they can be captured."""
         try:
             return graph_time(calls)
         except RuntimeError:
@@ -83,7 +83,13 @@ def measured(name: str) -> Iterator[Row]:
 
 
 def apart(name: str, seconds: float, work: Callable[[str], Iterator[Row]]) -> Iterator[Row]:
-    """Yield the rows of a case from a process of its own, each within so many seconds."""
+    """Yield the rows of a case from a process of its own.
+
+    Args:
+        name: name of the case
+        seconds: time limit of each row
+        work: function that measures the case
+    """
     receiving, sending = multiprocessing.get_context("spawn").Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(target=_send, args=(sending, work, name), daemon=True)
     process.start()
@@ -111,7 +117,7 @@ def _send(sending: Connection, work: Callable[[str], Iterator[Row]], name: str) 
 
 
 def contend(case: Any, device: Any) -> Iterator[Row]:
-    """Yield a row for each way of a case. A way that fails is named on standard error."""
+    """Yield a row for each implementation of a case. Failures are reported on standard error."""
     data = case.data(device)
     expected, first = case.expected(data), 0.0
     for way in case.ways:
@@ -132,7 +138,13 @@ def contend(case: Any, device: Any) -> Iterator[Row]:
 
 
 def check(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
-    """Raise ValueError if a result is too far from the expected one."""
+    """Raise ValueError if a result is too far from the expected one.
+
+    Args:
+        found: result
+        expected: expected result
+        tolerance: relative error allowed; 0 for equal bits
+    """
     if found.shape != expected.shape:
         raise ValueError(f"expected a result of shape {tuple(expected.shape)}, got {tuple(found.shape)}")
     if not tolerance:
@@ -158,7 +170,7 @@ def graph_time(calls: Sequence[Callable[[], Any]]) -> float:
 
 
 def event_time(call: Callable[[], Any]) -> float:
-    """Return the median microseconds of a call, after one to warm up."""
+    """Return the median microseconds of a call, after one warm-up call."""
     call()
     times = []
     for _ in range(_ROUNDS):
@@ -172,7 +184,7 @@ def event_time(call: Callable[[], Any]) -> float:
 
 
 def packed_model(device: str = "cuda", **sizes: int) -> Iterator[Row]:
-    """Compare a packed model of random weights, of Llama-2-7B's shapes, with the same in bf16. Logits must be equal."""
+    """Compare a packed model of random weights, in the shapes of Llama-2-7B, with bf16. Logits must be equal."""
     import transformers
 
     import squeeze.integrations.transformers  # loads packed folders
@@ -193,7 +205,7 @@ def packed_model(device: str = "cuda", **sizes: int) -> Iterator[Row]:
 
 
 def _generated(folder: Path, device: str) -> tuple[float, int, list[torch.Tensor]]:
-    """Return microseconds a token, bytes of the model on the GPU (1 on the CPU), and what it computed."""
+    """Return microseconds per token, the model's bytes on the GPU (1 on the CPU), and its results."""
     import transformers
 
     gc.collect()
@@ -209,7 +221,7 @@ def _generated(folder: Path, device: str) -> tuple[float, int, list[torch.Tensor
 
 
 def level_8(device: str = "cuda", count: int = _BYTES, **settings: Any) -> Iterator[Row]:
-    """Compress and decompress a text on the GPU, and a part of it on the CPU, too."""
+    """Compress and decompress a text on the GPU, and a part of it on the CPU."""
     library = Path(os.__file__).parent
     data = b"".join(path.read_bytes() for path in sorted(library.rglob("*.py")))[:count]
     lanes = {"lanes": 1024} | settings
@@ -236,10 +248,10 @@ MEASURE = Measure(
     rivals=("vllm", "bitsandbytes"),
     time=20,
     options=(
-        option("--only", default="", help="cases whose name contains this text, or one of several separated by |"),
-        option("--together", action="store_true", help="in one process: faster, but a case that breaks ends all"),
-        option("--again", action="store_true", help="also measure what was measured on this device at this commit"),
-        option("--minutes", type=minutes, default=10, help="that a row may take, default: 10"),
+        option("--only", default="", help="texts in the names of the cases to measure, separated by |"),
+        option("--together", action="store_true", help="run in one process: faster, but a crash ends all cases"),
+        option("--again", action="store_true", help="measure again what has a result of this device and commit"),
+        option("--minutes", type=minutes, default=10, help="time limit of a row in minutes, default: 10"),
     ),
     tables={
         "gpu": Listing(

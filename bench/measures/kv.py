@@ -1,8 +1,8 @@
-"""Every KV cache policy: perplexity, KL, bits, bytes, peak and time.
+"""Measure every KV cache policy: perplexity, KL divergence, bits, bytes, peak memory and time.
 
-Before anything is measured, a cache without coding is compared with transformers' DynamicCache, logit for logit.
-`fp8` is not a policy: it is what `quantize --kv-scheme fp8` gives a server, a scale for the keys and one for the values
-of a layer, with no token left in full precision.
+First, a cache without coding is compared with transformers' DynamicCache, logit for logit. `fp8` is not a policy but
+what `quantize --kv-scheme fp8` gives a server: one scale for the keys and one for the values of a layer, and no token
+in full precision.
 """
 
 import argparse
@@ -70,7 +70,15 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 @torch.inference_mode()
 def served(folder: Path, text: Path, calibration: Path, context: int, windows: int) -> kv_eval.Row:
-    """A cache in FP8 as a server has it. Its tokens are read in one pass."""
+    """Measure an FP8 cache as a server has it. Its tokens are read in one pass.
+
+    Args:
+        folder: folder of the model
+        text: text to measure on
+        calibration: text to calibrate the scales on
+        context: tokens of a window
+        windows: number of windows
+    """
     model, tokens = load_model(folder), read_tokens(text, folder)
     full: list[torch.Tensor] = []
 
@@ -93,7 +101,7 @@ def known(row: kv_eval.Row) -> Row:
 
 @torch.inference_mode()
 def check(folder: Path, text: Path) -> None:
-    """Without coding, logits are those of DynamicCache, in one piece and token by token."""
+    """Check that a cache without coding gives the logits of DynamicCache, in one piece and token by token."""
     model, ids = load_model(folder), read_tokens(text, folder)[None, :48]
     caches = DynamicCache(config=model.config), QuantizedKVCache(model.config, FullPrecision())
     for part in (ids[:, :40], *ids[:, 40:].split(1, 1)):
@@ -121,16 +129,18 @@ MEASURE = Measure(
     rivals=("optimum-quanto", "transformers"),
     time=80,
     options=(
-        option("model", type=Path, help="a folder; `squeeze import smollm2 FOLDER` writes one"),
-        option("--text", type=Path, help="default: text/wiki.eval.raw of the corpus"),
-        option("--calibrate", type=Path, help="default: text/wiki.calibration.raw of the corpus"),
-        option("--context", type=int, nargs="+", default=[1024], help="tokens, default: 1024"),
-        option("--windows", type=int, default=8, help="how many contexts, default: 8"),
+        option("model", type=Path, help="model folder, as `squeeze import smollm2 FOLDER` writes one"),
+        option("--text", type=Path, help="evaluation text, default: text/wiki.eval.raw of the corpus"),
+        option("--calibrate", type=Path, help="calibration text, default: text/wiki.calibration.raw of the corpus"),
+        option("--context", type=int, nargs="+", default=[1024], help="tokens of a window, default: 1024"),
+        option("--windows", type=int, default=8, help="number of windows, default: 8"),
         option("--window", type=int, default=64, help="latest tokens in full precision, default: 64"),
-        option("--policy", nargs="+", help="default: all"),
-        option("--against", nargs="*", default=[], help="other caches: quanto"),
-        option("--passkeys", type=int, default=0, help="passkeys to hide in the context and ask for"),
-        option("--threads", type=int, default=1, help="default: 1"),
+        option("--policy", nargs="+", help="policies to measure, default: all"),
+        option("--against", nargs="*", default=[], help="other caches to measure: quanto"),
+        option(
+            "--passkeys", type=int, default=0, help="number of passkeys to hide in the context and ask for, default: 0"
+        ),
+        option("--threads", type=int, default=1, help="threads, default: 1"),
     ),
     tables={"kv": policies("one pass"), "kv-evicted": policies("continued"), "kv-quanto": policies("stepped")},
 )

@@ -1,6 +1,6 @@
-"""Tokens a second of level 8, compared with llama.cpp on the same weights and threads.
+"""Measure tokens per second of level 8, compared with llama.cpp on the same weights and threads.
 
-All take turns, and the medians count. What is decoded is compared.
+All runs take turns and the medians count. Decoded text is compared.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def measured(tasks: dict[str, Callable[[], int]], repeat: int) -> dict[str, float]:
-    """Return tokens a second of each, after one run of the last, which compiles."""
+    """Return tokens per second of each run, after one warm-up that compiles."""
     tasks[next(reversed(tasks))]()
     speeds: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(repeat):
@@ -47,7 +47,7 @@ def measured(tasks: dict[str, Callable[[], int]], repeat: int) -> dict[str, floa
 
 
 def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
-    """Return what is timed. Each returns how many tokens went through."""
+    """Return the functions that are timed, by name. Each returns the number of tokens it processed."""
     model, threads = models.find(options.model).network, options.threads
     data = read(options.file, "enwik8.1m", options.bytes)
     entries = model.encode(data)
@@ -79,7 +79,7 @@ def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
 
 
 def llama_cpp_runs(options: argparse.Namespace, tokens: list[int]) -> dict[str, Callable[[], int]]:
-    """Return what llama.cpp does with the same weights."""
+    """Return the functions that run llama.cpp on the same weights, by name."""
     path, threads = options.model or models.bundled_path(), options.threads
     network = opened(path, 1024, threads, n_batch=512)
 
@@ -104,12 +104,12 @@ MEASURE = Measure(
     rivals=("llama_cpp_python",),
     time=12,
     options=(
-        option("file", nargs="?", type=Path, help="default: enwik8.1m of the corpus"),
-        option("--model", type=Path, help="a .gguf file, default: the bundled model"),
-        option("--threads", type=int, default=2, help="default: 2"),
-        option("--bytes", type=int, default=100_000, help="that are encoded, default: 100000"),
-        option("--decoded", type=int, default=40_000, help="bytes to decode, a 16th with one lane, default: 40000"),
-        option("--repeat", type=int, default=3, help="turns of each, default: 3"),
+        option("file", nargs="?", type=Path, help="text to compress, default: enwik8.1m of the corpus"),
+        option("--model", type=Path, help=".gguf file, default: the bundled model"),
+        option("--threads", type=int, default=2, help="threads, default: 2"),
+        option("--bytes", type=int, default=100_000, help="bytes to encode, default: 100000"),
+        option("--decoded", type=int, default=40_000, help="bytes to decode (one lane: a 16th), default: 40000"),
+        option("--repeat", type=int, default=3, help="runs of each, default: 3"),
     ),
     tables={
         "lm-speed": Listing(

@@ -1,6 +1,6 @@
-"""Whether a level is ever larger than the one below, on the first bytes of files of every kind.
+"""Check whether a level is ever larger than the next lower one, on the first bytes of files of every kind.
 
-The longest files are also measured as text that no model knows: in hexadecimal digits, base64 and EBCDIC.
+The longest files are also measured in encodings that no model knows: hexadecimal digits, base64 and EBCDIC.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each pair of neighbouring levels, and one for each file that grows."""
+    """Yield a row for each pair of consecutive levels, and one for each file that grows."""
     levels = sorted(int(level) for level in options.levels.split(","))
     paths = [*map(found, options.files)] or chosen(options.folder, options.skip + options.count)[options.skip :]
     longest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[: options.encoded]
@@ -45,12 +45,18 @@ def first(path: Path, count: int) -> bytes:
 
 
 def in_encoding(path: Path, name: str, count: int) -> bytes:
-    """Return the first bytes of a file in an encoding."""
+    """Return the first `count` bytes of a file in an encoding.
+
+    Args:
+        path: file
+        name: name of the encoding
+        count: number of bytes
+    """
     return _ENCODINGS[name](first(path, count))[:count]
 
 
 def _compared(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str) -> Iterator[Row]:
-    """Compare named inputs. `named` says what all of them are."""
+    """Yield the rows of named inputs. `named` describes the set of all inputs."""
     pairs = list(itertools.pairwise(levels))
     worst, grown = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0)
     for name, data in inputs:
@@ -74,7 +80,13 @@ def size(data: bytes, level: int) -> int:
 
 
 def chosen(folder: Path, count: int, most: int | None = None) -> list[Path]:
-    """Choose files below a folder, the same ones each time: as many of each ending, none of more than `most` bytes."""
+    """Choose files below a folder, always the same ones and the same number of each suffix.
+
+    Args:
+        folder: folder to search
+        count: number of files
+        most: largest size in bytes, None for no limit
+    """
     kinds: dict[str, list[Path]] = {}
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
@@ -109,13 +121,13 @@ MEASURE = Measure(
     key=("file", "lower", "higher"),
     time=40,
     options=(
-        option("files", nargs="*", type=Path, help="default: files below --folder"),
-        option("--folder", type=Path, default=Path("/usr"), help="default: /usr"),
-        option("--count", type=int, default=200, help="how many files, default: 200"),
-        option("--skip", type=int, default=0, help="leave out the first N files, which another run checks"),
-        option("--first", type=int, default=100_000, help="bytes of a file that are measured, default: 100000"),
-        option("--levels", default="1,2,3,4,5,6", help="default: 1,2,3,4,5,6"),
-        option("--encoded", type=int, default=4, help="how many of the longest files are encoded, default: 4"),
+        option("files", nargs="*", type=Path, help="files to measure, default: files below --folder"),
+        option("--folder", type=Path, default=Path("/usr"), help="folder to choose files from, default: /usr"),
+        option("--count", type=int, default=200, help="number of files to choose, default: 200"),
+        option("--skip", type=int, default=0, help="number of files to skip, which another run checks, default: 0"),
+        option("--first", type=int, default=100_000, help="bytes of each file to measure, default: 100000"),
+        option("--levels", default="1,2,3,4,5,6", help="levels, separated by commas, default: 1,2,3,4,5,6"),
+        option("--encoded", type=int, default=4, help="number of the longest files to encode, default: 4"),
     ),
     quick="--count 4 --first 2000 --levels 1,2,3,4 --encoded 1",
     tables={

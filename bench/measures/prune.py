@@ -1,9 +1,9 @@
-"""What pruning costs: gap, KL divergence and stored bytes of each way, beside textbook forms and GPTQ in as many bytes.
+"""Measure what pruning costs: gap, KL divergence and stored bytes of each method, compared with textbook forms and
+GPTQ.
 
-Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model is small_models.py's. Bits are
-those of the blocks' matrices as they are stored; bytes those of the whole folder after `squeeze pack`, for sparse and
-quantised models alike. Every sparse folder is first checked: the pattern in each group, and that it unpacks to the same
-bytes.
+Calibration text is text/wiki.calibration.raw, evaluation text is text/wiki.eval.raw, and the model is that of
+small_models.py. Bits are those of the blocks' matrices as stored; bytes are those of the folder after `squeeze pack`.
+Every sparse folder is checked first: the pattern in each group, and that it unpacks to the same bytes.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def methods() -> dict[str, tuple]:
-    """By name: a method, and options of squeeze.prune or, for GPTQ, of squeeze.quantize."""
+    """Return a method, and options of squeeze.prune or (for GPTQ) squeeze.quantize, by row name."""
     found = {
         "magnitude": (Magnitude(), {}),
         "wanda": (Wanda(), PLAIN),
@@ -79,7 +79,7 @@ def compress(bench: Bench, name: str, out: Path) -> Report:
 
 
 def check(out: Path, packed: Path) -> int:
-    """The bytes of a folder after packing, once it has been found to unpack to itself and to hold to its patterns."""
+    """Return the bytes of a folder after packing. Exits if it does not unpack to itself or violates its patterns."""
     coded = squeeze.pack(out, packed).coded
     again = packed.with_name(f"{packed.name}.again")
     squeeze.unpack(packed, again)

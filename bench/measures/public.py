@@ -1,9 +1,9 @@
-"""Compressors that people ask about, and every level of squeeze, on a text, JSON and a program.
+"""Compare widely used compressors with every level of squeeze, on a text, JSON and a program.
 
-Each tool runs as a whole process on one thread, start-up included, and must restore the bytes; those of a small file
-with two OpenMP threads as well. Seconds are CPU time, so that other work on the machine counts for little; memory is
-the peak of a process. squeeze runs with --no-verify, as the others do not verify either. Slow tools take only the cases
-below `--slow` bytes. A run that was stopped continues: what has a result is not measured again without `--again`.
+Each tool runs as a whole process on one thread, start-up included. It must restore the bytes; those of a small file
+also with two OpenMP threads. Seconds are CPU time, so that other load on the machine matters little. Memory is the peak
+of a process. Runs of squeeze have --no-verify, as the others do not verify either. Slow tools skip files of more than
+`--slow` bytes. A stopped run continues: results are measured again only with `--again`.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def cases(only: str = "") -> list[Case]:
 
 
 def _run(case: Case, rival: Rival, program: str) -> Row:
-    """Bytes, seconds and memory of both ways; `lost` says how the bytes did not come back."""
+    """Return bytes, seconds and memory of compression and decompression. `lost` describes a round trip that failed."""
     found: Row = {"bytes": 0, "compress s": 0.0, "decompress s": 0.0, "compress MB": 0.0, "decompress MB": 0.0}
     for content in case.contents:
         try:
@@ -152,9 +152,9 @@ _LEVELS = {  # what a level is, and what it is for
     4: ("many more contexts, two layers of mixing", "archives"),
     5: ("as -4, and a small pretrained network", "small files, archives"),
     6: ("a small pretrained network, and the most contexts", "small files, archives"),
-    7: ("text: a language model, window of 512 tokens; all else as -6", "English text"),
-    8: ("text: a language model, window of 1,024 tokens; all else as -6", "English text"),
-    9: ("text: a language model, window of 4,096 tokens; all else as -6", "English text"),
+    7: ("text: a language model, window of 512 tokens; other data as -6", "English text"),
+    8: ("text: a language model, window of 1,024 tokens; other data as -6", "English text"),
+    9: ("text: a language model, window of 4,096 tokens; other data as -6", "English text"),
 }
 
 
@@ -217,10 +217,10 @@ MEASURE = Measure(
     rivals=tuple(name for name in FAST | SLOW if not name.startswith("squeeze")),
     time=75,
     options=(
-        option("--only", default="", help="files whose name contains this text"),
-        option("--without", default="", help="tools to leave out, separated by commas"),
-        option("--slow", type=int, default=1_000_000, help="most bytes of a file for slow tools, default: 1000000"),
-        option("--again", action="store_true", help="also measure what has a result"),
+        option("--only", default="", help="text in the names of the files to measure"),
+        option("--without", default="", help="tools to skip, separated by commas"),
+        option("--slow", type=int, default=1_000_000, help="largest file for slow tools in bytes, default: 1000000"),
+        option("--again", action="store_true", help="measure again what has a result"),
     ),
     tables={
         "public": Pivot(

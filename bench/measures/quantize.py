@@ -1,9 +1,10 @@
-"""What quantising costs: perplexity, KL divergence and stored bytes of each recipe, beside rounding on the same grid.
+"""Measure what quantising costs: perplexity, KL divergence and stored bytes of each recipe, compared with rounding.
 
-Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model is small_models.py's. Rows named
-llm-compressor-... need --rival PYTHON, the interpreter of an environment that has llmcompressor; it calibrates on the
-same tokens. `base` names the row of rounding to nearest (whole ranges, no clipping) in the same bits, groups and
-symmetry. A run that was stopped goes on with the block that it was at; `seconds` are those of its last part.
+Calibration text is text/wiki.calibration.raw, evaluation text is text/wiki.eval.raw, and the model is that of
+small_models.py. Rows named llm-compressor-... need --rival PYTHON, the interpreter of an environment with
+llmcompressor; it calibrates on the same tokens. `base` names the row of rounding to nearest (whole ranges, no clipping)
+with the same bits, groups and symmetry. A stopped run continues with its last block; `seconds` are those of its last
+part.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def recipes() -> dict[str, tuple]:
-    """By name: a method, the name of the row it is compared with, and options of squeeze.quantize."""
+    """Return a method, the name of the row it is compared with, and options of squeeze.quantize, by row name."""
     found = {}
     for bits in (4, 3, 2):
         for kind in ("sym", "asym"):
@@ -67,7 +68,12 @@ def recipes() -> dict[str, tuple]:
 
 
 def on_integers(bits: int, kind: str) -> dict[str, tuple]:
-    """The same of one number of bits: rounding, parts of our GPTQ in turn, and all of them."""
+    """Return the rows of one number of bits: rounding, and GPTQ with more and more of its parts.
+
+    Args:
+        bits: bits of a code
+        kind: "sym" or "asym"
+    """
     grid = {"bits": bits, "group_size": GROUP, "symmetric": kind == "sym"}
     base, whole = f"rtn-{kind}-{bits}", GPTQ(**grid, **({"refine": 3} if bits == 2 else {}))
     ordered = GPTQ(**grid, clip=False, refine=0)
@@ -84,7 +90,7 @@ def on_integers(bits: int, kind: str) -> dict[str, tuple]:
 
 
 def by_depth(folder: Path, method: GPTQ, bits: float) -> dict[str, GPTQ]:
-    """4 bits for as many of the first blocks as make so many stored bits a weight, 3 for the others."""
+    """Return bits by module: 4 in the first blocks, 3 in the others, with a given mean of stored bits per weight."""
     blocks = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
     side = 19 / GROUP, 20 / GROUP  # a scale of 16 bits and a zero point
     first = int(blocks * (bits - 3 - side[0]) / (1 + side[1] - side[0]))
@@ -93,7 +99,7 @@ def by_depth(folder: Path, method: GPTQ, bits: float) -> dict[str, GPTQ]:
 
 
 def rival(bench: Bench, out: Path, bits: int, asym: bool) -> tuple[float, int]:
-    """llm-compressor's folder as `out`; bits a weight, bytes."""
+    """Write llm-compressor's folder to `out`, and return its bits per weight and bytes."""
     args = bench.args
     if args.rival is None:
         raise SystemExit("Error: rows of llm-compressor need --rival PYTHON")
@@ -140,7 +146,7 @@ MEASURE = Measure(
     options=(
         *OPTIONS,
         ADAPTED,
-        option("--rival", type=Path, metavar="PYTHON", help="interpreter of an environment with llmcompressor"),
+        option("--rival", type=Path, metavar="PYTHON", help="Python interpreter of an environment with llmcompressor"),
     ),
     tables={
         "quantize": Listing(

@@ -1,4 +1,4 @@
-"""Bytes of files at each level and with other compressors. Every round trip is compared."""
+"""Measure the bytes of files at each level and with other compressors. Every round trip is compared."""
 
 import argparse
 import sys
@@ -28,7 +28,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def chosen(levels: str, against: str, threads: int = 1) -> list[Tool]:
-    """Return the named tools, with a note on each that is not installed. Each proves its round trip when it runs."""
+    """Return the named tools, with a note for each that is not installed. Each tool checks its round trip when it runs.
+
+    Args:
+        levels: levels of squeeze, separated by commas
+        against: other compressors, separated by commas
+        threads: threads of squeeze
+    """
     numbers = [int(level) for level in levels.split(",") if level]
     rivals = [name for name in against.split(",") if name]
     tools, notes = benchmark.choose(numbers or (3,), rivals, False, threads, RIVALS)
@@ -44,11 +50,11 @@ MEASURE = Measure(
     rivals=tuple(RIVALS),
     time=30,
     options=(
-        option("files", nargs="*", type=Path, help="default: all files of the corpus"),
-        option("--below", type=int, metavar="BYTES", help="leave out larger files of the corpus"),
-        option("--levels", default="1,2,3,4,5,6", help="separated by commas, default: 1,2,3,4,5,6"),
+        option("files", nargs="*", type=Path, help="files to measure, default: all files of the corpus"),
+        option("--below", type=int, metavar="BYTES", help="size from which files of the corpus are skipped"),
+        option("--levels", default="1,2,3,4,5,6", help="levels, separated by commas, default: 1,2,3,4,5,6"),
         option("--against", default=_AGAINST, help=f"other compressors, default: {_AGAINST}"),
-        option("--threads", type=int, default=1, help="of squeeze, default: 1"),
+        option("--threads", type=int, default=1, help="threads of squeeze, default: 1"),
     ),
     quick="--below 130000 --levels 1,3,5",
     tables={

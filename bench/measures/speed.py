@@ -1,8 +1,8 @@
-"""Bytes and speed of levels and other compressors on files, as multiples of one rival's speed in the same run.
+"""Measure bytes and speed of levels and other compressors, also as multiples of one rival's speed in the same run.
 
-Every tool takes its turn on a file before any has its second, and the shortest times count. squeeze runs inside this
-process, warmed up, the others as whole processes, all on one thread. Each run compares what comes back. Times are
-processor time, so that other work on the machine counts for little.
+Tools take turns on a file, and the shortest times count. squeeze runs inside this process, after a warm-up; the others
+run as whole processes. All use one thread. Each run compares the restored bytes. Times are CPU time, so that other load
+on the machine matters little.
 """
 
 import argparse
@@ -36,7 +36,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def turns(tools: list[Tool], path: Path, runs: int) -> dict[str, tuple[int, float, float]]:
-    """Return bytes, and the shortest seconds of compressing and decompressing, of each tool."""
+    """Return bytes, and the shortest seconds of compression and decompression, by tool.
+
+    Args:
+        tools: compressors
+        path: file
+        runs: runs of each tool
+    """
     with patch.object(benchmark, "time", SimpleNamespace(perf_counter=processor_seconds)):
         taken = [{tool.name: tool.run(path) for tool in tools} for _ in range(runs)]
     return {
@@ -46,7 +52,7 @@ def turns(tools: list[Tool], path: Path, runs: int) -> dict[str, tuple[int, floa
 
 
 def processor_seconds() -> float:
-    """Return the CPU time of this process and of the processes that it has waited for."""
+    """Return the CPU time of this process and of the child processes that have ended."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
@@ -58,11 +64,11 @@ MEASURE = Measure(
     rivals=tuple(RIVALS),
     time=10,
     options=(
-        option("files", nargs="*", type=Path, help=f"default: {_FILE} of the corpus"),
-        option("--levels", default="1,2,3,4,5,6", help="separated by commas, default: 1,2,3,4,5,6"),
-        option("--base", default="zpaq", help="the rival whose speed is 1, default: zpaq"),
+        option("files", nargs="*", type=Path, help=f"files to measure, default: {_FILE} of the corpus"),
+        option("--levels", default="1,2,3,4,5,6", help="levels, separated by commas, default: 1,2,3,4,5,6"),
+        option("--base", default="zpaq", help="rival whose speed is 1, default: zpaq"),
         option("--against", default="xz,zstd,brotli,bzip2,7z", help="other rivals, default: xz,zstd,brotli,bzip2,7z"),
-        option("--runs", type=int, default=1, help="turns of each tool, default: 1"),
+        option("--runs", type=int, default=1, help="runs of each tool, default: 1"),
     ),
     quick="alice29.txt --levels 1,3",
     tables={

@@ -1,6 +1,7 @@
-"""What works with a tiny model of every decoder that transformers has. Exits with 1 if a cell is a fault.
+"""Test every operation with a tiny model of each decoder architecture of transformers. Exits with 1 if a cell is a
+fault.
 
-The models are tests/makers/zoo.py's, the checks bench/shared/zoo_cells.py's.
+tests/makers/zoo.py makes the models, and bench/shared/zoo_cells.py has the checks.
 """
 
 import argparse
@@ -59,7 +60,7 @@ _PLAINER = (
 
 
 def _reason(cell: str) -> str:
-    """Return why a cell is refused, without the names that only one model has; empty if it is not."""
+    """Return why a cell is refused, without names that are specific to one model; empty if it is not refused."""
     if not cell.startswith(_REFUSED):
         return ""
     reason = cell.removeprefix(_REFUSED)
@@ -76,7 +77,7 @@ def _reasons(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def _marked(rows: Sequence[Row]) -> list[Row]:
-    """Return rows with what the table shows in each cell."""
+    """Return rows with the text that the table shows in each cell."""
     numbers = _reasons(rows)
     return [row | {cell: _mark(row[cell], numbers) for cell in CELLS} for row in rows]
 
@@ -95,7 +96,7 @@ def _is_tried(row: Row) -> bool:
 
 
 class Reasons:
-    """A line for each reason of a refusal, by its number in the table of architectures."""
+    """A table with a line for each reason of a refusal, by its number in the table of architectures."""
 
     def chosen(self, rows: Sequence[Row]) -> list[Row]:
         return [row for row in rows if _is_tried(row)]
@@ -109,9 +110,9 @@ MEASURE = Measure(
     key=("architecture",),
     time=45,
     options=(
-        option("architectures", nargs="*", metavar="ARCHITECTURE", help="default: all"),
-        option("--work", type=Path, help="a folder for models, default: a temporary one"),
-        option("--rest", action="store_true", help="only what has no row of this commit yet"),
+        option("architectures", nargs="*", metavar="ARCHITECTURE", help="architectures to test, default: all"),
+        option("--work", type=Path, help="folder for models, default: a temporary one"),
+        option("--rest", action="store_true", help="skip architectures with a row of this commit"),
     ),
     tables={
         "architectures": Listing(

@@ -1,1 +1,1 @@
-"""What several benchmarks use, and what they run in a process of its own."""
+"""Parts that several benchmarks use, and programs that they run in processes of their own."""

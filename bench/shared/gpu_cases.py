@@ -1,4 +1,4 @@
-"""What `python -m bench gpu` measures: kernels, compared with torch and with rivals that are installed."""
+"""The cases of `python -m bench gpu`: kernels, torch, and installed rivals."""
 
 from __future__ import annotations
 
@@ -34,8 +34,14 @@ _SQUARE = 4096, 4096
 
 @dataclass(frozen=True)
 class Way:
-    """calls: from the data of a case, one for each copy of the weight. package: that it needs. tolerance: how far its
-    result may be from the expected one, as a share; 0 for equal bits."""
+    """An implementation of a case.
+
+    Args:
+        name: name in the table
+        calls: function from the data of a case to calls, one per copy of the weight
+        package: package that it needs, empty for none
+        tolerance: relative error allowed; 0 for equal bits
+    """
 
     name: str
     calls: Callable[[Any], Sequence[Call]]
@@ -45,9 +51,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Case:
-    """What is done in several ways, of which the first is the one that others are compared with.
+    """An operation with several implementations, which are compared with the first one.
 
-    data: made once on a device. expected: the right result. nbytes: from which a speed in GB/s is computed.
+    Args:
+        name: name in the table
+        data: function that makes the inputs on a device
+        expected: function from the data to the correct result
+        ways: implementations
+        nbytes: function from the data to bytes, for a speed in GB/s; None for no speed
     """
 
     name: str
@@ -59,8 +70,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Product:
-    """x [R, I] by a weight: as squeeze stores it, and dense [O, I]. Copies of both are used in turn, so that none stays
-    in a cache."""
+    """x [R, I] times a weight, as squeeze stores it and dense [O, I].
+
+    Copies of both are used in turn, so that none remains in a cache.
+    """
 
     x: torch.Tensor
     stored: Any
@@ -74,7 +87,7 @@ class Product:
         return max(1, self.device.apart // (nbytes or self.dense.nbytes))
 
     def ours(self, run: Callable[[torch.Tensor, Any], torch.Tensor], nbytes: int) -> Sequence[Call]:
-        """Return calls on copies of what is stored, which takes `nbytes`."""
+        """Return calls on copies of the stored weight, which has `nbytes` bytes."""
         return [partial(run, self.x, clone(self.stored)) for _ in range(self.copies(nbytes))]
 
 
@@ -97,7 +110,7 @@ def _name(kind: str, rows: int, shape: tuple[int, int]) -> str:
 
 
 def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
-    """Multiply as layers do, with the kernel that is fastest here."""
+    """Multiply as layers do, with the kernel that is fastest on this device."""
 
     def data(device: Any) -> Product:
         outputs, inputs = _shape(device, shape)
@@ -119,7 +132,7 @@ def _quantised(rows: int, shape: tuple[int, int] = _SQUARE) -> Case:
 
 
 def _marlin(data: Product) -> Sequence[Call]:
-    """Return vLLM's Marlin, with 4-bit weights in groups of 128."""
+    """Return calls of vLLM's Marlin, with 4-bit weights in groups of 128."""
     from vllm.model_executor.layers.quantization.utils import marlin_utils, marlin_utils_test
     from vllm.scalar_type import scalar_types
 
@@ -135,7 +148,7 @@ def _marlin(data: Product) -> Sequence[Call]:
 
 
 def _bitsandbytes(data: Product) -> Sequence[Call]:
-    """Return NF4 in groups of 64, its default."""
+    """Return calls of bitsandbytes' NF4 in groups of 64, its default."""
     import bitsandbytes as bnb
 
     copies = data.copies(data.dense.nbytes // 4)
@@ -182,7 +195,7 @@ def _expanded() -> Case:
 
 
 def draw(outputs: int, inputs: int) -> torch.Tensor:
-    """Return bf16 weights whose scale differs by row."""
+    """Return bf16 weights [outputs, inputs] whose scale differs by row."""
     scale = torch.exp(torch.randn(outputs, 1) * 0.3 - 4)
     return (torch.randn(outputs, inputs) * scale).bfloat16()
 
@@ -225,7 +238,7 @@ def _decoded(multiplied: bool = False) -> Case:
 
 
 def _block_decoded() -> Case:
-    """Decode the matrices of a block of Llama-7B at once."""
+    """Decode all matrices of a Llama-7B block in one launch."""
 
     def data(device: Any) -> Product:
         wide, narrow = (4096, 11008) if device.large else (64, 128)
@@ -252,7 +265,7 @@ def _block_decoded() -> Case:
 
 @dataclass(frozen=True)
 class Attention:
-    """Queries [B, 4 H, Q, D] over a coded layer, the last of which sees all of it."""
+    """Queries [B, 4 H, Q, D] over a coded layer; the last query sees all of it."""
 
     query: torch.Tensor
     view: Any

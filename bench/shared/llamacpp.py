@@ -1,4 +1,4 @@
-"""llama.cpp's own quantiser, and what llama.cpp makes of a text, by llama-cpp-python."""
+"""Run llama.cpp's quantizer and evaluate texts with llama.cpp, through llama-cpp-python."""
 
 import ctypes
 import math
@@ -21,8 +21,16 @@ FILE_TYPES = {
 def quantise(
     source: Path, target: Path, kind: str, outer: int, importance: Mapping[str, np.ndarray], threads: int
 ) -> None:
-    """Write a GGUF file of floats with all matrices in one type, or what llama.cpp takes in its place. outer: the
-    number of the type of embedding and head; importance: float32 [I] by tensor, none for rounding without."""
+    """Write a GGUF file of floats with all matrices in one type, or in the type that llama.cpp uses instead.
+
+    Args:
+        source: GGUF file of floats
+        path: new GGUF file
+        kind: type of the matrices
+        outer: number of the type of embedding and head
+        importance: importance matrix, float32 [I] by tensor name; empty for rounding without
+        threads: number of threads
+    """
     llama = library()
     entry = llama.llama_model_imatrix_data
     kept = {name.encode(): np.ascontiguousarray(values, np.float32) for name, values in importance.items()}
@@ -39,7 +47,7 @@ def quantise(
 
 
 def opened(model: Path, window: int, threads: int, **options: Any) -> Any:
-    """A model as llama-cpp-python opens it, but for AMX (squeeze/lm/llamacpp_library.py)."""
+    """Open a model as llama-cpp-python does, without AMX (see squeeze/lm/llamacpp_library.py)."""
     llama = library()
     chosen, low = model_parameters(llama), llama.llama_cpp
     default, low.llama_model_default_params = low.llama_model_default_params, lambda: chosen
@@ -52,7 +60,14 @@ def opened(model: Path, window: int, threads: int, **options: Any) -> Any:
 
 
 def losses(model: Path, tokens: torch.Tensor, windows: int, threads: int, window: int = 1024) -> np.ndarray:
-    """For each window the mean negative log-likelihood of its tokens but the first, in nats."""
+    """Return the mean negative log-likelihood of each window's tokens except the first, in nats.
+
+    Args:
+        path: GGUF file
+        tokens: token ids
+        windows: number of windows
+        threads: number of threads
+    """
     llama = opened(model, window, threads, n_batch=window, logits_all=True)
     found = []
     for ids in torch.split(tokens, window)[:windows]:

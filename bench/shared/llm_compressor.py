@@ -1,7 +1,7 @@
-"""Quantize a folder with llm-compressor on the same calibration tokens, for `quantize` to measure.
+"""Quantise a folder with llm-compressor on the same calibration tokens, for the benchmark `quantize`.
 
-A program for an environment of its own, made with `pip install llmcompressor`; tokens are int64 [N, L]. Static ordering
-of columns and 1 % of damping are llm-compressor's defaults. It computes in float32, as squeeze does.
+This program runs in an environment of its own, made with `pip install llmcompressor`. Tokens are int64 [N, L]. Static
+activation order and damping of 1 % are llm-compressor's defaults. It computes in float32, as squeeze does.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Files of numbers, made from seeds alone: ramps, sorted keys, differences, planes, sound and measurements.
+"""Make files of numbers from seeds: ramps, sorted keys, differences, byte planes, sound and measurements.
 
-Their order-0 entropy is often that of noise, though each of them is far from it.
+Their order-0 entropy is often that of noise, although they are easy to compress.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ _FLOATS = ("<f4", ">f4", "<f8", ">f8")
 
 
 def made(count: int) -> Iterator[tuple[str, bytes]]:
-    """Yield `count` files as (name, content), of 4 kB to 120 kB; always the same ones."""
+    """Yield `count` files as (name, content), of 4 kB to 120 kB, always the same ones."""
     kinds = list(_kinds())
     for i in range(count):
         name, dtype, maker = kinds[i % len(kinds)]
@@ -30,7 +30,7 @@ def _kinds() -> Iterator[tuple[str, str, _Maker]]:
         yield "sorted keys", dtype, _sorted
         yield "differences", dtype, _differences
         yield "planes", dtype, _planes
-        yield "counters beside noise", dtype, _structures
+        yield "counters and noise", dtype, _structures
     for dtype in _FLOATS:
         yield "random walk", dtype, _walk
         yield "rounded measurements", dtype, _rounded
@@ -57,7 +57,7 @@ def _differences(chance: np.random.Generator, dtype: np.dtype, size: int) -> byt
 
 
 def _planes(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes:
-    """The first bytes of all keys, then the second ones, and so on."""
+    """Return the first bytes of all keys, then the second bytes, and so on."""
     keys = np.frombuffer(_sorted(chance, dtype, size), np.uint8)
     return np.ascontiguousarray(keys.reshape(-1, dtype.itemsize).T).tobytes()
 
@@ -97,7 +97,7 @@ def _tones(chance: np.random.Generator, count: int, dtype: np.dtype) -> np.ndarr
 
 
 def _picture(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes:
-    """Rows of a longer period than most records have, with noise in the low bits."""
+    """Return rows with a longer period than most records have, and noise in the low bits."""
     width = int(chance.integers(600, 1500))
     rows = size // width
     smooth = np.add.outer(np.arange(rows) / 3, np.arange(width) / 5) % 256
@@ -105,12 +105,12 @@ def _picture(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes:
 
 
 def _triples(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes:
-    """Smooth colours of three bytes."""
+    """Return smooth colours of three bytes."""
     steps = chance.integers(-2, 3, (size // 3, 3))
     return (np.cumsum(steps, 0) % 256).astype(dtype).tobytes()
 
 
 def _integers(values: np.ndarray, dtype: np.dtype) -> bytes:
-    """The low bits of uint64 values."""
+    """Return the low bits of uint64 values."""
     low = values & np.uint64(2 ** (8 * dtype.itemsize) - 1)
     return low.astype(dtype).tobytes()

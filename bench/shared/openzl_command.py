@@ -1,6 +1,6 @@
-"""OpenZL as a command, which its package does not bring: `python openzl_command.py c|d FILE` writes to standard output.
+"""Run OpenZL as a command, which its package lacks: `python openzl_command.py c|d FILE` writes to standard output.
 
-It is given bytes and its level 19. What a description of their format would bring is not in it.
+It compresses bytes at level 19. OpenZL could do better with a description of the data's format.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""What transformers computes of a folder in a process without the loaders of squeeze."""
+"""Compute logits with transformers in a process without the loaders of squeeze."""
 
 import contextlib
 import io
@@ -9,7 +9,7 @@ __all__ = ["logits"]
 
 
 def logits(folder: str, ids: list[list[int]]) -> tuple[list[list[list[float]]], list[str]]:
-    """Return the logits [1, L, V] of tokens ids [1, L], and the names of tensors that were missing or unexpected."""
+    """Return the logits [1, L, V] of token ids [1, L], and the names of missing or unexpected tensors."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     warnings.simplefilter("ignore")
     import torch

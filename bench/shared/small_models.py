@@ -1,8 +1,8 @@
-"""What the benchmarks of smaller models share: options, the original model, texts, and a log of rows.
+"""Options, original model, texts and row log that the benchmarks of smaller models share.
 
-The original is the bundled SmolLM2-135M in bf16, in WORK/original. Its weights come in 4 bits, so that they lie on a
-grid that a method can find again. With the adapter of levels 7 to 9 added (WORK/adapted/original) they lie on none.
-Every row is added to NAME.jsonl there when it is done, so a run that was stopped continues.
+The original is the bundled SmolLM2-135M in bf16, in WORK/original. Its weights are on a 4-bit grid that a method can
+find again. With the adapter of levels 7 to 9 (WORK/adapted/original) they are on no grid. Every finished row is added
+to NAME.jsonl there, so a stopped run continues.
 """
 
 import argparse
@@ -27,20 +27,25 @@ from squeeze.integrations.load_model import load_model
 from squeeze.lm import adapter, models
 from squeeze.lm.sources import INNER, OUTER
 
-WORK = option("work", type=Path, help="a folder for the model, what is made of it, and a log of rows")
-ADAPTED = option("--adapted", action="store_true", help="the model with its adapter, whose weights lie on no grid")
+WORK = option("work", type=Path, help="folder for the model, its results and the row log")
+ADAPTED = option("--adapted", action="store_true", help="use the model with its adapter, whose weights are on no grid")
 OPTIONS = (
     WORK,
-    option("--rows", help="names separated by commas, default: all"),
+    option("--rows", help="rows to measure, separated by commas, default: all"),
     option("--samples", type=int, default=24, help="sequences of 512 tokens to calibrate on, default: 24"),
     option("--windows", type=int, help="windows of 1,024 tokens to evaluate on, default: all"),
-    option("--threads", type=int, default=1, help="default: 1"),
-    option("--kl", action="store_true", help="also measure the KL divergence, which takes the original"),
+    option("--threads", type=int, default=1, help="threads, default: 1"),
+    option("--kl", action="store_true", help="also measure the KL divergence from the original"),
 )
 
 
 class Bench:
-    """args: values of OPTIONS, and of ADAPTED if the benchmark has it. name: of the log of rows."""
+    """The model, texts and finished rows of a run.
+
+    Args:
+        args: values of OPTIONS, and of ADAPTED if the benchmark has it
+        name: name of the row log
+    """
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         torch.set_num_threads(args.threads)
@@ -58,7 +63,7 @@ class Bench:
         return read_tokens(self.text, self.original)
 
     def quality(self, folder: Path) -> Row:
-        """Evaluate the model in a folder. gap: the logarithm of perplexity above the original's."""
+        """Evaluate the model in a folder. `gap` is the increase in log-perplexity."""
         found = self._evaluated(folder, self.args.kl)
         gap = math.log(found.perplexity / self.found["original"]["perplexity"])
         known = {"perplexity": found.perplexity, "gap": gap, "kl": found.kl_mean, "kl_p99": found.kl_p99}
@@ -69,18 +74,18 @@ class Bench:
         return evaluate(load_model(folder), self.tokens, windows=self.args.windows, original=beside)
 
     def run(self, names: Iterable[str], measure: Callable[[str], Row]) -> Iterator[Row]:
-        """Yield the rows that were asked for, as they are measured."""
+        """Yield the requested rows as they are measured."""
         wanted = self.chosen(names)
         if "original" not in self.found:
             self._keep("original", self._evaluated(self.original, False).as_json())
         for name in wanted:
             if name in self.found:
-                print(f"Note: {name} stands in {self.log.name}, and is not measured again", file=sys.stderr)
+                print(f"Note: {name} is in {self.log.name} and is not measured again", file=sys.stderr)
             else:
                 yield self._keep(name, measure(name))
 
     def chosen(self, names: Iterable[str]) -> list[str]:
-        """Return the names that were asked for."""
+        """Return the names of the requested rows."""
         known = list(names)
         wanted = self.args.rows.split(",") if self.args.rows else known
         if unknown := set(wanted) - set(known):
@@ -95,7 +100,7 @@ class Bench:
 
 
 def bytes_of(layers: Iterable[Any]) -> int:
-    """Return the stored bytes of the matrices of a report."""
+    """Return the stored bytes of a report's matrices."""
     return sum(round(layer.bits * layer.shape[0] * layer.shape[1] / 8) for layer in layers)
 
 
@@ -108,17 +113,17 @@ def compared_with_base(rows: Sequence[Row]) -> list[Row]:
 
 
 def named(row: str, adapted: bool) -> str:
-    """Return the name of a row of one of the models."""
+    """Return a row's name, which ends in -adapted for the model with the adapter."""
     return row + "-adapted" * adapted
 
 
 def folder_of(work: Path, adapted: bool) -> Path:
-    """Return where in WORK everything is kept that is made of one of the models."""
+    """Return the folder in WORK for everything that is made from one of the two models."""
     return work / "adapted" if adapted else work
 
 
 def original(work: Path, adapted: bool) -> Path:
-    """Return the folder of one of the models, which is made if it is missing."""
+    """Return the folder of one of the two models. It is made if it is missing."""
     folder = folder_of(work, adapted) / "original"
     if not folder.is_dir():
         source = models.bundled_path()
@@ -142,6 +147,6 @@ def _adapt(path: Path) -> None:
 
 
 def _stored(name: str) -> str:
-    """Return the checkpoint's name of what an adapter calls 0.query or final_norm."""
+    """Return the checkpoint's tensor name for an adapter's name, such as 0.query or final_norm."""
     layer, _, part = name.rpartition(".")
     return f"model.layers.{layer}.{INNER[part][0]}" if layer else OUTER[part][0]

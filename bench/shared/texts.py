@@ -1,4 +1,4 @@
-"""The files that benchmarks measure: the corpus, or files of it by name."""
+"""Files that benchmarks measure: the corpus, or single files of it by name."""
 
 import os
 import sys
@@ -8,14 +8,14 @@ __all__ = ["corpus", "found", "read"]
 
 
 def read(path: Path | None, name: str, count: int) -> bytes:
-    """Return the first bytes of a file, by default of the corpus's text `name`."""
+    """Return the first bytes of a file, by default those of the corpus text `name`."""
     if path is None and not os.environ.get("SQUEEZE_CORPUS"):
         sys.exit(f"Error: name a file, or set SQUEEZE_CORPUS to a folder that holds text/{name}")
     return found(path or Path(os.environ["SQUEEZE_CORPUS"], "text", name)).read_bytes()[:count]
 
 
 def found(path: Path) -> Path:
-    """Return a file, or the file of the corpus that has its name."""
+    """Return a file, or the file of the corpus with its name."""
     folder = os.environ.get("SQUEEZE_CORPUS")
     if path.exists() or not folder:
         return path

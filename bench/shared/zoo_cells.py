@@ -1,8 +1,8 @@
-"""What is tried with each model of the zoo (tests/makers/zoo.py), and how an outcome is called.
+"""Run each operation on a model of the zoo (tests/makers/zoo.py), and name the outcome.
 
-A cell `works`, is `refused: LINE`, or is a `fault: WORDS`: a traceback, another library's words, a refusal after all
-the work, a result that is not what transformers computes from the same weights. `works: REMARK` says on what condition.
-All run in this process, which imports torch once; another loads what transformers is to load without squeeze.
+A cell is `works`, `works: CONDITION`, `refused: LINE` or `fault: TEXT`. Faults are a traceback, an error in another
+library's words, a refusal after all the work, and a result that differs from transformers' on the same weights. All run
+in this process, which imports torch once. A second process loads folders that transformers must load without squeeze.
 """
 
 import contextlib
@@ -42,15 +42,15 @@ _IDS = torch.randint(5, 390, (1, 24), generator=torch.Generator().manual_seed(1)
 
 
 class Refused(Exception):
-    """A command has said in one line that it does not do this."""
+    """A command's one-line refusal."""
 
 
 class Fault(Exception):
-    """What no cell may be."""
+    """An outcome that no cell may have."""
 
 
 def outcomes(name: str, work: Path, cells: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """The cells of an architecture, or those that are named, with what came of them. work: an empty folder."""
+    """Return the outcome of each cell of an architecture, or of the named cells."""
     model = _Model(write(work / "model", name), work)
     gc.collect()  # the models of the architecture before; takes too long for every cell
     for cell, check in CELLS.items():
@@ -74,7 +74,7 @@ def _outcome(check: Check, model: "_Model") -> str:
 
 
 class _Model:
-    """A folder, and what transformers makes of it."""
+    """A model's folder, and what transformers computes from it."""
 
     def __init__(self, folder: Path, work: Path) -> None:
         self.folder, self.work = folder, work
@@ -95,27 +95,36 @@ class _Model:
         return str(tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True))
 
     def made(self, command: str, *options: object) -> Path:
-        """What a command with a calibration makes of the folder."""
+        """Run a command with a calibration text on the folder, and return its output folder."""
         self.text.write_text(TEXT)
         calibration = ("--calibration", self.text, "--samples", 4, "--sequence-length", 64)
         _run(command, self.folder, self.work / command, *options, *calibration, "-q")
         return self.work / command
 
     def twin(self, folder: Path) -> torch.Tensor:
-        """Logits of a compressed folder, made dense again."""
+        """Return the logits of a compressed folder after `densify`."""
         _run("densify", folder, self.work / "dense", "-f", "-q")
         return _logits(_loaded(self.work / "dense"))
 
     def check(self, logits: torch.Tensor, folder: Path, far: float | None = _FAR) -> None:
-        """Logits of a loaded folder are those of its dense twin, and not too far from the original's."""
+        """Check the logits of a loaded folder against its dense form and against the original.
+
+        Args:
+            logits: logits of the loaded folder
+            folder: compressed folder
+            far: relative distance allowed from the original's logits, None for any
+        """
         _near(logits, self.twin(folder), _NEAR, "the dense twin")
         if far is not None:
             _near(logits, self.logits, far, "the original")
 
 
 def _run(command: str, *arguments: object) -> str:
-    """Return a command's standard output. Raises Refused if it fails in one line of its own, before the work is done;
-    else Fault. It runs on one thread: several wait for each other many times as long as products this small take."""
+    """Return a command's standard output.
+
+    It runs on one thread, since products this small take less time than several threads need to synchronise. Raises
+    Refused if it fails in one line of its own before the work is done, else Fault.
+    """
     out = io.StringIO()
     words = [command, *map(str, arguments), *(["--threads", "1"] if command in _THREADED else [])]
     try:
@@ -136,7 +145,7 @@ def _run(command: str, *arguments: object) -> str:
 
 
 def _foreign(error: BaseException, said: str) -> str:
-    """Another library's error whose words a command says; empty if there is none."""
+    """Return the error of another library whose words a command repeats, or an empty text."""
     cause: BaseException | None = error
     while cause := cause.__cause__:
         if not isinstance(cause, SqueezeError | OSError | click.ClickException):
@@ -163,7 +172,7 @@ def _logits(model: Any) -> torch.Tensor:
 
 
 def _near(logits: torch.Tensor, other: torch.Tensor, bound: float, what: str) -> None:
-    """Three quarters of the positions are compared: at the others rounding may have chosen other experts."""
+    """Compare logits at three quarters of the positions: at the others rounding may have chosen other experts."""
     apart = float(((logits - other).norm(dim=-1) / other.norm(dim=-1)).quantile(0.75))
     if not apart <= bound:
         raise Fault(f"logits are {apart:.2g} of their length from those of {what}")
@@ -194,7 +203,7 @@ def _quantize(model: _Model) -> str | None:
 
 @cache
 def _process() -> ProcessPoolExecutor:
-    """One without the loaders of squeeze, which stay with transformers once they are imported."""
+    """Return a process without the loaders of squeeze, which remain in transformers once they are imported."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
