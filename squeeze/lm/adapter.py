@@ -1,8 +1,8 @@
-"""An adapter: low-rank changes of a model's matrices, and other norms (LoRA: Hu et al. 2021, arXiv:2106.09685).
+"""Adapters: low-rank changes of a model's matrices, and other norms (LoRA: Hu et al. 2021, arXiv:2106.09685).
 
-It is added to the weights before they become integers, so that it costs nothing at run time, and a model's identity
-covers it. Matrix W [outputs, inputs] becomes W + sum over r of scale[r] * b[:, r] a[r], a and b int8: every term is
-elementwise IEEE arithmetic, and terms are added in order, so the same adapter gives the same integers on every machine.
+An adapter is added to the weights before they are quantised, so it costs nothing at run time, and the model's identity
+covers it. A matrix W [outputs, inputs] becomes W + sum over r of scale[r] * b[:, r] a[r], with int8 a and b. Every term
+is elementwise IEEE arithmetic, and terms are added in order, so the result is the same on every machine.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ import numpy as np
 import xxhash
 
 from squeeze.errors import ModelError
-from squeeze.lm.sources import DAMAGE, Source, Tensor
+from squeeze.lm.sources import READ_ERRORS, Source, Tensor
 from squeeze.lm.tensor_files import MappedFile, write
 
-__all__ = ["Adapter", "LowRank", "adapted", "load", "round_factors", "save"]
+__all__ = ["Adapter", "LowRank", "add_adapter", "load", "round_factors", "save"]
 
 _KIND = {"squeeze": "adapter 1"}
 _TOP = 127
-_MOST = 1e15  # of norms and scales; larger ones overflow when they are multiplied
+_MOST = 1e15  # largest norm or scale; products of larger ones overflow
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LowRank:
         return self.b.shape[0], self.a.shape[1]
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """float32 rows of the change."""
+        """Return rows of the change, float32."""
         total = np.zeros((stop - start, self.a.shape[1]), np.float32)
         for a, b, scale in zip(self.a, self.b[start:stop].T, self.scale, strict=True):
             total += np.multiply.outer(b.astype(np.float32) * scale, a.astype(np.float32))
@@ -45,15 +45,15 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Adapter:
-    """Changes of matrices and values of norms, by names like those of `Source.tensors`: 0.query, final_norm."""
+    """Changes of matrices and values of norms, by names as in `Source.tensors`: 0.query, final_norm."""
 
     changes: Mapping[str, LowRank]
     norms: Mapping[str, np.ndarray]
-    digest: str  # of all of it
+    digest: str  # XXH3-128 of the file
 
 
 def round_factors(a: np.ndarray, b: np.ndarray) -> LowRank:
-    """The change b @ a of float32 factors [rank, inputs] and [outputs, rank], with both in 8 bits."""
+    """Quantise the change b @ a, float32 factors [rank, inputs] and [outputs, rank], to 8 bits."""
     tops = [np.maximum(np.abs(a).max(axis=1), 1e-20), np.maximum(np.abs(b).max(axis=0), 1e-20)]
     scale = (tops[0] / _TOP * (tops[1] / _TOP)).astype(np.float32)
     rounded = np.rint(a / tops[0][:, None] * _TOP), np.rint(b / tops[1] * _TOP)
@@ -61,7 +61,13 @@ def round_factors(a: np.ndarray, b: np.ndarray) -> LowRank:
 
 
 def save(path: Path, changes: Mapping[str, LowRank], norms: Mapping[str, np.ndarray]) -> None:
-    """Write all or nothing, a safetensors file."""
+    """Write an adapter as a safetensors file, completely or not at all.
+
+    Args:
+        path: the file.
+        changes: changes of matrices by name.
+        norms: values of norms by name, float32.
+    """
     tensors = dict(norms)
     for name, change in changes.items():
         tensors |= {f"{name}.a": change.a, f"{name}.b": change.b, f"{name}.scale": change.scale}
@@ -69,7 +75,11 @@ def save(path: Path, changes: Mapping[str, LowRank], norms: Mapping[str, np.ndar
 
 
 def load(path: Path) -> Adapter:
-    """Raises ModelError where it is missing, damaged, or no adapter."""
+    """Read an adapter.
+
+    Raises:
+        ModelError: if the file is missing, damaged, or not an adapter.
+    """
     try:
         file = MappedFile(path)
         if not (_KIND.items() <= file.metadata.items()):
@@ -86,14 +96,14 @@ def load(path: Path) -> Adapter:
             raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote")
     except OSError as error:
         raise ModelError(f"{path}: the adapter cannot be read: {error.strerror or error}") from error
-    except DAMAGE as error:
+    except READ_ERRORS as error:
         raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote") from error
     norms = {name: file.raw(name) for name in names if name.rpartition(".")[0] not in changes}
     if not all(norm.dtype == np.float32 and norm.ndim == 1 for norm in norms.values()):
         raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote")
     floats = [*norms.values(), *(change.scale for change in changes.values())]
-    if not all((np.abs(values) < _MOST).all() for values in floats):  # nor is it so for NaN
-        raise ModelError(f"{path}: the adapter is damaged: it holds a number that is not finite, or far too large")
+    if not all((np.abs(values) < _MOST).all() for values in floats):  # also false for NaN
+        raise ModelError(f"{path}: the adapter is damaged: it holds a number that is not finite or too large")
     return Adapter(changes, norms, xxhash.xxh3_128_hexdigest(file.data.data))
 
 
@@ -103,8 +113,12 @@ def _is_low_rank(change: LowRank) -> bool:
     return kinds and a.ndim == b.ndim == 2 and scale.shape == (len(a),) == b.shape[1:]
 
 
-def adapted(source: Source, adapter: Adapter) -> Source:
-    """The source with an adapter added to it. Raises ModelError where that belongs to a model of another shape."""
+def add_adapter(source: Source, adapter: Adapter) -> Source:
+    """Return the source with an adapter added.
+
+    Raises:
+        ModelError: if the adapter belongs to a model of another shape.
+    """
     tensors = dict(source.tensors)
     for name, change in adapter.changes.items():
         tensors[name] = _changed(_of_shape(source, name, change.shape), _in_order(source, name, change))
@@ -125,7 +139,7 @@ def _of_shape(source: Source, name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def _in_order(source: Source, name: str, change: LowRank) -> LowRank:
-    """The change with its outputs in the order of the source, whose rotary pairs may be neighbours."""
+    """Return the change with its outputs in the order of the source, whose rotary pairs may be interleaved."""
     if not source.interleaved or name.rpartition(".")[2] not in ("query", "key"):
         return change
     size = source.config.head_size

@@ -1,4 +1,4 @@
-"""What the network's kernels read and write: weights, cached keys and values, and everything in between."""
+"""The arrays that the network's kernels read and write: weights, key-value cache, and buffers."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class LlamaArrays(NamedTuple):
 
     sizes: np.ndarray  # int64: see the constants below
     epsilon: np.ndarray  # float32 [1]
-    factor: np.ndarray  # float64 [1]: multiplies cosines and sines
+    factor: np.ndarray  # float64 [1]: factor of cosines and sines (YaRN)
     cos_sin: np.ndarray  # float64 [2, DOUBLINGS, head_size / 2]: cosine and sine of 2^i times each frequency
     embedding: np.ndarray
     embedding_scales: np.ndarray
@@ -32,16 +32,16 @@ class LlamaArrays(NamedTuple):
     down_scales: np.ndarray
     head: np.ndarray
     head_scales: np.ndarray
-    rotation: np.ndarray  # float32 [1]: makes a rotation of the sums of a block of down's input
+    rotation: np.ndarray  # float32 [1]: scale of the Hadamard rotation of down's input
 
 
 LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_SIZE, FEED_FORWARD, ROTATION = range(7)
 
 
 class Cache(NamedTuple):
-    """Keys and values of every lane, quantised when they are written and never touched again."""
+    """Keys and values of every lane, quantised when they are written, and never changed."""
 
-    window: np.ndarray  # int64 [2]: blocks that a query sees, blocks that the ring holds
+    window: np.ndarray  # int64 [2]: blocks of a query's window, blocks of the ring
     # uint8 [layers, lanes, kv heads, blocks, head_size / 4, 16, 4]: packed, a position is an output
     keys: np.ndarray
     key_scales: np.ndarray  # float32 [layers, lanes, kv heads, positions]
@@ -51,13 +51,13 @@ class Cache(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Everything between cache and result; the first axis is the row, in `thread_` arrays the thread."""
+    """Buffers between cache and result; the first axis is the row, in `thread_` arrays the thread."""
 
     x: np.ndarray
     normed: np.ndarray
-    cosine: np.ndarray  # float32 [R, 2, head_size / 2]: for the window, and for the first block
+    cosine: np.ndarray  # float32 [R, 2, head_size / 2]: rotary angles for the window, and for the first block
     sine: np.ndarray
-    narrow: np.ndarray  # activations [R, width], as int8.py has them
+    narrow: np.ndarray  # activations [R, width], in the layout of numerics/int8.py
     attended: np.ndarray  # float32 [R, heads * head_size]
     attended_quantised: np.ndarray
     wide: np.ndarray  # activations [R, feed_forward]
@@ -69,10 +69,10 @@ class Work(NamedTuple):
     query_scales: np.ndarray  # float32 [R, 2, heads]
     thread_sums: np.ndarray
     thread_scratch: np.ndarray  # int16 [threads, head_size]
-    thread_queries: np.ndarray  # [threads, 2, rows * head_size]: as they are multiplied, in two parts or one
-    thread_shifts: np.ndarray  # int32 [threads, 2, rows]: what the 128 of packed keys adds to scores
+    thread_queries: np.ndarray  # [threads, 2, rows * head_size]: queries in one part or two bytes
+    thread_shifts: np.ndarray  # int32 [threads, 2, rows]: contribution of the offset 128 of packed keys to scores
     thread_scores: np.ndarray  # int32 [threads, rows * columns]
-    thread_weights: np.ndarray  # [threads, rows * columns]: as they are multiplied
+    thread_weights: np.ndarray  # [threads, rows * columns]: attention weights in one part or two bytes
     thread_narrow: np.ndarray  # int16 [threads, columns]: weights of one row
     thread_added: np.ndarray  # int64 [threads, rows]: the sum of weights
     thread_column: np.ndarray  # float32 [threads, 3, columns]: scores, key scales, value scales

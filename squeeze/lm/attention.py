@@ -1,8 +1,7 @@
-"""Attention in exact arithmetic: keys and values go quantised into a window of each lane, and queries meet them there.
+"""Attention in exact arithmetic: quantised keys and values in a sliding window of each lane, and the queries' softmax.
 
-Queries, and the weights of values, have 16 bits: each is multiplied as a high and a low byte where the processor
-multiplies bytes (numerics/int8.py). Where a query's window begins, and what it sees besides, is llama.py's;
-docs/exactness.md has the arithmetic.
+Queries and attention weights have 16 bits. Each is multiplied as a high and a low byte if the processor multiplies
+bytes (numerics/int8.py). llama.py describes the window; docs/exactness.md has the arithmetic.
 """
 
 import numpy as np
@@ -17,7 +16,7 @@ from squeeze.numerics.jit import inline, part
 SUMMED = 256  # positions in one integer sum of weighted values: 256 * 255 * 32639 < 2^31
 _MASKED = np.float32(-1e30)
 _UNIT = np.float32(1 << 20)
-_COUNTED = 1024  # columns whose shares are one integer sum of 32 bits: 1024 * 2^20 < 2^31
+_COUNTED = 1024  # columns of one 32-bit sum of exponentials: 1024 * 2^20 < 2^31
 
 
 @inline
@@ -29,7 +28,7 @@ def rms_norm(x, weight, epsilon, out):
 
 @inline
 def apply_rotary(x, cosine, sine, out):
-    """Rotary embedding of one head: dimension i turns with dimension i + head_size / 2 (Su et al., 2021)."""
+    """Apply the rotary embedding to one head: dimensions i and i + head_size / 2 are a pair (Su et al. 2021)."""
     half = cosine.size
     low, high, out_low, out_high = x[:half], x[half:], out[:half], out[half:]
     for i in range(half):
@@ -40,14 +39,14 @@ def apply_rotary(x, cosine, sine, out):
 
 @inline
 def slot_of(cache, position):
-    """Where a position lies in the cache: the first block has its own, the others share the ring."""
+    """Return the cache slot of a position: the first block has its own slots, the others share the ring."""
     ring = BLOCK * cache.window[1]
     return position if position < BLOCK else BLOCK + (position - BLOCK) % ring
 
 
 @inline
 def first_block(cache, position):
-    """The first block of the window that a query at `position` sees, besides the first of all."""
+    """Return the first block of the window of a query at `position`, apart from the very first block."""
     return max(1, position // BLOCK - cache.window[0] + 1)
 
 
@@ -75,8 +74,21 @@ def _place_value(cache, layer, lane, g, slot, scratch, x, step, added):
 
 @inline
 def prepare_row(net, cache, work, layer, r, lane, position, scratch, top, step, added):
-    """Rotate and quantise the queries (to -top to top), the key and the value of one row; key and value go to the
-    cache, `step` inputs of a column side by side, with `added` to each."""
+    """Rotate and quantise queries, key and value of one row; key and value go to the cache.
+
+    Args:
+        net: weights.
+        cache: keys and values.
+        work: buffers.
+        layer: the layer.
+        r: the row.
+        lane: its lane.
+        position: its position in the lane.
+        scratch: int16 [head_size].
+        top: largest integer of a query.
+        step: inputs of a packed column that are adjacent.
+        added: offset of packed keys and values.
+    """
     heads, groups, size = net.sizes[HEADS], net.sizes[KV_HEADS], net.sizes[HEAD_SIZE]
     row, slot = work.qkv[r], slot_of(cache, position)
     if net.qkv_bias.shape[0] > 0:
@@ -105,7 +117,8 @@ def prepare_row(net, cache, work, layer, r, lane, position, scratch, top, step, 
 
 @part
 def _scores(scores, row, columns, begin, end, shift, factor, key_scales, z):
-    """z = the scores of columns from `begin` to `end`: products of a query, less what the 128 added, times scales."""
+    """Set z to the scores of columns from `begin` to `end`: products with a query, less the offset 128, times
+    scales."""
     high = scores[row * columns + begin : row * columns + end]
     low = scores[(row + PARTS - 1) * columns + begin : (row + PARTS - 1) * columns + end]
     zs, ks = z[begin:end], key_scales[begin:end]
@@ -115,8 +128,18 @@ def _scores(scores, row, columns, begin, end, shift, factor, key_scales, z):
 
 @part
 def _softmax(z, value_scales, narrow, weights, place):
-    """Weights of one query over the columns, times the values' scales, split into `weights` from `place` on. Returns
-    what turns their products with values into the attended vector, and their sum. `narrow` is scratch, int16."""
+    """Compute attention weights of one query, times the values' scales, and write them to `weights` from `place` on.
+
+    Args:
+        z: float32 [columns], scores, overwritten.
+        value_scales: float32 [columns].
+        narrow: int16 [columns], scratch.
+        weights: the output, in one part or two bytes.
+        place: its first index.
+
+    Returns:
+        the factor of products with values, and the sum of weights.
+    """
     top, total, added = exact.maximum(z), np.int64(0), np.int64(0)
     for start in range(0, z.size, _COUNTED):
         count = min(_COUNTED, z.size - start)
@@ -129,7 +152,20 @@ def _softmax(z, value_scales, narrow, weights, place):
 
 @inline
 def attend(net, cache, work, layer, lane, first_row, count, position, g, thread):
-    """Attention of `count` rows from `first_row` on, at `position` and after, for the heads of kv head g."""
+    """Compute attention of `count` rows from `first_row` on, at `position` and after, for the heads of kv head g.
+
+    Args:
+        net: weights.
+        cache: keys and values.
+        work: buffers.
+        layer: the layer.
+        lane: the rows' lane.
+        first_row: first row.
+        count: rows.
+        position: of the first row.
+        g: kv head.
+        thread: rank of this thread, for its buffers.
+    """
     size, groups, group = net.sizes[HEAD_SIZE], net.sizes[KV_HEADS], net.sizes[HEADS] // net.sizes[KV_HEADS]
     rows, last = count * group, (position + count - 1) // BLOCK
     first, ring, lanes = first_block(cache, position), cache.window[1], cache.keys.shape[1]
@@ -149,7 +185,7 @@ def attend(net, cache, work, layer, lane, first_row, count, position, g, thread)
     copy(cache.key_scales[layer, lane, g, :BLOCK], key_scales)
     copy(cache.value_scales[layer, lane, g, :BLOCK], value_scales)
     block = first
-    while block <= last:  # runs of blocks that lie side by side in the ring
+    while block <= last:  # runs of blocks that are adjacent in the ring
         index = (block - 1) % ring
         blocks, slot, c = min(last - block + 1, ring - index), BLOCK * (1 + index), BLOCK * (1 + block - first)
         end, start = slot + BLOCK * blocks, base + (1 + index) * panel
@@ -181,7 +217,8 @@ def attend(net, cache, work, layer, lane, first_row, count, position, g, thread)
 
 @inline
 def _weigh_values(cache, work, layer, lane, g, first, last, rows, columns, thread):
-    """thread_exact int64 [rows, padded head size] = weights @ (values + 128), in integer sums of few positions."""
+    """Set thread_exact, int64 [rows, padded head size], to weights @ (values + 128), in integer sums of few
+    positions."""
     lanes, groups, panels, fours = cache.values.shape[1:5]
     padded, ring = panels * PANEL, cache.window[1]
     totals, found, weights = work.thread_exact[thread], work.thread_products[thread], work.thread_weights[thread]

@@ -1,4 +1,4 @@
-"""The hyperparameters of a Llama-family network, read from a GGUF file's metadata or a folder's config.json."""
+"""The hyperparameters of a Llama-family network, from a GGUF file's metadata or a folder's config.json."""
 
 import math
 from collections.abc import Mapping
@@ -15,13 +15,14 @@ _MANY = 1 << 31  # more than any size of a model
 
 @dataclass(frozen=True)
 class Family:
-    """What differs between the architectures that the exact engine runs; biases and norms of heads follow from the
-    tensors that a model has.
+    """The differences between architectures that the exact engine runs; biases and norms of heads follow from the
+    tensors.
 
-    context: positions, where config.json leaves them out; head_size: likewise, None for the width by the heads.
-    interleaved: GGUF files hold the two channels of a rotary pair side by side. window_by_choice: a sliding window
-    counts only where `use_sliding_window` says so. taken: keys of GGUF's metadata that name what other readers than the
-    exact engine know to tell (integrations/gguf).
+    - context: positions if config.json has none.
+    - head_size: likewise; None for width / heads.
+    - interleaved: GGUF files have the two channels of a rotary pair side by side.
+    - window_by_choice: a sliding window needs `use_sliding_window`.
+    - taken: unsupported keys of GGUF metadata that readers other than the exact engine handle (integrations/gguf).
     """
 
     context: int
@@ -39,12 +40,12 @@ ARCHITECTURES = {  # by config.json's model_type, and general.architecture of GG
 }
 
 
-MAX_ANGLE = 4.0  # radians a position; models have at most 1, or what factors make of it
+MAX_ANGLE = 4.0  # radians per position; models have at most 1, before factors
 
 
 @dataclass(frozen=True)
 class Config:
-    """What the network's arithmetic depends on besides its weights."""
+    """The parameters of a network's arithmetic besides its weights."""
 
     architecture: str
     layers: int
@@ -57,7 +58,7 @@ class Config:
     context: int  # trained length in tokens
     epsilon: float  # of RMSNorm, a float32
     frequencies: tuple[float, ...]  # rotary angle per position, [head_size / 2], scaling included
-    attention_factor: float  # multiplies cosines and sines (YaRN); otherwise 1
+    attention_factor: float  # factor of cosines and sines (YaRN), else 1
     start_token: int  # fed before the first token of a text
 
     def __post_init__(self) -> None:
@@ -65,16 +66,16 @@ class Config:
         if min(*sizes, self.vocabulary, self.context) < 1:
             raise ModelError("the model's description is damaged: a size is not positive")
         if self.heads % self.kv_heads or self.head_size % 2 or len(self.frequencies) != self.head_size // 2:
-            raise ModelError("the model's description is damaged: its attention heads do not fit together")
+            raise ModelError("the model's description is damaged: its numbers of attention heads do not fit together")
         if not 0 <= self.start_token < self.vocabulary:
             raise ModelError("the model's description is damaged: its start token is outside its vocabulary")
         if not all(map(math.isfinite, (self.epsilon, self.attention_factor, *self.frequencies))):
             raise ModelError("the model's description is damaged: it holds a number that is not finite")
         if max(map(abs, self.frequencies)) > MAX_ANGLE:
-            raise ModelError("the model's description is damaged: a rotary angle is no share of a turn")
+            raise ModelError("the model's description is damaged: a rotary angle is out of range")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; floats in hexadecimal, so that they survive exactly."""
+        """Return plain values; floats are hexadecimal, so that they are exact."""
         floats = {"epsilon": self.epsilon.hex(), "attention_factor": self.attention_factor.hex()}
         return asdict(self) | floats | {"frequencies": [f.hex() for f in self.frequencies]}
 
@@ -90,8 +91,12 @@ def unsupported(name: str, feature: str, families: Mapping[str, Family] = ARCHIT
     return ModelError(f"{name}: {feature} is not supported; plain {', '.join(most)} and {last} models are")
 
 
-def known_architecture(name: str, value: Any, families: Mapping[str, Family] = ARCHITECTURES) -> str:
-    """One of the families. Raises ModelError for others."""
+def check_architecture(name: str, value: Any, families: Mapping[str, Family] = ARCHITECTURES) -> str:
+    """Return the architecture if it is one of the families.
+
+    Raises:
+        ModelError: if it is not.
+    """
     if not isinstance(value, str) or value not in families:
         raise unsupported(name, f"architecture '{printable(value)}'", families)
     return value
@@ -104,8 +109,19 @@ def from_gguf(
     factors: list[float] | None,
     families: Mapping[str, Family] = ARCHITECTURES,
 ) -> Config:
-    """From GGUF metadata, the embedding's rows and the divisors in rope_freqs.weight."""
-    architecture = known_architecture(name, fields.get("general.architecture"), families)
+    """Read the hyperparameters of a GGUF file.
+
+    Args:
+        name: of the model, for errors.
+        fields: the file's metadata.
+        vocabulary: rows of the embedding.
+        factors: divisors of rotary angles in rope_freqs.weight, or None.
+        families: architectures that are supported.
+
+    Raises:
+        ModelError: if the network is not supported, or its description is damaged.
+    """
+    architecture = check_architecture(name, fields.get("general.architecture"), families)
 
     def get(key: str, default: Any = None) -> Any:
         return fields.get(f"{architecture}.{key}", default)
@@ -183,8 +199,17 @@ def _gguf_rotary(
 
 
 def from_folder(name: str, values: Mapping[str, Any], vocabulary: int) -> Config:
-    """From config.json as Hugging Face transformers writes it, and the embedding's rows."""
-    architecture = known_architecture(name, values.get("model_type"))
+    """Read the hyperparameters of a Hugging Face folder.
+
+    Args:
+        name: of the model, for errors.
+        values: config.json.
+        vocabulary: rows of the embedding.
+
+    Raises:
+        ModelError: if the network is not supported, or its description is damaged.
+    """
+    architecture = check_architecture(name, values.get("model_type"))
     if values.get("quantization_config"):
         raise unsupported(name, "a folder of quantised tensors")
     if values.get("hidden_act", "silu") != "silu":
@@ -226,7 +251,17 @@ def _start_token(values: Mapping[str, Any]) -> int:
 def folder_rotary(
     name: str, values: Mapping[str, Any], head_size: int, context: int
 ) -> tuple[tuple[float, ...], float]:
-    """The rotary angles that a config.json describes, [head_size / 2], and what multiplies cosines and sines."""
+    """Return the rotary angles per position of a config.json, [head_size / 2], and the factor of cosines and sines.
+
+    Args:
+        name: of the model, for errors.
+        values: config.json.
+        head_size: numbers of a head.
+        context: trained length in tokens.
+
+    Raises:
+        ModelError: if the scaling is not supported.
+    """
     rope = {**(values.get("rope_parameters") or {}), **(values.get("rope_scaling") or {})}
     base = float(rope.get("rope_theta") or values.get("rope_theta") or 10000.0)
     if rope.get("partial_rotary_factor", values.get("partial_rotary_factor") or 1.0) != 1:

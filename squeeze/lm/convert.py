@@ -1,7 +1,7 @@
-"""Turns a source's floats into int8 weights and their identity.
+"""Conversion of a source's floats to int8 weights and their identity.
 
-Everything is elementwise IEEE arithmetic in float32 (and the largest element of a row), so the same source gives
-the same integers on every machine.
+All arithmetic is elementwise IEEE float32 and the maximum of a row, so a source gives the same integers on every
+machine.
 """
 
 import hashlib
@@ -18,21 +18,25 @@ from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
 from squeeze.numerics import int8
 from squeeze.numerics.int8 import LONGEST
 
-_CHUNK = 1 << 22  # elements held as float32 at a time
-_BLOCK = 512  # rows that may be rotated together
-_SMALLEST = np.float32(2.0**-100)  # a row whose elements all lie below it counts as zeros
+_CHUNK = 1 << 22  # elements that are float32 at once
+_BLOCK = 512  # largest block of rows that a rotation mixes
+_SMALLEST = np.float32(2.0**-100)  # a row of smaller numbers counts as zeros
 
 
 def convert(source: Source) -> Weights:
-    """Raises ModelError where a tensor is missing, has the wrong shape, or holds no finite numbers."""
-    sources.check_whole(source)
+    """Quantise a model.
+
+    Raises:
+        ModelError: if a tensor is missing, has the wrong shape, or numbers that are not finite.
+    """
+    sources.check_complete(source)
     if max(source.config.width, source.config.feed_forward, source.config.heads * source.config.head_size) > LONGEST:
-        raise ModelError(f"{source.name}: a layer has over {LONGEST:,} inputs, whose products 32 bits do not hold")
+        raise ModelError(f"{source.name}: a layer has more than {LONGEST:,} inputs, whose products overflow 32 bits")
     return _Converter(rotated(source)).weights()
 
 
 class _Converter:
-    """Quantises one tensor after the other, and feeds each to the identity's hash as it goes."""
+    """Quantises one tensor after the other, and hashes each for the identity."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.config = source, source.config
@@ -107,7 +111,7 @@ class _Converter:
         return bias
 
     def rotated(self, *arrays: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
-        """Rows of each head in the order in which rotary pairs lie half a head apart."""
+        """Return rows of each head in the order in which rotary pairs are half a head apart."""
         if not self.source.interleaved:
             return arrays
         rows = np.arange(heads * self.config.head_size).reshape(heads, self.config.head_size // 2, 2)
@@ -115,7 +119,7 @@ class _Converter:
         return tuple(array[order] for array in arrays)
 
     def quantised(self, name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """int8 [N, K] and float32 [N]: the largest of a row becomes ±127."""
+        """Return int8 [N, K] and scales float32 [N]: the largest number of a row becomes ±127."""
         tensor = self.tensor(name, shape)
         values, scales = np.empty(shape, np.int8), np.empty(shape[0], np.float32)
         step = max(_BLOCK, _CHUNK // shape[1] // _BLOCK * _BLOCK)
@@ -141,7 +145,7 @@ class _Converter:
         return self.matrix(values, scales)
 
     def vector(self, name: str, size: int) -> np.ndarray | None:
-        """A float32 vector, None where the model has none by this name."""
+        """Return a float32 vector, or None if the model has none of this name."""
         values = self.floats(name, size)
         self.hash(values)
         return values
@@ -169,7 +173,7 @@ class _Converter:
         return ModelError(f"{self.source.name}: the model is damaged or incomplete: it has no tensor {name}")
 
     def hash(self, *arrays: np.ndarray | None) -> None:
-        """Shape and little-endian bytes of each."""
+        """Hash the shape and little-endian bytes of arrays."""
         for array in arrays:
             shape = None if array is None else list(array.shape)
             self.digest.update(f"{shape}\n".encode())

@@ -1,4 +1,4 @@
-"""Where a language model runs: by the compiled engine on the processor, or by torch_engine.py on a GPU."""
+"""The devices that run a language model: the compiled engine on the processor, or torch_engine.py on GPUs."""
 
 import ctypes
 import re
@@ -10,15 +10,21 @@ from squeeze.errors import DeviceError, printable
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.models import LoadedModel
 
-__all__ = ["AUTO", "CPU", "Pool", "ready", "torch_devices"]
+__all__ = ["AUTO", "CPU", "Pool", "load_on_devices", "torch_devices"]
 
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
 _DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 
 
 def torch_devices(name: str) -> list[str]:
-    """What torch calls the devices that a user names "auto" (the GPUs that there are), "cpu", "cuda" (all GPUs) or
-    "cuda:N"; none for the compiled engine. Raises DeviceError where there is no such device."""
+    """Return torch's names of the devices that a user names; none for the compiled engine.
+
+    Args:
+        name: "auto" (all GPUs, if any), "cpu", "cuda" (all GPUs) or "cuda:N".
+
+    Raises:
+        DeviceError: if there is no such device.
+    """
     if name == CPU or (name == AUTO and not _has_driver()):
         return []
     if name != AUTO and not re.fullmatch(r"cuda(:\d{1,3})?", name):
@@ -35,7 +41,7 @@ def torch_devices(name: str) -> list[str]:
 
 
 def _has_driver() -> bool:
-    """Whether a look at torch is worth the second that it takes to load."""
+    """Return whether there is a CUDA driver, since loading torch takes a second."""
     for name in _DRIVERS:
         with suppress(OSError):
             ctypes.CDLL(name)
@@ -51,9 +57,14 @@ def _gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def ready(loaded: LoadedModel, name: str) -> list[LanguageModel]:
-    """The model ready to run, on each device of a name. A GPU that cannot run it is left alone, where another can, or
-    where the name is "auto"; otherwise raises DeviceError."""
+def load_on_devices(loaded: LoadedModel, name: str) -> list[LanguageModel]:
+    """Return the model on each device of a name.
+
+    A GPU that cannot run it is skipped if another can, or if the name is "auto".
+
+    Raises:
+        DeviceError: if no device can run it.
+    """
     found: list[LanguageModel] = []
     refused = None
     for device in torch_devices(name):
@@ -67,7 +78,7 @@ def ready(loaded: LoadedModel, name: str) -> list[LanguageModel]:
 
 
 class Pool:
-    """Models that threads borrow."""
+    """Copies of a model on several devices, which threads borrow for one text at a time."""
 
     def __init__(self, models: Sequence[LanguageModel]):
         self._free, self._costs = list(models), list[int]()
@@ -75,15 +86,19 @@ class Pool:
 
     @contextmanager
     def borrowed(self, cost: int = 0, fits: Callable[[int], bool] | None = None) -> Iterator[LanguageModel]:
-        """One that nobody has, as soon as there is one, and the costs of all that are borrowed fit with this one's. The
-        first is lent whatever it costs."""
+        """Borrow a copy as soon as one is free and fits. The first borrower gets one whatever it costs.
 
-        def ready() -> bool:
+        Args:
+            cost: memory in bytes that the text takes.
+            fits: returns whether the sum of all borrowers' costs fits in memory.
+        """
+
+        def load_on_devices() -> bool:
             first = len(self._costs) == 0
             return bool(self._free) and (first or fits is None or fits(sum(self._costs) + cost))
 
         with self._changed:
-            self._changed.wait_for(ready)
+            self._changed.wait_for(load_on_devices)
             model = self._free.pop(0)
             self._costs.append(cost)
         try:

@@ -1,4 +1,4 @@
-"""The network itself: rows of tokens through all layers, and frequencies of all tokens from what comes out.
+"""The network: rows of tokens through all layers, and frequencies of all tokens from the results.
 
 Every thread of a team calls a kernel with its rank, and does its share between barriers; see team.py.
 """
@@ -15,13 +15,13 @@ from squeeze.numerics.team import advance, wait, wait_for
 
 @inline
 def share(count, rank, size):
-    """The part of `count` things that thread `rank` of `size` does."""
+    """Return the range of `count` items that thread `rank` of `size` does."""
     return count * rank // size, count * (rank + 1) // size
 
 
 @inline
 def rotary_angles(table, factor, position, cosine, sine):
-    """Cosine and sine of `position` times each frequency, from those of the powers of two in it."""
+    """Compute cosine and sine of `position` times each frequency, from those of powers of two (angle addition)."""
     for i in range(cosine.size):
         c, s = factor, np.float64(0.0)
         for bit in range(table.shape[1]):
@@ -33,7 +33,7 @@ def rotary_angles(table, factor, position, cosine, sine):
 
 @inline
 def embed(net, token, x):
-    """The row of the embedding, float32."""
+    """Set x to the embedding of a token, float32."""
     scale, row = net.embedding_scales[token], net.embedding[token]
     for i in range(x.size):
         x[i] = np.float32(row[i]) * scale
@@ -41,8 +41,7 @@ def embed(net, token, x):
 
 @inline
 def _rows_of(tasks, rank, size):
-    """The first row, the one after the last, and the tasks likewise, that thread `rank` of `size` takes through all
-    layers."""
+    """Return the first row and the row after the last of thread `rank` of `size`, and likewise its tasks."""
     first, last = share(tasks.shape[0], rank, size)
     if first == last:
         return 0, 0, first, last
@@ -50,8 +49,8 @@ def _rows_of(tasks, rank, size):
 
 
 @inline
-def _first_beside(tasks, lanes, row, rank, team):
-    """The first thread that has rows of the same lane, before those of thread `rank`, which begin with `row`."""
+def _first_of_lane(tasks, lanes, row, rank, team):
+    """Return the first thread that has rows of the same lane before those of thread `rank`, which start at `row`."""
     first = rank
     while first > 0:
         begin, end, _, _ = _rows_of(tasks, first - 1, team)
@@ -63,20 +62,33 @@ def _first_beside(tasks, lanes, row, rank, team):
 
 @kernel
 def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, rank, team):
-    """Run rows through all layers; their states, normed and quantised for the head, stay in `work.narrow`.
+    """Run rows through all layers; their normed and quantised states stay in `work.narrow`.
 
-    tokens, lanes, positions: int64 [R]. tasks: int64 [n, 2], first row and count of at most a few queries of
-    one lane, in order. Every thread of the team calls this with its rank. apart: each takes rows of its own through all
-    layers, and waits for nothing but keys and values of rows before them in the same lane; else all share the outputs
-    of every product.
-    Returns False where the team was broken off.
+    Every thread of the team calls this with its rank.
+
+    Args:
+        net: weights.
+        cache: keys and values.
+        work: buffers.
+        tokens: int64 [R].
+        lanes: int64 [R], lane of each row.
+        positions: int64 [R], position of each row in its lane.
+        tasks: int64 [n, 2], first row and count of a few queries of one lane each, in order.
+        apart: each thread takes its own rows through all layers, and waits only for keys and values of earlier rows of
+            its lane; else all threads share the outputs of every product.
+        barrier: of the team.
+        rank: of this thread.
+        team: number of threads.
+
+    Returns:
+        False if the team was stopped.
     """
     rows, layers, groups = tokens.size, net.sizes[LAYERS], net.sizes[KV_HEADS]
     begin, end = share(rows, rank, team)
-    low, high, some, beside = 0, rows, team, 0  # the rows that products have, and how many threads share them
+    low, high, some, beside = 0, rows, team, 0  # rows of products, and the number of threads that share them
     if apart:
         begin, end, first_task, last_task = _rows_of(tasks, rank, team)
-        low, high, some, beside = begin, end, 1, _first_beside(tasks, lanes, begin, rank, team)
+        low, high, some, beside = begin, end, 1, _first_of_lane(tasks, lanes, begin, rank, team)
     part = rank if some > 1 else 0
     products, scratch = work.thread_sums[rank], work.thread_scratch[rank]
     far = BLOCK * cache.window[0] + BLOCK - 1
@@ -160,7 +172,7 @@ def add(x, out):
 
 @inline
 def gate(x, up):
-    """x = x * sigmoid(x) * up."""
+    """Set x to x * sigmoid(x) * up (SwiGLU)."""
     one = np.float32(1.0)
     for i in range(x.size):
         g = x[i]
@@ -171,10 +183,22 @@ def gate(x, up):
 
 @kernel
 def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, apart, barrier, rank, team):
-    """Integer frequencies of all leaves for every row r, in the row places[r] of `cdf`.
+    """Compute integer frequencies of all leaves for every row r, in row places[r] of `cdf`.
 
-    states [R, width], sums int32 [R] and scales float32 [R] are those that `forward` left; bias float32 [leaves] is
-    added to logits float32 [R, leaves]. apart: each thread takes rows of its own.
+    Args:
+        net: weights.
+        work: buffers.
+        states: [R, width], as `forward` left them.
+        sums: int32 [R], their sums.
+        scales: float32 [R], their scales.
+        bias: float32 [leaves], added to logits.
+        logits: float32 [R, leaves], buffer.
+        cdf: the output.
+        places: int64 [R].
+        apart: each thread takes its own rows.
+        barrier: of the team.
+        rank: of this thread.
+        team: number of threads.
     """
     begin, end = share(states.shape[0], rank, team)
     low, high, part, some = (begin, end, 0, 1) if apart else (0, states.shape[0], rank, team)

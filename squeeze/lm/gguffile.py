@@ -1,7 +1,7 @@
-"""GGUF files: metadata, and tensors that the gguf package dequantises a few rows at a time.
+"""Reading GGUF files: metadata, and tensors that the gguf package dequantises a few rows at a time.
 
-The package's own reader takes seconds for a vocabulary and, in a damaged file, believes any count. Here no memory is
-taken for what a file only claims, and nothing is mapped: a file that becomes shorter meanwhile is an error.
+The package's own reader takes seconds for a vocabulary, and in a damaged file trusts any count. Here no memory is
+allocated for what a file only claims, and nothing is mapped: a file that becomes shorter meanwhile is an error.
 """
 
 import math
@@ -25,7 +25,7 @@ _MAX_ALIGNMENT = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor lies. stored: its shape in bytes, rows first."""
+    """The place of a tensor; `stored` is its shape in bytes, rows first."""
 
     begin: int
     stored: tuple[int, ...]
@@ -37,9 +37,9 @@ class _Place:
 
 
 class GgufFile:
-    """`fields`: the metadata; `shapes` of the tensors, rows first.
+    """A GGUF file with its metadata `fields`, and the `shapes` of its tensors, rows first.
 
-    Raises ValueError (or struct.error, or LookupError) where the file is not a sound GGUF file.
+    Raises ValueError, struct.error or LookupError if it is not a valid GGUF file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,11 +67,20 @@ class GgufFile:
         _check_places(self._places, head.size)
 
     def kind(self, name: str) -> "GGMLQuantizationType":
-        """The type of a tensor's numbers."""
+        """Return the type of a tensor's numbers."""
         return self._places[name].kind
 
     def float_rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """float32 rows of the first dimension. Raises ValueError where the file has changed since it was opened."""
+        """Return rows of a tensor as float32.
+
+        Args:
+            name: of the tensor.
+            start: first row.
+            stop: the row after the last.
+
+        Raises:
+            ValueError: if the file has changed since it was opened.
+        """
         from gguf.quants import dequantize
 
         place = self._places[name]
@@ -88,13 +97,13 @@ class GgufFile:
 
 
 class _Head:
-    """The bytes before the tensors, from the first on: `at` have been read of a file of `size`."""
+    """The bytes before the tensors; `at` have been read of a file of `size`."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self.size, self.at = file, size, 0
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        """Name, shape, kind and offset."""
+        """Read the name, shape, type and offset of a tensor."""
         name, (dimensions,) = self.string(), self.unpack("I")
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise ValueError(f"tensor {name!r} has {dimensions} dimensions")
@@ -131,7 +140,7 @@ class _Head:
         return data
 
     def _check(self, count: int) -> int:
-        """A number of bytes that are there."""
+        """Return a number of bytes if the file has them, else raise ValueError."""
         if count > self.size - self.at:
             raise ValueError("the metadata is cut off")
         return count
@@ -144,7 +153,6 @@ def _scalar(kind: int) -> str:
 
 
 def _alignment(fields: dict[str, Any]) -> int:
-    """Of tensors, in bytes."""
     alignment = fields.get("general.alignment", 32)
     if type(alignment) is not int or not 0 < alignment <= _MAX_ALIGNMENT:
         raise ValueError("the metadata has an impossible general.alignment")
@@ -160,7 +168,11 @@ def _place(shape: tuple[int, ...], kind: int, begin: int) -> _Place:
 
 
 def _check_places(places: dict[str, _Place], size: int) -> None:
-    """Raises ValueError where a tensor lies outside of the file, or in another one."""
+    """Check that tensors are inside the file, and do not overlap.
+
+    Raises:
+        ValueError: if not.
+    """
     end = 0
     for name, place in sorted(places.items(), key=lambda item: item[1].begin):
         if place.end > size:

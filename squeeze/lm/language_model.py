@@ -1,4 +1,4 @@
-"""What every language model offers to a coder: `Llama` of llama.py and `LlamaCpp` of llamacpp.py do."""
+"""The interface of a language model for coders, and the base class of the engines that compute exactly."""
 
 from functools import cached_property
 from typing import Protocol
@@ -17,37 +17,40 @@ class LaneStates(Protocol):
     """The state of some lanes of a model."""
 
     def forward(self, tokens: np.ndarray) -> None:
-        """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes."""
+        """Feed token ids, int64 [lanes, n]: n more positions of each of the first lanes."""
 
     def cdf(self, rows: np.ndarray, bias: np.ndarray, out: Cdf, places: np.ndarray) -> None:
-        """Frequencies of the leaves after the given rows of the latest call of `forward`, one lane after the other, to
-        the rows `places` of `out`.
+        """Write frequencies of the leaves after some rows of the last call of `forward`, counted over all lanes.
 
-        bias: float32 [leaves], added to the logits.
+        Args:
+            rows: int64 [R].
+            bias: float32 [leaves], added to the logits.
+            out: the output.
+            places: int64 [R], rows of `out`.
         """
 
 
 class FreeLaneStates(LaneStates, Protocol):
-    """The state of lanes that are not in lockstep: each is at a position of its own, and can go back."""
+    """The state of lanes that are not in lockstep: each has its own position, and can go back."""
 
     def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
-        """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes, or the first `counts` int64
-        [lanes] of them."""
+        """Feed token ids, int64 [lanes, n]: n more positions of each of the first lanes, or `counts` int64 [lanes] of
+        them."""
 
     def take_back(self, counts: np.ndarray) -> None:
-        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
+        """Forget the last int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
 
 
 class LanguageModel(Protocol):
-    """What a tokenwise coder needs of a model: its leaves (see numerics/trie.py) and the states of lanes."""
+    """A model with the leaves of its vocabulary (numerics/trie.py), which makes states of lanes."""
 
     name: str
     identity: str
     context: int  # positions that it was trained on
-    start_token: int  # fed first, and in the place of bytes that no token spells
+    start_token: int  # fed first, and for escaped bytes
     leaves: np.ndarray  # token id of each leaf
-    longest_prefill: int  # positions that may go through at once
-    lockstep: int  # lanes that always go through together, ended ones too; 0 where that changes no number
+    longest_prefill: int  # most positions of one call
+    lockstep: int  # lanes that always run together, ended ones too; 0 if results do not depend on it
 
     @property
     def trie(self) -> trie.Trie: ...
@@ -58,16 +61,16 @@ class LanguageModel(Protocol):
 
     @property
     def size_of_position(self) -> int:
-        """Bytes that a lane keeps of one position."""
+        """Bytes of the key-value cache per position of a lane."""
 
     def encode(self, data: bytes) -> np.ndarray: ...
 
     def session(self, lanes: int, window: int, rows: int, team: Team) -> LaneStates:
-        """New lanes: FreeLaneStates, unless they are in lockstep."""
+        """Return new lanes: FreeLaneStates, unless they are in lockstep."""
 
 
 class ExactModel:
-    """A network in exact arithmetic; with `size` and `session` it is a `LanguageModel` of language_model.py."""
+    """A network in exact arithmetic; with `size` and `session` it is a LanguageModel."""
 
     longest_prefill = 1 << 16
     lockstep = 0

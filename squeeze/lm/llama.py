@@ -1,12 +1,12 @@
 """A Llama-family network in exact arithmetic: many positions at once, or one position of many lanes.
 
-MAIN PATH: `forward` of forward.py. Rows of tokens, each with its lane and position, go through the network together; a
-prefill is a run of positions of a lane (a *span*), a step is one position of every lane. What a row gives
-depends on its lane's tokens alone, never on the rows beside it, on threads, or on how the tokens were cut.
+The main path is `forward` of forward.py. Rows of tokens, each with its lane and position, go through the network
+together. A prefill is a run of positions of a lane, a step is one position of every lane. The results of a row depend
+on its lane's tokens alone, never on other rows, on threads, or on how the tokens were cut.
 
-A lane sees its first 16 positions always and after them a sliding window of `window` positions in blocks of
-16 (attention sinks: Xiao et al., "Efficient streaming language models with attention sinks", 2023). Beyond
-the window, queries meet the first 16 keys at a fixed distance, so a lane may be of any length.
+A lane always sees its first 16 positions, and after them a sliding window of `window` positions in blocks of 16
+(attention sinks: Xiao et al. 2023, arXiv:2309.17453). Queries beyond the window see the first 16 keys at a fixed
+distance, so a lane may have any length.
 """
 
 from typing import Any
@@ -27,11 +27,12 @@ from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
 
 _QUERIES = 6  # rows of one product in attention
-_ROWS_APART = 16  # of a thread: reading all weights for fewer takes longer than waiting, on busy processors too
+_ROWS_APART = 16  # rows of a thread from which it takes them alone
 
 
 def _cosine_and_sine(angle: float) -> tuple[float, float]:
-    """Of an angle within ±MAX_ANGLE, by the power series in integers: the same float64 everywhere."""
+    """Return cosine and sine of an angle within ±MAX_ANGLE by the power series in integers: the same float64
+    everywhere."""
     one = 1 << 160
     numerator, denominator = angle.as_integer_ratio()
     x = (numerator << 160) // denominator
@@ -44,7 +45,7 @@ def _cosine_and_sine(angle: float) -> tuple[float, float]:
 
 
 def cos_sin_table(frequencies: tuple[float, ...]) -> np.ndarray:
-    """float64 [2, DOUBLINGS, n]: cosine and sine of 2^i times each angle, each from the one before."""
+    """Return cosine and sine of 2^i times each angle, float64 [2, DOUBLINGS, n], by repeated doubling."""
     table = np.empty((2, DOUBLINGS, len(frequencies)))
     table[:, 0] = np.array([_cosine_and_sine(angle) for angle in frequencies]).T
     for i in range(1, DOUBLINGS):
@@ -99,7 +100,7 @@ def _arrays(weights: Weights) -> LlamaArrays:
 
 
 class Llama(ExactModel):
-    """A network ready to run by the compiled engine."""
+    """A network that the compiled engine runs."""
 
     def __init__(self, weights: Weights, tokenizer: Tokenizer):
         super().__init__(weights, tokenizer)
@@ -114,7 +115,7 @@ class Llama(ExactModel):
 
 
 def _new_cache(config: Config, lanes: int, window: int, ring: int) -> Cache:
-    """For lanes with so many blocks in their windows, and `ring` blocks beside the first that is kept."""
+    """Allocate a cache for lanes with `window` blocks in their windows, and `ring` blocks besides the first."""
     blocks = 1 + ring
     slots, dims = BLOCK * blocks, -(-config.head_size // PANEL)
     inputs = -(-config.head_size // STEP)
@@ -128,7 +129,7 @@ def _new_cache(config: Config, lanes: int, window: int, ring: int) -> Cache:
 
 
 def _new_work(config: Config, rows: int, slots: int, threads: int, products: int) -> Work:
-    """Scratch for `rows` tokens, and for each thread's products of `products` queries with `slots` keys."""
+    """Allocate buffers for `rows` tokens, and for each thread's products of `products` queries with `slots` keys."""
 
     def activations(size: int) -> np.ndarray:
         return np.zeros((rows, _padded(size)), int8.ACTIVATION)
@@ -169,10 +170,9 @@ def _padded(size: int) -> int:
 
 
 class LlamaLanes:
-    """The state of some lanes, each at a position of its own; at most `rows` tokens go through at once.
+    """The state of some lanes, each at its own position; at most `rows` tokens run at once.
 
-    `window` is in positions, a multiple of 16. After `forward` the states of its rows stand ready, and `cdf`
-    makes frequencies of the leaves of some of them.
+    `window` is in positions, a multiple of 16. After `forward`, `cdf` returns frequencies after some of its rows.
     """
 
     def __init__(self, llama: Llama, lanes: int, window: int, rows: int, team: Team):
@@ -189,8 +189,8 @@ class LlamaLanes:
         self._logits = np.zeros((0, leaves), np.float32)
 
     def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
-        """Feed tokens int64 [lanes, n] (the first lanes of the session): n positions of each, or the first `counts`
-        int64 [lanes] of them, at most rows / lanes of the session."""
+        """Feed tokens int64 [lanes, n] to the first lanes: n positions of each, or the first `counts` int64 [lanes] of
+        them."""
         lanes, n = tokens.shape
         counts = np.full(lanes, n) if counts is None else counts
         fed = np.arange(n) < counts[:, None]
@@ -212,13 +212,17 @@ class LlamaLanes:
         self.positions[:lanes] += counts
 
     def take_back(self, counts: np.ndarray) -> None:
-        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
+        """Forget the last int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
         self.positions[: counts.size] -= counts
 
     def cdf(self, rows: np.ndarray, bias: np.ndarray, out: Cdf, places: np.ndarray) -> None:
-        """Frequencies after the given rows of the last `forward`, to the rows `places` of `out`.
+        """Write frequencies of the leaves after some rows of the last `forward`.
 
-        bias: float32 [leaves], added to the logits.
+        Args:
+            rows: int64 [R].
+            bias: float32 [leaves], added to the logits.
+            out: the output.
+            places: int64 [R], rows of `out`.
         """
         if self._logits.shape[0] < rows.size:
             self._logits = np.zeros((rows.size, self._logits.shape[1]), np.float32)
@@ -232,5 +236,6 @@ class LlamaLanes:
         self._team.run(part, apart)
 
     def _are_apart(self, rows: int) -> bool:
-        """Whether each thread takes rows of its own: it reads all weights for them, which pays from so many rows on."""
+        """Return whether each thread takes its own rows: it then reads all weights, which pays from 16 rows per thread
+        on."""
         return rows >= _ROWS_APART * self._team.size

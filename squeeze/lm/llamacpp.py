@@ -1,14 +1,14 @@
-"""Any GGUF model through llama.cpp (llama-cpp-python): more architectures, files bound to one kind of machine.
+"""Any GGUF model through llama.cpp (llama-cpp-python): more architectures, but files bound to one kind of machine.
 
-llama.cpp adds floating-point numbers in an order that depends on its build, on the processor, on threads and on how
-many tokens go through at once, so its numbers are repeated only where all of these are. A file's header
-therefore records a `Setup`: both directions run lanes in lockstep, one token of each in every batch, with dummy
-tokens where a text has fewer lanes than the batch. The setup ends in a *fingerprint*, a hash of the integer
-frequencies after a fixed prompt: a decoder that computes another one refuses before it decodes.
+llama.cpp adds floats in an order that depends on its build, the processor, threads, and the number of tokens at once.
+So its results are repeatable only if all of these are. A file's header records a `Setup`. Both directions run lanes in
+lockstep, one token of each in every batch, with dummy tokens if a text has fewer lanes than the batch. The set-up ends
+in a *fingerprint*, a hash of the integer frequencies after a fixed prompt. A decoder with another fingerprint refuses
+to decode.
 
-Where a lane's window is full, its latest half is fed again at the first positions, behind the start token. llama.cpp
-could also move what it has cached, which is faster, but only for some architectures; feeding again works for
-all, recurrent ones and sliding windows of their own included.
+If a lane's window is full, its last half is fed again at the first positions, after the start token. Llama.cpp could
+also shift its cache, which is faster, but works only for some architectures. Feeding again works for all, including
+recurrent ones and sliding windows.
 """
 
 import functools
@@ -28,7 +28,17 @@ from squeeze.system.limits import Limits
 
 
 def find(path: Path | None, threads: int, lanes: int, window: int) -> "LlamaCpp":
-    """A GGUF file (None: the bundled model) to compress with. `window` is cut to what the model was trained on."""
+    """Return a model for compression.
+
+    Args:
+        path: a GGUF file, or None for the bundled model.
+        threads: number of threads.
+        lanes: lanes of a batch.
+        window: positions of a lane; at most what the model was trained on.
+
+    Raises:
+        ModelError: if there is no such model, or it has too many lanes or positions.
+    """
     engine = _engine(path or _bundled())
     window = min(window, max(engine.context // 16 * 16, 16))
     if lanes > MAX_LANES:
@@ -40,10 +50,18 @@ def find(path: Path | None, threads: int, lanes: int, window: int) -> "LlamaCpp"
 
 
 def for_identity(name: str, identity: str, path: Path | None, setup: Setup, limits: Limits | None = None) -> "LlamaCpp":
-    """The model and setup that a file was written with.
+    """Return the model and set-up that a file was written with.
 
-    Raises ModelError where the model is missing or another, or where it gives other numbers here, and LimitError where
-    its lanes take more memory than the limits allow.
+    Args:
+        name: of the model, for errors.
+        identity: first digits of its identity.
+        path: a GGUF file, or None for the bundled model.
+        setup: that of the header.
+        limits: of memory.
+
+    Raises:
+        ModelError: if the model is missing or another one, or gives other results on this machine.
+        LimitError: if its lanes take too much memory.
     """
     needed_model = f"'{name}' ({identity[:12]})"
     if path is None and models.bundled_path() is None:
@@ -68,7 +86,7 @@ def for_identity(name: str, identity: str, path: Path | None, setup: Setup, limi
 
 
 class LlamaCpp:
-    """A model in one setup: a `LanguageModel` of language_model.py."""
+    """A model in one set-up: a LanguageModel."""
 
     longest_prefill = 1
 
@@ -87,7 +105,7 @@ class LlamaCpp:
         return self.engine.tokenizer.encode(data)
 
     def session(self, lanes: int, window: int, rows: int, team: Team) -> LlamaCppLanes:
-        """Threads are those of the setup; `team` is not used."""
+        """Return new lanes. Threads are those of the set-up; `team` is not used."""
         if lanes > self.setup.lanes or window > self.setup.window:
             raise DamagedError("a block's lanes or window are not those of the header: the file is damaged")
         return LlamaCppLanes(self.engine, self.setup)

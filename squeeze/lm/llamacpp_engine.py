@@ -15,8 +15,8 @@ import numpy as np
 from squeeze.errors import DamagedError, FormatError, ModelError
 from squeeze.lm import vocabulary
 from squeeze.lm.gguffile import GgufFile
-from squeeze.lm.llamacpp_library import ON_GPU, library, model_parameters, needed, reason, system
-from squeeze.lm.sources import DAMAGE, damage_told
+from squeeze.lm.llamacpp_library import ON_GPU, library, model_parameters, not_null, reason, system
+from squeeze.lm.sources import READ_ERRORS, damage_as_model_error
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.numerics import exact, frequencies
 from squeeze.numerics.frequencies import Cdf
@@ -25,7 +25,7 @@ from squeeze.numerics.trie import Trie, build
 IDENTITY_TAG = b"squeeze llama.cpp gguf 1\n"
 MAX_LANES = 256  # llama.cpp's own limit
 MAX_POSITIONS = 1 << 20
-_BATCH = 512  # tokens that go through at once where a window is fed again
+_BATCH = 512  # tokens at once if a window is fed again
 _PROMPT, _PROMPT_STEPS = 8, 4  # tokens of the fingerprint: fed as after a full window, then step by step
 _FINGERPRINT = "canary"  # its name in a header
 _FINGERPRINT_DIGITS = 16
@@ -33,12 +33,12 @@ _FINGERPRINT_DIGITS = 16
 
 @dataclass(frozen=True)
 class Setup:
-    """All that llama.cpp's numbers depend on, besides the model, as far as it can be told."""
+    """All that llama.cpp's results depend on besides the model, as far as it is known."""
 
     build: str  # version of llama-cpp-python, which contains llama.cpp
     system: str  # processor features and devices that the build uses
     threads: int
-    lanes: int  # of a batch
+    lanes: int  # lanes of a batch
     window: int  # positions of a lane
     gpu_layers: int
     fingerprint: str = ""
@@ -51,7 +51,12 @@ class Setup:
 
     @classmethod
     def from_json(cls, values: Any) -> "Setup":
-        """Raises FormatError where a header's values are none that this version writes."""
+        """Read a header's values.
+
+        Raises:
+            FormatError: if they are of another version.
+            DamagedError: if they are impossible.
+        """
         kinds = {name: type(value) for name, value in cls("", "", 0, 0, 0, 0).to_json().items()}
         if not isinstance(values, Mapping) or {name: type(value) for name, value in values.items()} != kinds:
             raise FormatError("the file was written with another kind of llama.cpp set-up: use a newer squeeze")
@@ -68,7 +73,7 @@ class Setup:
         return values
 
     def difference(self, here: "Setup") -> str:
-        """Why the numbers of `here` are not those of this setup."""
+        """Describe why the results of `here` differ from those of this set-up."""
         reasons = []
         if self.build != here.build:
             reasons.append(f"llama-cpp-python {self.build} wrote it and {here.build} is installed")
@@ -89,10 +94,10 @@ class Engine:
         self._path = path
         self.identity, fields = _identity_and_fields(path)
         self.name = str(fields.get("general.name") or path.stem)
-        self.handle = needed(llama.llama_model_load_from_file(bytes(path), model_parameters(llama)), path)
+        self.handle = not_null(llama.llama_model_load_from_file(bytes(path), model_parameters(llama)), path)
         weakref.finalize(self, llama.llama_model_free, self.handle)
         if llama.llama_model_has_encoder(self.handle) or not llama.llama_model_has_decoder(self.handle):
-            raise ModelError(f"{path}: a model with an encoder predicts no text token by token")
+            raise ModelError(f"{path}: models with an encoder are not supported")
         self._vocabulary = vocab = llama.llama_model_get_vocab(self.handle)
         self.vocabulary_size = int(llama.llama_vocab_n_tokens(vocab))
         self.context = int(llama.llama_model_n_ctx_train(self.handle))
@@ -112,7 +117,7 @@ class Engine:
             description = vocabulary.from_gguf(self.name, fields)
             self.tokens, self.leaves = vocabulary.spell(json.loads(description), self.vocabulary_size)
             self.tokenizer = Tokenizer(self.tokens, self.leaves, description)
-        except (ModelError, *DAMAGE):  # a kind that only llama.cpp knows
+        except (ModelError, *READ_ERRORS):  # a tokenizer that only llama.cpp knows
             self.tokens = tuple(map(self._piece, range(self.vocabulary_size)))
             self.leaves = vocabulary.leaves(self.tokens)
             self.tokenizer = Tokenizer(self.tokens, self.leaves, self._propose)
@@ -124,7 +129,7 @@ class Engine:
         return build([self.tokens[i] for i in self.leaves])
 
     def fingerprint(self, setup: Setup) -> str:
-        """A hash of the setup and of the frequencies of all lanes after a fixed prompt."""
+        """Return a hash of the set-up and of the frequencies of all lanes after a fixed prompt."""
         setup = replace(setup, fingerprint="")
         if setup not in self._fingerprints:
             session = LlamaCppLanes(self, setup)
@@ -142,7 +147,7 @@ class Engine:
         return self._fingerprints[setup]
 
     def _piece(self, token: int) -> bytes:
-        """What a token spells by llama.cpp; nothing for those that are not text."""
+        """Return the bytes that a token spells by llama.cpp; none for tokens that are not text."""
         buffer = ctypes.create_string_buffer(256)
         size = self._library.llama_token_to_piece(self._vocabulary, token, buffer, 256, 0, False)
         if size < 0:
@@ -158,7 +163,7 @@ class Engine:
 
 
 class LlamaCppLanes:
-    """Lanes in lockstep: every batch has one token of each lane of the setup."""
+    """Lanes in lockstep: every batch has one token of each lane of the set-up."""
 
     def __init__(self, engine: Engine, setup: Setup):
         self._library, self._engine, self._setup = library(), engine, setup
@@ -170,7 +175,7 @@ class LlamaCppLanes:
         parameters.kv_unified = False
         parameters.flash_attn_type = self._library.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.no_perf = True
-        self._context = needed(self._library.llama_init_from_model(engine.handle, parameters), engine.name)
+        self._context = not_null(self._library.llama_init_from_model(engine.handle, parameters), engine.name)
         weakref.finalize(self, self._library.llama_free, self._context)
         self._batch = self._library.llama_batch_init(max(_BATCH, setup.lanes), 0, 1)
         weakref.finalize(self, self._library.llama_batch_free, self._batch)
@@ -180,7 +185,7 @@ class LlamaCppLanes:
         self._picked = np.zeros(leaves, np.float32)
 
     def forward(self, tokens: np.ndarray) -> None:
-        """Feed int64 [lanes, 1]: a token of each of the first lanes; the other lanes get a dummy."""
+        """Feed int64 [lanes, 1], a token of each of the first lanes; other lanes get a dummy."""
         fed = np.full((self._setup.lanes, 1), self._engine.start_token, np.int32)
         fed[: tokens.shape[0]] = tokens
         if self._position == self._setup.window:
@@ -188,15 +193,19 @@ class LlamaCppLanes:
         self._decode(fed, True)
 
     def prefill(self, tokens: np.ndarray) -> None:
-        """Feed int [all lanes, n], of which no frequencies are wanted."""
+        """Feed int [all lanes, n] without computing frequencies."""
         step = max(1, _BATCH // self._setup.lanes)
         for first in range(0, tokens.shape[1], step):
             self._decode(tokens[:, first : first + step], False)
 
     def cdf(self, rows: np.ndarray, bias: np.ndarray, out: Cdf, places: np.ndarray) -> None:
-        """Frequencies of the given lanes after the last `forward`, to the rows `places` of `out`.
+        """Write frequencies of the leaves of some lanes after the last `forward`.
 
-        bias: float32 [leaves], added to the logits.
+        Args:
+            rows: int64 [R], lanes.
+            bias: float32 [leaves], added to the logits.
+            out: the output.
+            places: int64 [R], rows of `out`.
         """
         for place, lane in zip(places.tolist(), rows.tolist(), strict=True):
             pointer = self._library.llama_get_logits_ith(self._context, lane)
@@ -206,7 +215,7 @@ class LlamaCppLanes:
             exact.cumulate_row(logits, self._engine.leaves, bias, self._picked, out, place)
 
     def _halve(self) -> None:
-        """Forget all but the latest half of every lane, and feed that again."""
+        """Forget all but the last half of every lane, and feed that again."""
         recent = self._history[:, -(self._setup.window // 2) :].copy()
         recent[:, 0] = self._engine.start_token
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
@@ -232,8 +241,12 @@ class LlamaCppLanes:
 
 
 def _identity_and_fields(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """The identity of a GGUF file and its metadata. Raises ModelError."""
-    with damage_told(path):
+    """Return the identity of a GGUF file, and its metadata.
+
+    Raises:
+        ModelError: if the file is missing or damaged.
+    """
+    with damage_as_model_error(path):
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelError(f"{path}: not a GGUF file, which the backend llamacpp needs")

@@ -1,4 +1,4 @@
-"""The library llama.cpp itself: loading it silently, and what it says of itself and of what goes wrong."""
+"""Loading of llama.cpp without log output, its parameters, and its last error."""
 
 import ctypes
 import functools
@@ -7,13 +7,17 @@ from typing import Any
 from squeeze.errors import ModelError
 from squeeze.system.extras import how_to_install
 
-ON_GPU = 999  # layers of a model: all that there are
-_said: list[str] = []  # the latest errors of llama.cpp, which would go to standard error
+ON_GPU = 999  # layers on the GPU: all
+_latest_error: list[str] = []  # the last error of llama.cpp, which would go to standard error
 
 
 @functools.cache
 def library() -> Any:
-    """The module llama_cpp, silenced."""
+    """Return the module llama_cpp with its log silenced.
+
+    Raises:
+        ModelError: if it is not installed.
+    """
     try:
         import llama_cpp
     except (ImportError, OSError, RuntimeError) as error:
@@ -22,32 +26,35 @@ def library() -> Any:
         ) from error
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
-    def listen(level: int, text: bytes, data: object) -> None:
+    def on_log(level: int, text: bytes, data: object) -> None:
         if level == 4:
-            _said[:] = [text.decode("utf-8", "replace").strip()]
+            _latest_error[:] = [text.decode("utf-8", "replace").strip()]
 
-    llama_cpp.llama_log_set(listen, ctypes.c_void_p(0))
-    _kept.append(listen)
+    llama_cpp.llama_log_set(on_log, ctypes.c_void_p(0))
+    _kept.append(on_log)
     llama_cpp.llama_backend_init()
     return llama_cpp
 
 
-_kept: list[object] = []  # what C code points to
+_kept: list[object] = []  # objects that C code points to
 
 
 def reason() -> str:
-    return f": {_said[-1]}" if _said else ""
+    return f": {_latest_error[-1]}" if _latest_error else ""
 
 
-def needed(pointer: Any, what: object) -> Any:
+def not_null(pointer: Any, what: object) -> Any:
     if not pointer:
         raise ModelError(f"{what}: llama.cpp cannot load the model{reason()}")
     return pointer
 
 
 def model_parameters(llama: Any) -> Any:
-    """How a model is opened: on a GPU where the build has one, and never with weights in the order of AMX's tiles. What
-    llama.cpp does with these ends in an illegal instruction where GCC built it (llama.cpp's pull request 26954)."""
+    """Return the parameters with which models are opened: on a GPU if the build has one.
+
+    Weights are not repacked for AMX: code that GCC builds for it ends in an illegal instruction (llama.cpp pull request
+    26954).
+    """
     parameters = llama.llama_model_default_params()
     parameters.n_gpu_layers = ON_GPU if llama.llama_supports_gpu_offload() else 0
     parameters.use_extra_bufts = "AMX_INT8" not in system(llama)
@@ -55,7 +62,7 @@ def model_parameters(llama: Any) -> Any:
 
 
 def system(library: Any) -> str:
-    """Features of the build, those that are off left out: 'CPU: AVX AVX2 F16C'."""
+    """Return the features of the build that are on, such as 'CPU: AVX AVX2 F16C'."""
     text = library.llama_print_system_info().decode("utf-8", "replace")
     features = (
         name.strip().removesuffix("= 1").strip() for name in text.split("|") if not name.strip().endswith("= 0")

@@ -1,4 +1,10 @@
-"""A model's weights: from the cache, or read (sources.py), converted (convert.py) and cached."""
+"""Loading of a model's weights: from a cache on disk, or converted (sources.py, convert.py) and then cached.
+
+The cache has <identity>.safetensors for each model. For each source that was converted, a file named by its fingerprint
+has the model's identity and the digest of its tokenizer. Sources with the same weights and tokens share a model, and
+may differ in how they cut text into tokens. If the cache cannot be read or written, loading works without it, more
+slowly.
+"""
 
 import hashlib
 import json
@@ -15,7 +21,7 @@ from squeeze.errors import ModelError
 from squeeze.lm import adapter as adapters, tensor_files as tensorfile
 from squeeze.lm.config import Config
 from squeeze.lm.convert import convert
-from squeeze.lm.sources import DAMAGE, damage_told, fingerprint, open_source
+from squeeze.lm.sources import READ_ERRORS, damage_as_model_error, fingerprint, open_source
 from squeeze.lm.tensor_files import MappedFile
 from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
 from squeeze.system import cache
@@ -23,15 +29,16 @@ from squeeze.system import cache
 __all__ = ["cached", "load"]
 
 _IDENTITY = re.compile(r"[0-9a-f]{8,64}")
-_LAYOUT = "2"  # of the cached file: packing, names of tensors
+_LAYOUT = "2"  # version of cached files: packing, names of tensors
 
 
 def cache_folder() -> Path:
+    """Return the folder of converted models."""
     return cache.root() / "models"
 
 
 def cached_file(identity: str) -> MappedFile | None:
-    """The file of the model whose identity begins so, if it is there and undamaged."""
+    """Return the file of the model whose identity starts with these digits, or None if it is missing or damaged."""
     if not _IDENTITY.fullmatch(identity):
         return None
     try:
@@ -51,7 +58,7 @@ def _put(identity: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str
 
 
 def _known_as(fingerprint: str) -> tuple[str, str] | None:
-    """The identity that a source with this fingerprint was converted to, and its tokenizer's digest, if known."""
+    """Return the identity and the tokenizer's digest that a source with this fingerprint was converted to, or None."""
     with suppress(OSError, RuntimeError, ValueError):
         identity, tokenizer = (cache_folder() / "sources" / fingerprint).read_text("ascii").split()
         return identity, tokenizer
@@ -65,7 +72,7 @@ def _remember(fingerprint: str, identity: str, tokenizer: str) -> None:
 
 
 def tokenizer_digest(tokenizer: str) -> str:
-    """Of the text of a tokenizer.json."""
+    """Return the SHA-256 of the text of a tokenizer.json."""
     return hashlib.sha256(tokenizer.encode()).hexdigest()
 
 
@@ -74,14 +81,18 @@ _MATRICES = ("qkv", "output", "gate_up", "down")
 
 
 def load(path: Path, adapter: Path | None = None) -> Weights:
-    """The model in a GGUF file or a folder of safetensors, with an adapter (adapter.py) added or without: from the
-    cache, or converted and then cached.
+    """Return the weights of a GGUF file or a Hugging Face folder, from the cache or converted.
 
-    Raises ModelError where it is missing, damaged, or of a kind that cannot be run exactly.
+    Args:
+        path: of the model.
+        adapter: path of an adapter to add, or None.
+
+    Raises:
+        ModelError: if the model is missing, damaged, or of an architecture that is not supported.
     """
     if not path.exists():
         raise ModelError(f"{path}: no such model; give a .gguf file or a folder with config.json")
-    with damage_told(path):
+    with damage_as_model_error(path):
         added = adapters.load(adapter) if adapter else None
         source = fingerprint(path, IDENTITY_TAG.decode() + (added.digest if added else ""))
         weights = _known(source) or _converted(path, added, source)
@@ -89,8 +100,10 @@ def load(path: Path, adapter: Path | None = None) -> Weights:
 
 
 def _known(source: str) -> Weights | None:
-    """What the cache holds of a source by its fingerprint, unless another source of the same weights, which cuts texts
-    otherwise, took its place."""
+    """Return the cached weights of a source by its fingerprint, or None.
+
+    It is None if another source of the same weights, which cuts text differently, has replaced its tokenizer.
+    """
     if (known := _known_as(source)) is None:
         return None
     identity, tokenizer = known
@@ -100,7 +113,7 @@ def _known(source: str) -> Weights | None:
 
 def _converted(path: Path, adapter: adapters.Adapter | None, fingerprinted: str) -> Weights:
     source = open_source(path)
-    converted = convert(adapters.adapted(source, adapter) if adapter else source)
+    converted = convert(adapters.add_adapter(source, adapter) if adapter else source)
     _put(converted.identity, *_to_file(converted))
     _remember(fingerprinted, converted.identity, converted.tokenizer)
     weights = cached(converted.identity)
@@ -108,16 +121,16 @@ def _converted(path: Path, adapter: adapters.Adapter | None, fingerprinted: str)
 
 
 def cached(identity: str) -> Weights | None:
-    """The converted model of this identity, if the cache holds it undamaged."""
+    """Return the converted model of this identity, or None if the cache does not have it."""
     file = cached_file(identity)
     try:
         return None if file is None else _from_file(file)
-    except DAMAGE:
+    except READ_ERRORS:
         return None
 
 
 def _to_file(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Tensors and metadata of a cached model."""
+    """Return the tensors and metadata of a cached model."""
     tensors: dict[str, np.ndarray] = {}
 
     def add(name: str, value: np.ndarray | Matrix | None) -> None:

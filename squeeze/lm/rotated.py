@@ -1,9 +1,10 @@
-"""A model's source with its weights rotated: what the network gives is the same, and its activations round to 8 bits.
+"""A model with rotated weights: its results are the same, and its activations quantise better to 8 bits.
 
-The residual stream, the values of each head and the input of `down` are rotated by blocks (numerics/rotation.py); the
-rotations of the first two are part of the weights here, the last one is half part of them, half done by forward.py.
-Weights of norms go into the matrices that follow, so that what is left of a norm commutes with a rotation (SliceGPT:
-Ashkboos et al. 2024, arXiv:2401.15024; QuaRot: arXiv:2404.00456). Everything is elementwise float32 in one order.
+The residual stream, the values of each head and the input of `down` are rotated by Hadamard blocks
+(numerics/rotation.py). The first two rotations are folded into the weights. Half of the last one is, and forward.py
+applies the other half. Weights of norms are folded into the matrices that follow, so that norms commute with rotations
+(SliceGPT: Ashkboos et al. 2024, arXiv:2401.15024; QuaRot: arXiv:2404.00456). All arithmetic is elementwise float32 in a
+fixed order.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ class _Blocks:
 
 
 def rotated(source: Source) -> Source:
-    """The source without norms, its head apart from the embedding."""
+    """Return the source without norms, with its head separate from the embedding."""
     blocks, found = _Blocks.of(source.config), dict(source.tensors)
     head = found.get("head") or found.get("embedding")
     tensors = {name: _rotated(name, tensor, found, blocks) for name, tensor in found.items()}
@@ -68,9 +69,9 @@ def _rotated(name: str, tensor: Tensor, found: dict[str, Tensor], blocks: _Block
 
 
 def _normed(tensor: Tensor, norm: Tensor | None) -> Tensor:
-    """A matrix behind a norm, with the norm's weight in it."""
+    """Return a matrix with the weight of the norm before it folded in."""
     if norm is None or norm.shape != tensor.shape[1:]:
-        return tensor  # which convert.py tells of
+        return tensor  # convert.py raises an error for it
     weight = norm.rows(0, norm.shape[0])
     return _changed(tensor, lambda rows: rows * weight)
 
@@ -80,7 +81,7 @@ def _columns(tensor: Tensor, block: int) -> Tensor:
 
 
 def _rows(tensor: Tensor, block: int) -> Tensor:
-    """With blocks of its outputs rotated: those are read whole."""
+    """Rotate blocks of a matrix's outputs, which are read whole."""
 
     def rows(start: int, stop: int) -> np.ndarray:
         first = start - start % block

@@ -1,4 +1,4 @@
-"""Where weights come from: GGUF files and folders of safetensors, seen alike.
+"""Models on disk, GGUF files and Hugging Face folders, behind one interface.
 
 Tensors are renamed to one set of names, and read as float32 a few rows at a time.
 """
@@ -48,9 +48,9 @@ INNER = {
     "down": ("mlp.down_proj.weight", "ffn_down.weight"),
 }
 LAYER_PARTS = tuple(INNER)
-_ROWS = 4096  # of a tensor that are compared at once
-# What reading a damaged file may raise, besides ModelError; NotImplementedError is how gguf refuses a type.
-DAMAGE = (
+_ROWS = 4096  # rows of a tensor that are compared at once
+# Errors of reading a damaged file, besides ModelError; gguf raises NotImplementedError for unknown types.
+READ_ERRORS = (
     ValueError,
     LookupError,
     TypeError,
@@ -70,17 +70,17 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Source:
-    """A model as it lies on disk."""
+    """A model on disk."""
 
     name: str
     config: Config
     tensors: dict[str, Tensor]  # "embedding", "0.query", ...
     tokenizer: str  # tokenizer.json
-    interleaved: bool  # rotary pairs are neighbouring rows of query and key, not half a head apart
+    interleaved: bool  # rotary pairs are adjacent rows of query and key, not half a head apart
 
 
 def files(path: Path) -> list[Path]:
-    """The files that decide a model's weights and tokens."""
+    """Return the files that decide a model's weights and tokens."""
     if not path.is_dir():
         return [path]
     for needed in ("config.json", "tokenizer.json"):
@@ -90,7 +90,7 @@ def files(path: Path) -> list[Path]:
 
 
 def fingerprint(path: Path, tag: str) -> str:
-    """XXH3-128 of everything in the source's files."""
+    """Return the XXH3-128 of a tag and of the source's files."""
     digest = xxhash.xxh3_128(tag.encode())
     for file in files(path):
         digest.update(f"{file.name if path.is_dir() else ''} {file.stat().st_size} ".encode())
@@ -101,8 +101,8 @@ def fingerprint(path: Path, tag: str) -> str:
 
 
 @contextmanager
-def damage_told(path: Path) -> Iterator[None]:
-    """What reading a damaged model raises, as a ModelError in one line."""
+def damage_as_model_error(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a damaged model into a ModelError of one line."""
     try:
         yield
     except FormatError as error:
@@ -111,12 +111,16 @@ def damage_told(path: Path) -> Iterator[None]:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     except KeyError as error:
         raise ModelError(f"{path}: the model is damaged or incomplete: it has no {printable(error.args[0])}") from error
-    except DAMAGE as error:
+    except READ_ERRORS as error:
         raise ModelError(f"{path}: the model is damaged or incomplete: {printable(error)}") from error
 
 
 def open_source(path: Path) -> Source:
-    """Read the description of a model; ModelError where it is not one that we can run."""
+    """Read the description of a model.
+
+    Raises:
+        ModelError: if it is not one that the exact engine runs.
+    """
     return _open_folder(path) if path.is_dir() else gguf_source(path, gguf_file(path))
 
 
@@ -145,7 +149,7 @@ def _renamed(
 def _open_folder(path: Path) -> Source:
     name = printable(path.resolve().name)
     values = read_config(path)
-    config.known_architecture(name, values.get("model_type"))
+    config.check_architecture(name, values.get("model_type"))
     shards, index = {shard: Shard(shard) for shard in weight_files(path)}, path / INDEX
     own = own_files({shard: file.shapes for shard, file in shards.items()}, [index] if index.is_file() else ())
     by_key = {
@@ -155,7 +159,7 @@ def _open_folder(path: Path) -> Source:
     }
     check_layers(values, len(by_key))
     tensors = _renamed(name, 0, by_key)
-    if values.get("tie_word_embeddings") and "head" in tensors and _alike(tensors["head"], tensors.get("embedding")):
+    if values.get("tie_word_embeddings") and "head" in tensors and _equal(tensors["head"], tensors.get("embedding")):
         del tensors["head"]
     rows = _rows(name, tensors)
     tokenizer = (path / "tokenizer.json").read_text("utf-8")
@@ -163,8 +167,8 @@ def _open_folder(path: Path) -> Source:
     return Source(name, config.from_folder(name, values, rows), tensors, tokenizer, interleaved=False)
 
 
-def _alike(one: Tensor, other: Tensor | None) -> bool:
-    """Whether two tensors have the same values."""
+def _equal(one: Tensor, other: Tensor | None) -> bool:
+    """Return whether two tensors have the same values."""
     if other is None or one.shape != other.shape:
         return False
     starts = range(0, one.shape[0], _ROWS)
@@ -172,7 +176,11 @@ def _alike(one: Tensor, other: Tensor | None) -> bool:
 
 
 def gguf_file(path: Path) -> GgufFile:
-    """Raises ModelError for another file, and what damage raises."""
+    """Open a GGUF file.
+
+    Raises:
+        ModelError: if it is another file; damage raises READ_ERRORS.
+    """
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ModelError(f"{path}: not a GGUF file")
@@ -185,12 +193,22 @@ def gguf_source(
     parts: Mapping[str, tuple[str, str]] = INNER,
     families: Mapping[str, Family] = ARCHITECTURES,
 ) -> Source:
-    """parts: of a layer, as INNER has them; families: what is taken. Raises ModelError for others."""
+    """Return the model in a GGUF file.
+
+    Args:
+        path: of the file.
+        file: the open file.
+        parts: names of a layer's tensors, as in INNER.
+        families: architectures that are supported.
+
+    Raises:
+        ModelError: if the network is not supported.
+    """
     fields = file.fields
     name = printable(fields.get("general.name") or path.stem)
     if fields.get("split.count", 1) not in (0, 1):
-        raise ModelError(f"{path}: one part of a split model; join its parts with llama-gguf-split --merge first")
-    config.known_architecture(name, fields.get("general.architecture"), families)
+        raise ModelError(f"{path}: this is one part of a split model: join the parts with llama-gguf-split --merge")
+    config.check_architecture(name, fields.get("general.architecture"), families)
     by_key = {key: Tensor(shape, partial(file.float_rows, key)) for key, shape in file.shapes.items()}
     factors = by_key.pop("rope_freqs.weight", None)
     divisors = None if factors is None else [float(f) for f in factors.rows(0, factors.shape[0])]
@@ -200,9 +218,16 @@ def gguf_source(
     return Source(name, settings, tensors, tokenizer, families[settings.architecture].interleaved)
 
 
-def check_whole(source: Source, parts: Mapping[str, tuple[int, ...]] | None = None) -> None:
-    """Raises ModelError where a tensor is missing, or has another shape than the description says. parts: shapes of a
-    layer's, where they are not those of `shapes_of`."""
+def check_complete(source: Source, parts: Mapping[str, tuple[int, ...]] | None = None) -> None:
+    """Check that all tensors are there, with the shapes of the description.
+
+    Args:
+        source: the model.
+        parts: shapes of a layer's tensors; None: those of `shapes_of`.
+
+    Raises:
+        ModelError: if a tensor is missing, unknown, or has another shape.
+    """
     settings, tensors = source.config, source.tensors
     if settings.layers > len(tensors):
         raise ModelError(f"{source.name}: it is described as {settings.layers} layers, and has {len(tensors)} tensors")
@@ -227,7 +252,7 @@ _OPTIONAL = (
 
 
 def shapes_of(settings: Config) -> dict[str, tuple[int, ...]]:
-    """Of each tensor that a layer can have."""
+    """Return the shape of each tensor that a layer can have."""
     queries, keys = settings.heads * settings.head_size, settings.kv_heads * settings.head_size
     return {
         **dict.fromkeys(("attention_norm", "feed_forward_norm", "output_bias"), (settings.width,)),

@@ -1,7 +1,7 @@
-"""Safetensors files as memory maps: every tensor is a view of the file, none is copied.
+"""Safetensors files of models: mapped, so that every tensor is a view of the file, or read a few rows at a time.
 
-What is written here aligns each tensor to 64 bytes (with tensors named padding.N between them, so that the
-file is valid everywhere) and carries a checksum of header and data in its metadata.
+Files written here align each tensor to 64 bytes, by tensors named padding.N between them, so they are valid everywhere.
+Their metadata has a checksum of header and data.
 """
 
 import json
@@ -24,9 +24,9 @@ _NAMES = {np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8", np.dtype(np.int32):
 
 
 class MappedFile:
-    """A safetensors file: `metadata`, and `tensors`, what checkpoint/safetensors.py says of each by its name.
+    """A mapped safetensors file: `metadata`, and `tensors`, the entries of checkpoint/safetensors.py by name.
 
-    Raises ValueError where the file is not a sound safetensors file.
+    Raises ValueError if the file is not a valid safetensors file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,19 +34,19 @@ class MappedFile:
             file = tensorfile.read(path)
         except FormatError as error:
             raise ValueError(str(error)) from None
-        self.data = np.memmap(path, np.uint8, "c")  # private: what is written to it stays in memory
+        self.data = np.memmap(path, np.uint8, "c")  # private: writes stay in memory
         self.metadata, self.tensors = file.metadata or {}, file.by_name
         self._start = len(file.header)
 
     def raw(self, name: str) -> np.ndarray:
-        """The tensor as stored; bfloat16 as uint16."""
+        """Return a tensor as stored; bfloat16 as uint16."""
         tensor = self.tensors[name]
         if tensor.dtype not in _DTYPES:
             raise ValueError(f"tensor {name} has type {tensor.dtype}, which is not supported")
         return self.data[tensor.begin : tensor.end].view(np.ndarray).view(_DTYPES[tensor.dtype]).reshape(tensor.shape)
 
     def is_sound(self) -> bool:
-        """Whether the checksum of a file written by `write` is right."""
+        """Return whether the checksum of a file written by `write` is right."""
         metadata = {**self.metadata}
         checksum = metadata.pop("checksum", None)
         header = {
@@ -68,7 +68,16 @@ def _checksum(header: Mapping[str, Any], metadata: Mapping[str, str], data: list
 
 
 def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Write all or nothing; OSError where the folder or the disk does not allow it."""
+    """Write a file completely or not at all.
+
+    Args:
+        path: the file.
+        tensors: by name.
+        metadata: texts by name.
+
+    Raises:
+        OSError: if the folder or disk does not allow it.
+    """
     header: dict[str, Any] = {}
     chunks: list[np.ndarray] = []
     offset = 0
@@ -93,7 +102,8 @@ _WIDTHS = {"BF16": 2, "F16": 2, "F32": 4}  # bytes
 
 
 class Shard:
-    """`shapes`: of its tensors, by name. Raises FormatError where the file is not a sound safetensors file."""
+    """A safetensors file of a model to convert, with the `shapes` of its tensors. Raises FormatError if it is
+    invalid."""
 
     def __init__(self, path: Path) -> None:
         self._file = UnchangedFile(path)
@@ -101,8 +111,16 @@ class Shard:
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def float_rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """float32 rows of the first dimension. Raises ValueError where they are of another type than floats, or the
-        file has changed since it was opened."""
+        """Return rows of a tensor as float32.
+
+        Args:
+            name: of the tensor.
+            start: first row.
+            stop: the row after the last.
+
+        Raises:
+            ValueError: if the tensor's type is not a float, or the file has changed since it was opened.
+        """
         tensor = self._tensors[name]
         if tensor.dtype not in _WIDTHS:
             raise ValueError(f"tensor {name} has type {tensor.dtype}, which is not supported")

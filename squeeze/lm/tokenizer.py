@@ -1,8 +1,8 @@
-"""Text to tokens, for any bytes: what a language model's tokens cannot spell is escaped byte by byte.
+"""Tokenizing any bytes: bytes that no token spells are escaped one by one.
 
-The tokenizers library proposes tokens, as the model was trained on; every proposal is compared with the input
-before it is believed. Special tokens are never proposed: their names in a text are ordinary text. Decoding needs
-only what the tokens spell, so a file does not depend on how its text was cut into tokens.
+The tokenizers library proposes tokens, as the model was trained with; every proposal is compared with the input.
+Special tokens are never proposed: their names in a text are ordinary text. Decoding needs only the tokens' bytes, so a
+file does not depend on how its text was cut into tokens.
 """
 
 import json
@@ -18,26 +18,31 @@ from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import VerifyError
 from squeeze.lm import vocabulary
 
-_PIECE = 1 << 15  # characters tokenised at a time
-_SEARCHED = 1 << 12  # characters at a piece's end in which a place to cut is looked for
-_SMALL = 16  # characters below which a stretch that the library gets wrong is not halved again
+_PIECE = 1 << 15  # characters of a piece that is tokenised at once
+_SEARCHED = 1 << 12  # characters at a piece's end that are searched for a place to cut
+_SMALL = 16  # characters below which text with a wrong proposal is not halved again
 _BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_])(?= [^\W\d_])")
-_INVALID = "\udc80-\udcff"  # what decoding makes of bytes that are not UTF-8
+_INVALID = "\udc80-\udcff"  # surrogates of bytes that are not UTF-8
 Propose = Callable[[str], list[int]]  # text to tokens
 _AFTER_LINE = re.compile(r"(?<=\n)(?=[^\W\d_])")
 
 
 class Tokenizer:
-    """Entries are int32: an index into `leaves` where not negative, else the byte -1 - entry, escaped."""
+    """A map between bytes and entries, int32: an index into `leaves` if not negative, else -1 - byte, an escape."""
 
     def __init__(self, tokens: Sequence[bytes], leaves: np.ndarray, description: str | Propose) -> None:
-        """From what tokens spell, the codable ones sorted by it, and the text of a tokenizer.json (or what
-        proposes tokens in the library's place)."""
+        """Prepare for a vocabulary.
+
+        Args:
+            tokens: bytes that each token spells.
+            leaves: codable tokens, sorted by their bytes.
+            description: text of a tokenizer.json, or a function that proposes tokens.
+        """
         self._tokens, self._description = tokens, description
         self._spelling = [tokens[i] for i in leaves]
 
     def decode(self, entries: np.ndarray) -> bytes:
-        """What the entries spell."""
+        """Return the bytes that entries spell."""
         spelling = self._spelling
         return b"".join([spelling[e] if e >= 0 else bytes([-1 - e]) for e in np.asarray(entries).tolist()])
 
@@ -46,7 +51,11 @@ class Tokenizer:
         return _Proposer(self._tokens, self._spelling, self._description)
 
     def encode(self, data: bytes) -> np.ndarray:
-        """int32 entries that spell exactly `data`."""
+        """Return int32 entries that spell exactly `data`.
+
+        Raises:
+            VerifyError: if they do not, which is a fault of the machine.
+        """
         proposer, pieces = self._proposer, [np.empty(0, np.int32)]
         for piece in _pieces(data.decode("utf-8", "surrogateescape")):
             pieces.append(np.array(proposer.encode(piece), np.int32))
@@ -57,7 +66,7 @@ class Tokenizer:
 
 
 class _Proposer:
-    """Cuts text into entries; every tokenisation of the library is checked."""
+    """Cuts text into entries; every proposal of the library is checked."""
 
     def __init__(self, tokens: Sequence[bytes], spelling: list[bytes], text: str | Propose) -> None:
         self._spelling = spelling
@@ -92,7 +101,7 @@ class _Proposer:
         return entries
 
     def _checked(self, text: str) -> list[int]:
-        """The library's tokens where they spell the text; where not, those of its parts."""
+        """Return the library's tokens if they spell the text, else those of its parts."""
         leaf, spelling = self._leaf, self._spelling
         entries = [leaf[i] for i in self._propose(text)]
         data = text.encode()
@@ -104,7 +113,7 @@ class _Proposer:
         return self._checked(text[:middle]) + self._checked(text[middle:])
 
     def _greedy(self, data: bytes) -> list[int]:
-        """The longest token at each place, an escape where there is none."""
+        """Return the longest token at each place, or an escape."""
         entries, start = [], 0
         while start < len(data):
             for size in range(min(self._longest[data[start]], len(data) - start), 0, -1):
@@ -118,8 +127,10 @@ class _Proposer:
         return entries
 
     def _unspellable(self, description: Any) -> str:
-        """A class of characters that are kept from the library: invalid bytes (which decoding has turned into
-        surrogates), and characters of which it would lose a byte or make a space."""
+        """Return a class of characters that the library does not get.
+
+        They are invalid bytes, which decoding has turned into surrogates, and characters that it would change.
+        """
         characters = [_INVALID]
         if not vocabulary.is_bytewise(description):
             return characters[0] + vocabulary.SPACE
@@ -134,7 +145,7 @@ class _Proposer:
 
 
 def _leads() -> dict[int, str]:
-    """For each first byte of more than one, the range of characters that it begins."""
+    """Return the range of characters that each first byte of a multibyte character starts."""
     out = {byte: f"{chr(max(byte - 0xC0 << 6, 0x80))}-{chr((byte - 0xC0 << 6) + 0x3F)}" for byte in range(0xC2, 0xE0)}
     out |= {
         byte: f"{chr(max(byte - 0xE0 << 12, 0x800))}-{chr((byte - 0xE0 << 12) + 0xFFF)}" for byte in range(0xE0, 0xF0)
@@ -148,7 +159,8 @@ _LEADS = _leads()
 
 
 def _plain(description: dict[str, Any]) -> dict[str, Any]:
-    """The tokenizer without what changes or adds text: normalisers, leading spaces, special tokens, templates."""
+    """Return the tokenizer without normalisers, leading spaces, special tokens and templates, which change or add
+    text."""
     model, added = _without_special(description)
     pre_tokenizer = _without_leading_space(description.get("pre_tokenizer"))
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": vocabulary.SPACE}
@@ -167,7 +179,7 @@ def _plain(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_special(description: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The model's vocabulary and merges without special tokens, and the added tokens that are text."""
+    """Return the vocabulary and merges without special tokens, and the added tokens that are text."""
     model, added = description["model"], description.get("added_tokens") or []
     special = {token["content"] for token in added if token.get("special")} - {model.get("unk_token")}
     exact = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
@@ -208,7 +220,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _cut(text: str, low: int, high: int) -> int:
-    """A place from low to high that is no token's inside: between two words, else after a line, else `high`."""
+    """Return a place from low to high that is not inside a token: between two words, else after a line, else `high`."""
     for pattern in (_BETWEEN_WORDS, _AFTER_LINE):
         places = [match.start() for match in pattern.finditer(text, low, high)]
         if places:

@@ -1,8 +1,8 @@
-"""The network of forward.py on torch's tensors: the same integers, to the bit, on any device.
+"""The network of forward.py on torch: the same integers, to the bit, on any device.
 
-MAIN PATH: `TorchLlama.states`. How integers are multiplied is in numerics/int8_tensors.py, everything else in
-squeeze/lm/fused: plain torch, or kernels of a GPU that give its bits. All lanes and positions of a call go through
-together; torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second reading.
+The main path is `TorchLlama.states`. numerics/int8_tensors.py multiplies integers, squeeze/lm/fused does every other
+operation: in plain torch, or in GPU kernels that give its bits. All lanes and positions of a call run together;
+torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second implementation.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from squeeze.lm.fused.attention import Norms, Shape
-from squeeze.lm.fused.operations import Operations, Sizes, chosen
+from squeeze.lm.fused.operations import Operations, Sizes, choose_operations
 from squeeze.lm.fused.reference import Product
-from squeeze.lm.gpu_calls import Record, needed, recorder_of
+from squeeze.lm.gpu_calls import Record, memory_as_device_error, recorder_of
 from squeeze.lm.language_model import ExactModel
 from squeeze.lm.llama import cos_sin_table
 from squeeze.lm.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ from squeeze.numerics.tensors import check
 
 @dataclass(frozen=True)
 class _Matrix:
-    """As `products` wants it, with a scale for each output, and a bias or none."""
+    """Weights prepared for `products`, with a scale for each output, and a bias or None."""
 
     values: Tensor
     scales: Tensor
@@ -39,7 +39,7 @@ class _Matrix:
     products: Products
 
     def __call__(self, x: Tensor, scales: Tensor) -> Product:
-        """Of integers in a room, and their scales [R]."""
+        """Multiply padded integers with scales [R]."""
         return Product(self.products.sums(x, self.values), scales, self.scales, self.bias)
 
 
@@ -53,11 +53,11 @@ class _Layer:
 
 
 class TorchLlama(ExactModel):
-    """A network ready to run on a device of torch's.
+    """A network on a device of torch.
 
-    operations: who does what is between products; None for kernels where the device gives plain torch's bits with them,
-    and plain torch elsewhere. Then `fallback` says why. Raises DeviceError if the device
-    has too little memory for the weights, or does not compute exactly.
+    `operations` are the operations between products; None chooses kernels if the device gives plain torch's bits with
+    them, else plain torch, and `fallback` is the reason. Raises DeviceError if the device has too little memory for the
+    weights, or does not compute exactly.
     """
 
     def __init__(self, weights: Weights, tokenizer: Tokenizer, device: str, operations: Operations | None = None):
@@ -65,7 +65,7 @@ class TorchLlama(ExactModel):
         self.device, config = device, weights.config
         self._block = block_of(config.feed_forward)
         self._rotation = float(factor(self._block))
-        with needed(device, f"the language model takes {self.size >> 20:,} MiB; use `device='cpu'`"):
+        with memory_as_device_error(device, f"the language model takes {self.size >> 20:,} MiB; use `device='cpu'`"):
             check(device)
             self._products = products_of(device)
             self._table = torch.tensor(cos_sin_table(config.frequencies), device=device)
@@ -74,7 +74,7 @@ class TorchLlama(ExactModel):
             self._layers = [self._layer(layer) for layer in weights.layers]
             self._head = self._matrix(weights.head)
             self.operations, self.fallback = (
-                (operations, "") if operations else chosen(device, self._products, sizes_of(weights))
+                (operations, "") if operations else choose_operations(device, self._products, sizes_of(weights))
             )
         self.record: Record | None = recorder_of(device)
 
@@ -106,12 +106,12 @@ class TorchLlama(ExactModel):
         return sum(array.nbytes for array in (*arrays, self.weights.embedding, self.weights.embedding_scales))
 
     def session(self, lanes: int, window: int, rows: int, team: Team) -> TorchLanes:
-        """New lanes. The team has no work here: torch has threads of its own."""
+        """Return new lanes. The team is not used, since torch has its own threads."""
         return TorchLanes(self, lanes, window, rows)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """In which a caller's own autocast rounds nothing to 16 bits, and kernels go to this device."""
+        """Disable a caller's autocast, and make this device current."""
         device = torch.device(self.device)
         with torch.autocast(device.type, enabled=False):
             if device.type != "cuda":
@@ -121,13 +121,23 @@ class TorchLlama(ExactModel):
                 yield
 
     def states(self, tokens: Tensor, positions: Tensor, cache: Cache, window: int, most: int) -> tuple[Tensor, Tensor]:
-        """int64 [lanes, n] tokens at their positions, the largest `most` or less, through all layers: what the head
-        multiplies, integers [lanes * n, width], and its scales [lanes * n]. window: blocks."""
+        """Run tokens through all layers.
+
+        Args:
+            tokens: int64 [lanes, n].
+            positions: int64 [lanes, n].
+            cache: keys and values of the lanes.
+            window: blocks.
+            most: at least the largest position.
+
+        Returns:
+            the head's input, integers [lanes * n, width], and its scales [lanes * n].
+        """
         config, do = self.weights.config, self.operations
         rows, shape = tokens.numel(), _shape(self.weights, window)
         ids = tokens.flatten()
         x = self._embedding[ids].to(torch.float32) * self._embedding_scales[ids][:, None]
-        turned = do.turns(self._table, config.attention_factor, positions, shape, most)
+        rotary = do.rotary(self._table, config.attention_factor, positions, shape, most)
         normed, attended, gated = (
             self._products.room(rows, width, self.device)
             for width in (config.width, config.heads * config.head_size, config.feed_forward)
@@ -136,7 +146,7 @@ class TorchLlama(ExactModel):
         for i, layer in enumerate(self._layers):
             kept = cache.layer(i)
             x, scales = do.normalise(x, product, config.epsilon, normed)
-            queries = do.heads(layer.qkv(normed, scales), shape, layer.norms, turned, positions, kept)
+            queries = do.heads(layer.qkv(normed, scales), shape, layer.norms, rotary, positions, kept)
             scales = do.quantise(do.attend(queries, shape, positions, kept), attended)
             x, scales = do.normalise(x, layer.output(attended, scales), config.epsilon, normed)
             scales = do.gate(layer.gate_up(normed, scales), self._block, self._rotation, gated)
@@ -145,11 +155,17 @@ class TorchLlama(ExactModel):
         return normed[:rows, : config.width], scales
 
     def room(self, rows: int) -> Tensor:
-        """For what the head multiplies of so many rows."""
+        """Allocate the head's input for some rows."""
         return self._products.room(rows, self.weights.config.width, self.device)
 
     def frequencies(self, states: Tensor, scales: Tensor, bias: Tensor) -> Tensor:
-        """int64 [R, leaves]: cumulative frequencies after rows of `states`, with float32 [leaves] added to logits."""
+        """Return cumulative frequencies int64 [R, leaves].
+
+        Args:
+            states: rows of `states`.
+            scales: their scales.
+            bias: float32 [leaves], added to logits.
+        """
         room = self.room(len(states))
         room[: len(states), : states.shape[1]] = states
         return self.operations.cumulate(self._head(room, scales)._replace(bias=bias))
@@ -161,7 +177,7 @@ def _shape(weights: Weights, window: int) -> Shape:
 
 
 def sizes_of(weights: Weights) -> Sizes:
-    """For which kernels are asked."""
+    """Return the sizes for which kernels are chosen."""
     config, layer = weights.config, weights.layers[0]
     return Sizes(
         *(config.width, config.feed_forward, weights.leaves.size, _shape(weights, 2)),

@@ -1,4 +1,5 @@
-"""The state of lanes of torch_engine.py: keys and values, positions, and what memory allows at once."""
+"""The state of lanes of torch_engine.py: keys and values, positions, and the number of lanes at once that fit in
+memory."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -10,51 +11,51 @@ from torch import Tensor
 
 from squeeze.lm.arrays import DOUBLINGS
 from squeeze.lm.config import Config
-from squeeze.lm.fused.attention import BLOCK, Kept
+from squeeze.lm.fused.attention import BLOCK, LayerCache
 from squeeze.lm.fused.attention.reference import SCORES
 from squeeze.lm.fused.operations import TORCH, Operations
-from squeeze.lm.gpu_calls import InFlight, Record, Recorded, free_memory, needed
+from squeeze.lm.gpu_calls import InFlight, Record, Recorded, free_memory, memory_as_device_error
 from squeeze.lm.weights import Weights
 from squeeze.numerics.frequencies import GROUP, Cdf
 
 
 class Cache(NamedTuple):
-    """Keys (0) and values (1) of some lanes, quantised when they are written and never touched again."""
+    """Keys (0) and values (1) of some lanes, quantised when they are written, and never changed."""
 
     integers: Tensor  # int8 [layers, 2, lanes, kv heads, slots, head size]
     scales: Tensor  # float32 [layers, 2, lanes, kv heads, slots]
 
     @classmethod
     def zeros(cls, config: Config, lanes: int, ring: int, device: str) -> "Cache":
-        """For so many blocks in the ring beside the first block, which stays."""
+        """Allocate a cache with `ring` blocks in the ring besides the first block, which stays."""
         shape = (config.layers, 2, lanes, config.kv_heads, BLOCK * (1 + ring))
         integers = torch.zeros((*shape, config.head_size), dtype=torch.int8, device=device)
         return cls(integers, torch.zeros(shape, dtype=torch.float32, device=device))
 
-    def layer(self, number: int) -> Kept:
-        """In the same memory."""
-        return Kept(self.integers[number], self.scales[number])
+    def layer(self, number: int) -> LayerCache:
+        """Return a view of one layer."""
+        return LayerCache(self.integers[number], self.scales[number])
 
     def lanes(self, begin: int, end: int) -> "Cache":
-        """Of these lanes, in the same memory."""
+        """Return a view of some lanes."""
         return Cache(*(tensor[:, :, begin:end] for tensor in self))
 
     def moved(self, device: str) -> "Cache":
-        """A copy on another device."""
+        """Return a copy on another device."""
         return Cache(*(tensor.to(device, copy=True) for tensor in self))
 
     def take(self, other: "Cache") -> None:
-        """Become equal to `other`, wherever that lies."""
+        """Copy the contents of `other`, on whichever device it is."""
         for mine, theirs in zip(self, other, strict=True):
             mine.copy_(theirs)
 
 
 _COUNTED = 256  # rows of frequencies at once
-_STEPS = 8  # positions of a lane, at most, in calls that are recorded: a token, and guesses after it
+_STEPS = 8  # most positions of a lane in recorded calls: a token, and guesses after it
 
 
 class Network(Protocol):
-    """What lanes ask of TorchLlama."""
+    """The part of TorchLlama that lanes use."""
 
     device: str
     weights: Weights
@@ -77,10 +78,10 @@ class Network(Protocol):
 
 
 class TorchLanes:
-    """Some lanes, each at a position of its own: `FreeLaneStates` of language_model.py.
+    """Some lanes, each at its own position: FreeLaneStates of language_model.py.
 
-    Where the device has no memory for the keys and values of all lanes, they stay with the processor, and those of some
-    lanes at a time are moved over.
+    If the device has too little memory for the keys and values of all lanes, they stay in main memory. Those of some
+    lanes at a time are then copied over.
     """
 
     def __init__(self, model: Network, lanes: int, window: int, rows: int):
@@ -88,10 +89,10 @@ class TorchLanes:
         self._model, self._window = model, window // BLOCK
         self.positions, self.leaves = np.zeros(lanes, np.int64), model.leaves.size
         ring = self._window + (deepest + BLOCK - 2) // BLOCK
-        with needed(device):
+        with memory_as_device_error(device):
             self._states = model.room(lanes * deepest)
             self._scales = torch.zeros(lanes * deepest, dtype=torch.float32, device=device)
-        self._fed = np.zeros(0, np.int64)  # rows of them that hold what was fed last
+        self._fed = np.zeros(0, np.int64)  # their rows of the last call
         slots = BLOCK * (1 + ring)
         kept, free = slots * model.size_of_position, free_memory(device)
         work = _work_of_lane(config, deepest, slots if model.operations is TORCH else 0)
@@ -107,11 +108,11 @@ class TorchLanes:
         self._recorded: dict[int, Recorded] | None = {} if model.record and self._is_here and most >= lanes else None
 
     def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
-        """Feed tokens int64 [lanes, n] (the first lanes of the session): n positions of each, or the first `counts`
-        int64 [lanes] of them, at most rows / lanes of the session.
+        """Feed tokens int64 [lanes, n] to the first lanes: n positions of each, or the first `counts` int64 [lanes] of
+        them.
 
-        All lanes take n positions, so that they go through together: keys and values of those that are not fed lie
-        where nothing looks before they are written again.
+        All lanes compute n positions, so that they run together: surplus keys and values are overwritten before they
+        are read.
         """
         lanes, n = tokens.shape
         counts = np.full(lanes, n) if counts is None else counts
@@ -124,7 +125,7 @@ class TorchLanes:
         self.positions[:lanes] += counts
 
     def _run(self, tokens: np.ndarray, positions: np.ndarray) -> None:
-        """int64 [lanes, n], as many lanes at once as fit."""
+        """Run int64 [lanes, n], as many lanes at once as fit."""
         n, most, device = tokens.shape[1], int(positions.max(initial=0)), self._model.device
 
         def work(begin: int, end: int) -> None:
@@ -136,13 +137,14 @@ class TorchLanes:
         self._in_flight.run(len(tokens), work)
 
     def _keep(self, found: tuple[Tensor, ...], begin: int) -> None:
-        """States and scales of rows from `begin` on."""
+        """Store states and scales of rows from `begin` on."""
         states, scales = found
         self._states[begin : begin + len(states), : states.shape[1]] = states
         self._scales[begin : begin + len(states)] = scales
 
     def _replayed(self, tokens: np.ndarray) -> bool:
-        """Whether a recorded call of all lanes did it: those beyond `tokens` are fed what does not count."""
+        """Run a recorded call of all lanes, and return whether there is one; surplus lanes get tokens that do not
+        count."""
         lanes, n = tokens.shape
         if self._recorded is None or not 0 < n <= _STEPS:
             return False
@@ -178,14 +180,17 @@ class TorchLanes:
         kept.take(moved)
 
     def take_back(self, counts: np.ndarray) -> None:
-        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
+        """Forget the last int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
         self.positions[: counts.size] -= counts
 
     def cdf(self, rows: np.ndarray, bias: np.ndarray, out: Cdf | Tensor, places: np.ndarray) -> None:
-        """Frequencies after the given rows of the last `forward`, to the rows `places` of `out`; cumulative ones, int64
-        [*, leaves + 1], where that is a tensor of this device.
+        """Write frequencies of the leaves after some rows of the last `forward`.
 
-        bias: float32 [leaves], added to the logits.
+        Args:
+            rows: int64 [R].
+            bias: float32 [leaves], added to the logits.
+            out: a Cdf, or cumulative frequencies int64 [*, leaves + 1] on this device.
+            places: int64 [R], rows of `out`.
         """
         width = self._model.weights.config.width
 
@@ -196,7 +201,7 @@ class TorchLanes:
             states, scales = self._states[picked, :width], self._scales[picked]
             found = self._model.frequencies(states, scales, added)
             if isinstance(out, Tensor):
-                out[torch.tensor(places[begin:end], device=out.device), 1:] = found  # what is before is 0
+                out[torch.tensor(places[begin:end], device=out.device), 1:] = found  # column 0 stays 0
             else:
                 _put(found, out, places[begin:end])
 
@@ -205,8 +210,13 @@ class TorchLanes:
 
 
 def _work_of_lane(config: Config, n: int, slots: int) -> int:
-    """About how many bytes a lane of n positions takes on its way through a layer; slots: that all positions of all
-    heads are compared with at once, 0 for kernels, which keep no scores."""
+    """Estimate the bytes that a lane of n positions takes in a layer.
+
+    Args:
+        config: of the network.
+        n: positions.
+        slots: keys that all heads are compared with at once; 0 for kernels, which keep no scores.
+    """
     scores = 10 * min(n * config.heads * slots, max(SCORES, config.heads * slots))
     seen = 2 * config.kv_heads * slots * config.head_size
     states = 8 * n * (config.width + 2 * config.feed_forward + 3 * config.heads * config.head_size)
@@ -214,8 +224,10 @@ def _work_of_lane(config: Config, n: int, slots: int) -> int:
 
 
 def _put(cumulative: Tensor, cdf: Cdf, places: np.ndarray) -> None:
-    """Enter sums with each leaf, int64 [n, leaves] on a device, in the rows `places`. The device takes differences:
-    half as much is brought here. A frequency less 1 has to be a float32."""
+    """Write sums with each leaf, int64 [n, leaves] on a device, to the rows `places` of `cdf`.
+
+    Differences are taken on the device, which halves the bytes to copy. A frequency less 1 must be a float32.
+    """
     assert cdf.parts is not None
     leaves, groups = cumulative.shape[1], cdf.sums.shape[1] - 1
     ends = torch.arange(1, groups + 1, device=cumulative.device).mul_(GROUP).clamp_(max=leaves) - 1

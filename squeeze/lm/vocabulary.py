@@ -1,4 +1,4 @@
-"""What tokens spell. A tokenizer is described by the text of a tokenizer.json, which GGUF metadata is turned into."""
+"""The bytes that tokens spell, from the text of a tokenizer.json, into which GGUF metadata is converted."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import numpy as np
 
 from squeeze.errors import ModelError, printable
 
-SPACE = "\u2581"  # stands for a space in the vocabularies of SentencePiece
+SPACE = "\u2581"  # a space in vocabularies of SentencePiece
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED = 1, 2, 4, 5  # kinds of tokens in GGUF
 _LONGEST = 4096  # characters of a token
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's characters for bytes: printable ones stand for themselves, the others for U+0100 and on."""
+    """Return GPT-2's characters for bytes: printable ones are themselves, others start at U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -27,13 +27,13 @@ BYTE_OF = _byte_alphabet()
 
 
 def is_bytewise(description: Mapping[str, Any]) -> bool:
-    """Whether tokens are written in GPT-2's characters for bytes (else in SentencePiece's way)."""
+    """Return whether tokens are written in GPT-2's characters for bytes, else as in SentencePiece."""
     text = json.dumps([description.get("pre_tokenizer"), description.get("decoder")])
     return '"ByteLevel"' in text
 
 
 def entries(description: Mapping[str, Any]) -> dict[str, int]:
-    """Every token of the model's own vocabulary."""
+    """Return every token of the model's own vocabulary."""
     vocabulary = description["model"]["vocab"]
     if isinstance(vocabulary, list):  # Unigram: [token, score]
         return {entry[0]: i for i, entry in enumerate(vocabulary)}
@@ -52,10 +52,12 @@ def check(name: str, description: Mapping[str, Any]) -> None:
 
 
 def spell(description: Mapping[str, Any], size: int) -> tuple[tuple[bytes, ...], np.ndarray]:
-    """What each of `size` tokens spells, b"" for those that are not text; and the *leaves*, int32: one token
-    for each distinct byte string, sorted by it."""
+    """Return the bytes that each of `size` tokens spells, and the *leaves*.
+
+    Tokens that are not text spell b"". The leaves, int32, are one token for each distinct byte string, sorted by it.
+    """
     bytewise, model = is_bytewise(description), description["model"]
-    fallback: set[int] = set()  # tokens such as <0x41>
+    fallback: set[int] = set()  # byte tokens such as <0x41>
     tokens = [b""] * size
     for text, i in entries(description).items():
         if not 0 <= i < size or text == model.get("unk_token") or i == model.get("unk_id"):
@@ -75,7 +77,8 @@ def spell(description: Mapping[str, Any], size: int) -> tuple[tuple[bytes, ...],
 
 
 def leaves(tokens: Sequence[bytes], fallback: Container[int] = ()) -> np.ndarray:
-    """One token for each distinct byte string that is not empty, sorted by it; those in `fallback` come last."""
+    """Return one token for each distinct byte string that is not empty, sorted by it; those in `fallback` are the last
+    choice."""
     best: dict[bytes, int] = {}
     for i in sorted(range(len(tokens)), key=lambda i: (i in fallback, i)):
         if tokens[i]:
@@ -103,7 +106,7 @@ SPLITS = {  # applied one after the other
     "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"),
 }
-_PRE_TOKENIZERS = {  # tokenizer.ggml.pre, as llama.cpp has it
+_PRE_TOKENIZERS = {  # values of tokenizer.ggml.pre in llama.cpp
     "llama3": ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "smaug-bpe", "dbrx", "lfm2"),
     "qwen2": ("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2"),
     "gpt2": ("gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "roberta-bpe", "jina-es", "jina-de"),
@@ -116,7 +119,11 @@ _WHOLE_WORDS_FIRST = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "
 
 
 def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
-    """The tokenizer.json of a GGUF file's metadata."""
+    """Return the tokenizer.json of a GGUF file's metadata.
+
+    Raises:
+        ModelError: if the tokenizer is not supported.
+    """
     kind = fields.get("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
         raise ModelError(f"{name}: a tokenizer of the kind '{printable(kind)}' is not supported; gpt2 and llama are")
@@ -159,15 +166,19 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def _list_of(fields: Mapping[str, Any], key: str, kind: type[T]) -> list[T]:
-    """A list of the tokenizer's metadata. Raises ValueError where it is not one of texts, or of finite numbers."""
+    """Return a list of the tokenizer's metadata.
+
+    Raises:
+        ValueError: if it is not a list of texts or of finite numbers.
+    """
     values = fields[f"tokenizer.ggml.{key}"]
     if not isinstance(values, list) or not all(type(one) is kind and one == one for one in values):  # NaN is not itself
-        raise ValueError(f"tokenizer.ggml.{key} is not a list of what belongs there")
+        raise ValueError(f"tokenizer.ggml.{key} must be a list of {kind.__name__}")
     return values
 
 
 def _merges_by_score(vocabulary: Mapping[str, int], scores: list[float]) -> list[list[str]]:
-    """SentencePiece joins the pair whose result scores best: the same order as a list of merges."""
+    """Return merges in the order of SentencePiece, which joins the pair whose result has the best score."""
     merges = []
     for token, i in vocabulary.items():
         pairs = [(token[:k], token[k:]) for k in range(1, len(token))]

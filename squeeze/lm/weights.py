@@ -6,12 +6,12 @@ import numpy as np
 
 from squeeze.lm.config import Config
 
-IDENTITY_TAG = b"squeeze exact llama 1\n"  # how a network is computed, which its identity covers
+IDENTITY_TAG = b"squeeze exact llama 1\n"  # version of the arithmetic; the identity covers it
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """int8 [outputs, inputs], packed as numerics/int8.py wants it, times float32 [outputs]."""
+    """int8 [outputs, inputs], packed for numerics/int8.py, times float32 [outputs]."""
 
     values: np.ndarray
     scales: np.ndarray
@@ -21,8 +21,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Layer:
-    """One block without the norms that rotated.py puts into the matrices. Norms and biases are float32, None if there
-    is none."""
+    """One block, without the norms that rotated.py folds into matrices. Other norms and biases are float32 or None."""
 
     qkv: Matrix  # rows of queries, then keys, then values; rotary pairs lie half a head apart
     qkv_bias: np.ndarray | None
@@ -36,7 +35,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """A network, and the vocabulary it was trained with."""
+    """A network, and the vocabulary that it was trained with."""
 
     config: Config
     layers: tuple[Layer, ...]
@@ -44,7 +43,7 @@ class Weights:
     embedding_scales: np.ndarray  # float32 [vocabulary]
     head: Matrix  # only the rows of leaves, in their order
     leaves: np.ndarray  # int32: codable tokens, one for each distinct spelling, sorted by it
-    tokens: tuple[bytes, ...]  # what each token spells; b"" where it is not text
+    tokens: tuple[bytes, ...]  # bytes of each token; b"" if it is not text
     name: str
-    identity: str  # SHA-256 of all that decides a coded bit
+    identity: str  # SHA-256 of everything that affects coded bits
     tokenizer: str  # tokenizer.json; not part of the identity

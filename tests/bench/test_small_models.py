@@ -14,7 +14,7 @@ from squeeze.lm import adapter, models, sources
 @pytest.mark.parametrize("name", ["3.query", "29.down", "7.attention_norm", "final_norm"])
 def test_the_adapter_is_added_to_the_weights(models_folder: Path, name: str) -> None:
     plain, changed = (sources.open_source(original(models_folder, adapted)) for adapted in (False, True))
-    expected = adapter.adapted(plain, adapter.load(models.BUNDLED_ADAPTER)).tensors[name]
+    expected = adapter.add_adapter(plain, adapter.load(models.BUNDLED_ADAPTER)).tensors[name]
     count = expected.shape[0]
     rounded = torch.from_numpy(np.array(expected.rows(0, count))).bfloat16().float()
     assert np.array_equal(changed.tensors[name].rows(0, count), rounded.numpy())

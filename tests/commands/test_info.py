@@ -30,7 +30,9 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
     monkeypatch.setattr(about, "_gpus", lambda: ["A", "B", "C"])
     monkeypatch.setattr(tensors, "check", check)
     monkeypatch.setattr(int8_tensors, "products_of", lambda device: None)
-    monkeypatch.setattr("squeeze.lm.fused.operations.chosen", lambda device, products, sizes: operations[device])
+    monkeypatch.setattr(
+        "squeeze.lm.fused.operations.choose_operations", lambda device, products, sizes: operations[device]
+    )
     assert about.gather()["exact_model_on"] == [
         "cuda:0 by fused kernels",
         "cuda:1 by torch (no ptxas)",

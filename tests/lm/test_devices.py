@@ -9,7 +9,7 @@ import torch
 
 from squeeze.errors import DeviceError
 from squeeze.lm import devices
-from squeeze.lm.devices import ready, torch_devices
+from squeeze.lm.devices import load_on_devices, torch_devices
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def test_a_gpu_that_cannot_run_it_is_left_alone_unless_asked_for(gpus):
 
     gpus(1)
     loaded = SimpleNamespace(network="compiled", on=full)
-    assert ready(loaded, "auto") == ready(loaded, "cpu") == ["compiled"]
+    assert load_on_devices(loaded, "auto") == load_on_devices(loaded, "cpu") == ["compiled"]
     for name in ("cuda", "cuda:0"):
         with pytest.raises(DeviceError, match=r"^cuda:0 has too little memory$"):
-            ready(loaded, name)
+            load_on_devices(loaded, name)
     loaded.on = lambda device: device
-    assert ready(loaded, "auto") == ready(loaded, "cuda:0") == ["cuda:0"]
+    assert load_on_devices(loaded, "auto") == load_on_devices(loaded, "cuda:0") == ["cuda:0"]
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])
@@ -110,8 +110,8 @@ def test_all_gpus_that_can_run_it(gpus, name):
         return device
 
     gpus(3)
-    assert ready(SimpleNamespace(on=lambda device: device), name) == ["cuda:0", "cuda:1", "cuda:2"]
+    assert load_on_devices(SimpleNamespace(on=lambda device: device), name) == ["cuda:0", "cuda:1", "cuda:2"]
     loaded = SimpleNamespace(network="compiled", on=second_full)
-    assert ready(loaded, name) == ["cuda:0", "cuda:2"]
+    assert load_on_devices(loaded, name) == ["cuda:0", "cuda:2"]
     with pytest.raises(DeviceError, match=r"^cuda:1 has too little memory$"):
-        ready(loaded, "cuda:1")
+        load_on_devices(loaded, "cuda:1")

@@ -113,7 +113,7 @@ def test_followed_paths_are_those_that_decoding_walks():
     entries = np.array([*range(len(words)), -7])  # the last is an escape
     starts = np.concatenate([[0], np.cumsum(t.decisions)]).astype(np.int64)
     followed, surprises = np.zeros(starts[-1], np.int32), np.zeros(entries.size, np.int64)
-    tokenwise.follow(t, Cdf(counts, None), entries, starts, followed, surprises)
+    tokenwise.path_logits(t, Cdf(counts, None), entries, starts, followed, surprises)
     every = np.zeros(t.low.size, np.int64)
     for row in range(len(words)):
         logits(t, Cdf(counts[row : row + 1], None), every)

@@ -1,7 +1,7 @@
 """The state of bytewise context mixing (model.py): its arrays, their sizes, and their first values.
 
-Mixer weights and adaptive maps of text and executables start with trained values (a warm start): a block of a few
-kilobytes is too short to learn them. training/mixers.py makes the files, and docs/format.md specifies them (6.2).
+A block of a few kilobytes is too short to learn mixer weights and adaptive maps. So those of text and executables start
+with trained values, a warm start. Their files are made by training/mixers.py, and specified in docs/format.md (6.2).
 """
 
 from functools import cache

@@ -104,7 +104,7 @@ class Language:
             loaded = models.find(chosen.model, chosen.adapter)
         else:
             loaded = models.for_identity(named.name, named.weights, chosen.model, chosen.adapter)
-        return devices.ready(loaded, chosen.device)
+        return devices.load_on_devices(loaded, chosen.device)
 
     @cached_property
     def _llamacpp(self) -> LlamaCpp:

@@ -1,4 +1,4 @@
-"""The arrays of tokenwise context mixing (model.py), their sizes, and what fresh ones hold."""
+"""The state of tokenwise context mixing (model.py): its arrays, their sizes, and their first values."""
 
 from collections.abc import Set
 from typing import Any, NamedTuple
@@ -12,42 +12,42 @@ from squeeze.numerics.bitmodels import contexts, layout, match, mixer
 
 
 class Inputs(NamedTuple):
-    """What the mixers see besides the bytewise models' inputs: how many numbers each is."""
+    """Mixer inputs in addition to those of the bytewise models: the number of each."""
 
     model: int  # the language model's logit
     token_match: int
-    bytewise: int  # what the bytewise models alone would say
-    refined: int  # the model's logit, by what followed it before
+    bytewise: int  # logit of the bytewise models alone
+    refined: int  # the language model's logit after an APM
 
 
 class Sets(NamedTuple):
-    """Weight sets, by what chooses a row of each."""
+    """Mixer weight sets by the context that selects a row."""
 
-    match: int  # of bytes, and whether one of tokens is there
-    bits: int  # of the byte so far
-    confidence: int  # of the language model
-    latest: int  # byte
-    known: int  # how many contexts know something
+    match: int  # length of the byte match, and whether tokens match
+    bits: int  # bits of the byte so far
+    confidence: int  # confidence of the language model
+    latest: int  # last byte
+    known: int  # number of contexts that were seen before
     column: int
-    token: int  # before this one
-    node: int  # of the trie
+    token: int  # previous token
+    node: int  # node of the trie
 
 
 class Refinements(NamedTuple):
-    """Adaptive probability maps, by what chooses a row of each."""
+    """Adaptive probability maps (APM, or SSE) by the context that selects a row."""
 
-    bits: int  # of the byte so far
-    latest: int  # two bytes
+    bits: int  # bits of the byte so far
+    latest: int  # last two bytes
     column: int
     word: int
-    model: int  # the latest byte; this one refines the language model's logit, and is an input
+    model: int  # last byte; refines the language model's logit, which is an input
 
 
-STOP_ORDERS = 6  # contexts of the decision whether a token stops
+STOP_ORDERS = 6  # contexts of the decision whether a token ends
 STOP_BITS = 20
 CONFIDENCES, TOP_CLASSES = 12, 8  # classes of the model's logit, and of its top token's probability
 WIDTHS = Inputs(model=1, token_match=2, bytewise=1, refined=1)
-INPUT = layout.offsets(WIDTHS)  # after the first extra input of the bytewise models
+INPUT = layout.offsets(WIDTHS)  # places after the first extra input of the bytewise models
 EXTRA = sum(WIDTHS)
 SET = Sets(*range(len(Sets._fields)))
 _ROWS = Sets(
@@ -58,16 +58,16 @@ _ROWS = Sets(
     known=256,
     column=2048,
     token=4096,
-    node=0,  # as many as the trie has
+    node=0,  # one per node of the trie
 )
 FIRST_ROW = layout.offsets(_ROWS)
 FINAL_ROWS = 1024
 APM = Refinements(*range(len(Refinements._fields)))
 _APM_ROWS = 1 << 16  # of each
 FIRST_APM = layout.offsets(Refinements(*[_APM_ROWS] * len(APM)))
-_WEIGHT = mixer.FINE_ONE // 50  # at first, of all inputs but the language model, which begins with 1
+_WEIGHT = mixer.FINE_ONE // 50  # first weight of inputs other than the language model, whose weight is 1
 
-# What can be left out, to measure what it is worth: inputs, weight sets, refinements, and contexts of stopping.
+# Parts that can be left out for ablations: inputs, weight sets, refinements, and contexts of stopping.
 PARTS = (
     *(f"input {name}" for name in ("token_match", "bytewise", "refined")),
     *(f"set {name}" for name in SET._fields),
@@ -76,27 +76,27 @@ PARTS = (
 )
 
 STATE = layout.fields(
-    "top_nll model_logit logit mixed final_row decisions"  # of the present decision; decisions so far
+    "top_nll model_logit logit mixed final_row decisions"  # the decision being coded; decisions so far
     " match_entry match_length expected matched"  # of the lane's token match
     " has_token_match has_bytewise has_refined has_stops"  # which inputs there are: 0 or 1
 )
 
 
 class TokenMix(NamedTuple):
-    """What the tokenwise levels add to the bytewise models."""
+    """The arrays that levels 7 to 9 add to the bytewise models."""
 
     state: Any  # a record of STATE
-    registers: np.ndarray  # uint64 [lanes, REGISTERS]: those of the bytewise models, put aside
+    registers: np.ndarray  # uint64 [lanes, REGISTERS]: history registers of lanes that are not being coded
     matches: np.ndarray  # match.STATE [lanes, matches]
-    places: np.ndarray  # int64 [lanes]: where the lane's next byte goes
-    tokens: np.ndarray  # int32: entries of all lanes, one lane after the other; -1 where there is none yet
+    places: np.ndarray  # int64 [lanes]: offset of the lane's next byte
+    tokens: np.ndarray  # int32: entries of all lanes, one lane after the other; -1 if not coded yet
     token_places: np.ndarray  # int64 [lanes]
     token_matches: np.ndarray  # token_match.STATE [lanes]
-    token_table: np.ndarray  # int32: where a hash of tokens was seen last
+    token_table: np.ndarray  # int32 [2^bits]: last place of each hash of tokens
     token_maps: np.ndarray  # uint32 [token_match.LENGTHS]
-    escape: np.ndarray  # uint32 [1]: how often a byte is no token's
+    escape: np.ndarray  # uint32 [1]: probability that a byte is escaped
     weights: np.ndarray  # int32 [rows, inputs]
-    sets: np.ndarray  # int64: the weight sets that are used, of SET
+    sets: np.ndarray  # int64: weight sets that are used, places in SET
     rows: np.ndarray  # int64 [len(SET)]
     logits: np.ndarray  # int32 [len(SET)]
     final_weights: np.ndarray  # int32 [FINAL_ROWS, len(SET)]
@@ -108,7 +108,14 @@ class TokenMix(NamedTuple):
 
 
 def build_mix(m: ByteModel, t: trie.Trie, counts: np.ndarray, without: Set[str] = frozenset()) -> TokenMix:
-    """Fresh models for a block whose lanes have int64 `counts` entries, `without` some of PARTS."""
+    """Allocate untrained models for a block.
+
+    Args:
+        m: the bytewise models.
+        t: trie of the vocabulary.
+        counts: int64 [lanes], entries of each lane.
+        without: names in PARTS that are left out, for ablations.
+    """
     assert without <= set(PARTS), without
     lanes, extra = counts.size, int(m.state.first_extra)
     weights = np.full((FIRST_ROW.node + max(t.low.size, 1), m.inputs.size), _WEIGHT, np.int32)

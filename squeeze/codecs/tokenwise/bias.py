@@ -1,9 +1,11 @@
-"""What a text teaches the language model's output layer while it is coded: one number added to each leaf's logit.
+"""A bias of each token's logit that is learned from the text while it is coded.
 
-Dynamic evaluation (Krause et al. 2018) of an output bias alone: after each round of steps, every leaf's bias
-goes against the gradient of the coded tokens' cost, which is the leaf's probability less the times it came, by
-Adagrad's rule (Duchi et al. 2011). It costs no matrix product, and all lanes share it. A round learns of
-the rounds before the last one only: groups of lanes run half a step apart and read ahead, and none need wait.
+Dynamic evaluation (Krause et al. 2018) of the output bias alone. After each round of steps every token's bias moves
+against the gradient of the coding cost, which is the token's probability minus its occurrences, by Adagrad (Duchi et
+al. 2011). It needs no matrix product, and all lanes share it.
+
+A round uses the gradients of rounds before the last one only. Groups of lanes run half a step apart and read ahead, so
+none has to wait.
 """
 
 import threading
@@ -14,36 +16,37 @@ import numpy as np
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.trie import FREQUENCY_BITS
 
-__all__ = ["Bias", "Seen", "Stopped"]
+__all__ = ["Bias", "GroupGradient", "Stopped"]
 
-_TOKENS = 64  # about how many make a round
+_TOKENS = 64  # tokens of a round
 _RATE = 0.5
-_ONE = 20  # bits of a probability of 1 in a gradient: those of 1,024 lanes fit into int32
-_DROPPED = np.uint64(FREQUENCY_BITS - 24)  # low bits of a frequency, so that it fits into int32
+_ONE = 20  # fractional bits of a gradient, so that those of 1,024 lanes fit in int32
+_DROPPED = np.uint64(FREQUENCY_BITS - 24)  # low bits of a frequency that are dropped, so that it fits in int32
 _CUT = np.float32(2.0 ** -int(_DROPPED))
 
 
 class Stopped(Exception):
-    """Another group of lanes was broken off, and this one has nothing to wait for."""
+    """Another group of lanes failed, so this one has nothing to wait for."""
 
 
 class Bias:
-    """The biases of all leaves, round by round, for some groups of lanes that each report what they saw."""
+    """The biases of all leaves, round by round, for groups of lanes that each report a gradient."""
 
     def __init__(self, leaves: int, lanes: int, groups: int):
         self.round_steps = max(1, _TOKENS // lanes)
         self.leaves, self._groups = leaves, groups
         self._news = threading.Condition()
-        self._gradients: dict[int, list[np.ndarray]] = {}  # of rounds that some groups have yet to report
+        self._gradients: dict[int, list[np.ndarray]] = {}  # of rounds that some groups have not reported
         zero = np.zeros(leaves, np.float32)
-        self._values = {0: zero, 1: zero}  # those that may still be asked for
+        self._values = {0: zero, 1: zero}  # rounds that may still be asked for
         self._squares = np.ones(leaves, np.float32)
         self._stopped = False
 
     def values(self, step: int) -> np.ndarray:
-        """float32 [leaves], for the round of this step; waits for the groups that are behind.
+        """Return the biases for the round of a step, float32 [leaves]; wait for groups that are behind.
 
-        Raises Stopped after `stop`.
+        Raises:
+            Stopped: after `stop`.
         """
         index = step // self.round_steps
         with self._news:
@@ -53,7 +56,7 @@ class Bias:
             return self._values[index]
 
     def learn(self, step: int, gradient: np.ndarray) -> None:
-        """Take int32 [leaves], the sum of a group's gradients in the whole round of this step."""
+        """Take a group's summed gradient of the round that ends at `step`, int32 [leaves]."""
         index = step // self.round_steps
         with self._news:
             gradients = self._gradients.setdefault(index, [])
@@ -68,24 +71,24 @@ class Bias:
             self._news.notify_all()
 
     def stop(self) -> None:
-        """End all waiting: a group was broken off."""
+        """End all waiting, since a group failed."""
         with self._news:
             self._stopped = True
             self._news.notify_all()
 
 
-class Seen:
-    """What one group of lanes has seen of a round."""
+class GroupGradient:
+    """The gradient of one group of lanes in a round."""
 
     def __init__(self, bias: Bias):
         self._bias, self._gradient = bias, np.zeros(bias.leaves, np.int32)
 
     def add(self, cdf: Any, rows: np.ndarray, entries: np.ndarray) -> None:
-        """Take entries int64 [R], -1 where there is none, and the frequencies of each, the `rows` of `cdf`."""
+        """Add the gradients of entries int64 [R], -1 for none, whose frequencies are the `rows` of `cdf`."""
         add(cdf, rows, entries, self._gradient)
 
     def reach(self, step: int) -> None:
-        """All steps before this one are seen."""
+        """Note that all steps before this one were added."""
         if step % self._bias.round_steps == 0:
             self._bias.learn(step - 1, self._gradient)
             self._gradient = np.zeros_like(self._gradient)
@@ -98,27 +101,26 @@ def _unit(sums):
 
 @inline
 def _share(reduced, unit):
-    """A probability, by an int32 frequency without its low bits."""
+    """Return a probability with 20 fractional bits from an int32 frequency without its low bits."""
     return np.int32(np.float32(reduced) * unit)
 
 
 @inline
 def _reduced(part):
-    """floor((floor(x) + 1) / 2^16) of a float32: x + 1 passes no multiple of 2^16 as it is rounded."""
+    """Return floor((floor(x) + 1) / 2^16) of a float32: rounding of x + 1 crosses no multiple of 2^16."""
     return np.int32((part + np.float32(1)) * _CUT)
 
 
 @inline
 def gradient_of(sums, leaf, entry):
-    """What an entry adds to a leaf's gradient, by cumulative frequencies uint64 [leaves + 1]."""
+    """Return the gradient of a leaf's bias for an entry, from cumulative frequencies uint64 [leaves + 1]."""
     reduced = np.int32((sums[leaf + 1] - sums[leaf]) >> _DROPPED)
     return _share(reduced, _unit(sums)) - np.int32((1 << _ONE) * (leaf == entry))
 
 
 @kernel
 def add(cdf, rows, entries, gradient):
-    """Add the gradients of entries int64 [R], -1 where there is none, whose frequencies are cdf[rows], to int32
-    [leaves]."""
+    """Add the gradients of entries int64 [R], -1 for none, whose frequencies are cdf[rows], to int32 [leaves]."""
     for r in range(entries.size):
         if entries[r] >= 0:
             _add(cdf.sums[rows[r]], cdf.parts, rows[r], entries[r], gradient)

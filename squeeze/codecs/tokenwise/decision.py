@@ -1,7 +1,7 @@
-"""One decision of a token's walk: what the mixing looks at, the probability of a one, and learning from the outcome.
+"""One binary decision in coding a token: mixer inputs, the probability of a one, and learning.
 
-A decision is a bit of the token's next byte, or whether the token stops. The language model's logit, the bytewise
-contexts and matches, and contexts of whole tokens are its inputs.
+A decision is a bit of the token's next byte, or whether the token ends. Its inputs are the language model's logit,
+bytewise contexts and matches, a match model of tokens, and contexts of tokens. Weight sets and APMs are those of PAQ8.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ from squeeze.numerics.bitmodels import contexts, histories, mixer
 from squeeze.numerics.jit import inline
 from squeeze.numerics.logistic import STRETCH, squash
 
-# Learning rates, in 4096ths; that of the weights falls from both together to the first, half way at _HALF decisions.
+# Learning rates in 1/4096: that of weights is _RATE plus a part that halves at _HALF decisions.
 _RATE, _RATE_AT_START, _HALF, _FINAL_RATE = 12, 48, 30000, 1
 APM_RATE = 6
 STOP_LIMIT = 250
@@ -37,14 +37,14 @@ def _hashed_row(a, b, bits):
 
 @inline
 def clear_extra(m):
-    """Take away the inputs from outside."""
+    """Zero the inputs that are not of the bytewise models."""
     for i in range(m.state.first_extra, m.state.first_extra + EXTRA):
         m.inputs[i] = 0
 
 
 @inline
 def gather_byte(m, x):
-    """Inputs, weight sets and refinements of a bit of a byte."""
+    """Write inputs and select weight sets and APM rows for a bit of a byte."""
     bytewise.gather(m)
     clear_extra(m)
     bytewise.select(m)
@@ -71,7 +71,7 @@ def gather_byte(m, x):
 
 @inline
 def gather_stop(m, x, node):
-    """Inputs, weight sets and refinements of the decision whether a token stops."""
+    """Write inputs and select weight sets and APM rows for the decision whether a token ends."""
     for i in range(m.inputs.size):
         m.inputs[i] = 0
     registers = m.registers
@@ -91,7 +91,7 @@ def gather_stop(m, x, node):
     depth = min(np.int64(registers[contexts.PHASE] & np.uint64(0xFF)), 7)
     latest = np.int64(registers[contexts.HISTORY] & np.uint64(0xFF))
     x.rows[SET.match] = FIRST_ROW.match + 31
-    x.rows[SET.bits] = FIRST_ROW.bits + 256 * (depth & 1)  # free: no partial byte is 0
+    x.rows[SET.bits] = FIRST_ROW.bits + 256 * (depth & 1)  # row 0 is free: no partial byte is 0
     x.rows[SET.latest] = FIRST_ROW.latest + latest * 8 + 7
     x.rows[SET.known] = FIRST_ROW.known + 128 + depth
     x.rows[SET.column] = FIRST_ROW.column + 255 * 8
@@ -105,13 +105,21 @@ def gather_stop(m, x, node):
 
 @inline
 def _refine(x, k, logit, probability):
-    """The probability by refinement `k`, or `probability` where that is left out."""
+    """Return the probability after APM `k`, or `probability` if that APM is left out."""
     return mixer.refine(x.apms, x.apm_rows[k], logit) if x.refines[k] else probability
 
 
 @inline
 def predict(m, x, t, node, logit):
-    """The 32-bit probability that the decision is a one."""
+    """Return the 32-bit probability that the decision is a one.
+
+    Args:
+        m: the bytewise models.
+        x: the tokenwise arrays.
+        t: trie of the vocabulary.
+        node: of the trie.
+        logit: of the language model, fixed point.
+    """
     first = m.state.first_extra
     confidence = min(abs(logit) >> 11, CONFIDENCES - 1)
     top_class = min(x.state.top_nll >> 22, TOP_CLASSES - 1)
@@ -141,7 +149,7 @@ def predict(m, x, t, node, logit):
 
 @inline
 def correct(m, x, bit):
-    """Update weight sets and refinements by what the decision was."""
+    """Train weight sets, APMs and the token match on the decision."""
     rate = _RATE + _RATE_AT_START * _HALF // (_HALF + x.state.decisions + 1)
     target, logit = (bit << 32) - bit, x.state.logit
     for k in range(APM.model):
@@ -158,7 +166,7 @@ def correct(m, x, bit):
 
 @inline
 def learn_byte(m, bit):
-    """Update the bytewise models, which never saw the inputs from outside."""
+    """Train the bytewise models, without the other inputs."""
     clear_extra(m)
     bytewise.learn(m, bit)
     bytewise.advance(m, bit)
@@ -166,6 +174,6 @@ def learn_byte(m, bit):
 
 @inline
 def learn_stop(x, bit):
-    """Update the contexts of whole tokens by whether the token stopped."""
+    """Train the contexts of tokens on whether the token ended."""
     for k in range(STOP_ORDERS):
         histories.learn(x.stop_maps[k], x.stop_entries[k], bit, STOP_LIMIT)

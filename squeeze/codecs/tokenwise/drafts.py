@@ -1,9 +1,9 @@
-"""Running a language model ahead of the decoder over entries that are only guessed (speculative decoding: Leviathan,
-Kalman and Matias 2023, arXiv:2211.17192).
+"""Running a language model ahead of the decoder on guessed tokens (speculative decoding: Leviathan, Kalman and Matias
+2023, arXiv:2211.17192).
 
-One token of one lane takes the model about as long as a few of them: its weights are read once. So what follows is
-guessed, and the model runs over that too. What it says holds as long as the guesses prove right; from the first wrong
-one on it is forgotten. No guess changes what is decoded.
+One token of a lane takes the model about as long as several, since its weights are read once. So the next tokens are
+guessed, and the model runs on them too. Its predictions are kept up to the first wrong guess. Guesses never change the
+decoded bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,50 +24,50 @@ __all__ = [
     "Guess",
     "Past",
     "PastWithRepeats",
-    "follow",
-    "follow_matches",
     "frequencies",
+    "guess_known",
+    "guess_matches",
     "rule_out",
     "token_ids",
 ]
 
-# Of lane, step and most: entries int64 that may be fed from that step on, and the step predicted after each; -1: none.
+# guess(lane, step, most): entries int64 to feed from that step on, and the step predicted after each, -1 for none.
 Guess = Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]
-ROWS = 64  # of frequencies that are kept of a group: 49,152 leaves make 200 kB a row
-_MOST, _MOST_BESIDE_REPEATS = 7, 2  # guesses at a time by a match: they cost time where they are wrong
+ROWS = 64  # rows of frequencies of a group; 49,152 leaves make 200 kB per row
+_MOST, _MOST_WITH_REPEATS = 7, 2  # guesses at once from a match; wrong ones cost time
 
 
 def token_ids(model: LanguageModel, entries: np.ndarray) -> np.ndarray:
-    """Token ids int64 of entries: a byte that no token spells is the start token to the model."""
+    """Return the token ids of entries, int64; an escaped byte is the start token to the model."""
     return np.where(entries < 0, model.start_token, model.leaves[np.maximum(entries, 0)]).astype(np.int64)
 
 
 def rule_out(cdf: Any, rows: np.ndarray, leaves: np.ndarray) -> None:
-    """Leave next to nothing of the frequency of a leaf in each of these rows: int64, -1 where none is ruled out."""
+    """Set the frequency of a leaf in each of these rows of a Cdf to almost 0; `leaves` int64 has -1 for none."""
     for i in np.flatnonzero(leaves >= 0):
         row, leaf = rows[i], leaves[i]
         cdf.sums[row, leaf // GROUP + 1 :] -= np.uint64(cdf.parts[row, leaf])
         cdf.parts[row, leaf] = 0
 
 
-def follow_matches(mix: TokenMix, repeats: Repeats | None) -> Guess:
-    """Guesses as many entries as the lane's match is long: those that followed where it was found."""
+def guess_matches(mix: TokenMix, repeats: Repeats | None) -> Guess:
+    """Return a guess of the entries that followed the lane's match."""
 
     def guess(lane: int, step: int, most: int) -> tuple[np.ndarray, np.ndarray]:
         pointer, length = mix.token_matches[lane]
         limit = _MOST
-        if repeats is not None:  # what is certain needs no guess
-            limit = _MOST_BESIDE_REPEATS if repeats.ruled_out[lane] < 0 else 0
+        if repeats is not None:  # certain entries bypass the model and need no guess
+            limit = _MOST_WITH_REPEATS if repeats.ruled_out[lane] < 0 else 0
         entries = mix.tokens[pointer : pointer + min(length, most, limit)]
-        wrong = np.flatnonzero(entries < 0)  # not there yet, or a byte
+        wrong = np.flatnonzero(entries < 0)  # not coded yet, or an escaped byte
         entries = entries[: wrong[0]] if wrong.size else entries
         return entries, step + 1 + np.arange(entries.size)
 
     return guess
 
 
-def follow(feed: Feed) -> Guess:
-    """Guesses what is fed of known entries."""
+def guess_known(feed: Feed) -> Guess:
+    """Return a guess of entries that are known."""
     steps = np.full(feed.fed.shape, -1, np.int64)
     there = np.arange(feed.steps) < feed.counts[:, None]
     steps[np.nonzero(there)[0], feed.rows[there]] = np.nonzero(there)[1]
@@ -83,31 +83,33 @@ def follow(feed: Feed) -> Guess:
 
 
 class Past:
-    """What is known of lanes all entries of which go through the model."""
+    """The entries of lanes which all go through the model."""
 
     tail = 0
 
     def __init__(self, layout: LaneLayout):
         self._layout = layout
 
-    def there(self, begin: int, active: int) -> np.ndarray:
-        """Lanes from `begin` on, int64, that have an entry at a step where the first `active` of them may have one."""
+    def waiting_lanes(self, begin: int, active: int) -> np.ndarray:
+        """Return the lanes from `begin` on, int64, with an entry at a step for which the first `active` may have
+        one."""
         return np.arange(active)
 
     def left(self, lane: int, step: int) -> int:
-        """Entries that a lane has left before a step."""
+        """Return the number of entries that a lane has left before a step."""
         return self._layout.count(lane) - step
 
     def rule_out(self, begin: int, lanes: np.ndarray, counts: Any, rows: np.ndarray) -> None:
-        """Take what lanes from `begin` on cannot have next out of their frequencies, counts[rows]."""
+        """Remove entries that lanes from `begin` on cannot have next from their frequencies, counts[rows]."""
 
     def fed(self, begin: int, entries: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Lanes from `begin` on that had an entry at this step, and what is fed before the next one: int64."""
+        """Yield lanes from `begin` on that had an entry at this step, and the entries to feed before the next,
+        int64."""
         yield from enumerate(entries[:, None])
 
 
 class PastWithRepeats(Past):
-    """What is known of lanes in which runs of entries go without the model."""
+    """The entries of lanes in which runs of repeats bypass the model."""
 
     tail = TAIL
 
@@ -115,7 +117,7 @@ class PastWithRepeats(Past):
         self._mix, self._repeats = mix, repeats
         self._places = mix.token_places.copy()
 
-    def there(self, begin: int, active: int) -> np.ndarray:
+    def waiting_lanes(self, begin: int, active: int) -> np.ndarray:
         lanes = slice(begin, begin + active)
         self._places[lanes] = self._mix.token_places[lanes]
         return np.flatnonzero(self._places[lanes] < self._repeats.ends[lanes])
@@ -135,19 +137,19 @@ class PastWithRepeats(Past):
 
 
 class Frequencies(Protocol):
-    """The frequencies of the next entry of each of some lanes, the ones from `begin` to `end` of a layout.
+    """Frequencies of the next entry of each lane from `begin` to `end` of a layout.
 
-    counts: a Cdf; rows: int64 [lanes], which row of it is a lane's, after `look`.
+    After `look`, a lane's frequencies are row `rows[lane]` of `counts`, a Cdf.
     """
 
-    counts: Any  # where `Counting` has them
+    counts: Any
     rows: np.ndarray
 
     def look(self, step: int, active: int) -> None:
-        """Have the frequencies of the first `active` lanes ready."""
+        """Compute the frequencies of the first `active` lanes."""
 
     def take(self, step: int, entries: np.ndarray) -> None:
-        """int64: what the first lanes' entries proved to be at a step."""
+        """Take the entries of the first lanes at a step, int64."""
 
 
 def frequencies(
@@ -160,14 +162,25 @@ def frequencies(
     team: Team,
     past: Past,
 ) -> Frequencies:
-    """Of a model's lanes from `begin` to `end`: guessed ahead, unless they go in lockstep."""
+    """Return the frequencies of some lanes, computed ahead for guessed entries unless lanes run in lockstep.
+
+    Args:
+        model: the language model.
+        layout: of the block.
+        begin: first lane.
+        end: the lane after the last.
+        guess: guesses next entries.
+        bias: of logits, shared by all lanes.
+        team: threads of the model.
+        past: entries of the lanes.
+    """
     if model.lockstep:
-        return _InStep(model, layout, end - begin, bias, team)
-    return _Ahead(model, layout, begin, end, guess, bias, team, past)
+        return _Lockstep(model, layout, end - begin, bias, team)
+    return _Speculative(model, layout, begin, end, guess, bias, team, past)
 
 
-class _InStep:
-    """One step of all lanes after the other."""
+class _Lockstep:
+    """Frequencies of all lanes, one step after the other."""
 
     def __init__(self, model: LanguageModel, layout: LaneLayout, lanes: int, bias: Bias, team: Team):
         self._model, self._bias = model, bias
@@ -185,8 +198,8 @@ class _InStep:
         self._entries[: len(entries), 0] = entries
 
 
-class _Ahead:
-    """As many steps of a lane at once as its guesses reach."""
+class _Speculative:
+    """Frequencies of several steps of a lane at once, as far as guesses reach."""
 
     def __init__(
         self,
@@ -204,22 +217,22 @@ class _Ahead:
         width = self._depth + past.tail
         self._model, self._begin, self._guess, self._bias, self._past = model, begin, guess, bias, past
         self._session = cast(FreeLaneStates, model.session(lanes, layout.seen, lanes * width, team))
-        self._waiting = [np.full(1, -1, np.int64)] * lanes  # of each lane, what is known and to be fed
-        self._entries = np.full((lanes, width), -1, np.int64)  # what each lane was fed last, guesses among it
-        self._steps = np.full((lanes, width), -1, np.int64)  # which step is predicted after each; -1: none
+        self._waiting = [np.full(1, -1, np.int64)] * lanes  # known entries that each lane has yet to feed
+        self._entries = np.full((lanes, width), -1, np.int64)  # entries that each lane was fed last, guesses included
+        self._steps = np.full((lanes, width), -1, np.int64)  # step predicted after each; -1 for none
         self._made, self._used = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # places in these rows
         self.counts = room(lanes * self._depth, model.leaves.size)
         self.rows = np.arange(lanes) * self._depth
 
     def look(self, step: int, active: int) -> None:
-        there = self._past.there(self._begin, active)
+        there = self._past.waiting_lanes(self._begin, active)
         lanes = np.array([lane for lane in there if self._waiting[lane].size], np.int64)
         if lanes.size:
             self._feed(step, lanes)
         self._past.rule_out(self._begin, there, self.counts, self.rows)
 
     def _feed(self, step: int, lanes: np.ndarray) -> None:
-        """Run the model on what waits, and on guesses after it."""
+        """Run the model on waiting entries and on guesses after them."""
         fed = np.zeros(lanes[-1] + 1, np.int64)
         fed[lanes] = [self._fill(int(lane), step) for lane in lanes]
         tokens = token_ids(self._model, self._entries[: fed.size, : fed.max()])
@@ -236,7 +249,10 @@ class _Ahead:
             self._session.cdf(rows[some], values, self.counts, places[some])
 
     def _fill(self, lane: int, step: int) -> int:
-        """Enter what waits for a lane, and guesses; how many. They reach no further than the next round of biases."""
+        """Write a lane's waiting entries and guesses to its row, and return their number.
+
+        Guesses reach no further than the next round of biases.
+        """
         waiting, every = self._waiting[lane], self._bias.round_steps
         known = waiting.size
         self._waiting[lane] = waiting[:0]
@@ -262,7 +278,7 @@ class _Ahead:
                 self._used[lane] = used
                 self.rows[lane] += 1
                 continue
-            if right == fed.size:  # what comes after it was guessed otherwise
+            if right == fed.size:  # the entry after it was guessed wrong
                 used, right = used - 1, right - 1
             back[lane] = made - used - 1
             self._waiting[lane] = fed[right:]

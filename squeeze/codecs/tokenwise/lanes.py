@@ -1,10 +1,9 @@
-"""Runs a language model beside the tokenwise coder: lanes, threads and the order in which they take turns.
+"""Running a language model with the tokenwise coder: lanes, threads, and the order in which they take turns.
 
-A block's tokens are cut into lanes of equal length. Encoding knows all tokens, so the model runs over many
-positions at once (prefill) in threads of its own, and leaves the logits along each token's path to the
-coder. Decoding runs one position of all lanes at a time, in two groups of lanes where there are two threads:
-while one group's tokens are decoded, the model runs on the other's. What is coded is the same for any
-number of threads, groups and positions at once.
+A block's tokens are cut into lanes of equal length. The encoder knows all tokens. So the model runs over many positions
+at once (prefill) in threads of its own, and passes the logits along each token's path to the coder. The decoder runs
+one position of all lanes at a time. With two threads it has two groups of lanes: while one group's tokens are decoded,
+the model runs on the other's. The coded bytes do not depend on threads, groups or positions at once.
 """
 
 import threading
@@ -17,8 +16,8 @@ import numpy as np
 
 from squeeze.codecs.bytewise.presets import TokenPreset
 from squeeze.codecs.tokenwise import mixing, prefill, repeats
-from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
-from squeeze.codecs.tokenwise.drafts import Guess, Past, PastWithRepeats, follow, follow_matches, frequencies
+from squeeze.codecs.tokenwise.bias import Bias, GroupGradient, Stopped
+from squeeze.codecs.tokenwise.drafts import Guess, Past, PastWithRepeats, frequencies, guess_known, guess_matches
 from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_LANES_WITH_REPEATS, Feed, LaneLayout
 from squeeze.codecs.tokenwise.mixing import Mixing
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
@@ -27,12 +26,12 @@ from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics.bitmodels.meter import Meter, Recorder
 
 Progress = Callable[[int], None] | None
-_MOST_FED = 0.85  # of a block's entries, where some go without the model: short runs spare little, and cost about 1 %
-_APART = 8  # lanes from which two groups decode faster than one: fewer mostly wait for the weights
+_MOST_FED = 0.85  # repeats bypass the model if at most this share of entries is fed; they cost about 1 % of size
+_APART = 8  # lanes from which two groups decode faster than one
 
 
 def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:
-    """About how many bytes coding a text of `size` bytes takes."""
+    """Estimate the bytes of memory for coding a text of `size` bytes."""
     cache = preset.lanes * (preset.window + prefill.ROWS // preset.lanes + 32) * model.size_of_position
     frequencies = 2 * prefill.FREQUENCY_ROWS * model.leaves.size * 12
     return model.size + cache + frequencies + mixing.memory(model, preset, size) + 8 * size
@@ -41,7 +40,15 @@ def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:
 def encode(
     data: bytes, model: LanguageModel, preset: TokenPreset, threads: int = 1, progress: Progress = None
 ) -> tuple[LaneLayout, bytes] | None:
-    """The layout and coded form of a block, or None where it would not be shorter."""
+    """Return the lane layout and coded form of a text, or None if they are no shorter.
+
+    Args:
+        data: the text.
+        model: the language model.
+        preset: contexts, lanes and window.
+        threads: number of threads.
+        progress: is called with the number of bytes coded since its last call.
+    """
     entries = model.encode(data)
     lanes = min(preset.lanes, entries.size, model.lockstep or MAX_LANES)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
@@ -51,7 +58,7 @@ def encode(
     with ExitStack() as stack:
         state = Mixing(model, layout, preset, entries=entries)
         for first, paths in predictions(model, layout, feed, threads, stack):
-            columns = feed.table[:, first : first + paths.surprises.shape[1]]
+            columns = feed.table[:, first : first + paths.top_nlls.shape[1]]
             active = np.array([feed.active(first + step) for step in range(columns.shape[1])])
             if not state.encode(np.ascontiguousarray(columns), active, paths):
                 return None
@@ -61,8 +68,10 @@ def encode(
 
 
 def _fed(entries: np.ndarray, layout: LaneLayout, model: LanguageModel) -> tuple[LaneLayout, Feed]:
-    """What the model is fed of a block's entries, by a layout that says whether some of them go without it: where that
-    spares enough."""
+    """Return what the model is fed of a block's entries, and a layout that says so.
+
+    Repeats bypass the model if that saves enough.
+    """
     if not model.lockstep and layout.lanes <= MAX_LANES_WITH_REPEATS:
         repeated, ruled_out = repeats.plan(model.trie, layout, entries)
         feed = Feed.without(repeated, ruled_out, entries, layout)
@@ -81,14 +90,24 @@ def decode(
     guessed: bytes | None = None,
     recorder: Recorder | None = None,
 ) -> np.ndarray:
-    """The bytes that a block was coded from, as uint8; DamagedError where it cannot be so.
+    """Decode a text to uint8 [n].
 
-    guessed: what they are, most likely. It changes nothing but the time that this takes. A recorder measures what each
-    token cost.
+    Args:
+        payload: coded bytes.
+        layout: lanes of the block.
+        model: the language model.
+        preset: contexts, lanes and window.
+        threads: number of threads.
+        progress: is called with the number of bytes decoded since its last call.
+        guessed: the expected bytes, which make decoding faster.
+        recorder: measures the cost of every token, if given.
+
+    Raises:
+        DamagedError: if the payload is invalid.
     """
     with ExitStack() as stack:
         state = Mixing(model, layout, preset, payload)
-        guess = follow_matches(state.mix, state.repeats) if guessed is None else _known(guessed, model, layout)
+        guess = guess_matches(state.mix, state.repeats) if guessed is None else _known(guessed, model, layout)
         meter = state.measured(preset, recorder) if recorder else None
         done = _Decoding(model, layout, state, guess, threads, stack, progress, meter).run()
     _report(progress, state, done)
@@ -98,13 +117,13 @@ def decode(
 
 
 def _known(data: bytes, model: LanguageModel, layout: LaneLayout) -> Guess:
-    """Guesses what `data` has."""
+    """Return a guess of the entries of known bytes."""
     entries = np.full(layout.entries, -1, np.int64)
     found = model.encode(data)[: layout.entries]
     entries[: found.size] = found
     if layout.repeats:
-        return follow(Feed.without(*repeats.plan(model.trie, layout, entries), entries, layout))
-    return follow(Feed.of_all(entries, layout))
+        return guess_known(Feed.without(*repeats.plan(model.trie, layout, entries), entries, layout))
+    return guess_known(Feed.of_all(entries, layout))
 
 
 def _report(progress: Progress, state: Mixing, done: int) -> int:
@@ -142,7 +161,7 @@ class _Decoding:
         self._done = 0
 
     def run(self) -> int:
-        """Decode everything; returns how many bytes `progress` was told of."""
+        """Decode everything, and return the number of bytes reported to `progress`."""
         self._turns[0].release()
         if len(self._groups) == 1:
             self._run_group(0)
@@ -176,7 +195,7 @@ class _Decoding:
         ahead, state = self._ahead[group], self._state
         entries = np.full((end - begin, 1), -1, np.int64)
         following = self._turns[(group + 1) % len(self._groups)]
-        seen = Seen(self._bias)
+        seen = GroupGradient(self._bias)
         for step in range(self._layout.steps):
             active = self._active(step, begin, end)
             if active is None:
@@ -196,7 +215,8 @@ class _Decoding:
             seen.reach(step + 1)
 
     def _active(self, step: int, begin: int, end: int) -> int | None:
-        """How many lanes from `begin` on may have an entry at a step; None where no lane of the block has one left."""
+        """Return how many lanes from `begin` on may have an entry at a step, or None if the whole block has none
+        left."""
         repeats = self._state.repeats
         if repeats is None:
             return max(0, min(self._layout.active(step), end) - begin)

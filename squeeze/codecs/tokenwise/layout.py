@@ -1,4 +1,4 @@
-"""How a block's tokens lie in lanes, and the bytes that say so in a file."""
+"""The lanes of a block: how its entries are divided, and which of them the language model is fed."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,18 +12,18 @@ from squeeze.system.binary import read_varint, varint
 MAX_LANES = 1024
 MAX_LANES_WITH_REPEATS = 64
 TAIL = 16  # of a run of repeats, the last entries, which the language model is fed
-MAX_POSITIONS = 1 << 20  # of all lanes' windows together
+MAX_POSITIONS = 1 << 20  # sum of all lanes' windows
 
 
 @dataclass(frozen=True)
 class LaneLayout:
-    """How a block's entries lie in lanes."""
+    """The division of a block's entries into lanes."""
 
     entries: int
     lanes: int
     window: int
-    lengths: tuple[int, ...]  # bytes of each lane
-    repeats: bool = False  # whether entries that repeat go without the model
+    lengths: tuple[int, ...]  # raw bytes of each lane
+    repeats: bool = False  # whether repeats bypass the model
 
     @classmethod
     def of(cls, spelled: np.ndarray, lanes: int, window: int) -> "LaneLayout":
@@ -34,7 +34,11 @@ class LaneLayout:
 
     @classmethod
     def read(cls, payload: BinaryIO, length: int) -> "LaneLayout":
-        """Read the start of the payload of a block of `length` raw bytes. Raises DamagedError if it is impossible."""
+        """Read the start of the payload of a block of `length` raw bytes.
+
+        Raises:
+            DamagedError: if the layout is impossible.
+        """
         entries, lanes, window = (read_varint(payload)[0] for _ in range(3))
         count, repeats = lanes >> 1, bool(lanes & 1)
         most_lanes = min(MAX_LANES_WITH_REPEATS if repeats else MAX_LANES, entries)
@@ -47,17 +51,17 @@ class LaneLayout:
         return cls(entries, count, window * 16, tuple(lengths), repeats)
 
     def to_bytes(self) -> bytes:
-        """Return what `read` reads; the length of the last lane follows from that of the block."""
+        """Return the bytes that `read` reads; the length of the last lane follows from that of the block."""
         numbers = (self.entries, 2 * self.lanes + self.repeats, self.window // 16, *self.lengths[:-1])
         return b"".join(map(varint, numbers))
 
     def count(self, lane: int) -> int:
-        """Entries of a lane."""
+        """Return the number of entries of a lane."""
         return self.entries // self.lanes + (lane < self.entries % self.lanes)
 
     @property
     def counts(self) -> np.ndarray:
-        """int64 [lanes]"""
+        """The number of entries of each lane, int64 [lanes]."""
         return np.array([self.count(lane) for lane in range(self.lanes)], np.int64)
 
     @property
@@ -66,28 +70,31 @@ class LaneLayout:
 
     @property
     def seen(self) -> int:
-        """Positions of a lane's window that there will be: those beyond its last entry need no memory."""
+        """Positions of a lane's window that exist; those after its last entry need no memory."""
         return min(self.window, -(-self.steps // 16) * 16)
 
     def active(self, step: int) -> int:
-        """Lanes that have an entry at this step: always the first ones."""
+        """Return the number of lanes that have an entry at this step, always the first ones."""
         return self.lanes if step < self.count(self.lanes - 1) else self.entries % self.lanes
 
 
 @dataclass(frozen=True)
 class Feed:
-    """A step is one entry of each lane that goes through the model. Lanes may have steps of different numbers."""
+    """The entries of each lane that the language model is fed, and those that it predicts.
 
-    table: np.ndarray  # int64 [lanes, steps]: the entries, -1 where a lane has none
+    A step is one entry of each lane that goes through the model. Lanes may have different numbers of steps.
+    """
+
+    table: np.ndarray  # int64 [lanes, steps]: predicted entries, -1 after a lane's end
     counts: np.ndarray  # int64 [lanes]: steps of each lane
-    fed: np.ndarray  # int64 [lanes, *]: what is fed, the first for the first step
-    rows: np.ndarray  # int64 [lanes, steps]: after which of them a step's entry is predicted
+    fed: np.ndarray  # int64 [lanes, *]: entries to feed, -1 for the start token
+    rows: np.ndarray  # int64 [lanes, steps]: the fed entry after which a step's entry is predicted
     ruled_out: np.ndarray  # int64 [lanes, steps]: the leaf that an entry is not, or -1
-    is_of_all: bool = False  # whether all entries go through, in lanes of equal length
+    is_of_all: bool = False  # whether all entries are fed
 
     @classmethod
     def of_all(cls, entries: np.ndarray, layout: LaneLayout) -> "Feed":
-        """All entries."""
+        """Feed all entries."""
         table = table_of(entries, layout)
         fed = np.concatenate([np.full((layout.lanes, 1), -1), table[:, :-1]], axis=1)
         rows = np.broadcast_to(np.arange(layout.steps), table.shape)
@@ -95,7 +102,14 @@ class Feed:
 
     @classmethod
     def without(cls, repeated: np.ndarray, ruled_out: np.ndarray, entries: np.ndarray, layout: LaneLayout) -> "Feed":
-        """Without those that are `repeated`, but for the last of each run."""
+        """Feed entries without repeats, except the last TAIL of each run.
+
+        Args:
+            repeated: bool [entries], repeats.
+            ruled_out: int64 [entries], the leaf that an entry is not, or -1.
+            entries: int64, all entries of the block.
+            layout: its lanes.
+        """
         parts = []
         for end, count in zip(np.cumsum(layout.counts), layout.counts, strict=True):
             lane = slice(end - count, end)
@@ -111,14 +125,15 @@ class Feed:
         return cls(table, counts, fed, rows, never)
 
     def of(self, begin: int, end: int) -> "Feed":
-        """That of the lanes from `begin` to `end`, with as many steps."""
+        """Return the part of the lanes from `begin` to `end`."""
         own = slice(begin, end)
         return Feed(
             self.table[own], self.counts[own], self.fed[own], self.rows[own], self.ruled_out[own], self.is_of_all
         )
 
     def bounds(self, most: int) -> list[int]:
-        """Steps at which to cut, so that no lane is fed more than `most` between, where a step alone is not more."""
+        """Return steps at which to cut, so that no lane is fed more than `most` entries between, unless one step needs
+        more."""
         if self.is_of_all:
             return [*range(0, self.steps, most), self.steps]
         fed = self._so_far
@@ -130,8 +145,13 @@ class Feed:
         return [*bounds, self.steps]
 
     def part(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """For the steps from `first` to `end`: what is fed, int64 [lanes, *], how much of it in each lane (None: all
-        of it), and int64 [lanes, steps], after which of them, one lane after the other, each entry is predicted."""
+        """Return what to feed for the steps from `first` to `end`.
+
+        Returns:
+            entries int64 [lanes, *], the number of them in each lane (None: all), and int64 [lanes, steps], the row
+                after which each
+            entry is predicted, counted over all lanes.
+        """
         if self.is_of_all:
             rows = np.arange(len(self.fed))[:, None] * (end - first) + np.arange(end - first)
             return self.fed[:, first:end], None, rows
@@ -144,17 +164,17 @@ class Feed:
 
     @property
     def size(self) -> int:
-        """How much the model is fed in all."""
+        """Number of entries that the model is fed."""
         return int((self.rows.max(axis=1) + 1).sum())
 
     @cached_property
     def _so_far(self) -> np.ndarray:
-        """int64 [lanes, steps]: how much is fed by the end of each step."""
+        """Entries fed by the end of each step, int64 [lanes, steps]."""
         return np.maximum.accumulate(self.rows + 1, axis=1)
 
     @property
     def most_at_once(self) -> int:
-        """Of a lane, for one step."""
+        """Most entries of a lane for one step."""
         return 1 if self.is_of_all else 1 + TAIL
 
     @property
@@ -162,7 +182,7 @@ class Feed:
         return int(self.table.shape[1])
 
     def active(self, step: int) -> int:
-        """Lanes before the last one that has an entry at this step."""
+        """Return the number of lanes up to the last one with an entry at this step."""
         return int(np.flatnonzero(self.counts > step)[-1]) + 1
 
 
@@ -174,6 +194,6 @@ def _stacked(rows: list[np.ndarray]) -> np.ndarray:
 
 
 def table_of(entries: np.ndarray, layout: LaneLayout) -> np.ndarray:
-    """Entries int64 [lanes, steps], -1 where a lane has none."""
+    """Return entries as int64 [lanes, steps], -1 after a lane's end."""
     ends, counts = np.cumsum(layout.counts), layout.counts
     return _stacked([entries[end - count : end] for end, count in zip(ends, counts, strict=True)])

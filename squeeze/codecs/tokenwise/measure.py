@@ -1,4 +1,4 @@
-"""What levels 7 to 9 tell a meter (bitmodels/meter.py) of every token and decision."""
+"""The costs of levels 7 to 9 for `explain`: what the meter (bitmodels/meter.py) notes of every token and decision."""
 
 import numpy as np
 
@@ -23,8 +23,13 @@ _EXTRA = {
 
 
 def input_names(preset: TokenPreset, width: int, first: int) -> list[list[str]]:
-    """What each of `width` inputs belongs to, for bits of bytes and for stops; those of levels 7 to 9 alone begin at
-    `first`."""
+    """Name what each mixer input belongs to, for bits of bytes and for stops.
+
+    Args:
+        preset: contexts and match models.
+        width: inputs of the mixer.
+        first: first input that only levels 7 to 9 have.
+    """
     extra = [_EXTRA[name] for name, count in WIDTHS._asdict().items() for _ in range(count)]
     of_bytes = bytewise.input_names(preset.bytewise, first)
     of_stops = [*_STOP_CONTEXTS, *["bias"] * (first - STOP_ORDERS)]
@@ -33,7 +38,7 @@ def input_names(preset: TokenPreset, width: int, first: int) -> list[list[str]]:
 
 @inline
 def begin_entry(meter, m, x, lane, cdf, row):
-    """An entry begins, a token or a byte, with a row of frequencies of what it may be."""
+    """Start a unit for an entry, a token or escaped byte: note the match and the language model's candidates."""
     unit = x.token_places[lane]
     meters.begin(meter)
     meter.starts[unit] = x.places[lane]
@@ -54,7 +59,7 @@ def begin_entry(meter, m, x, lane, cdf, row):
 
 @inline
 def end_entry(meter, x, lane, entry, cdf, row):
-    """The entry is known: a leaf, or -1 - byte."""
+    """Note the bits that the language model alone would have needed; an entry is a leaf, or -1 - byte."""
     unit = x.token_places[lane]
     if entry >= 0:
         share = np.float64(frequencies.total(cdf, row)) / np.float64(frequencies.frequency(cdf, row, entry))
@@ -64,13 +69,13 @@ def end_entry(meter, x, lane, entry, cdf, row):
 
 @inline
 def note_escape(meter, escaped, probability):
-    """Whether the entry is a byte that no token spells: no input has a part in that."""
+    """Note the cost of the escape flag, to which no input contributes."""
     meters.decide(meter, escaped, probability, 0)
 
 
 @inline
 def note_decision(meter, m, x, bit, probability, stop):
-    """A decision of a token's walk was coded, and nothing has learned from it yet."""
+    """Note a decision's probability and each input's contribution, before anything is trained on it."""
     meters.decide(meter, bit, probability, 0)
     meter.terms[:] = 0.0
     final = x.final_weights[x.state.final_row]

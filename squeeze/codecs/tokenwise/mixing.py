@@ -1,4 +1,5 @@
-"""The tokenwise models and the arithmetic coder of one block: how a step of the language model becomes coded bytes."""
+"""The tokenwise models and arithmetic coder of a block, which turn predictions of the language model into coded
+bytes."""
 
 from typing import Any
 
@@ -16,18 +17,18 @@ from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.numerics.bitmodels.meter import Meter, Recorder
 
 _spare_bytes = tokenwise.spare_bytes.py_func
-_CONSTANT = 150 << 20  # bytes of what does not grow with a text
+_CONSTANT = 150 << 20  # bytes of arrays whose size does not depend on the text
 _NO_ROWS = np.zeros(0, np.int64)
 _NO_CDF, _NO_LOGITS, _NO_STARTS = frequencies.room(1, 1), np.zeros(0, np.int32), np.zeros((0, 0), np.int64)
 
 
 def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:
-    """Estimate the bytes that mixing the lanes of a text of `size` bytes takes."""
+    """Estimate the bytes that mixing a text of `size` bytes takes."""
     return bytewise.table_size(size, preset.bytewise) + model.leaves.size * 128 + _CONSTANT
 
 
 class Mixing:
-    """Fresh models of a block, and its coder: for encoding `entries`, or for decoding a payload."""
+    """The untrained models of a block and its coder, for encoding `entries` or decoding a payload."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Mixing:
             arithmetic.start_decoder(self._coder, self._coded)
 
     def measured(self, preset: TokenPreset, recorder: Recorder) -> Meter:
-        """A meter of all entries."""
+        """Return a meter of all entries."""
         width, first = self.model.inputs.size, int(self.model.state.first_extra)
         return recorder.start(self.mix.tokens.size, measure.input_names(preset, width, first), self._spell)
 
@@ -67,32 +68,51 @@ class Mixing:
 
     @property
     def done(self) -> int:
-        """Bytes that were coded so far."""
+        """Bytes coded so far."""
         return int(self.mix.places.sum() - self.begins.sum())
 
     def restored(self) -> np.ndarray:
-        """uint8: the block, once it is decoded."""
+        """Return the decoded block, uint8."""
         return self.data[: self.length]
 
     def encode(self, entries: np.ndarray, active: np.ndarray, paths: Paths) -> bool:
-        """Code entries int64 [lanes, steps], of which each step has `active` lanes. Return False if that takes too
-        many bytes."""
+        """Code entries along their paths.
+
+        Args:
+            entries: int64 [lanes, steps].
+            active: int64 [steps], lanes with an entry at each step.
+            paths: predictions of the language model.
+
+        Returns:
+            False if the coded bytes become too many.
+        """
         sound: bool = tokenwise.code_steps(
             *(self.model, self.mix, self.trie, entries, _NO_CDF, _NO_ROWS, 0, active, self.ends),
-            *(paths.logits, paths.starts, paths.surprises, self._coder, self._coded, False, None, self.repeats),
+            *(paths.logits, paths.starts, paths.top_nlls, self._coder, self._coded, False, None, self.repeats),
         )
         return sound
 
     def finish(self) -> bytes:
-        """Return what was coded."""
+        """Return the coded bytes."""
         length = arithmetic.finish_encoder(self._coder, self._coded)
         return self._coded[:length].tobytes()
 
     def decode(
         self, entries: np.ndarray, active: int, begin: int, cdf: Any, rows: np.ndarray, meter: tuple[Any, ...]
     ) -> bool:
-        """Fill in entries int64 [lanes, 1] of `active` lanes from `begin` on, whose frequencies are cdf[rows]. Return
-        False if what was coded is impossible."""
+        """Decode one entry of each lane.
+
+        Args:
+            entries: int64 [lanes, 1], filled in.
+            active: lanes with an entry, from `begin` on.
+            begin: first lane.
+            cdf: frequencies.
+            rows: int64 [lanes], a lane's row of `cdf`.
+            meter: notes costs, or an empty tuple.
+
+        Returns:
+            False if the coded bytes are impossible.
+        """
         sound: bool = tokenwise.code_steps(
             *(self.model, self.mix, self.trie, entries, cdf, rows, begin, np.array([active]), self.ends),
             *(_NO_LOGITS, _NO_STARTS, _NO_STARTS, self._coder, self._coded, True, *(meter or (None,)), self.repeats),

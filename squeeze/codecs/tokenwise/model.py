@@ -1,9 +1,8 @@
-"""Tokenwise context mixing: a token is a walk through the vocabulary's trie. The levels that use a language model.
+"""Tokenwise context mixing, levels 7 to 9: a token is coded as a path through the trie of the vocabulary.
 
-Every node of the walk is one binary decision (decision.py), which is coded: a bit of the token's next byte, or
-whether the token stops.
-Tokens come in *lanes*, which take turns, one token each: tables and weights are shared by all lanes, and what
-belongs to a place in the text is kept for every lane.
+At each node of the path one binary decision is coded (decision.py): a bit of the token's next byte, or whether the
+token ends. Tokens come in *lanes*, which take turns, one token each. All lanes share tables and weights; each has its
+own history. A byte that no token spells is an *escape*, coded by the bytewise models.
 """
 
 import numpy as np
@@ -23,18 +22,18 @@ from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.trie import STOP
 
-ESCAPE_LIMIT = 1000  # entries that the chance of an escape remembers
+ESCAPE_LIMIT = 1000  # largest count of the escape probability
 
 
 @inline
 def spare_bytes(decisions):
-    """More bytes than an entry of so many decisions can add to the coded bytes."""
+    """Return more bytes than an entry of `decisions` decisions can add to the coded bytes."""
     return 4 * decisions + arithmetic.SPARE
 
 
 @inline
 def top_nll(cdf, r):
-    """-ln(p) of the model's top token, with 24 fractional bits, from its frequencies in a row; 0 if ruled out."""
+    """Return -ln(p) of the language model's top token with 24 fractional bits; 0 if that was ruled out."""
     return max(trie.logarithm(np.int64(frequencies.total(cdf, r))) - trie.FIRST_CHOICE, 0)
 
 
@@ -74,7 +73,7 @@ def _leave_lane(m, x, lane, entry, r):
 
 @inline
 def _code_escape(x, coder, coded, escaped, decoding, meter):
-    """Whether the next entry is a byte that no token spells."""
+    """Code whether the next entry is a byte that no token spells."""
     probability = max((np.int64(x.escape[0]) >> 10) << 10, 1 << 8)
     if decoding:
         escaped = arithmetic.decode(probability, coder, coded)
@@ -88,7 +87,7 @@ def _code_escape(x, coder, coded, escaped, decoding, meter):
 
 @inline
 def _code_byte(m, x, lane, entry, coder, coded, decoding, meter):
-    """Code a byte by the bytewise models alone; returns its entry."""
+    """Code a byte by the bytewise models alone, and return its entry."""
     position = x.places[lane]
     if not decoding:
         m.data[position] = np.uint8(-1 - entry)
@@ -101,7 +100,7 @@ def _code_byte(m, x, lane, entry, coder, coded, decoding, meter):
 
 @inline
 def _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter):
-    """Walk from the root to a leaf; returns it."""
+    """Code the path from the root of the trie to a leaf, and return the leaf."""
     position, depth, begun, decisions = x.places[lane], 0, False, 0
     node = 0 if t.low.size > 0 else -1
     while node >= 0:
@@ -148,11 +147,22 @@ def _code_token(m, x, t, lane, entry, counts, row, logits, coder, coded, decodin
 
 @inline
 def code_entry(m, x, t, lane, entry, counts, row, logits, coder, coded, decoding, meter, r=None):
-    """Code one entry of a lane in either direction; returns it. An entry is a leaf, or -1 - byte.
+    """Code one entry of a lane in either direction, and return it. An entry is a leaf, or -1 - byte.
 
-    The model's logits come from a row of frequencies when decoding, and else from `logits`, int32,
-    those along the path of `entry`. A meter, for decoding, is told of every decision. Repeats may rule out what the
-    match expects.
+    Args:
+        m: the bytewise models.
+        x: the tokenwise arrays.
+        t: trie of the vocabulary.
+        lane: the lane.
+        entry: the entry to encode.
+        counts: frequencies, for decoding.
+        row: the lane's row of `counts`.
+        logits: int32, those along the entry's path, for encoding.
+        coder: state of the arithmetic coder.
+        coded: uint8, coded bytes.
+        decoding: the direction.
+        meter: notes every decision, or None.
+        r: repeats, which may rule out the entry that the match predicts, or None.
     """
     _enter_lane(m, x, lane)
     if r is not None and r.ruled_out[lane] >= 0:
@@ -189,14 +199,29 @@ def code_steps(
     meter=None,
     r=None,
 ):
-    """Code entries of lanes from `first_lane` on, one step of all lanes after the other, in either direction.
+    """Code entries of lanes, one step of all lanes after the other, in either direction.
 
-    known: int64 [lanes, steps], the entries, which decoding fills in; active: int64 [steps], the lanes that
-    have one; ends: int64 [all lanes], where each lane's bytes end. Decoding takes one step, frequencies of the
-    leaves and which row of them is each lane's, int64 [lanes]; encoding takes logits, where each path
-    starts in them, and top_nlls, int64 [lanes, steps]. A meter measures what is decoded. With repeats a lane without
-    an entry is passed over, and a run of them follows each entry. Returns False where `coded` is full, or cannot have
-    been coded so.
+    Args:
+        m: the bytewise models.
+        x: the tokenwise arrays.
+        t: trie of the vocabulary.
+        known: int64 [lanes, steps], the entries, which decoding fills in.
+        counts: frequencies of leaves, for decoding, which takes one step.
+        rows: int64 [lanes], a lane's row of `counts`.
+        first_lane: lane of known[0].
+        active: int64 [steps], lanes with an entry at each step.
+        ends: int64 [all lanes], the end of each lane's bytes.
+        logits: int32, along the paths of entries, for encoding.
+        starts: int64 [lanes, steps], where each path starts in `logits`.
+        top_nlls: int64 [lanes, steps], see `top_nll`, for encoding.
+        coder: state of the arithmetic coder.
+        coded: uint8, coded bytes.
+        decoding: the direction.
+        meter: notes every decision, or None.
+        r: repeats, which follow each entry, or None; then lanes without an entry are skipped.
+
+    Returns:
+        False if `coded` is full, or cannot have been coded so.
     """
     for step in range(known.shape[1]):
         for i in range(active[step]):
@@ -228,8 +253,8 @@ def code_steps(
 
 
 @inline
-def follow_row(t, counts, entry, position, logits, top_nlls, r):
-    """What `follow` does for one entry, the r-th."""
+def path_row(t, counts, entry, position, logits, top_nlls, r):
+    """Write what `path_logits` writes for one entry, the r-th."""
     top_nlls[r] = top_nll(counts, r)
     node = 0 if entry >= 0 and t.low.size > 0 else -1
     while node >= 0:
@@ -239,7 +264,7 @@ def follow_row(t, counts, entry, position, logits, top_nlls, r):
 
 
 @kernel
-def follow(t, counts, entries, starts, logits, top_nlls):
-    """The model's logits along the path of each entry, from its start in `logits` on, and -ln(p) of its top token."""
+def path_logits(t, counts, entries, starts, logits, top_nlls):
+    """Write the language model's logits along the path of each entry, from its start in `logits` on, and `top_nlls`."""
     for r in range(entries.size):
-        follow_row(t, counts, entries[r], starts[r], logits, top_nlls, r)
+        path_row(t, counts, entries[r], starts[r], logits, top_nlls, r)

@@ -1,4 +1,4 @@
-"""Running a language model over tokens that are known: many positions at once, in threads, ahead of the coder."""
+"""Running a language model over known tokens: many positions at once, in threads, ahead of the coder."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -10,20 +10,20 @@ from typing import cast
 
 import numpy as np
 
-from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
+from squeeze.codecs.tokenwise.bias import Bias, GroupGradient, Stopped
 from squeeze.codecs.tokenwise.drafts import rule_out, token_ids
 from squeeze.codecs.tokenwise.layout import Feed, LaneLayout
-from squeeze.codecs.tokenwise.model import follow
+from squeeze.codecs.tokenwise.model import path_logits
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
 from squeeze.numerics import frequencies
 from squeeze.numerics.team import Team
 
-ROWS = 256  # tokens in one prefill
-FREQUENCY_ROWS = 32  # at a time: 49,152 leaves make 200 kB a row
+ROWS = 256  # tokens of a prefill
+FREQUENCY_ROWS = 32  # rows of frequencies at once; 49,152 leaves make 200 kB per row
 
 
 def groups_of(model: LanguageModel, lanes: int, threads: int, least: int = 2) -> list[tuple[int, int]]:
-    """Ranges of lanes that go through the model apart: two where there are threads for both, and so many lanes."""
+    """Return ranges of lanes that run separately: two if there are threads for both and at least `least` lanes."""
     if threads < 2 or lanes < least or model.lockstep:
         return [(0, lanes)]
     half = -(-lanes // 2)
@@ -31,6 +31,7 @@ def groups_of(model: LanguageModel, lanes: int, threads: int, least: int = 2) ->
 
 
 def team_of(threads: int, groups: int, stack: ExitStack) -> Team:
+    """Return a team of threads for one of `groups` groups, which closes with `stack`."""
     team = Team(max(1, threads // groups))
     stack.callback(team.close)
     return team
@@ -38,11 +39,11 @@ def team_of(threads: int, groups: int, stack: ExitStack) -> Team:
 
 @dataclass(frozen=True)
 class Paths:
-    """What a model says of the entries of some lanes at some steps."""
+    """The language model's predictions for entries of some lanes at some steps."""
 
-    logits: np.ndarray  # int32: those along each entry's path, one path after the other
-    starts: np.ndarray  # int64 [lanes, steps]: where each path begins
-    surprises: np.ndarray  # int64 [lanes, steps]
+    logits: np.ndarray  # int32: logits along each entry's path, one path after the other
+    starts: np.ndarray  # int64 [lanes, steps]: first logit of each path
+    top_nlls: np.ndarray  # int64 [lanes, steps]: -ln(p) of the top token, see model.top_nll
 
 
 def predictions(
@@ -52,7 +53,15 @@ def predictions(
     threads: int,
     stack: ExitStack,
 ) -> Iterator[tuple[int, Paths]]:
-    """(first step, paths of all lanes for some steps), in order, computed ahead in threads."""
+    """Yield (first step, paths of all lanes for some steps) in order, computed ahead in threads.
+
+    Args:
+        model: the language model.
+        layout: lanes of the block.
+        feed: what the model is fed.
+        threads: number of threads.
+        stack: closes the threads.
+    """
     groups = groups_of(model, layout.lanes, threads)
     most = max(1, min(ROWS // -(-layout.lanes // len(groups)), model.longest_prefill))
     bounds = feed.bounds(most)
@@ -65,7 +74,7 @@ def predictions(
         for first, end in pairwise(bounds):
             yield first, _joined([run(first, end) for run in runs])
         return
-    pools = [ThreadPoolExecutor(1) for _ in runs]  # one each: a session's calls come in order
+    pools = [ThreadPoolExecutor(1) for _ in runs]  # one each, since calls of a session must be in order
     for pool in pools:
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
     stack.callback(bias.stop)
@@ -80,7 +89,7 @@ def predictions(
 
 
 def _results(futures: Sequence[Future[Paths]]) -> Paths:
-    """All parts joined; where some failed, what the first that did so by itself raised."""
+    """Join the results of all groups; if some failed, raise the first error that is not a consequence of another."""
     failures = [failure for future in futures if (failure := future.exception())]
     for failure in sorted(failures, key=lambda failure: isinstance(failure, Stopped)):
         raise failure
@@ -94,12 +103,12 @@ def _joined(runs: Sequence[Paths]) -> Paths:
     return Paths(
         np.concatenate([run.logits for run in runs]),
         np.concatenate([run.starts + shift for run, shift in zip(runs, moved, strict=True)]),
-        np.concatenate([run.surprises for run in runs]),
+        np.concatenate([run.top_nlls for run in runs]),
     )
 
 
 class _Prefill:
-    """Runs a model over what it is fed of known entries, a few steps at a time."""
+    """A run of the model over the entries of some lanes, a few steps at a time."""
 
     def __init__(
         self,
@@ -111,13 +120,13 @@ class _Prefill:
         team: Team,
     ):
         self._model, self._feed = model, feed
-        self._bias, self._seen = bias, Seen(bias)
+        self._bias, self._seen = bias, GroupGradient(bias)
         lanes = feed.counts.size
         self._session = model.session(lanes, window, lanes * most, team)
         self._cdf = frequencies.room(FREQUENCY_ROWS, model.leaves.size)
 
     def __call__(self, first: int, end: int) -> Paths:
-        """The paths of the steps from `first` to `end`; to be called in order."""
+        """Return the paths of the steps from `first` to `end`; calls must be in order."""
         try:
             return self._run(first, end)
         except BaseException:
@@ -137,7 +146,7 @@ class _Prefill:
         flat = entries.ravel()
         sizes = np.where(flat < 0, 0, model.trie.decisions[np.maximum(flat, 0)])
         starts = np.cumsum(np.concatenate([[0], sizes]))
-        logits, surprises = np.zeros(starts[-1], np.int32), np.zeros(flat.size, np.int64)
+        logits, top_nlls = np.zeros(starts[-1], np.int32), np.zeros(flat.size, np.int64)
         every = self._bias.round_steps
         begin = first
         while begin < end:
@@ -145,12 +154,12 @@ class _Prefill:
             there = feed.counts[:, None] > np.arange(begin, until)
             picked = (np.arange(lanes)[:, None] * steps + np.arange(begin - first, until - first))[there]
             for asked in np.split(picked, range(FREQUENCY_ROWS, picked.size, FREQUENCY_ROWS)):
-                places, surprise = np.arange(asked.size), np.zeros(asked.size, np.int64)
+                places, nlls = np.arange(asked.size), np.zeros(asked.size, np.int64)
                 self._session.cdf(rows.ravel()[asked], self._bias.values(begin), self._cdf, places)
                 rule_out(self._cdf, places, ruled_out.ravel()[asked])
-                follow(model.trie, self._cdf, flat[asked], starts[asked], logits, surprise)
-                surprises[asked] = surprise
+                path_logits(model.trie, self._cdf, flat[asked], starts[asked], logits, nlls)
+                top_nlls[asked] = nlls
                 self._seen.add(self._cdf, places, flat[asked])
             self._seen.reach(until)
             begin = until
-        return Paths(logits, starts[:-1].reshape(lanes, steps), surprises.reshape(lanes, steps))
+        return Paths(logits, starts[:-1].reshape(lanes, steps), top_nlls.reshape(lanes, steps))

@@ -1,10 +1,9 @@
-"""Repeats: entries that a match of tokens foretells are coded by one decision each, and do not go through the language
-model.
+"""Repeats: tokens that a match model predicts with near certainty cost one decision, and bypass the language model.
 
-Where the latest tokens stood before, what followed there is expected. How likely it comes again is learned from what
-became of such expectations: at this place of earlier repeats, after these tokens, and lately. Where it is all but
-certain, the decision whether it comes is all that is coded. So the model costs time for what is new in a record, and
-sees little of what is not: of a run of such entries only the last ones are fed.
+If the latest tokens occurred before, the token that followed them is expected. Adaptive maps give the probability that
+it comes again: of earlier repeats of this place, of hashes of the last one to five tokens, and of the lane's latest
+expectations. A mixer combines them. At 98 % or more, only the decision whether it comes is coded. So the model spends
+its time on what is new in a record. It is fed only the last tokens of a run of repeats.
 """
 
 from typing import Any, NamedTuple
@@ -19,35 +18,35 @@ from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import STRETCH, squash
 from squeeze.numerics.trie import Trie
 
-_CERTAIN = np.int64((98 << 32) // 100)  # a probability from which on an entry does not go through the model
+_CERTAIN = np.int64((98 << 32) // 100)  # probability from which an entry bypasses the model
 _INPUTS = 6
 _MAP_BITS = 18
-_LENGTHS = 32  # at least as many as there are classes of a match's length
-_LIMITS = (255, 20, 20, 20, 20, 255)  # observations that a map of each input remembers
-_RATE = 80  # of the weights, in 4096ths
+_LENGTHS = 32  # at least the number of classes of match length
+_LIMITS = (255, 20, 20, 20, 20, 255)  # largest count of each input's map
+_RATE = 80  # learning rate of weights in 1/4096
 _BIAS = 1638  # Q12
 _STATE = layout.fields("row logit")
 NONE = -1
 
 
 class Repeats(NamedTuple):
-    """What coding repeats adds to a TokenMix."""
+    """The arrays that coding repeats adds to a TokenMix."""
 
-    state: Any  # a record of the present expectation
-    wanted: np.ndarray  # int64: all entries, one lane after the other; empty where they are to be decoded
-    ends: np.ndarray  # int64 [lanes]: where a lane's entries end
-    sizes: np.ndarray  # int64 [lanes]: where its bytes end
+    state: Any  # a record of _STATE: row of weights and logit of the prediction
+    wanted: np.ndarray  # int64: all entries, one lane after the other; empty for decoding
+    ends: np.ndarray  # int64 [lanes]: end of a lane's entries
+    sizes: np.ndarray  # int64 [lanes]: end of a lane's bytes
     ruled_out: np.ndarray  # int64 [lanes]: the leaf that a lane's next entry is not, or NONE
-    recent: np.ndarray  # int64 [lanes]: whether its latest expectations failed, a bit each
-    chains: np.ndarray  # uint16 [tokens]: whether what was expected failed here, and where it was found, and so on
+    recent: np.ndarray  # int64 [lanes]: failures of its latest expectations, a bit each
+    chains: np.ndarray  # uint16 [tokens]: failures at this place and at earlier places of its match, a bit each
     maps: np.ndarray  # uint32 [inputs, 2^bits]
     weights: np.ndarray  # int32 [rows, inputs + 1]
-    places: np.ndarray  # int64 [inputs]: entries of the maps
+    places: np.ndarray  # int64 [inputs]: entry of each map
     inputs: np.ndarray  # int32 [inputs + 1]
 
 
 def build(lanes: LaneLayout, wanted: np.ndarray | None) -> Repeats:
-    """Fresh ones."""
+    """Allocate untrained arrays; `wanted` are the entries to encode, or None for decoding."""
     weights = np.full((64, _INPUTS + 1), mixer.FINE_ONE * 35 // 100, np.int32)
     weights[:, _INPUTS] = 0
     return Repeats(
@@ -77,7 +76,7 @@ def _place(h):
 
 @inline
 def _predict(r, x, lane):
-    """The 32-bit probability that a lane's next entry is the one that its match expects; 0 where it expects none."""
+    """Return the 32-bit probability that a lane's next entry is the one its match expects; 0 if there is no match."""
     length, pointer = x.token_matches[lane].length, x.token_matches[lane].pointer
     if length == 0 or x.tokens[pointer] < 0:
         return np.int64(0)
@@ -105,7 +104,7 @@ def _predict(r, x, lane):
 
 @inline
 def _learn(r, hit):
-    """What was predicted came, or not."""
+    """Train maps and weights on whether the expected entry came."""
     error = ((hit << 32) - hit - squash(r.state.logit)) >> 12
     mixer.train_fine(r.weights[r.state.row], r.inputs, error, _RATE)
     for k in range(_INPUTS):
@@ -114,7 +113,7 @@ def _learn(r, hit):
 
 @inline
 def follow(r, x, lane, entry):
-    """A lane's next entry is known."""
+    """Append a lane's next entry, and train if the match expected one."""
     place, pointer = x.token_places[lane], x.token_matches[lane].pointer
     probability, chain = _predict(r, x, lane), np.int64(1)
     if probability > 0:
@@ -130,8 +129,13 @@ def follow(r, x, lane, entry):
 
 @inline
 def code_run(r, m, x, t, lane, coder, coded, decoding):
-    """Code the entries of a lane that come as its match expects, until one is not certain or does not come. Returns
-    False where `coded` is full, or cannot have been coded so. Without models of bytes nothing is coded."""
+    """Code the entries of a lane that its match expects, until one is not certain or does not come.
+
+    Without bytewise models (`m` None) nothing is coded, which plans what the model is fed.
+
+    Returns:
+        False if `coded` is full, or cannot have been coded so.
+    """
     while x.token_places[lane] < r.ends[lane]:
         probability = _predict(r, x, lane)
         if probability < _CERTAIN:
@@ -167,7 +171,7 @@ def code_run(r, m, x, t, lane, coder, coded, decoding):
 
 
 class _Tokens(NamedTuple):
-    """What is asked of a TokenMix, as that has it."""
+    """The arrays of a TokenMix that repeats use."""
 
     places: np.ndarray
     tokens: np.ndarray
@@ -194,7 +198,8 @@ def _plan(r, x, t, coder, coded, repeated, ruled_out):
 
 
 def plan(t: Trie, lanes: LaneLayout, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which of a block's entries do not go through the model, bool; and int64, the leaf that each other one is not."""
+    """Return which entries of a block bypass the model, bool, and the leaf that each other entry is not, int64 or
+    -1."""
     x = _Tokens(
         places=np.cumsum(lanes.lengths) - lanes.lengths,
         tokens=np.full(entries.size, -1, np.int32),

@@ -1,4 +1,5 @@
-"""A match model of whole tokens: where the latest ones stood last in any lane, what followed there is expected."""
+"""A match model of tokens: the token that followed the last occurrence of the latest four tokens, in any lane, is
+expected."""
 
 import numpy as np
 
@@ -6,16 +7,16 @@ from squeeze.numerics.bitmodels import contexts, histories, layout
 from squeeze.numerics.jit import inline
 from squeeze.numerics.logistic import STRETCH
 
-STATE = layout.fields("pointer length")  # of a lane
+STATE = layout.fields("pointer length")  # match of a lane
 TABLE_BITS = 18
-LENGTHS = 32  # classes of length, each with an entry of the adaptive map
-LIMIT = 255  # observations that the adaptive map remembers
-_ORDER = 4  # tokens that are looked up
+LENGTHS = 32  # classes of match length, each with an entry of the adaptive map
+LIMIT = 255  # largest count of the adaptive map
+_ORDER = 4  # tokens that are hashed
 
 
 @inline
 def expect(x, lane):
-    """Enter a lane: which entry its match expects."""
+    """Enter a lane, and set the entry that its match expects."""
     lane_match = x.token_matches[lane]
     x.state.expected, x.state.match_length = -1, lane_match.length
     if lane_match.length > 0 and x.state.has_token_match:
@@ -24,7 +25,7 @@ def expect(x, lane):
 
 @inline
 def gather(x, t, node, inputs, first):
-    """Fill two inputs with what followed the latest tokens before."""
+    """Write two mixer inputs, by what followed the latest tokens before."""
     leaf = x.state.expected
     x.state.match_entry, x.state.matched = -1, 0
     inputs[first], inputs[first + 1] = 0, 0
@@ -40,7 +41,7 @@ def gather(x, t, node, inputs, first):
 
 @inline
 def follow_bit(x, bit):
-    """A match that expected another bit is given up."""
+    """Drop a match that expected another bit."""
     entry = x.state.match_entry
     if entry >= 0 and (entry & 1) != bit:
         x.state.expected = -1
@@ -48,6 +49,7 @@ def follow_bit(x, bit):
 
 @inline
 def update_bit(x, bit):
+    """Train the adaptive map on a bit, and drop a match that expected another."""
     entry = x.state.match_entry
     if entry >= 0:
         histories.learn(x.token_maps, entry >> 1, np.int64((entry & 1) == bit), LIMIT)
@@ -56,7 +58,7 @@ def update_bit(x, bit):
 
 @inline
 def update_token(x, lane, entry):
-    """Follow the lane's match, or look for one."""
+    """Append a token: extend the lane's match, or find one."""
     place = x.token_places[lane]
     x.tokens[place] = entry
     x.token_places[lane] = place + 1

@@ -48,7 +48,7 @@ def import_gguf(
     if not overwrite and target.is_dir() and any(target.iterdir()):
         raise ModelError(f"{target} already exists; use `overwrite=True` to overwrite")
     model = GgufModel.open(source)
-    with sources.damage_told(source):
+    with sources.damage_as_model_error(source):
         written = {"config.json": description(model), **tokenizer_files(model)}
     with scratch_folder(target) as work:
         content = work / folder.CONTENT

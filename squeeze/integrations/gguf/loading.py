@@ -38,7 +38,7 @@ def load(path: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     """
     path, kind = local_path(path), dtype or torch.bfloat16
     model = GgufModel.open(path)
-    with sources.damage_told(path):
+    with sources.damage_as_model_error(path):
         described = description(model)
     quiet()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -65,7 +65,7 @@ def load_tokenizer(path: Path | str) -> Any:
     """The tokenizer of a GGUF file by transformers. Raises ModelError where it is damaged, or none that is read."""
     path = local_path(path)
     model = GgufModel.open(path)
-    with sources.damage_told(path):
+    with sources.damage_as_model_error(path):
         files = tokenizer_files(model)
     settings = {name: value for name, value in files["tokenizer_config.json"].items() if name != "tokenizer_class"}
     quiet()

@@ -68,12 +68,12 @@ class GgufModel:
     @classmethod
     def open(cls, path: Path) -> "GgufModel":
         """Raises ModelError for what is no GGUF file, is damaged, or holds another network than those of READ."""
-        with sources.damage_told(path):
+        with sources.damage_as_model_error(path):
             file = sources.gguf_file(path)
             kind = _kind(file.fields)
             source = sources.gguf_source(path, file, _PARTS.get(kind, sources.INNER), READ)
             model = cls(path, kind, source, file.fields)
-            sources.check_whole(source, model._shapes())
+            sources.check_complete(source, model._shapes())
         return model
 
     @property
@@ -119,7 +119,7 @@ class GgufModel:
     def _values(self, key: str, shape: tuple[int, ...], expert: int | None) -> np.ndarray:
         """float32, of the shape."""
         tensor, part = self.source.tensors[key], key.rpartition(".")[2]
-        with sources.damage_told(self.path):
+        with sources.damage_as_model_error(self.path):
             start, stop = (0, shape[0]) if expert is None else (expert, expert + 1)
             values = tensor.rows(start, stop)
         values = values if expert is None else values[0]

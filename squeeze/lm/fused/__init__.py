@@ -1,5 +1,5 @@
-"""Operations of a network in exact arithmetic, several at once: each a folder of a definition in plain torch and a
-Triton kernel that gives its bits.
+"""Operations of a network in exact arithmetic, fused: a definition in plain torch, and Triton kernels that give its
+bits.
 
-operations.py says who does them on a device. Importing the package imports no Triton.
+operations.py chooses who does them on a device. Importing the package does not import Triton.
 """

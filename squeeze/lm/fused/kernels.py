@@ -1,4 +1,8 @@
-"""Norms in Triton: a program takes a row, and reads it once."""
+"""Norms, gates and frequencies in Triton. A program takes a row.
+
+A norm reads its row once. A gate wider than a block is computed twice: to find its largest number, and to round by it.
+Frequencies take two passes: for the largest logit, and for the sums.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +54,13 @@ def _norm(  # type: ignore[no-untyped-def]
 
 
 def normalise(x: Tensor, product: Product | None, epsilon: float, out: Tensor) -> tuple[Tensor, Tensor]:
-    """As reference.normalise."""
+    """Compute reference.normalise."""
     total = x if product is None else torch.empty_like(x)
     return total, _launch(x, product, total, epsilon, out, True)
 
 
 def quantise(x: Tensor, out: Tensor) -> Tensor:
-    """As reference.quantise."""
+    """Compute reference.quantise."""
     return _launch(x, None, x, 0.0, out, False)
 
 
@@ -80,7 +84,7 @@ _GATE_BLOCK = 4096  # numbers at once; a multiple of every block of a rotation
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rotated(x, BLOCK: tl.constexpr, DOUBLINGS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sums and differences of numbers of a distance of 1, 2, 4 .., in this order."""
+    """Apply a Hadamard rotation without its scale: sums and differences at distances 1, 2, 4 and on, in this order."""
     for i in tl.static_range(DOUBLINGS):
         pairs = tl.permute(tl.reshape(x, (BLOCK >> (i + 1), 2, 1 << i)), (0, 2, 1))
         a, b = tl.split(pairs)
@@ -127,7 +131,7 @@ def _gate(  # type: ignore[no-untyped-def]
 
 
 def gate(product: Product, block: int, factor: float, out: Tensor) -> Tensor:
-    """As reference.gate."""
+    """Compute reference.gate."""
     rows, width = product.rows.numel(), product.columns.numel() // 2
     scales = torch.empty(rows, dtype=torch.float32, device=out.device)
     size = max(min(triton.next_power_of_2(width), _GATE_BLOCK), block)
@@ -167,7 +171,7 @@ def _cumulate(  # type: ignore[no-untyped-def]
 
 
 def cumulate(product: Product) -> Tensor:
-    """As reference.cumulate."""
+    """Compute reference.cumulate."""
     rows, leaves = product.rows.numel(), product.columns.numel()
     out = torch.empty((rows, leaves), dtype=torch.int64, device=product.sums.device)
     size = min(triton.next_power_of_2(leaves), _LEAF_BLOCK)

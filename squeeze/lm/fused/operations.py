@@ -1,4 +1,7 @@
-"""Who does the operations of a network: plain torch, or Triton's kernels."""
+"""The operations of a network between products, and the choice of plain torch or Triton kernels for them.
+
+Kernels are chosen if a GPU gives the bits of plain torch with them, for the sizes of the network.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -8,55 +11,58 @@ import torch
 from torch import Tensor
 
 from squeeze.lm.fused import reference
-from squeeze.lm.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns, reference as attention
+from squeeze.lm.fused.attention import BLOCK, LayerCache, Norms, Queries, Rotary, Shape, reference as attention
 from squeeze.lm.fused.reference import Product
 from squeeze.numerics.int8 import TOP
 from squeeze.numerics.int8_tensors import Products
 from squeeze.numerics.rotation import block_of, factor
 
-__all__ = ["TORCH", "Operations", "Sizes", "chosen", "differing", "fused"]
+__all__ = ["TORCH", "Operations", "Sizes", "choose_operations", "first_difference", "fused"]
 
 
 class Operations(NamedTuple):
-    """Functions as the references declare them, and what they are called."""
+    """Functions with the signatures of the references, and a name for the set."""
 
     name: str
     normalise: Callable[[Tensor, Product | None, float, Tensor], tuple[Tensor, Tensor]]
     quantise: Callable[[Tensor, Tensor], Tensor]
     gate: Callable[[Product, int, float, Tensor], Tensor]
-    turns: Callable[[Tensor, float, Tensor, Shape, int], Turns]
-    heads: Callable[[Product, Shape, Norms, Turns, Tensor, Kept], Queries]
-    attend: Callable[[Queries, Shape, Tensor, Kept], Tensor]
+    rotary: Callable[[Tensor, float, Tensor, Shape, int], Rotary]
+    heads: Callable[[Product, Shape, Norms, Rotary, Tensor, LayerCache], Queries]
+    attend: Callable[[Queries, Shape, Tensor, LayerCache], Tensor]
     cumulate: Callable[[Product], Tensor]
 
 
 TORCH = Operations(
     *("torch", reference.normalise, reference.quantise, reference.gate),
-    *(attention.turns, attention.heads, attention.attend, reference.cumulate),
+    *(attention.rotary, attention.heads, attention.attend, reference.cumulate),
 )
 
 
 def fused() -> Operations:
-    """Triton's. Raises ImportError where there is no Triton."""
+    """Return the Triton kernels.
+
+    Raises:
+        ImportError: if Triton is not installed.
+    """
     from squeeze.lm.fused import kernels
     from squeeze.lm.fused.attention import kernel
 
     return Operations(
         *("fused kernels", kernels.normalise, kernels.quantise, kernels.gate),
-        *(kernel.turns, kernel.heads, kernel.attend, kernels.cumulate),
+        *(kernel.rotary, kernel.heads, kernel.attend, kernels.cumulate),
     )
 
 
-_CALLS = (32, 1), (3, 17)  # lanes and positions of each: a step, and a prefill
+_CALLS = (32, 1), (3, 17)  # lanes and positions of calls: a step, and a prefill
 _RING = 5  # blocks
-_FACTORS = 24  # binary digits of positions
+_FACTORS = 24  # bits of positions
 
 
 class Sizes(NamedTuple):
-    """Of a network, for which kernels are compiled.
+    """The sizes of a network for which kernels are compiled.
 
-    width, and that of the feed-forward network; leaves; heads; whether there are biases, and norms of heads; epsilon;
-    what multiplies cosines and sines.
+    `width` and `feed_forward` are numbers of a row, `factor` multiplies cosines and sines.
     """
 
     width: int
@@ -69,23 +75,36 @@ class Sizes(NamedTuple):
     factor: float = 1.0
 
 
-def chosen(device: str, products: Products, sizes: Sizes) -> tuple[Operations, str]:
-    """Who does the operations of a network on a device; and why it is not the kernels, or nothing."""
+def choose_operations(device: str, products: Products, sizes: Sizes) -> tuple[Operations, str]:
+    """Return the operations for a device, and the reason if they are not the kernels, else "".
+
+    Args:
+        device: its name in torch.
+        products: integer products of the device.
+        sizes: of the network.
+    """
     if not device.startswith("cuda"):
         return TORCH, f"{device} is no GPU"
     try:
         with torch.cuda.device(device):
             kernels = fused()
-            wrong = differing(kernels, device, products, sizes)
+            wrong = first_difference(kernels, device, products, sizes)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever a compiler or a driver raises: torch serves as well
+    except Exception as error:  # any error of a compiler or driver: torch works as well
         return TORCH, f"kernels do not run: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
     return (TORCH, f"the kernel of {wrong} gives other bits") if wrong else (kernels, "")
 
 
-def differing(ours: Operations, device: str, products: Products, sizes: Sizes) -> str | None:
-    """The first operation that gives other bits than plain torch on a device; None where there is none."""
+def first_difference(ours: Operations, device: str, products: Products, sizes: Sizes) -> str | None:
+    """Return the name of the first operation that gives other bits than plain torch, or None.
+
+    Args:
+        ours: the operations to test.
+        device: its name in torch.
+        products: integer products of the device.
+        sizes: of the network.
+    """
     for lanes, n in _CALLS:
         for name, results in _Calls(device, products, sizes, lanes, n).each():
             if not all(map(torch.equal, results(ours), results(TORCH))):
@@ -94,14 +113,14 @@ def differing(ours: Operations, device: str, products: Products, sizes: Sizes) -
 
 
 class _Calls:
-    """Every operation on numbers of all sizes."""
+    """A call of every operation, on random numbers of all magnitudes."""
 
     def __init__(self, device: str, products: Products, sizes: Sizes, lanes: int, n: int):
         self._device, self._products, self._sizes, self._lanes, self._n = device, products, sizes, lanes, n
         self._rows, self._random = lanes * n, np.random.default_rng(lanes)
 
     def each(self) -> Iterator[tuple[str, Callable[[Operations], tuple[Tensor, ...]]]]:
-        """Names, and what gives the results of an operation."""
+        """Yield names of operations, and functions that return their results."""
         sizes, shape = self._sizes, self._sizes.shape
         x, product = self._floats(self._rows, sizes.width), self._product(sizes.width, sizes.biased)
         yield "normalise", lambda by: self._rounded(by.normalise, sizes.width, x, product, sizes.epsilon)
@@ -112,18 +131,18 @@ class _Calls:
         positions = self._moved(first + np.arange(self._n))
         table = self._moved(self._random.uniform(-1, 1, (2, _FACTORS, shape.size // 2)))
         most = 1 << _FACTORS - 1
-        turned = TORCH.turns(table, sizes.factor, positions, shape, most)
-        yield "turns", lambda by: tuple(by.turns(table, sizes.factor, positions, shape, most))
+        rotary = TORCH.rotary(table, sizes.factor, positions, shape, most)
+        yield "rotary", lambda by: tuple(by.rotary(table, sizes.factor, positions, shape, most))
         qkv = self._product((shape.heads + 2 * shape.groups) * shape.size, sizes.biased)
         query, key = (self._floats(1, shape.size)[0] if sizes.normed else None for _ in range(2))
         kept, norms = self._kept(), Norms(query, key, sizes.epsilon)
 
         def heads(by: Operations) -> tuple[Tensor, ...]:
-            written = Kept(*(part.clone() for part in kept))
-            return *by.heads(qkv, shape, norms, turned, positions, written), *written
+            written = LayerCache(*(part.clone() for part in kept))
+            return *by.heads(qkv, shape, norms, rotary, positions, written), *written
 
         yield "heads", heads
-        queries = TORCH.heads(qkv, shape, norms, turned, positions, kept)
+        queries = TORCH.heads(qkv, shape, norms, rotary, positions, kept)
         yield "attend", lambda by: (by.attend(queries, shape, positions, kept),)
         logits = self._product(sizes.leaves, True)
         yield "cumulate", lambda by: (by.cumulate(logits),)
@@ -146,13 +165,15 @@ class _Calls:
     def _rounded(
         self, operation: Callable[..., Tensor | tuple[Tensor, ...]], width: int, *given: object
     ) -> tuple[Tensor, ...]:
-        """What an operation returns, and the integers that it writes."""
+        """Return the results of an operation and the integers that it writes."""
         out = self._products.room(self._rows, width, self._device).zero_()
         found = operation(*given, out)
         return out, *((found,) if isinstance(found, Tensor) else found)
 
-    def _kept(self) -> Kept:
+    def _kept(self) -> LayerCache:
         shape = self._sizes.shape
         sizes = 2, self._lanes, shape.groups, BLOCK * (1 + _RING)
         integers = self._random.integers(-TOP, TOP + 1, (*sizes, shape.size), np.int8)
-        return Kept(self._moved(integers), self._moved(self._random.uniform(1e-4, 1e-2, sizes).astype(np.float32)))
+        return LayerCache(
+            self._moved(integers), self._moved(self._random.uniform(1e-4, 1e-2, sizes).astype(np.float32))
+        )

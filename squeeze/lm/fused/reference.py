@@ -1,4 +1,7 @@
-"""A product with weights that is not made floats yet: what follows it in the network does that on its way."""
+"""The definitions of norms, gates and frequencies in plain torch, after a product with weights.
+
+A product stays integer sums; the operation after it converts them to floats.
+"""
 
 from typing import NamedTuple
 
@@ -12,10 +15,12 @@ __all__ = ["Product", "added", "cumulate", "gate", "normalise", "quantise"]
 
 
 class Product(NamedTuple):
-    """R rows of N outputs.
+    """A product with weights, R rows of N outputs, as integer sums and scales.
 
-    sums: int32 [R or more, N or more]; what lies beyond counts for nothing. rows: float32 [R], scales of what was
-    multiplied. columns: float32 [N], scales of outputs. bias: float32 [N], or None.
+    - sums: int32 [R or more, N or more]; padding is ignored.
+    - rows: float32 [R], scales of the inputs.
+    - columns: float32 [N], scales of the outputs.
+    - bias: float32 [N], or None.
     """
 
     sums: Tensor
@@ -24,17 +29,17 @@ class Product(NamedTuple):
     bias: Tensor | None = None
 
     def value(self) -> Tensor:
-        """float32 [R, N] without the bias: the row's scale first, then the output's."""
+        """Return float32 [R, N] without the bias: the row's scale is multiplied first, then the output's."""
         sums = self.sums[: self.rows.numel(), : self.columns.numel()]
         return sums.to(torch.float32) * self.rows[:, None] * self.columns
 
     def biased(self) -> Tensor:
-        """float32 [R, N] with it."""
+        """Return float32 [R, N] with the bias."""
         return self.value() if self.bias is None else self.value() + self.bias
 
 
 def added(x: Tensor, product: Product | None) -> Tensor:
-    """float32 [R, W]: x, plus a product, plus its bias."""
+    """Return x float32 [R, W], plus a product, plus its bias."""
     if product is None:
         return x
     x = x + product.value()
@@ -42,7 +47,14 @@ def added(x: Tensor, product: Product | None) -> Tensor:
 
 
 def normalise(x: Tensor, product: Product | None, epsilon: float, out: Tensor) -> tuple[Tensor, Tensor]:
-    """`added`, and the scales float32 [R] of its norm, whose 8-bit integers go to `out` [R or more, W or more]."""
+    """Return `added`, and the scales float32 [R] of its norm.
+
+    Args:
+        x: float32 [R, W], the residual stream.
+        product: to add, or None.
+        epsilon: of the norm.
+        out: gets the norm as 8-bit integers, [R or more, W or more].
+    """
     x = added(x, product)
     integers, scales = tensors.normalise(x, epsilon)
     out[: x.shape[0], : x.shape[1]] = integers
@@ -50,17 +62,20 @@ def normalise(x: Tensor, product: Product | None, epsilon: float, out: Tensor) -
 
 
 def quantise(x: Tensor, out: Tensor) -> Tensor:
-    """The scales float32 [R] of x float32 [R, W], whose 8-bit integers go to `out`."""
+    """Return the scales float32 [R] of x float32 [R, W], and write its 8-bit integers to `out`."""
     integers, scales = tensors.quantise(x, TOP)
     out[: x.shape[0], : x.shape[1]] = integers
     return scales
 
 
 def gate(product: Product, block: int, factor: float, out: Tensor) -> Tensor:
-    """The scales float32 [R] of gate * sigmoid(gate) * up, rotated by blocks: sums of `rotate_sums`, whose 8-bit
-    integers go to `out` [R or more, F or more], times `factor`.
+    """Return the scales float32 [R] of gate * sigmoid(gate) * up after a Hadamard rotation by blocks.
 
-    product: [R, 2 F], the gate and then up, without a bias.
+    Args:
+        product: [R, 2 F], the gate and then up, without a bias.
+        block: of the rotation, whose sums are those of `rotate_sums`.
+        factor: of the scales.
+        out: gets 8-bit integers, [R or more, F or more].
     """
     integers, scales = tensors.quantise(tensors.rotate_sums(tensors.gated(*product.value().chunk(2, 1)), block), TOP)
     out[: integers.shape[0], : integers.shape[1]] = integers
@@ -68,5 +83,5 @@ def gate(product: Product, block: int, factor: float, out: Tensor) -> Tensor:
 
 
 def cumulate(product: Product) -> Tensor:
-    """int64 [R, leaves]: cumulative frequencies of logits, a product with its bias."""
+    """Return cumulative frequencies of the logits of a product with its bias, int64 [R, leaves]."""
     return tensors.cumulate(product.biased())

@@ -76,7 +76,7 @@ def _engines() -> list[str]:
     if not (gpus := _gpus()):
         return []
     from squeeze.lm.fused.attention import Shape
-    from squeeze.lm.fused.operations import Sizes, chosen
+    from squeeze.lm.fused.operations import Sizes, choose_operations
     from squeeze.numerics.int8_tensors import products_of
     from squeeze.numerics.tensors import check
 
@@ -84,7 +84,7 @@ def _engines() -> list[str]:
     for device in (f"cuda:{number}" for number in range(len(gpus))):
         try:
             check(device)
-            operations, reason = chosen(device, products_of(device), sizes)
+            operations, reason = choose_operations(device, products_of(device), sizes)
             found.append(f"{device} by {operations.name}" + (f" ({reason})" if reason else ""))
         except DeviceError as error:
             found.append(f"{device} by nothing ({error})")

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped, add
+from squeeze.codecs.tokenwise.bias import Bias, GroupGradient, Stopped, add
 from squeeze.numerics.frequencies import Cdf, room
 from tests.makers.cdfs import put
 
@@ -42,7 +42,7 @@ def plain(lanes: int, steps: int) -> list[np.ndarray]:
 
 def learnt(lanes: int, steps: int, groups: int) -> list[np.ndarray]:
     bias, parts = Bias(LEAVES, lanes, groups), np.array_split(np.arange(lanes), groups)
-    seen = [Seen(bias) for _ in parts]
+    seen = [GroupGradient(bias) for _ in parts]
     values = []
     for step in range(steps):
         values.append(bias.values(step))
@@ -69,7 +69,7 @@ def test_groups_change_nothing(groups):
 
 def test_what_came_becomes_likelier():
     bias = Bias(LEAVES, 1, 1)
-    seen, row = Seen(bias), Cdf(counts(1, 3), None)
+    seen, row = GroupGradient(bias), Cdf(counts(1, 3), None)
     for step in range(64):
         seen.add(row, np.array([0]), np.array([5]))
         seen.reach(step + 1)
@@ -79,7 +79,7 @@ def test_what_came_becomes_likelier():
 
 def test_a_group_waits_for_the_one_behind_and_ends_when_that_is_broken_off():
     bias = Bias(LEAVES, 64, 2)
-    first, second = Seen(bias), Seen(bias)
+    first, second = GroupGradient(bias), GroupGradient(bias)
     for step in (1, 2):
         first.reach(step)
     assert bias.values(1).sum() == 0  # the second round asks for no other group
@@ -102,7 +102,7 @@ def test_a_group_waits_for_the_one_behind_and_ends_when_that_is_broken_off():
 
 def test_the_most_lanes_do_not_overflow():
     bias = Bias(LEAVES, 1024, 1)
-    seen = Seen(bias)
+    seen = GroupGradient(bias)
     certain = np.full((1, LEAVES + 1), (1 << 40) + LEAVES, np.uint64)
     certain[0, :2] = 0, 1 << 40
     certain[0, 2:] = (1 << 40) + np.arange(1, LEAVES)

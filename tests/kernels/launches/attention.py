@@ -1,4 +1,4 @@
-"""Typical launches of turns, heads and attention: of SmolLM2-135M, a step of 64 lanes and a prefill; of Qwen3-0.6B,
+"""Typical launches of rotary, heads and attention: of SmolLM2-135M, a step of 64 lanes and a prefill; of Qwen3-0.6B,
 whose heads are larger, attention alone."""
 
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from squeeze.lm.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns, kernel
+from squeeze.lm.fused.attention import BLOCK, LayerCache, Norms, Queries, Rotary, Shape, kernel
 from squeeze.lm.fused.reference import Product
 from tests.kernels.launches.launch import Launch, meta
 
@@ -23,26 +23,26 @@ def launches() -> Iterator[Launch]:
     yield _attention("a step of 64 lanes, heads of 128", _LARGE, meta(64, 1, dtype=torch.int64))
 
 
-def _kept(shape: Shape, lanes: int, slots: int) -> Kept:
+def _kept(shape: Shape, lanes: int, slots: int) -> LayerCache:
     sizes = 2, lanes, shape.groups, slots
-    return Kept(meta(*sizes, shape.size, dtype=torch.int8), meta(*sizes, dtype=torch.float32))
+    return LayerCache(meta(*sizes, shape.size, dtype=torch.int8), meta(*sizes, dtype=torch.float32))
 
 
 def _heads(name: str, positions: torch.Tensor) -> Iterator[Launch]:
     shape, (lanes, n) = _SMALL, positions.shape
     rows, half, outputs = lanes * n, shape.size // 2, (shape.heads + 2 * shape.groups) * shape.size
     table = meta(2, 24, half, dtype=torch.float64)
-    turned = Turns(*(meta(2, rows, half, dtype=torch.float32) for _ in range(2)))
+    rotary = Rotary(*(meta(2, rows, half, dtype=torch.float32) for _ in range(2)))
     yield Launch(
-        name=f"turns, {name}",
-        run=partial(kernel.turns, table, 1.0, positions, shape, 0),
+        name=f"rotary, {name}",
+        run=partial(kernel.rotary, table, 1.0, positions, shape, 0),
         exact=True,
     )
     scales = (meta(size, dtype=torch.float32) for size in (rows, outputs))
     product, written = Product(meta(rows, outputs, dtype=torch.int32), *scales), _kept(shape, lanes, n)
     yield Launch(
         name=f"heads, {name}",
-        run=partial(kernel.heads, product, shape, Norms(None, None, 1e-5), turned, positions, written),
+        run=partial(kernel.heads, product, shape, Norms(None, None, 1e-5), rotary, positions, written),
         exact=True,
     )
 

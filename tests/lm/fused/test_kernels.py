@@ -11,7 +11,7 @@ from squeeze.lm.fused import (
     kernels,
     reference,
 )
-from squeeze.lm.fused.attention import Kept, Norms, Shape, kernel as attending, reference as attention_reference
+from squeeze.lm.fused.attention import LayerCache, Norms, Shape, kernel as attending, reference as attention_reference
 from squeeze.lm.fused.reference import Product
 from squeeze.lm.llama import cos_sin_table
 from squeeze.numerics.rotation import block_of, factor
@@ -91,17 +91,17 @@ def test_turns(device):
     positions = torch.tensor([[0, 1, 2, 3], [100, 4095, 1 << 20, (1 << 24) - 1]], device=device)
     shape = Shape(1, 1, 134, 4)
     for by in (1.0, 1.138):
-        wanted = attention_reference.turns(table, by, positions, shape, (1 << 24) - 1)
-        assert same(attending.turns(table, by, positions, shape, 0), wanted)
+        wanted = attention_reference.rotary(table, by, positions, shape, (1 << 24) - 1)
+        assert same(attending.rotary(table, by, positions, shape, 0), wanted)
 
 
-def kept(shape: Shape, lanes: int, ring: int, device: str) -> Kept:
+def kept(shape: Shape, lanes: int, ring: int, device: str) -> LayerCache:
     """Lanes in the middle of more, as a part of a cache lies."""
     random = np.random.default_rng(4)
     sizes = (2, lanes + 2, shape.groups, attention.BLOCK * (1 + ring))
     integers = random.integers(-127, 128, (*sizes, shape.size)).astype(np.int8)
     scales = (random.random(sizes) * 10.0 ** random.integers(-8, 0, sizes)).astype(np.float32)
-    return Kept(*(torch.tensor(part, device=device)[:, 1:-1] for part in (integers, scales)))
+    return LayerCache(*(torch.tensor(part, device=device)[:, 1:-1] for part in (integers, scales)))
 
 
 CASES = [  # shape, lanes, rows of each, ring; first positions
@@ -119,15 +119,15 @@ def test_attention(device, shape, lanes, n, ring, first):
     """Heads with norms and biases, and without; then what they attend to."""
     positions = torch.tensor([[start + i for i in range(n)] for start in first], device=device)
     table = torch.tensor(cos_sin_table(tuple(0.5**i for i in range(shape.size // 2))), device=device)
-    turned = attention_reference.turns(table, 1.0, positions, shape, int(positions.max()))
+    rotary = attention_reference.rotary(table, 1.0, positions, shape, int(positions.max()))
     random = np.random.default_rng(6)
     weights = [torch.tensor(random.normal(size=shape.size).astype(np.float32), device=device) for _ in range(2)]
     outputs = (shape.heads + 2 * shape.groups) * shape.size
     for norms, biased in ((Norms(None, None, EPSILON), False), (Norms(*weights, EPSILON), True))[n < 9 :]:
         given = product(lanes * n, outputs, device, 5, biased)
         ours, theirs = (kept(shape, lanes, ring, device) for _ in range(2))
-        found = attending.heads(given, shape, norms, turned, positions, ours)
-        wanted = attention_reference.heads(given, shape, norms, turned, positions, theirs)
+        found = attending.heads(given, shape, norms, rotary, positions, ours)
+        wanted = attention_reference.heads(given, shape, norms, rotary, positions, theirs)
         assert same(found, wanted) and same(ours, theirs)
         attended = attending.attend(found, shape, positions, ours)
         assert torch.equal(attended, attention_reference.attend(wanted, shape, positions, theirs))
@@ -140,8 +140,8 @@ def test_nothing(device):
     shape = Shape(2, 1, 8, 1)
     positions = torch.zeros((0, 1), dtype=torch.int64, device=device)
     table = torch.tensor(cos_sin_table((1.0,) * 4), device=device)
-    turned, layer = attending.turns(table, 1.0, positions, shape, 0), kept(shape, 0, 1, device)
-    queries = attending.heads(product(0, 32, device, 1), shape, Norms(None, None, 1.0), turned, positions, layer)
+    rotary, layer = attending.rotary(table, 1.0, positions, shape, 0), kept(shape, 0, 1, device)
+    queries = attending.heads(product(0, 32, device, 1), shape, Norms(None, None, 1.0), rotary, positions, layer)
     assert attending.attend(queries, shape, positions, layer).shape == (0, 16)
     assert kernels.cumulate(product(0, 9, device, 1)).shape == (0, 9)
     assert kernels.gate(product(0, 8, device, 1), 4, 1.0, room(0, 4, device, torch.int8)).shape == (0,)

@@ -1,4 +1,4 @@
-"""Kernels are chosen where they give the bits of plain torch, and otherwise it is said why they are not."""
+"""Kernels are chosen if they give the bits of plain torch; otherwise there is a reason."""
 
 from contextlib import nullcontext
 
@@ -7,7 +7,7 @@ import torch
 
 from squeeze.lm.fused import operations
 from squeeze.lm.fused.attention import Shape
-from squeeze.lm.fused.operations import TORCH, Operations, Sizes, chosen, differing
+from squeeze.lm.fused.operations import TORCH, Operations, Sizes, choose_operations, first_difference
 from squeeze.numerics.int8_tensors import FloatProducts
 
 SIZES = Sizes(24, 24, 50, Shape(2, 1, 8, 2), biased=True, normed=True)
@@ -20,7 +20,7 @@ def few(monkeypatch):
 
 def test_kernels_give_the_bits_of_torch(few):
     pytest.importorskip("triton", reason="triton is not installed")
-    assert differing(operations.fused(), "cpu", FloatProducts(), SIZES) is None
+    assert first_difference(operations.fused(), "cpu", FloatProducts(), SIZES) is None
 
 
 @pytest.mark.parametrize("name", Operations._fields[1:])
@@ -31,7 +31,7 @@ def test_an_operation_that_gives_other_bits_is_found(few, name):
         first.view(-1)[-1] += 1
         return found
 
-    assert differing(TORCH._replace(**{name: wrong}), "cpu", FloatProducts(), SIZES) == name
+    assert first_difference(TORCH._replace(**{name: wrong}), "cpu", FloatProducts(), SIZES) == name
 
 
 def test_integers_that_differ_are_found(few):
@@ -40,7 +40,7 @@ def test_integers_that_differ_are_found(few):
         out[0, 0] += 1
         return scales
 
-    assert differing(TORCH._replace(quantise=wrong), "cpu", FloatProducts(), SIZES) == "quantise"
+    assert first_difference(TORCH._replace(quantise=wrong), "cpu", FloatProducts(), SIZES) == "quantise"
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def gpu(monkeypatch):
                 raise found
             return found
 
-        monkeypatch.setattr(operations, "differing", result)
+        monkeypatch.setattr(operations, "first_difference", result)
 
     monkeypatch.setattr(torch.cuda, "device", lambda name: nullcontext())
     monkeypatch.setattr(operations, "fused", lambda: "kernels")
@@ -71,7 +71,7 @@ def gpu(monkeypatch):
 )
 def test_what_is_chosen(gpu, found, wanted):
     gpu(found)
-    assert chosen("cuda:0", FloatProducts(), SIZES) == wanted
+    assert choose_operations("cuda:0", FloatProducts(), SIZES) == wanted
 
 
 def test_without_triton(gpu, monkeypatch):
@@ -79,14 +79,17 @@ def test_without_triton(gpu, monkeypatch):
         raise ImportError("No module named 'triton'")
 
     monkeypatch.setattr(operations, "fused", missing)
-    assert chosen("cuda:0", FloatProducts(), SIZES) == (TORCH, "kernels do not run: No module named 'triton'")
+    assert choose_operations("cuda:0", FloatProducts(), SIZES) == (
+        TORCH,
+        "kernels do not run: No module named 'triton'",
+    )
 
 
 def test_a_lack_of_memory_is_for_the_engine_to_tell(gpu):
     gpu(torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(torch.OutOfMemoryError):
-        chosen("cuda:0", FloatProducts(), SIZES)
+        choose_operations("cuda:0", FloatProducts(), SIZES)
 
 
 def test_a_processor_takes_torch():
-    assert chosen("cpu", FloatProducts(), SIZES) == (TORCH, "cpu is no GPU")
+    assert choose_operations("cpu", FloatProducts(), SIZES) == (TORCH, "cpu is no GPU")

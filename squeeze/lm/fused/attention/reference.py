@@ -1,7 +1,8 @@
-"""The definition, in plain torch.
+"""The definition of attention, in plain torch.
 
-A query meets every slot of its lane's ring, and those that it does not see weigh 0. Sums are of integers, so that
-neither they nor the order of slots change a bit. Rows are positions int64 [lanes, n], one lane after the other.
+A query is multiplied with every slot of its lane's ring, and slots that it does not see have weight 0. Sums are of
+integers, so neither these slots nor their order change a bit. Rows are positions int64 [lanes, n], one lane after the
+other.
 """
 
 from functools import cache
@@ -10,36 +11,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from squeeze.lm.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns
+from squeeze.lm.fused.attention import BLOCK, LayerCache, Norms, Queries, Rotary, Shape
 from squeeze.lm.fused.reference import Product
 from squeeze.numerics.int8 import TOP, TOP_16
 from squeeze.numerics.int8_tensors import split_product
 from squeeze.numerics.tensors import angles, exp_negative, quantise, quotient, rms_inverse
 
-__all__ = ["SCORES", "attend", "heads", "root_of", "turns"]
+__all__ = ["SCORES", "attend", "heads", "root_of", "rotary"]
 
 _MASKED = -1e30
 _UNIT = float(1 << 20)
-SCORES = 1 << 24  # at once, unless one position of all lanes has more
+SCORES = 1 << 24  # scores at once, unless one position of all lanes has more
 
 
 def root_of(size: int) -> float:
-    """The float32 nearest to 1 / sqrt(size)."""
+    """Return the float32 nearest to 1 / sqrt(size)."""
     return float(np.float32(1.0) / np.sqrt(np.float32(size)))
 
 
-def turns(table: Tensor, factor: float, positions: Tensor, shape: Shape, most: int) -> Turns:
-    """table: of `angles`; most: the largest position, or more."""
+def rotary(table: Tensor, factor: float, positions: Tensor, shape: Shape, most: int) -> Rotary:
+    """Return cosines and sines of positions.
+
+    Args:
+        table: of `angles`.
+        factor: of cosines and sines (YaRN).
+        positions: int64 [lanes, n].
+        shape: of the heads.
+        most: at least the largest position.
+    """
     met = torch.stack([positions, positions.clamp(max=shape.far)]).flatten(1)
-    return Turns(*angles(table, factor, met, most))
+    return Rotary(*angles(table, factor, met, most))
 
 
-def heads(product: Product, shape: Shape, norms: Norms, turned: Turns, positions: Tensor, kept: Kept) -> Queries:
-    """Queries of a product [R, (heads + 2 groups) * size], whose keys and values go to their slots."""
+def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, positions: Tensor, kept: LayerCache) -> Queries:
+    """Return quantised queries of a product, and write its keys and values to their slots.
+
+    Args:
+        product: [R, (heads + 2 groups) * size].
+        shape: of the heads.
+        norms: of queries and keys.
+        rotary: angles of the rows.
+        positions: int64 [lanes, n].
+        kept: the cache of the layer.
+    """
     count, groups = shape.heads, shape.groups
     parts = product.biased().view(positions.numel(), -1, shape.size).split((count, groups, groups), 1)
     queries, keys = _normed(parts[0], norms.query, norms), _normed(parts[1], norms.key, norms)
-    near, far = _turned(torch.cat([queries, keys], 1), turned)
+    near, far = _rotated(torch.cat([queries, keys], 1), rotary)
     tops = _tops(2 * count, 2 * groups, near.device)
     integers, scales = quantise(torch.cat([far[:, :count], near, parts[2]], 1), tops)
     lanes, ring = torch.arange(positions.shape[0], device=near.device)[:, None], kept.scales.shape[-1] - BLOCK
@@ -53,7 +71,7 @@ def heads(product: Product, shape: Shape, norms: Norms, turned: Turns, positions
 
 @cache
 def _tops(queries: int, others: int, device: torch.device) -> Tensor:
-    """float32 [queries + others, 1]: the largest integers."""
+    """Return the largest integers, float32 [queries + others, 1]."""
     return torch.tensor([TOP_16] * queries + [TOP] * others, dtype=torch.float32, device=device)[:, None]
 
 
@@ -61,17 +79,24 @@ def _normed(x: Tensor, weight: Tensor | None, norms: Norms) -> Tensor:
     return x if weight is None else x * rms_inverse(x, norms.epsilon)[..., None] * weight
 
 
-def _turned(x: Tensor, turned: Turns) -> Tensor:
-    """[2, R, heads, size] of heads [R, heads, size]: for the window, and for the first block."""
+def _rotated(x: Tensor, rotary: Rotary) -> Tensor:
+    """Rotate heads [R, heads, size] to [2, R, heads, size]: for the window, and for the first block."""
     a, b = x.chunk(2, -1)
-    cosine, sine = (part[:, :, None] for part in turned)
+    cosine, sine = (part[:, :, None] for part in rotary)
     return torch.cat([a * cosine - b * sine, a * sine + b * cosine], -1)
 
 
-def attend(queries: Queries, shape: Shape, positions: Tensor, kept: Kept) -> Tensor:
-    """float32 [R, heads * size]."""
+def attend(queries: Queries, shape: Shape, positions: Tensor, kept: LayerCache) -> Tensor:
+    """Return attention, float32 [R, heads * size].
+
+    Args:
+        queries: quantised.
+        shape: of the heads.
+        positions: int64 [lanes, n].
+        kept: the cache of the layer.
+    """
     lanes, n = positions.shape
-    seen, met = _seen(positions, shape, kept.scales.shape[-1]), _Met(shape, kept)
+    seen, met = _seen(positions, shape, kept.scales.shape[-1]), _KeysValues(shape, kept)
     integers, scales = (part.unflatten(0, (lanes, n)) for part in queries)
     step = max(1, SCORES // (lanes * shape.heads * seen.shape[2]))
     found = [
@@ -82,24 +107,29 @@ def attend(queries: Queries, shape: Shape, positions: Tensor, kept: Kept) -> Ten
 
 
 def _seen(positions: Tensor, shape: Shape, slots: int) -> Tensor:
-    """bool [lanes, n, slots]."""
+    """Return which slots each position sees, bool [lanes, n, slots]."""
     slot, at, ring = torch.arange(slots, device=positions.device), positions[..., None], slots - BLOCK
-    held = at - (at - slot) % ring  # the latest position up to it that is kept in a slot of the ring
+    held = at - (at - slot) % ring  # latest position, at most the query's, in a slot of the ring
     first = (at // BLOCK - shape.window + 1).clamp(min=1)
     return torch.where(slot < BLOCK, slot <= at, held // BLOCK >= first)
 
 
-class _Met:
-    """Keys and values of a layer, as queries meet them: a matrix for each head of each lane."""
+class _KeysValues:
+    """The keys and values of a layer as matrices for each head of each lane."""
 
-    def __init__(self, shape: Shape, kept: Kept):
+    def __init__(self, shape: Shape, kept: LayerCache):
         self._shape, self._root = shape, root_of(shape.size)
         self._keys, self._values = kept.integers.flatten(1, 2).to(torch.float32)
         self._key_scales, self._value_scales = kept.scales.flatten(1, 2)[:, :, None]
 
     def attended(self, queries: Tensor, scales: Tensor, seen: Tensor) -> Tensor:
-        """float32 [lanes, n, heads * size] of integers [lanes, n, 2, heads, size] with their scales; seen: bool
-        [lanes, n, slots]."""
+        """Return attention, float32 [lanes, n, heads * size].
+
+        Args:
+            queries: integers [lanes, n, 2, heads, size].
+            scales: of the queries.
+            seen: bool [lanes, n, slots].
+        """
         lanes, n, _, count = queries.shape[:4]
         keys = self._keys.transpose(1, 2).split((BLOCK, self._keys.shape[1] - BLOCK), 2)
         scores, factors = [], []
@@ -116,7 +146,7 @@ class _Met:
         return found.view(lanes, self._shape.groups, n, -1).transpose(1, 2).reshape(lanes, n, -1)
 
     def _by_group(self, x: Tensor) -> Tensor:
-        """[lanes, n, heads, m] to [lanes * groups, n * heads of each, m]."""
+        """Reshape [lanes, n, heads, m] to [lanes * groups, n * heads of each, m]."""
         lanes, n, count, m = x.shape
         groups = self._shape.groups
         apart = x.view(lanes, n, groups, count // groups, m).transpose(1, 2)

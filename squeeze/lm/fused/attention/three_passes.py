@@ -1,8 +1,8 @@
-"""Attention in Triton: a program takes some queries that share keys and values, and goes over these three times: for
-the largest score, for the sum of shares and the largest weight, and for the values.
+"""Attention in Triton in three passes over keys and values.
 
-Scores are computed each time anew: keys of 8 bits are no more to read than what would be kept of them. Products are of
-int8 on tensor cores: a number of 16 bits is 256 h + l, both signed bytes.
+A program takes some queries that share them. The passes find the largest score, the sum of exponentials with the
+largest weight, and the weighted values. Scores are computed in each pass again, since 8-bit keys are no more to read
+than stored scores. Products are of int8 on tensor cores: a 16-bit number is 256 h + l, both signed bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["attend"]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _parts(x):  # type: ignore[no-untyped-def]
-    """h and l of integers, int8."""
+    """Split integers into h and l, int8."""
     high = (x + 128) >> 8
     return high.to(tl.int8), (x - high * 256).to(tl.int8)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _queries(integers, scales, at, column, root, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """h and l of queries [size, rows], and their scales times 1 / sqrt(size)."""
+    """Load h and l of queries [size, rows], and their scales times 1 / sqrt(size)."""
     inside = column[:, None] < SIZE
     x = tl.load(integers + at[None, :] * SIZE + column[:, None], mask=inside, other=0).to(tl.int32)
     high, low = _parts(x)
@@ -33,14 +33,14 @@ def _queries(integers, scales, at, column, root, SIZE: tl.constexpr):  # type: i
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _block(integers, slot, held, column, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """int8 [slots, size]: keys, or values, of the slots that there are."""
+    """Load int8 [slots, size] of keys or values, for slots that exist."""
     inside = held[:, None] & (column[None, :] < SIZE)
     return tl.load(integers + slot.to(tl.int64)[:, None] * SIZE + column[None, :], mask=inside, other=0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _scores(high, low, factor, keys, key_scales, slot, held, column, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """float32 [slots, rows]."""
+    """Return scores, float32 [slots, rows]."""
     key = _block(keys, slot, held, column, SIZE)
     products = tl.dot(key, high, out_dtype=tl.int32) * 256 + tl.dot(key, low, out_dtype=tl.int32)
     return products.to(tl.float32) * (factor[None, :] * tl.load(key_scales + slot, mask=held, other=0)[:, None])
@@ -50,8 +50,11 @@ def _scores(high, low, factor, keys, key_scales, slot, held, column, SIZE: tl.co
 def _of_ring(  # type: ignore[no-untyped-def]
     high, low, factor, keys, key_scales, newest, reach, begin, ring, column, SIZE: tl.constexpr, SLOTS: tl.constexpr
 ):  # fmt: skip
-    """Of slots from `begin` of the ring on: scores [slots, rows], whether they are seen, their numbers, and whether
-    there are so many. newest: of each row, the place in the ring of its own position. reach: how far back it sees."""
+    """Return scores [slots, rows] of slots from `begin` of the ring on, a mask of those seen, the slots, and a mask of
+    existing slots.
+
+    `newest` is the place in the ring of each row's own position, and `reach` is how far back it sees.
+    """
     place = begin + tl.arange(0, SLOTS)
     held = place < ring
     z = _scores(high, low, factor, keys, key_scales, 16 + place, held, column, SIZE)
@@ -62,7 +65,8 @@ def _of_ring(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _shares(z, seen, top, value_scales, slot, held):  # type: ignore[no-untyped-def]
-    """Of a tile of scores: the sums of shares as integers of 20 bits, and shares times the scales of values."""
+    """Return the sums of exponentials of a tile as integers with 20 fractional bits, and exponentials times value
+    scales."""
     shares = tl.where(seen, exp_negative(z - top[None, :]), 0.0)
     total = tl.sum(nearest(shares * 1048576.0).to(tl.int32), 0)
     return total, shares * tl.load(value_scales + slot, mask=held, other=0)[:, None]
@@ -70,7 +74,7 @@ def _shares(z, seen, top, value_scales, slot, held):  # type: ignore[no-untyped-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _valued(weights, by, values, slot, held, column, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """int32 [size, rows], of h and of l: values times a tile's weights, as integers within 32639."""
+    """Return products int32 [size, rows] of values with h and with l of a tile's weights, integers within 32639."""
     high, low = _parts(nearest(weights * by[None, :]).to(tl.int32))
     value = tl.trans(_block(values, slot, held, column, SIZE))
     return tl.dot(value, high, out_dtype=tl.int32), tl.dot(value, low, out_dtype=tl.int32)
