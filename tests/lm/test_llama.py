@@ -226,7 +226,7 @@ def test_lanes_do_not_disturb_each_other(llama, lanes, chunk, threads):
 def waited_for(tasks, lanes, first):
     for rank in range(first.size):
         begin = forward._rows_of(tasks, rank, first.size)[0]
-        first[rank] = forward._first_beside(tasks, lanes, begin, rank, first.size)
+        first[rank] = forward._first_of_lane(tasks, lanes, begin, rank, first.size)
 
 
 @pytest.mark.parametrize(
