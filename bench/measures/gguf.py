@@ -21,7 +21,7 @@ from bench.shared.small_models import ADAPTED, WORK, folder_of, named, original
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
-from squeeze.engine.inputs import input_squares
+from squeeze.engine.forward import input_squares
 from squeeze.integrations.gguf.export import Export
 from squeeze.lm.gguffile import GgufFile
 from squeeze.recipes.gguf.types import BOUNDS

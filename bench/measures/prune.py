@@ -18,8 +18,8 @@ from bench.measure import Measure, Row, option
 from bench.shared.small_models import OPTIONS, Bench, compared_with_base
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.masks import violations
 from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.sparse import violations
 from squeeze.engine.report import Report
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.slim import SLiM

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from squeeze.checkpoint.bits import words_for
+from squeeze.checkpoint.quantized import words_for
 from squeeze.kernels import w4a16
 from squeeze.kernels.dequant import Packed, kernel as dequant, reference_dequantize
 from squeeze.kernels.sparse24 import Packed24, kernel as sparse24

@@ -8,10 +8,11 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,32 @@ from torch import nn
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.architectures import EMBEDDING, HEAD
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
-from squeeze.checkpoint.view import View
+from squeeze.checkpoint.safetensors import ELEMENT_BITS, Tensor
 from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, own_files, read_index, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.moving import synced
 from squeeze.system.storage import local_path
 
-__all__ = ["Checkpoint", "Parts", "disk_told", "saved"]
+__all__ = ["DTYPES", "Checkpoint", "Parts", "View", "disk_told", "saved"]
+
+DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+
+
+@dataclass(frozen=True)
+class View:
+    """What stands in the place of a file for one tensor. dtype: as safetensors names it. read(index): its values, or
+    with an index those of this entry of its first dimension, without the others in memory."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[int | None], torch.Tensor]
+
+    @cached_property
+    def by_name(self) -> dict[str, Tensor]:
+        size = prod(self.shape) * ELEMENT_BITS[self.dtype] // 8
+        return {self.name: Tensor(self.name, self.dtype, self.shape, 0, size)}
+
 
 MAX_SHARD = 4 << 30  # bytes
 _LONGEST_NAME = 1000  # characters

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from squeeze.checkpoint.guard import unguarded
-from squeeze.checkpoint.hub_cache import why_missing
+from squeeze.checkpoint.weight_files import why_missing
 from squeeze.errors import FormatError, printable
 from squeeze.system.documents import read_object
 from squeeze.system.storage import component
 
-__all__ = ["CONFIG", "check_config", "check_description", "check_layers", "read_config"]
+__all__ = ["CONFIG", "check_config", "check_description", "check_layers", "guarded", "read_config", "unguarded"]
 
 CONFIG = "config.json"
 _MANY = 1 << 31
@@ -180,3 +179,31 @@ def _check_heads(config: Mapping[str, Any]) -> None:
     heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
         raise FormatError(f"num_attention_heads: {heads} do not share {shared} heads of keys and values")
+
+
+_GROUP = "import squeeze.integrations.transformers"
+_CLAIMED = "compressed-tensors"
+_OURS = "squeeze-"  # which our own forms begin with
+
+
+def guarded(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What is to be written of a description: others' forms that need nothing of ours stay as they are."""
+    method = str(described.get("quant_method"))
+    if method.startswith(_OURS):
+        ours = {key: value for key, value in described.items() if key != "quant_method"}
+        return {"quant_method": _CLAIMED, "format": method, "config_groups": {_GROUP: method}, **ours}
+    if method == _CLAIMED and described.get("transform_config"):
+        return {**described, "config_groups": {**described["config_groups"], _GROUP: "transform_config"}}
+    return dict(described)
+
+
+def unguarded(described: dict[str, Any]) -> dict[str, Any]:
+    """The description that `guarded` was given, or one that it did not make as it is."""
+    groups = described.get("config_groups")
+    if described.get("quant_method") != _CLAIMED or not isinstance(groups, dict) or _GROUP not in groups:
+        return described
+    method = groups[_GROUP]
+    if isinstance(method, str) and method.startswith(_OURS):
+        ours = {key: value for key, value in described.items() if key not in ("format", "config_groups")}
+        return {**ours, "quant_method": method}
+    return {**described, "config_groups": {name: group for name, group in groups.items() if name != _GROUP}}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from squeeze.checkpoint.config_json import CONFIG, read_config
-from squeeze.checkpoint.hub_cache import is_repository, why_missing
+from squeeze.checkpoint.weight_files import is_repository, why_missing
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.system.documents import read_object
 from squeeze.system.storage import local_path

@@ -5,11 +5,11 @@ PyTorch's own files can hold programs, so they are never read: it is said how to
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import cast
 
-from squeeze.checkpoint.hub_cache import dangling, why_missing
 from squeeze.errors import FormatError, printable
 from squeeze.system.documents import read_object
-from squeeze.system.storage import below
+from squeeze.system.storage import below, remote
 
 __all__ = [
     "INDEX",
@@ -17,11 +17,16 @@ __all__ = [
     "TORCH",
     "WEIGHTS",
     "check_inside",
+    "dangling",
     "how_to_convert",
+    "is_repository",
     "own_files",
     "read_index",
+    "repositories_in",
     "shard_at",
+    "snapshot_of",
     "weight_files",
+    "why_missing",
 ]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -113,3 +118,53 @@ def _homes(folder: Path) -> list[Path]:
     """Where its files may lie: in itself, and beside the snapshots of a cache of the Hugging Face hub."""
     home = folder.resolve()
     return [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+
+
+_BLOBS, _SNAPSHOTS, _REFS = "blobs", "snapshots", "refs"
+_NAMED = 3  # in a message
+
+
+def is_repository(folder: Path) -> bool:
+    """Return whether a folder is a repository of the cache, with all its snapshots."""
+    return not remote(folder) and (folder / _BLOBS).is_dir() and (folder / _SNAPSHOTS).is_dir()
+
+
+def snapshot_of(folder: Path) -> Path:
+    """Return the snapshot that a repository of the cache is: that of the branch main, or else the only one.
+
+    Raises FormatError if there are several, or none.
+    """
+    snapshots = sorted(path for path in (folder / _SNAPSHOTS).iterdir() if path.is_dir())
+    main = folder / _REFS / "main"
+    named = main.read_text("utf-8", "replace").strip() if main.is_file() else ""
+    chosen = [path for path in snapshots if path.name == named] or snapshots
+    if len(chosen) == 1:
+        return chosen[0]
+    found = f"{len(snapshots)} snapshots" if snapshots else "no snapshot"
+    shown = ", ".join(printable(path) for path in snapshots[:_NAMED])
+    raise FormatError(
+        f"{folder}: a repository of the Hugging Face cache with {found}"
+        + (f": name one of them: {shown}{', ...' * (len(snapshots) > _NAMED)}" if snapshots else ": download it again")
+    )
+
+
+def dangling(link: Path) -> str:
+    """Return what a message says of a link to a file that is not there."""
+    return f"is a link to {printable(link.readlink())}, which is not there"
+
+
+def why_missing(folder: Path, name: str) -> str:
+    """Return why a model's folder does not have a file."""
+    if (folder / name).is_symlink():
+        return f"its {name} {dangling(folder / name)}"
+    if is_repository(folder):
+        return f"it is a repository of the Hugging Face cache: name its snapshot, {snapshot_of(folder)}"
+    return f"it has no {name}"
+
+
+def repositories_in(folder: Path) -> list[Path]:
+    """Return the repositories that lie in a folder, such as the cache itself."""
+    if remote(folder):
+        return []
+    below = cast("list[Path]", sorted(folder.iterdir()))
+    return [path for path in below if path.is_dir() and is_repository(path)]

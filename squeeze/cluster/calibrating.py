@@ -1,6 +1,6 @@
 """A block of a checkpoint by the workers of a cluster: shards of its calibration, and its matrices, side by side.
 
-These are Workers of engine/workers.py. The block, what parts share and what becomes of them go through the cluster's
+These are Workers of engine/sharding.py. The block, what parts share and what becomes of them go through the cluster's
 own object store. Hidden states lie in the run's work folder: so a part may be done again where another worker is.
 """
 

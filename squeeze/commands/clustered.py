@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from squeeze.cluster.files import Done, File, Task
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.run import Run
-    from squeeze.engine.workers import Workers
+    from squeeze.engine.sharding import Workers
     from squeeze.packing.pack import Totals
 
 __all__ = ["checkpoint", "cluster", "connected", "option", "run", "test", "workers"]

@@ -20,10 +20,9 @@ from squeeze.engine.experts import in_memory, is_expert, seeing_all
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.rounding import Rounding
-from squeeze.engine.sharding import Setting, Shard
+from squeeze.engine.sharding import Here, OnBlock, Setting, Shard, Workers
 from squeeze.engine.shortcuts import Shortcuts
 from squeeze.engine.solving import Done, Matrix, apart, solved
-from squeeze.engine.workers import Here, OnBlock, Workers
 
 __all__ = ["BlockJob", "Done", "calibrated_block", "plain_block"]
 

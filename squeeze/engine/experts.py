@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.view import View
+from squeeze.checkpoint.checkpoint import Checkpoint, View
 from squeeze.engine.calibration import Stage
 
 __all__ = [

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from squeeze.engine.calibration import Activations
-from squeeze.engine.network import Call, Network, run_block
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.calibration import Activations, Recorder
+from squeeze.engine.network import Call, Network, is_linear, run_block
 
-__all__ = ["Run", "each_block", "forward", "states_in"]
+__all__ = ["Run", "each_block", "forward", "input_squares", "states_in", "summed_squares"]
 
 Run = tuple[str, nn.Module, Callable[[], None]]  # a block's name, the block, loaded, and what runs it
 
@@ -59,3 +60,35 @@ def forward(
         if last:
             for x in states("hidden", len(network.blocks)).read(network.device):
                 last(calls[-1].hidden(x))
+
+
+def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """The mean square of each input of every linear module in the blocks, float32 [I], on tokens."""
+    sums = summed_squares(checkpoint, tokens, device)
+    return {name: squares / tokens.numel() for name, (squares, _) in sums.items()}
+
+
+@torch.inference_mode()
+def summed_squares(
+    checkpoint: Checkpoint,
+    tokens: torch.Tensor,
+    device: str = "cpu",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, tuple[torch.Tensor, int]]:
+    """The sum of squares of each input of every linear module in the blocks, float32 [I], over the tokens that reach
+    it, and their number. progress: called with a block's name, the blocks done, and of all."""
+    network = Network(checkpoint, device)
+    sums: dict[str, tuple[torch.Tensor, int]] = {}
+    for number, (name, block, run) in enumerate(forward(network, tokens)):
+        if progress:
+            progress(name, number, len(network.blocks))
+        leaves = [leaf for leaf, module in block.named_modules() if is_linear(module)]
+
+        def note(leaf: str, x: torch.Tensor, name: str = name) -> None:
+            rows = x.reshape(-1, x.shape[-1]).float()
+            before, count = sums.get(f"{name}.{leaf}", (torch.zeros(()), 0))
+            sums[f"{name}.{leaf}"] = before + rows.square().sum(0), count + len(rows)
+
+        with Recorder(block, leaves, note):
+            run()
+    return {network.stored_name(name): (squares.cpu(), count) for name, (squares, count) in sums.items()}

@@ -4,11 +4,9 @@ Which tensor of the checkpoint belongs to which parameter is what transformers i
 experts (one parameter of three dimensions for all) are taken apart (experts.py).
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -16,19 +14,15 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import check_decoder, check_size, empty_model, explained, load_config
-from squeeze.checkpoint.renaming import renamed
 from squeeze.engine.calibration import Stop
-from squeeze.engine.experts import LEAVES, Experts, Fused, Layout, published
+from squeeze.engine.sources import check_whole, matched
 from squeeze.engine.surroundings import surroundings
 from squeeze.engine.tracing import traced
 from squeeze.engine.walking import Call, Plan, Unwalkable, plan_of
-from squeeze.errors import FormatError, ModelError, SqueezeError
+from squeeze.errors import ModelError, SqueezeError
 from squeeze.numerics.hadamard import turned
 
 __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
-
-_EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.")
-
 
 _LINEAR = ("Conv1D", "FalconLinear")  # classes of transformers with a forward of their own that is linear all the same
 
@@ -56,10 +50,11 @@ class Network:
         self.checkpoint, self.device = checkpoint, torch.device(device)
         self._plans: dict[int, Plan] = {}  # by the length of sequences
         self.model = self._made()
-        self.fused: list[Fused] = []
-        self._take_experts_apart(self._names())
+        found = matched(self.model, checkpoint)
+        self.checkpoint, self.sources = found.checkpoint, found.sources
+        self.fused, self.unclaimed = found.fused, found.unclaimed
         self.blocks = find_blocks(self.model)
-        self._check_whole()
+        check_whole(self.model, found)
         self._turn_inputs()
 
     def _made(self) -> Any:
@@ -86,109 +81,6 @@ class Network:
         longest = getattr(config, "max_position_embeddings", None)
         if longest and 0 < longest < tokens.shape[1]:
             raise SqueezeError(f"sequences of {tokens.shape[1]} tokens are longer than the model's {longest}")
-
-    def _names(self) -> dict[str, list[tuple[str, int]]]:
-        """For each parameter the tensors that it is made of, each with the place of its pattern in the conversion."""
-        sources: dict[str, list[tuple[str, int]]] = {}
-        self.converted: set[str] = set()
-        self.unclaimed: list[str] = []  # tensors that transformers leaves aside, such as layers that predict ahead
-        for name, place in renamed(self.model, self.checkpoint.files).items():
-            self.converted |= set(place.targets) if place.converter else set()
-            number = place.converter.source_patterns.index(place.pattern) if place.converter else 0
-            sources.setdefault(place.target, []).append((name, number))
-            self.unclaimed += [] if place.claimed else [name]
-        self.sources = {target: parts[0][0] for target, parts in sources.items() if len(parts) == 1}
-        return sources
-
-    def _take_experts_apart(self, names: dict[str, list[tuple[str, int]]]) -> None:
-        for path, module in list(self.model.named_modules()):
-            layout = Layout.of(module)
-            if layout is None:
-                continue
-            parameters = dict(module.named_parameters(recurse=False))
-            parts = {name: names.get(f"{path}.{name}", []) for name in parameters}
-            if f"{path}.0.down_proj.weight" in names:  # as squeeze writes what was one tensor
-                sources = self._numbered(path, names)
-            elif all(self._is_whole(f"{path}.{name}", parts[name], parameters[name]) for name in parts):
-                sources = self._one_by_one(path, layout, {name: entries[0][0] for name, entries in parts.items()})
-            elif min(map(len, parts.values())) > 0 and not layout.biased:
-                sources = self._merged(path, parts)
-            else:
-                continue
-            self.model.set_submodule(path, Experts(module, layout))
-            self.sources |= sources
-        self._show_parts()
-
-    def _numbered(self, path: str, names: dict[str, list[tuple[str, int]]]) -> dict[str, str]:
-        """The tensors of experts whose names are those of the modules here."""
-        own = re.compile(re.escape(path) + r"\.(\d+\..*)")
-        found = {match[1]: parts[0][0] for name, parts in names.items() if (match := own.fullmatch(name))}
-        return {f"{path}.experts.{part}": source for part, source in found.items()}
-
-    def _is_whole(self, name: str, entries: list[tuple[str, int]], parameter: nn.Parameter) -> bool:
-        """Whether the checkpoint, too, holds a parameter of all experts in one tensor."""
-        if len(entries) != 1 or name in self.converted:
-            return False
-        return self.checkpoint.info(entries[0][0]).shape == tuple(parameter.shape)
-
-    def _one_by_one(self, path: str, layout: Layout, stored: dict[str, str]) -> dict[str, str]:
-        """The parts of tensors of all experts, which the checkpoint is to show."""
-        first = next(iter(stored))
-        count = self.checkpoint.info(stored[first]).shape[0]
-        prefix = self._prefix(path, stored.values())
-        called = published(self.checkpoint.config.get("model_type"), prefix)
-        fused = Fused(prefix, layout, stored, count, called)
-        self.fused.append(fused)
-        for name in stored:
-            self.sources.pop(f"{path}.{name}")
-        return {f"{path}.experts.{part}": name for part, name in fused.modules.items()}
-
-    def _prefix(self, path: str, names: Iterable[str]) -> str:
-        """Return what parts of experts are called below, so that transformers finds them below the module `path`.
-
-        names: of the tensors of all experts. Some have names of their own in files, which say nothing of the module:
-        granitemoehybrid's experts are block_sparse_moe.input_linear.weight.
-        """
-        shared = _module_of(names)
-        found = renamed(self.model, (f"{one}.0.down_proj.weight" for one in (shared, f"{shared}.experts", path)))
-        fit = [name for name, place in found.items() if place.target == f"{path}.0.down_proj.weight"]
-        return min(fit, key=len).removesuffix(".0.down_proj.weight") if fit else shared
-
-    def _show_parts(self) -> None:
-        """Let the checkpoint have the parts of tensors of all experts in their places."""
-        if self.fused:
-            hidden = {name for fused in self.fused for name in fused.stored.values()}
-            views = {name: view for fused in self.fused for name, view in fused.views(self.checkpoint).items()}
-            self.checkpoint = self.checkpoint.showing(views, hidden)
-
-    def _merged(self, path: str, parts: dict[str, list[tuple[str, int]]]) -> dict[str, str]:
-        """The tensors of experts that transformers merges."""
-        sources = {}
-        for name, entries in parts.items():
-            for source, position in entries:
-                expert = _EXPERT.match(source)
-                if not expert:
-                    raise ModelError(f"{self.checkpoint.folder}: tensor {source!r} is of no known expert")
-                sources[f"{path}.experts.{expert[2]}.{LEAVES[name][position]}.weight"] = source
-        return sources
-
-    def _check_whole(self) -> None:
-        tied = set(getattr(self.model, "all_tied_weights_keys", None) or {})
-        for name, parameter in self.model.named_parameters():
-            if name in self.sources:
-                stored = self.checkpoint.info(self.sources[name]).shape
-                if stored != tuple(parameter.shape):
-                    raise FormatError(
-                        f"{self.checkpoint.folder}: tensor {self.sources[name]!r} has shape {list(stored)}, "
-                        f"and config.json makes it {list(parameter.shape)}"
-                    )
-            elif name not in tied and name in self.converted:
-                raise ModelError(
-                    f"{self.checkpoint.folder}: transformers splits or joins stored tensors to make {name!r}: this "
-                    "architecture cannot be compressed yet"
-                )
-            elif name not in tied:
-                raise FormatError(f"{self.checkpoint.folder}: the checkpoint has no tensor for {name!r}")
 
     def _turn_inputs(self) -> None:
         """Modules multiply turned inputs where the checkpoint says so; calibration.Recorder notes these, too."""
@@ -343,12 +235,6 @@ def run_block(block: nn.Module, state: torch.Tensor, call: Call) -> torch.Tensor
     """The state [L, W] after a block. Raises ModelError where the block cannot run."""
     with explained(type(block).__name__, Stop, OSError):  # a disk is full where inputs are kept
         return call.run(block, state)
-
-
-def _module_of(names: Iterable[str]) -> str:
-    """Return the module that all of these tensors are below, as the checkpoint calls it."""
-    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*(name.split(".") for name in names), strict=False))
-    return ".".join(parts[0] for parts in shared)
 
 
 def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -20,15 +20,14 @@ from torch import nn
 
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts
-from squeeze.checkpoint.guard import guarded
+from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.other_files import copy_other_files
 from squeeze.engine.block import BlockJob, Done, calibrated_block, plain_block
 from squeeze.engine.calibration import spacing
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, is_linear, weight_of
 from squeeze.engine.report import Layer, Report
-from squeeze.engine.sharding import Shard, shards_of
-from squeeze.engine.workers import Here, Workers
+from squeeze.engine.sharding import Here, Shard, Workers, shards_of
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import folder
 from squeeze.system.documents import parse

@@ -4,10 +4,11 @@ What is gathered of a shard depends on it alone, and sums of shards are added in
 whoever works on them, one after another or side by side. How many sequences make a shard depends on their length alone.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from squeeze.engine.rounding import Roundings, rounding_inputs
 from squeeze.engine.shortcuts import Kept, shortened
 from squeeze.engine.walking import Call
 
-__all__ = ["Setting", "Shard", "shards_of"]
+__all__ = ["Here", "OnBlock", "Setting", "Shard", "Workers", "shards_of"]
 
 _TOKENS = 8192  # of a shard, or one sequence
 
@@ -78,3 +79,53 @@ class Setting:
             stack.enter_context(rounding_inputs(block, self.roundings))
             stack.enter_context(shortened(block, self.kept, files, self.device))
             yield shard.inputs.read(self.device)
+
+
+T = TypeVar("T")
+
+
+class OnBlock(Protocol):
+    """They have a block. apart: whether matrices that share their inputs are worked on one by one."""
+
+    apart: bool
+
+    def over(self, function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+        """function(block, *part) of each part, in their order."""
+        ...
+
+    def share(self, value: Any) -> Any:
+        """What stands for a value in parts, so that it is sent once."""
+        ...
+
+    def changed(self, names: Iterable[str]) -> None:
+        """The weights of these modules of the block are others than they were."""
+        ...
+
+
+class Workers(Protocol):
+    def on(self, name: str, block: nn.Module) -> AbstractContextManager[OnBlock]:
+        """Workers that have the block of this name meanwhile."""
+        ...
+
+
+class Here:
+    """This process."""
+
+    def on(self, name: str, block: nn.Module) -> AbstractContextManager[OnBlock]:
+        return nullcontext(_HereOnBlock(block))
+
+
+class _HereOnBlock:
+    apart = False
+
+    def __init__(self, block: nn.Module) -> None:
+        self._block = block
+
+    def over(self, function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+        return (function(self._block, *part) for part in parts)
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def changed(self, names: Iterable[str]) -> None:
+        pass

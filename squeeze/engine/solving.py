@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.masks import violations
+from squeeze.checkpoint.sparse import violations
 from squeeze.engine import calibration
 from squeeze.engine.calibration import InputStatistics
-from squeeze.engine.distribution import histogram
 from squeeze.engine.experts import is_expert
 from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.engine.network import weight_of
@@ -22,7 +21,7 @@ from squeeze.engine.report import Layer
 from squeeze.errors import SqueezeError
 from squeeze.system.machine import trim_memory
 
-__all__ = ["Done", "Matrix", "apart", "solved"]
+__all__ = ["BINS", "Done", "Matrix", "apart", "histogram", "solved"]
 
 
 @dataclass(frozen=True)
@@ -180,3 +179,28 @@ def _result(method: Method, weight: torch.Tensor, statistics: InputStatistics) -
     result = other.compress(weight)
     way = f"{other.name} instead" if other.name != method.name else "made without statistics"
     return replace(result, notes=(*result.notes, f"{reason}: {way}")), other.name
+
+
+BINS = 48
+_WIDTH = 4.0  # standard deviations to each side
+_PIECE = 1 << 20  # weights counted at a time: float32 holds their number
+
+
+def histogram(before: torch.Tensor, after: torch.Tensor) -> dict[str, Any]:
+    """Counts of weights [O, I] in BINS bins of one width, from -bound to bound: {"bound": 4 standard deviations of
+    `before`, "before": [BINS], "after": [BINS], "zeros": [before, after]}. What lies beyond is in the outermost bins;
+    weights that are 0 are in none, and counted apart.
+    """
+    spread = float(before.float().std(correction=0))
+    bound = _WIDTH * spread or float(before.abs().max()) or 1.0
+    (first, zeros), (second, more) = _counts(before, bound), _counts(after, bound)
+    return {"bound": float(f"{bound:.6g}"), "before": first, "after": second, "zeros": [zeros, more]}
+
+
+def _counts(values: torch.Tensor, bound: float) -> tuple[list[int], int]:
+    counts, zeros = torch.zeros(BINS, dtype=torch.int64, device=values.device), 0
+    for piece in values.reshape(-1).split(_PIECE):
+        counts += torch.histc(piece.float().clamp(-bound, bound), BINS, -bound, bound).to(torch.int64)
+        zeros += len(piece) - int(piece.count_nonzero())
+    counts[BINS // 2] -= zeros  # which begins at 0
+    return counts.tolist(), zeros

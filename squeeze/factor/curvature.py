@@ -5,6 +5,7 @@ the original by about tr(G D H D^T) / 2 nats a token, H = E[x x^T] over inputs x
 loss with respect to outputs, its labels drawn from the model's own predictions.
 """
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,8 @@ from torch import nn
 
 from squeeze.engine.gradients import backward
 from squeeze.engine.network import Network
-from squeeze.engine.on_disk import on_disk
 
-__all__ = ["Curvature", "curvature", "damage"]
+__all__ = ["Curvature", "curvature", "damage", "on_disk"]
 
 
 @dataclass
@@ -115,3 +115,13 @@ def _add(moments: dict[str, torch.Tensor], name: str, rows: torch.Tensor) -> Non
     if name not in moments:
         moments[name] = torch.zeros((rows.shape[1], rows.shape[1]), device=rows.device)
     moments[name].addmm_(rows.T, rows)
+
+
+def on_disk(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same values, on the CPU, mapped from a file in the folder for temporary ones. It has no name any longer, and
+    goes with the last tensor of it."""
+    with tempfile.NamedTemporaryFile() as file:
+        torch.save({name: tensor.detach().cpu() for name, tensor in tensors.items()}, file)
+        file.flush()
+        mapped: dict[str, torch.Tensor] = torch.load(file.name, mmap=True, weights_only=True)
+    return mapped

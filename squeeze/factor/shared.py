@@ -13,10 +13,9 @@ import torch
 
 from squeeze.engine.method import Result
 from squeeze.factor.form import Form, packed_mask
-from squeeze.factor.lowrank import SVD, WhitenedSVD, rank_for
+from squeeze.factor.lowrank import SVD, WhitenedSVD, fitted, maxvol, rank_for
 from squeeze.factor.matrices import Shared
 from squeeze.factor.methods import RankOptions
-from squeeze.factor.pivots import fitted, maxvol
 
 __all__ = ["SharedSVD"]
 

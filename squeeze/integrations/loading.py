@@ -25,8 +25,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.config_json import check_description
-from squeeze.checkpoint.guard import guarded, unguarded
+from squeeze.checkpoint.config_json import check_description, guarded, unguarded
 from squeeze.checkpoint.renaming import fit_of, model_modules, renamed
 from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named, expanded
@@ -38,8 +37,7 @@ from squeeze.integrations.packed import Payloads, is_packed
 from squeeze.packing.load import torch_dtype
 from squeeze.packing.record import Record
 from squeeze.prune.delta.base import BaseWeights, is_transposed
-from squeeze.prune.delta.linear import DeltaLinear
-from squeeze.prune.delta.stored import DeltaForm
+from squeeze.prune.delta.stored import DeltaForm, DeltaLinear
 
 __all__ = ["Description", "Loader", "leaves_of", "place_layers", "register"]
 

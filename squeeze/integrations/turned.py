@@ -17,11 +17,11 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
-from squeeze.checkpoint.bits import words_for
-from squeeze.checkpoint.guard import guarded
+from squeeze.checkpoint.config_json import guarded
+from squeeze.checkpoint.quantized import words_for
 from squeeze.integrations.mixtures import Mixture
 from squeeze.quant.formats.compressed_tensors import METHOD
-from squeeze.quant.formats.transforms import online
+from squeeze.quant.rotate import online
 
 __all__ = ["TurnedConfig", "TurnedLoader", "expand", "pack_zero_points", "register"]
 

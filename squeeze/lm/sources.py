@@ -15,8 +15,7 @@ import numpy as np
 import xxhash
 
 from squeeze.checkpoint.config_json import check_layers, read_config
-from squeeze.checkpoint.hub_cache import why_missing
-from squeeze.checkpoint.weight_files import INDEX, own_files, weight_files
+from squeeze.checkpoint.weight_files import INDEX, own_files, weight_files, why_missing
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import config, vocabulary
 from squeeze.lm.config import ARCHITECTURES, Config, Family

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import cast
 
 from squeeze.checkpoint import safetensors as tensorfile, weight_files
-from squeeze.checkpoint.hub_cache import dangling, is_repository, repositories_in, snapshot_of, why_missing
-from squeeze.checkpoint.weight_files import read_index, shard_at
+from squeeze.checkpoint.weight_files import (
+    dangling,
+    is_repository,
+    read_index,
+    repositories_in,
+    shard_at,
+    snapshot_of,
+    why_missing,
+)
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.packing import container, sources
 from squeeze.packing.sources import CODED, INDEX

@@ -9,10 +9,10 @@ from math import comb
 
 import torch
 
-from squeeze.checkpoint.masks import combinations_of
 from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.sparse import combinations_of
 
-__all__ = ["MAX_MASKS", "refine"]
+__all__ = ["MAX_MASKS", "reconstruct", "refine"]
 
 MAX_MASKS = 100  # of a group, all of which are tried
 _BLOCK = 128
@@ -68,3 +68,31 @@ def _best(right: torch.Tensor, inverses: torch.Tensor, pattern: Pattern) -> tupl
     best = (solved * right[:, None]).sum(-1).argmax(1)
     keep = _masks(pattern, right.shape[1]).to(right.device)[best]
     return solved[torch.arange(len(right), device=right.device), best], keep
+
+
+_CLOSE = 1e-6  # of a row's first residual, squared
+
+
+def reconstruct(
+    weight: torch.Tensor, mask: torch.Tensor, hessian: torch.Tensor, start: torch.Tensor | None = None, steps: int = 50
+) -> torch.Tensor:
+    """Values [O, I], 0 outside the mask bool [O, I]. weight: [O, I]; hessian: positive definite [I, I]; start: values
+    to begin with (the weight under the mask); steps: of conjugate gradients at most."""
+    values = (weight if start is None else start).masked_fill(~mask, 0)
+    scale = hessian.diagonal()  # Jacobi's preconditioner
+    residual = ((weight - values) @ hessian).masked_fill(~mask, 0)
+    along = residual / scale
+    energy = (residual * along).sum(1)
+    enough = _CLOSE * energy.clamp(min=1e-30)
+    for _ in range(steps):
+        product = (along @ hessian).masked_fill(~mask, 0)
+        length = energy / (along * product).sum(1).clamp(min=1e-30)
+        values = values + length[:, None] * along
+        residual = residual - length[:, None] * product
+        conditioned = residual / scale
+        after = (residual * conditioned).sum(1)
+        if bool((after <= enough).all()):
+            break
+        along = conditioned + (after / energy.clamp(min=1e-30))[:, None] * along
+        energy = after
+    return values

@@ -11,15 +11,13 @@ from typing import ClassVar
 
 import torch
 
-from squeeze.checkpoint.masks import mask_of, violations
-from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.checkpoint.sparse import SparseTensor, mask_of, violations
 from squeeze.engine.method import Result
 from squeeze.errors import SqueezeError
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod, checked_hessian
 from squeeze.prune.methods import SparseGPTOptions
-from squeeze.prune.recover import reconstruct
-from squeeze.prune.refine import can_refine, refine
+from squeeze.prune.refine import can_refine, reconstruct, refine
 from squeeze.quant import refine as codes_refinement
 from squeeze.quant.gptq import GPTQ, inverse_factor
 from squeeze.quant.grid import QParams

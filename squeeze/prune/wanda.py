@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from squeeze.checkpoint.masks import mask_of
-from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.checkpoint.sparse import SparseTensor, mask_of
 from squeeze.engine.method import Result
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod, checked_hessian

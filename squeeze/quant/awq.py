@@ -4,19 +4,27 @@ Lin et al. 2023 (arXiv 2306.00978). The scales are searched by scaling.py before
 what lies before; here is what the search is told, and the rounding that follows.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
+from squeeze.checkpoint.architectures import architecture_of
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.calibration import InputStatistics, Recorder
+from squeeze.engine.forward import forward
 from squeeze.engine.method import HessianError, Result
+from squeeze.engine.network import Network, weight_of
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.method import GridMethod
 from squeeze.quant.methods import AWQOptions
 from squeeze.quant.rtn import RTN, encode
+from squeeze.quant.smooth import SmoothedCheckpoint, divided
 
-__all__ = ["AWQ"]
+__all__ = ["AWQ", "scaled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +51,116 @@ class AWQ(AWQOptions, GridMethod):
     def _grid(self) -> dict[str, Any]:
         options = ("bits", "group_size", "symmetric", "grid", "clip", "scale_dtype", "activations")
         return {name: getattr(self, name) for name in options}
+
+
+_ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_GROUPS: Mapping[str, tuple[str, ...]] = {  # what scales are folded into, and the matrices behind it
+    "input_layernorm": _ATTENTION,
+    "self_attn.v_proj": ("self_attn.o_proj",),
+    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.up_proj": ("mlp.down_proj",),
+}
+_LEAST = 1e-4  # scale of a channel
+
+
+@dataclass
+class _Seen:
+    """Of the inputs [T, I] of a group: their statistics, and the sum of their magnitudes [I]."""
+
+    statistics: InputStatistics
+    magnitudes: torch.Tensor | None = None
+
+    def add(self, x: torch.Tensor) -> None:
+        rows = x.reshape(-1, x.shape[-1]).float()
+        sums = rows.abs().sum(0)
+        self.magnitudes = sums if self.magnitudes is None else self.magnitudes + sums
+        self.statistics.add(rows)
+
+
+@torch.inference_mode()
+def scaled(
+    checkpoint: Checkpoint,
+    tokens: torch.Tensor,
+    method: Callable[[str], AWQ | None],
+    device: str = "cpu",
+    bound: float | None = None,
+) -> SmoothedCheckpoint:
+    """The checkpoint with scales searched on tokens [N, L]. method: of a matrix by the checkpoint's name, None where it
+    is left; bound: of a token's weight, as InputStatistics has it. Raises ModelError for architectures that are not of
+    Llama's kind."""
+    message = f"{checkpoint.folder}: the channels of architecture {{kind}} cannot be scaled; those of {{known}} can"
+    architecture_of(checkpoint.config, message, experts=False)
+    network = Network(checkpoint, device)
+    out = SmoothedCheckpoint(checkpoint.folder, checkpoint.files)
+    for name, block, run in forward(network, tokens):
+        groups = {first: [leaf for leaf in leaves if method(f"{name}.{leaf}")] for first, leaves in _GROUPS.items()}
+        seen = {leaves[0]: _Seen(InputStatistics(bound=bound)) for leaves in groups.values() if leaves}
+        with Recorder(block, seen, lambda leaf, x, seen=seen: seen[leaf].add(x)):  # type: ignore[misc]
+            run()
+        for before, leaves in groups.items():
+            if leaves:
+                weights = {leaf: weight_of(block.get_submodule(leaf)) for leaf in leaves}
+                methods = {leaf: one for leaf in leaves if (one := method(f"{name}.{leaf}"))}
+                shared = _shared(block, before)
+                scales = _searched(weights, methods, seen.pop(leaves[0]), shared).cpu()
+                _fold(out, name, before, scales, _spread(scales, shared))
+    return out
+
+
+def _shared(block: nn.Module, before: str) -> tuple[int, int] | None:
+    """Where several channels behind a matrix read one of its outputs, as heads that share values do: the channels of a
+    head, and how many heads share."""
+    if not before.endswith("v_proj"):
+        return None
+    attention = block.get_submodule("self_attn")
+    outputs, inputs = len(weight_of(attention.v_proj)), weight_of(attention.o_proj).shape[1]  # type: ignore[arg-type]
+    return int(attention.head_dim), inputs // outputs  # type: ignore[arg-type]
+
+
+def _searched(
+    weights: Mapping[str, torch.Tensor], methods: Mapping[str, AWQ], seen: _Seen, shared: tuple[int, int] | None
+) -> torch.Tensor:
+    """The scales [I] of the strength with the least error; one for each output of what is before them."""
+    statistics, magnitudes = seen.statistics, seen.magnitudes
+    statistics.finish()
+    assert statistics.hessian is not None and magnitudes is not None
+    if shared:
+        size, heads = shared
+        magnitudes = magnitudes.reshape(-1, heads, size).mean(1).flatten()
+    magnitudes = (magnitudes / statistics.count).clamp(min=1e-8)
+    count, best, least = next(iter(methods.values())).strengths, torch.ones_like(magnitudes), torch.inf
+    for number in range(count):
+        scales = magnitudes.pow(number / count).clamp(min=_LEAST)
+        scales = scales / (scales.max() * scales.min()).sqrt()
+        columns = _spread(scales, shared)
+        error = sum(_error(weight, methods[leaf], statistics.hessian, columns) for leaf, weight in weights.items())
+        if error < least:
+            best, least = scales, error
+    return best
+
+
+def _spread(scales: torch.Tensor, shared: tuple[int, int] | None) -> torch.Tensor:
+    """By input of the matrices."""
+    if not shared:
+        return scales
+    size, heads = shared
+    return scales.reshape(-1, 1, size).expand(-1, heads, -1).flatten()
+
+
+def _error(weight: torch.Tensor, method: AWQ, hessian: torch.Tensor, columns: torch.Tensor) -> float:
+    """Of the outputs, squared: tr(E H E^T), where E is what rounding W diag(s) and dividing by s changes."""
+    rounded = method.fallback().replaced(clip=False).apply(weight * columns).dequantize()
+    difference = rounded / columns - weight
+    return float(((difference @ hessian) * difference).sum())
+
+
+def _fold(out: SmoothedCheckpoint, block: str, before: str, scales: torch.Tensor, columns: torch.Tensor) -> None:
+    """Note the scales for what is loaded."""
+    if before.endswith("norm"):
+        name = f"{block}.{before}.weight"
+        norm = Checkpoint(out.folder, out.files).load([name])[name]
+        out.norms[name], out.factors[name] = divided(norm, scales)
+        return
+    out.rows[f"{block}.{before}"] = scales
+    for leaf in _GROUPS[before]:
+        out.columns[f"{block}.{leaf}"] = columns

@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 
 from squeeze.errors import SqueezeError
-from squeeze.quant import narrow
+from squeeze.quant.columns import Levels
 from squeeze.quant.grid import ROWS, QParams
-from squeeze.quant.levels import Levels
+from squeeze.quant.scales import round_scale
 
 __all__ = ["BlockGrid", "BlockParams", "moved"]
 
@@ -129,7 +129,7 @@ class BlockGrid:
 
     def stored(self, factors: torch.Tensor) -> torch.Tensor:
         """The nearest that a block can have."""
-        return narrow.rounded("power", factors, None) if self.powers else _half(factors)
+        return round_scale("power", factors, None) if self.powers else _half(factors)
 
     def _scales(self, values: torch.Tensor, weights: torch.Tensor, levels: tuple[float, ...]) -> torch.Tensor:
         """For values [..., n] the scale [...] of either sign with the least weighted squared error on these levels: of

@@ -10,12 +10,12 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
 from squeeze.options import check
-from squeeze.quant import grid as grids
+from squeeze.quant import codebooks
 from squeeze.quant.activations import ACTIVATIONS, ActivationGrid
 from squeeze.quant.block_grid import BlockGrid, BlockParams
 from squeeze.quant.blocks import GRIDS, BlockTensor
-from squeeze.quant.float8 import FLOATS
-from squeeze.quant.grid import NestedCodebook, QParams, Quantizer
+from squeeze.quant.codebooks import FLOATS, NestedCodebook
+from squeeze.quant.grid import QParams, Quantizer
 from squeeze.quant.methods import GridOptions
 
 __all__ = ["GridMethod"]
@@ -54,7 +54,7 @@ class GridMethod(GridOptions, ABC):
     def as_quantizer(self) -> Quantizer:
         """The grid. Raises SqueezeError where there is none such."""
         known: Quantizer | None = GRIDS.get(self.grid) or FLOATS.get(self.grid)
-        return known or grids.make(self.grid, self.bits, self.symmetric, self.clip)
+        return known or codebooks.make(self.grid, self.bits, self.symmetric, self.clip)
 
     @property
     def rounding(self) -> ActivationGrid | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from squeeze.options import Lazy, Reference, option
 from squeeze.quant.bits import Bits
 
-__all__ = ["METHODS", "AWQOptions", "GPTQOptions", "GridOptions", "TrellisOptions"]
+__all__ = ["METHODS", "SCHEMES", "AWQOptions", "GPTQOptions", "GridOptions", "Scheme", "TrellisOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,4 +66,35 @@ METHODS: dict[str, Reference] = {
     "gptq": Lazy(GPTQOptions, "squeeze.quant.gptq:GPTQ"),
     "rtn": Lazy(GridOptions, "squeeze.quant.rtn:RTN"),
     "trellis": Lazy(TrellisOptions, "squeeze.quant.trellis.method:Trellis"),
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """grid, bits, group_size, symmetric: as GridMethod has them. activations: one of activations.ACTIVATIONS;
+    None for inputs that are not rounded. any_group: whether groups may have another size. smooth: the strength with
+    which inputs are smoothed before GPTQ."""
+
+    grid: str
+    bits: int
+    group_size: int
+    activations: str | None = None
+    symmetric: bool = True
+    any_group: bool = False
+    smooth: float = 0.0
+
+
+SCHEMES = {
+    "w8a8": Scheme("integer", 8, -1, "int8-token", smooth=0.5),
+    "fp8_dynamic": Scheme("fp8", 8, -1, "fp8-token"),
+    "fp8_block": Scheme("fp8-block", 8, 128, "fp8-group"),
+    "fp8": Scheme("fp8-tensor", 8, -1, "fp8-tensor"),
+    "nvfp4": Scheme("nvfp4", 4, 16, "nvfp4"),
+    "nvfp4a16": Scheme("nvfp4", 4, 16),
+    "mxfp4": Scheme("mxfp4", 4, 32, "mxfp4"),
+    "mxfp4a16": Scheme("mxfp4", 4, 32),
+    "w4a8": Scheme("integer", 4, 128, "int8-token", any_group=True),
+    "w4a16": Scheme("integer", 4, 128, any_group=True),
+    "w4a16_asym": Scheme("integer", 4, 128, symmetric=False, any_group=True),
+    "w8a16": Scheme("integer", 8, 128, any_group=True),
 }

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from squeeze.quant import columns, narrow
+from squeeze.quant import columns
 from squeeze.quant.block_grid import BlockGrid, BlockParams, moved
-from squeeze.quant.grid import ROWS, Codebook, NestedCodebook, QParams, Quantizer, stored
+from squeeze.quant.codebooks import Codebook, NestedCodebook
+from squeeze.quant.grid import ROWS, QParams, Quantizer, stored
+from squeeze.quant.scales import round_scale
 
 if TYPE_CHECKING:
     from squeeze.quant.method import GridMethod
@@ -117,7 +119,7 @@ def _narrow_scales(
     pull = (weight - values) @ hessian  # [O, I], half the negative gradient
 
     def rounded(values: torch.Tensor) -> torch.Tensor:
-        return narrow.rounded(quantizer.scale_kind, values, params.factor)
+        return round_scale(quantizer.scale_kind, values, params.factor)
 
     for group in range(scale.shape[2]):
         span = slice(group * size, (group + 1) * size)

@@ -7,9 +7,10 @@ R3 queries and keys after their rotary positions, which no weight knows of. A bl
 (2025, arXiv 2509.23202) uses for FP4, whose groups are that small.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ import torch
 from squeeze.checkpoint.architectures import EMBEDDING, HEAD, LAST_NORM, NORM_BEFORE, architecture_of, head_size
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.safetensors import Tensor
-from squeeze.errors import ModelError
+from squeeze.errors import FormatError, ModelError, printable
 from squeeze.numerics.hadamard import hadamard, turned
+from squeeze.quant.formats.common import understood
 
-__all__ = ["RotatedCheckpoint", "rotation"]
+__all__ = ["RotatedCheckpoint", "check_still", "online", "rotation", "transform_config"]
 
 _EMBEDDING, _HEAD, _NORM = (f"{name}.weight" for name in (EMBEDDING, HEAD, LAST_NORM))
 _DOWN = "mlp.down_proj"
@@ -145,3 +147,52 @@ class RotatedCheckpoint(Checkpoint):
         if name not in self._factors:
             self._factors[name] = Checkpoint.load(self, [name])[name].double()
         return self._factors[name].to(like.device)
+
+
+_KEY = "transform_config"
+_ONLINE = ("input", "output", "k_cache", "q_attn")
+_APPLIED = {
+    "R3": [("re:.*self_attn$", "q_attn"), ("re:.*self_attn$", "k_cache")],
+    "R4": [("re:.*mlp\\.down_proj$", "input")],
+}
+
+
+def transform_config(transforms: Mapping[str, int]) -> dict[str, Any]:
+    """transforms: inputs of a Hadamard's block, by "R3" and "R4"."""
+    groups = {
+        name: {
+            "type": "hadamard",
+            "apply": [
+                {"targets": [target], "location": place, "inverse": False, "ignore": []}
+                for target, place in _APPLIED[name]
+            ],
+            "randomize": False,
+            "requires_grad": False,
+            "head_dim": size,
+            "precision": "torch.float32",
+        }
+        for name, size in transforms.items()
+    }
+    return {_KEY: {"config_groups": groups}}
+
+
+def online(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a `quantization_config`, the transforms that run with the network, by name; those of weights are in the
+    weights. Raises FormatError where it is no description of transforms."""
+    found = {}
+    with understood("the transform_config of compressed-tensors"):
+        described = config.get(_KEY) or {}
+        for name, scheme in dict(described.get("config_groups") or {}).items():
+            if applied := [one for one in scheme["apply"] if one["location"] in _ONLINE]:
+                found[str(name)] = {**scheme, "apply": applied}
+    return found
+
+
+def check_still(config: Mapping[str, Any], folder: Path | str) -> None:
+    """Raises FormatError where weights alone are not the network, since it turns what they are multiplied with. config:
+    the `quantization_config` of the folder."""
+    if names := list(online(config)):
+        raise FormatError(
+            f"{folder}: what its weights are given is rotated at run time ({printable(', '.join(names))}), by "
+            "transformers with the package compressed-tensors: other readers cannot"
+        )

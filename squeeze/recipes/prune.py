@@ -8,10 +8,10 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.sparse import SparseTensor
-from squeeze.engine.inputs import input_squares
+from squeeze.engine.forward import input_squares
 from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import NAME as REPORT, Report
-from squeeze.engine.workers import Here, Workers
+from squeeze.engine.sharding import Here, Workers
 from squeeze.errors import SqueezeError
 from squeeze.options import Request, values_of
 from squeeze.prune.method import PruningMethod

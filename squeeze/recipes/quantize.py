@@ -11,23 +11,21 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import is_expert
-from squeeze.engine.inputs import input_squares
+from squeeze.engine.forward import input_squares
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress, Writer, ignored
 from squeeze.engine.report import Report
-from squeeze.engine.workers import Here, Workers
+from squeeze.engine.sharding import Here, Workers
 from squeeze.errors import OptionError, SqueezeError, printable
 from squeeze.options import Request
 from squeeze.packing.pack import pack
-from squeeze.quant.awq import AWQ
+from squeeze.quant.awq import AWQ, scaled
 from squeeze.quant.bits import Bits
 from squeeze.quant.blocks import type_of
-from squeeze.quant.formats.transforms import transform_config
 from squeeze.quant.kv_scales import SCHEME, scaled_cache
 from squeeze.quant.method import GridMethod
-from squeeze.quant.rotate import RotatedCheckpoint
-from squeeze.quant.scaling import scaled
-from squeeze.quant.schemes import SCHEMES
+from squeeze.quant.methods import SCHEMES
+from squeeze.quant.rotate import RotatedCheckpoint, transform_config
 from squeeze.quant.smooth import SmoothedCheckpoint, can_be_smoothed
 from squeeze.recipes.gguf.quantize import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.gguf.types import BOUNDS, by_size

@@ -15,7 +15,7 @@ from squeeze.engine.method import Method
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import WORK, Compression, Progress, Writer, check_ignored
 from squeeze.engine.report import NAME as REPORT, Report
-from squeeze.engine.workers import Here, Workers
+from squeeze.engine.sharding import Here, Workers
 from squeeze.errors import SqueezeError
 from squeeze.options import Operation, Request, options_of, read_options
 from squeeze.packing import folder

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from squeeze.checkpoint.masks import combinations_of, violations
 from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.sparse import combinations_of, violations
 from squeeze.errors import SqueezeError
 
 PATTERNS = ["2:4", "4:8", "6:8", "1:4", "50%", "16x50%", "3:5"]

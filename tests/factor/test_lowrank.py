@@ -6,9 +6,8 @@ from hypothesis import given, settings, strategies as st
 
 from squeeze.engine.method import HessianError, layer_error
 from squeeze.factor.curvature import Curvature, damage
-from squeeze.factor.lowrank import SVD, WhitenedSVD, rank_for, root
+from squeeze.factor.lowrank import SVD, WhitenedSVD, maxvol, rank_for, root
 from squeeze.factor.matrices import PIFA, Dense
-from squeeze.factor.pivots import maxvol
 from tests.makers.draws import Draws
 
 draws = Draws(5)

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from squeeze.engine.method import layer_error
-from squeeze.factor.forms import read_form
-from squeeze.factor.linear import FactorLinear
 from squeeze.factor.lowrank import SVD, Identity, WhitenedSVD
 from squeeze.factor.matrices import Dense, SparseResidual
 from squeeze.factor.outliers import Quantised, WithOutliers
+from squeeze.factor.stored import FactorLinear, read_form
 from squeeze.quant.gptq import GPTQ
 from tests.makers.draws import Draws
 

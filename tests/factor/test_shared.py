@@ -6,10 +6,9 @@ from safetensors.torch import load_file
 
 import squeeze
 from squeeze.errors import FormatError
-from squeeze.factor.forms import read_form
-from squeeze.factor.linear import FactorLinear, join
 from squeeze.factor.lowrank import root
 from squeeze.factor.shared import SharedSVD
+from squeeze.factor.stored import FactorLinear, join, read_form
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.heal import heal
@@ -53,7 +52,7 @@ def test_the_stack_gets_its_optimum(weighted):
 
 
 def test_layers_share_the_product_with_the_basis(monkeypatch):
-    from squeeze.factor import linear
+    from squeeze.factor import stored
 
     found = SharedSVD(rank=7).compress_together(weights(), moments())
     model = torch.nn.Module()
@@ -61,8 +60,8 @@ def test_layers_share_the_product_with_the_basis(monkeypatch):
     for name in ("k", "v"):
         assert "base" not in model.a[name].leaves
     join(model)
-    calls, product = [], linear.product
-    monkeypatch.setattr(linear, "product", lambda *given: calls.append(1) or product(*given))
+    calls, product = [], stored.product
+    monkeypatch.setattr(stored, "product", lambda *given: calls.append(1) or product(*given))
     x, other = torch.randn((2, 3, 20), generator=SEED)
     for _ in range(2):
         for name, layer in model.a.items():

@@ -7,9 +7,8 @@ from hypothesis import given, settings, strategies as st
 from squeeze.engine.method import layer_error
 from squeeze.errors import SqueezeError
 from squeeze.factor.block_lowrank import BLAST, Monarch
-from squeeze.factor.forms import read_form
-from squeeze.factor.linear import FactorLinear
 from squeeze.factor.lowrank import SVD
+from squeeze.factor.stored import FactorLinear, read_form
 from squeeze.factor.tensor_network import TensorRing, TensorTrain, Tucker, factors_of, ring_svd, tt_svd, tucker_svd
 from tests.makers.draws import Draws
 

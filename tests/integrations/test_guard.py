@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import squeeze
-from squeeze.checkpoint.guard import guarded, unguarded
+from squeeze.checkpoint.config_json import guarded, unguarded
 from tests.makers import gguf_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.engine.distribution import BINS
+from squeeze.engine.solving import BINS
 
 MATRICES = {
     "self_attn.q_proj": (576, 576),

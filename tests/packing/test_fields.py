@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze import cli
-from squeeze.checkpoint import bits
+from squeeze.checkpoint import quantized as packing
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import DamagedError
 from squeeze.packing import codings, fields
@@ -34,7 +34,7 @@ def test_layouts_can_be_undone(kind, shape):
 
 def test_a_byte_holds_two_codes_of_three_bits():
     codes = torch.randint(0, 8, (5, 64), dtype=torch.uint8)
-    words = bits.pack(codes, 3)
+    words = packing.pack(codes, 3)
     pairs = (codes[:, ::2] + 8 * codes[:, 1::2]).flatten().numpy()
     across = fields.relaid(words.numpy().view(np.uint8).reshape(-1), tuple(words.shape), fields.THREES)
     assert np.array_equal(across, pairs)
@@ -45,7 +45,7 @@ def test_a_byte_holds_two_codes_of_three_bits():
 @pytest.mark.parametrize(("width", "kind"), [(5, fields.FIVES), (6, fields.THREES), (7, fields.SEVENS)])
 def test_a_byte_holds_a_code_of_more_than_four_bits(width, kind):
     codes = torch.randint(0, 1 << width, (5, 64), dtype=torch.uint8)
-    words = bits.pack(codes, width)
+    words = packing.pack(codes, width)
     laid = fields.relaid(words.numpy().view(np.uint8).reshape(-1), tuple(words.shape), kind)
     assert np.array_equal(laid, codes.flatten().numpy())
 

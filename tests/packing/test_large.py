@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import squeeze
-from squeeze.checkpoint import bits
+from squeeze.checkpoint import quantized as packing
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import codings, container, run, unpack
@@ -65,13 +65,13 @@ def checkpoint(seed=1):
         for name, (dtype, array) in arrays.items()
     }
     codes = torch.from_numpy(np.clip(generator.standard_normal((130, 6_400)) * 1.2 + 3.5, 0, 7).astype(np.uint8))
-    words = bits.pack(codes, 3)
+    words = packing.pack(codes, 3)
     for name, laid in (("threes", words), ("threes down", words.T.contiguous()), ("pairs", words[:99].reshape(2, -1))):
         found[name] = ("I32", tuple(laid.shape), laid.numpy().tobytes())
     for name, width in (("fives", 5), ("sevens", 7)):
         middle = 1 << (width - 1)
         wide = np.clip(generator.standard_normal((70, 6_400)) * middle / 4 + middle, 0, 2 * middle - 1)
-        words = bits.pack(torch.from_numpy(wide.astype(np.uint8)), width)
+        words = packing.pack(torch.from_numpy(wide.astype(np.uint8)), width)
         found[name] = ("I32", tuple(words.shape), words.numpy().tobytes())
     return found
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from squeeze.checkpoint.masks import violations
 from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.sparse import violations
 from squeeze.engine.method import HessianError, layer_error
 from squeeze.options import load
 from squeeze.prune.magnitude import Magnitude

@@ -2,10 +2,10 @@
 
 import torch
 
-from squeeze.checkpoint.masks import combinations_of
 from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.sparse import combinations_of, mask_of
 from squeeze.engine.method import layer_error
-from squeeze.prune.refine import can_refine, refine
+from squeeze.prune.refine import can_refine, reconstruct, refine
 from squeeze.prune.sparsegpt import SparseGPT
 from tests.makers.layers import problem
 
@@ -28,3 +28,14 @@ def test_refinement_never_hurts_and_reaches_a_best_group():
         energy = [(((weight - v) @ hessian) * (weight - v)).sum(1) for v in (values, other)]
         assert (energy[0] <= energy[1] * (1 + 1e-6)).all()
     assert can_refine(Pattern(4, 8)) and not can_refine(Pattern(8, 16))
+
+
+def test_reconstruction_solves_each_row():
+    weight, hessian = problem(8, 40)
+    mask = mask_of(Pattern(), weight.abs())
+    found = reconstruct(weight.double(), mask, hessian.double(), steps=200)
+    for row, keep, values in zip(weight.double(), mask, found, strict=True):
+        gram = hessian.double()[keep][:, keep]
+        best = torch.linalg.solve(gram, hessian.double()[keep] @ row)
+        torch.testing.assert_close(values[keep], best, rtol=1e-2, atol=1e-2)
+        assert not values[~keep].any()

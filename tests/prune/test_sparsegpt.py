@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from squeeze.checkpoint.masks import violations
 from squeeze.checkpoint.pattern import Pattern
-from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.checkpoint.sparse import SparseTensor, violations
 from squeeze.engine.method import layer_error
 from squeeze.errors import SqueezeError
 from squeeze.prune.sparsegpt import SparseGPT

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from squeeze.quant.activations import ACTIVATIONS
-from squeeze.quant.formats import compressed_groups
+from squeeze.quant.formats import compressed_tensors
 from squeeze.quant.formats.spec import Grid
 
 
@@ -22,7 +22,7 @@ def test_they_are_rounded_as_the_package_does(name):
     from compressed_tensors.quantization.utils import compute_dynamic_scales_and_zp
 
     grid, x = ACTIVATIONS[name], inputs()
-    described = compressed_groups.group([], Grid(4, 16, codebook="nvfp4", activations=name))["input_activations"]
+    described = compressed_tensors.group([], Grid(4, 16, codebook="nvfp4", activations=name))["input_activations"]
     args = package.QuantizationArgs(**described)
     largest = x.abs().max() / 2  # what the calibration saw
     factor = grid.factor(largest).reshape(1)

@@ -7,12 +7,12 @@ import torch
 
 from squeeze.errors import SqueezeError
 from squeeze.options import options_of
-from squeeze.quant import narrow
 from squeeze.quant.block_grid import BlockParams, moved
 from squeeze.quant.blocks import FALLBACKS, GRIDS, BlockTensor, grid_of, outer_type, type_for, type_of
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.refine import refine
 from squeeze.quant.rtn import RTN
+from squeeze.quant.scales import round_scale
 from squeeze.recipes.options import AUTO, Quantizing
 from tests.makers.layers import problem
 
@@ -171,6 +171,6 @@ def test_a_scale_that_is_moved_is_one_that_can_be_stored():
     generator = torch.Generator().manual_seed(0)
     parts = torch.randn(1, 3, 8, generator=generator)
     before, pull = torch.full((1, 3), 2.0**-6), -parts[0].clone()
-    after = moved(before, parts, pull, torch.eye(8), slice(0, 8), lambda scale: narrow.rounded("power", scale, None))
+    after = moved(before, parts, pull, torch.eye(8), slice(0, 8), lambda scale: round_scale("power", scale, None))
     assert torch.equal(after, torch.full((1, 3), 2.0**-126))
     assert torch.allclose(pull, (2.0**-6 - 1) * parts[0])

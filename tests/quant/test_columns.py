@@ -6,9 +6,9 @@ import torch
 from squeeze.engine.method import layer_error
 from squeeze.quant import refine
 from squeeze.quant.block_grid import BlockGrid
-from squeeze.quant.float8 import Float8
+from squeeze.quant.codebooks import Codebook, Float8
 from squeeze.quant.gptq import GPTQ
-from squeeze.quant.grid import Codebook, Integer
+from squeeze.quant.grid import Integer
 from squeeze.quant.rtn import RTN
 
 METHODS = {

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from squeeze.quant.float8 import FLOATS, Float8
-from squeeze.quant.grid import CODEBOOKS, Integer, PerTensor, QParams, error
+from squeeze.quant.codebooks import CODEBOOKS, FLOATS, Float8
+from squeeze.quant.grid import Integer, PerTensor, QParams, error
 from squeeze.quant.rtn import RTN
 
 WEIGHT = torch.randn((6, 5, 64), generator=torch.Generator().manual_seed(2)) * 0.05

@@ -6,7 +6,7 @@ import torch
 import squeeze
 from squeeze.checkpoint.architectures import NORM_BEFORE
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.inputs import input_squares
+from squeeze.engine.forward import input_squares
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.rtn import RTN

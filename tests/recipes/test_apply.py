@@ -11,7 +11,7 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.cli import main
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
-from squeeze.prune.linear import Sparse24Linear
+from squeeze.prune.stored import Sparse24Linear
 from squeeze.recipes.apply import Recipe, apply
 from squeeze.recipes.steps import STEPS, Step
 from tests.makers import tiny_models

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import squeeze
 from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
-from squeeze.prune.delta.linear import DeltaLinear
+from squeeze.prune.delta.stored import DeltaLinear
 from tests.makers.command import call, fails
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

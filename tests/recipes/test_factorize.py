@@ -17,9 +17,9 @@ from squeeze.engine.quality import evaluate
 from squeeze.engine.report import NAME
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.factor.curvature import Curvature
-from squeeze.factor.linear import FactorLinear
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.methods import METHODS
+from squeeze.factor.stored import FactorLinear
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.options import WHOLE
 from squeeze.recipes.plan.plan import fill

@@ -10,18 +10,18 @@ from safetensors.torch import load_file, save_file
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.masks import mask_of
 from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.sparse import mask_of
 from squeeze.cli import main
-from squeeze.engine.inputs import input_squares
+from squeeze.engine.forward import input_squares
 from squeeze.errors import DamagedError, FormatError, LimitError, ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
-from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.permute import PermutedCheckpoint, order_of
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT
+from squeeze.prune.stored import Sparse24Linear
 from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.densify import densify

@@ -15,7 +15,7 @@ from squeeze.engine.report import Report
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import read
-from squeeze.quant.schemes import SCHEMES
+from squeeze.quant.methods import SCHEMES
 from tests.makers import mixtures
 from tests.makers.mixtures import IDS, KINDS
 

@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 import squeeze
-from squeeze.checkpoint.masks import mask_of
+from squeeze.checkpoint.sparse import mask_of
 from squeeze.cli import main
 from squeeze.commands.reference import operation_table
 from squeeze.engine.method import Result

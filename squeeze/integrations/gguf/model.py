@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from squeeze.checkpoint.view import View
+from squeeze.checkpoint.checkpoint import View
 from squeeze.errors import ModelError, printable
 from squeeze.integrations.gguf.families import FAMILIES, Family
 from squeeze.lm import config, sources

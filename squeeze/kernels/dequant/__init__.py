@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint import quantized as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 
 __all__ = ["Packed", "dequantize", "reference_dequantize"]
@@ -17,7 +17,7 @@ __all__ = ["Packed", "dequantize", "reference_dequantize"]
 class Packed:
     """A quantised weight [O, I] whose codes are packed into words, without its outliers, which the caller adds.
 
-    words: int32 [O, ceil(I bits / 32)], see checkpoint/bits.py. scales: [P, O, G] for P codebook planes and G groups.
+    words: int32 [O, ceil(I bits / 32)], see checkpoint/quantized.py. scales: [P, O, G], P planes, G groups.
     zeros: zero points uint8 [O, G], or None for symmetric codes. codebook: float32 [P, levels] or None.
     global_scale: float32 [] or None.
     """

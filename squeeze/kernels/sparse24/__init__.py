@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch.sparse import to_sparse_semi_structured
 
-from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint import quantized as packing
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import SparseTensor, dense_of
@@ -26,7 +26,7 @@ __all__ = ["Packed24", "Runtime", "can_pack", "choose", "dense_weight", "matmul"
 class Packed24:
     """A 2:4 weight [O, I] whose inputs are a multiple of 32, packed for kernels.
 
-    values: floats [O, I / 2], or 4-bit codes as int32 [O, I / 16] (checkpoint/bits.py), two for each group of four.
+    values: floats [O, I / 2], or 4-bit codes as int32 [O, I / 16] (quantized.py), two for each group of four.
     places: int32 [O, I / 32], four bits for each group: the place of its first value, then that of its second.
     scales: [O, G], and zeros: uint8 [O, G] or None, for codes. group_size: inputs that share a scale.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint import quantized as packing
 from squeeze.kernels.dequant import Packed
 from squeeze.kernels.w4a16.decoder import UNIT, decoder
 from squeeze.numerics.exact import quantise

@@ -18,7 +18,7 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import expect, only_fitting, take, understood
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
-from squeeze.quant.nested import BLOCK, LEVELS, Nested
+from squeeze.quant.scales import BLOCK, LEVELS, Nested
 from squeeze.system.documents import parse
 
 __all__ = ["BitsAndBytesFormat", "shape_of"]

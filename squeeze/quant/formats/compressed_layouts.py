@@ -15,13 +15,12 @@ from collections.abc import Mapping
 
 import torch
 
-from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint import quantized as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
-from squeeze.quant.float8 import FLOATS
+from squeeze.quant.codebooks import CODEBOOKS, FLOATS
 from squeeze.quant.formats.common import expect, group_size_of, of_columns, scales_as, take
 from squeeze.quant.formats.spec import Grid
-from squeeze.quant.grid import CODEBOOKS
 
 __all__ = ["weight_from", "weight_tensors"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint import quantized as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import (

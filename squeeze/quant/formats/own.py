@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint import quantized as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.errors import FormatError, printable

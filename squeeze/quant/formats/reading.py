@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.guard import unguarded
+from squeeze.checkpoint.config_json import unguarded
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.checkpoint.weight_files import own_files

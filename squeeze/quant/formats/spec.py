@@ -1,16 +1,19 @@
 """How a checkpoint is quantised: one description, which every format writes into config.json in its own words."""
 
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from math import comb
 from typing import Any
 
 import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
-from squeeze.quant.formats.patterns import fits
 
-__all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec"]
+__all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec", "fits"]
 
 BITS = (2, 3, 4, 5, 6, 7, 8)  # of integers: our own format holds all
 CODEBOOKS = ("nf4", "nf4-nested", "mxfp4", "nvfp4", "fp8", "ternary")
@@ -107,3 +110,58 @@ class QuantizationSpec(Grid):
         """Every grid in use, with how an error message calls it."""
         exceptions = [*self.modules.items(), *self.patterns]
         return {"": self.common, **{f"{name}: ": grid for name, grid in exceptions}}
+
+
+_LONGEST = 4096  # characters of an expression
+_MOST_WAYS = 10**7  # to fit it to a name: about a second
+_LETTER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # an escaped letter, or a class of letters
+_MARK = re.compile(r"\(\?(?:[:=!>]|<[=!]|P<\w+>)")  # what a group begins with
+_COUNTED = re.compile(r"\{\d*,?\d*\}")
+_ONE_WAY = re.compile(r"(?<=[*+?])[?+]")  # lazy, or possessive
+_COMMENT = re.compile(r"\(\?(?:#|[a-zA-Z-]*x)")  # in which brackets mean nothing
+_REPEATED = re.compile(r"\)[*+]")
+_REPEATS = re.compile(r"[*+]")
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Whether a name begins with what a regular expression fits. Raises FormatError where it is none, or one that could
+    take long."""
+    compiled, repeats, choices = _read(pattern)
+    if choices * comb(len(name) + repeats, repeats) > _MOST_WAYS:
+        raise _refused(pattern, "could take long: let it repeat and choose less")
+    return compiled.match(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def _read(pattern: str) -> tuple[re.Pattern[str], int, int]:
+    """An expression, how many letters in it are repeated, and a bound of the ways to choose what it lets choose."""
+    if len(pattern) > _LONGEST:
+        raise _refused(pattern, f"has {len(pattern)} characters, and at most {_LONGEST} are taken")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of what another version of Python may take otherwise
+            compiled = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise _refused(pattern, f"is no regular expression: {printable(error)}") from None
+    if _COMMENT.search(pattern):
+        raise _refused(pattern, "has comments, which are not taken")
+    bare = _ONE_WAY.sub("", _COUNTED.sub("*", _MARK.sub("(", _LETTER.sub("x", pattern))))
+    if _REPEATED.search(bare):
+        raise _refused(pattern, "could take long: it repeats a group")
+    return compiled, len(_REPEATS.findall(bare)), _choices(bare)
+
+
+def _choices(bare: str) -> int:
+    """The product of the branches of all groups, and of 2 for all that may be left out."""
+    product, branches = 1 << bare.count("?"), [1]
+    for letter in bare:
+        if letter == "(":
+            branches.append(1)
+        elif letter == "|":
+            branches[-1] += 1
+        elif letter == ")" and len(branches) > 1:
+            product *= branches.pop()
+    return product * branches[0]
+
+
+def _refused(pattern: str, fault: str) -> FormatError:
+    return FormatError(f"the pattern {printable(repr(pattern))} in the quantization_config {fault}")

@@ -4,12 +4,8 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.quant.formats.own import METHOD
-from squeeze.quant.sources.awq import awq
-from squeeze.quant.sources.bitsandbytes import bitsandbytes
-from squeeze.quant.sources.compressed_tensors import compressed_tensors
-from squeeze.quant.sources.fp8 import fp8
-from squeeze.quant.sources.integers import integers
-from squeeze.quant.sources.mxfp4 import mxfp4
+from squeeze.quant.sources.formats import awq, bitsandbytes, compressed_tensors, integers
+from squeeze.quant.sources.narrow import fp8, mxfp4
 from squeeze.quant.sources.source import Reader, Source
 
 __all__ = ["READERS", "floats"]

@@ -6,10 +6,9 @@ from typing import Any, Protocol
 
 import torch
 
-from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.checkpoint import DTYPES, Checkpoint, View
 from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.stored import dtype_named
-from squeeze.checkpoint.view import DTYPES, View
 from squeeze.errors import FormatError, printable
 
 __all__ = ["Read", "Reader", "Source"]

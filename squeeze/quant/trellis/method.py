@@ -17,7 +17,7 @@ from squeeze.numerics.hadamard import turned
 from squeeze.options import check
 from squeeze.quant.gptq import inverse_factor
 from squeeze.quant.methods import TrellisOptions
-from squeeze.quant.trellis.tensor import ROTATION, TrellisTensor
+from squeeze.quant.trellis.stored import ROTATION, TrellisTensor
 from squeeze.quant.trellis.viterbi import Viterbi
 
 __all__ = ["Trellis"]

@@ -1,20 +1,131 @@
 """Trellis codes as a stored form: how a folder says that it has them, and layers that multiply by them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.linear import StoredLinear
 from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, dtype_named
 from squeeze.engine.pipeline import Writer
 from squeeze.errors import FormatError, printable
-from squeeze.quant.trellis.linear import TrellisLinear
-from squeeze.quant.trellis.tensor import LEAVES, TrellisTensor, read, tensors_of
+from squeeze.kernels import trellis
+from squeeze.kernels.trellis import cpu
+from squeeze.numerics.hadamard import turned
 
-__all__ = ["METHOD", "TrellisForm", "make_writer"]
+__all__ = [
+    "LEAST_RATE",
+    "LEAVES",
+    "METHOD",
+    "MOST_RATE",
+    "ROTATION",
+    "TrellisForm",
+    "TrellisLinear",
+    "TrellisTensor",
+    "make_writer",
+    "read",
+    "tensors_of",
+]
+
+LEAVES = ("trellis_codes", "trellis_scales", "trellis_grid")
+ROTATION = 128  # inputs that are rotated together, at most
+LEAST_RATE, MOST_RATE = 16, 64  # sixteenths of a bit
+
+
+@dataclass(frozen=True)
+class TrellisTensor:
+    """A weight [O, I] whose inputs are rotated by numerics.hadamard.turned in blocks of at most ROTATION: levels of
+    codes uint8 [I, bytes], times a scale for each output, scales [O] in the type in which they are stored. rate: of a
+    weight, in sixteenths of a bit."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    rate: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(O, I)."""
+        return len(self.scales), len(self.codes)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """[O, I], computed in float32 and rounded once to `dtype`."""
+        levels = trellis.decode(self.codes, len(self.scales), self.rate)
+        return turned(levels * self.scales.to(torch.float32)[:, None], ROTATION).to(dtype)
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits of codes and scales."""
+        return 8 * (self.codes.nbytes + self.scales.nbytes)
+
+
+def tensors_of(module: str, weight: TrellisTensor) -> dict[str, torch.Tensor]:
+    """By name, what a checkpoint stores of a module's weight."""
+    grid = torch.tensor([*weight.shape, weight.rate])
+    return dict(zip((f"{module}.{leaf}" for leaf in LEAVES), (weight.codes, weight.scales, grid), strict=True))
+
+
+def read(module: str, leaves: Mapping[str, torch.Tensor]) -> TrellisTensor:
+    """The weight of a module from its tensors by the last part of their names. Raises FormatError where they are
+    missing or contradict each other."""
+    for leaf in LEAVES:
+        if leaf not in leaves:
+            raise FormatError(f"{module}: has no {leaf}")
+    codes, scales, grid = (leaves[leaf] for leaf in LEAVES)
+    if grid.dtype != torch.int64 or grid.shape != (3,):
+        raise FormatError(f"{module}: its trellis_grid is not three numbers")
+    outputs, inputs, rate = (int(value) for value in grid.tolist())
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise FormatError(f"{module}: {rate} sixteenths of a bit are not between {LEAST_RATE} and {MOST_RATE}")
+    if scales.shape != (outputs,) or scales.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise FormatError(f"{module}: its trellis_scales are not {outputs} floats")
+    if codes.dtype != torch.uint8 or codes.shape != (inputs, trellis.column_bytes(outputs, rate)):
+        raise FormatError(f"{module}: its trellis_codes do not have {inputs} columns of {outputs} rows")
+    return TrellisTensor(codes, scales, rate)
+
+
+_FEW_ROWS = 8  # on the CPU, more rows than these are multiplied by the expanded weight
+
+
+@dataclass(frozen=True)
+class _Runtime:
+    """codes: as the CPU's kernel takes them; None on a GPU."""
+
+    tensor: TrellisTensor
+    codes: np.ndarray | None
+
+
+class TrellisLinear(StoredLinear[_Runtime]):
+    """y = x W^T + b. Inputs are rotated instead of the weight."""
+
+    known_leaves = LEAVES
+    differentiable = False
+    trellis_scales: torch.Tensor
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        return self.trellis_scales.dtype
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return self.prepared().tensor.dequantize(dtype)
+
+    def prepare(self, dtype: torch.dtype) -> _Runtime:
+        tensor = read(self._name, self.stored())
+        return _Runtime(tensor, cpu.padded(tensor.codes) if tensor.codes.device.type == "cpu" else None)
+
+    def multiply(self, rows: torch.Tensor, prepared: _Runtime) -> torch.Tensor:
+        tensor, x = prepared.tensor, turned(rows.to(torch.float32), ROTATION)
+        if prepared.codes is not None and len(x) <= _FEW_ROWS:
+            y = cpu.matmul(x.detach(), prepared.codes, self.out_features, tensor.rate, torch.get_num_threads())
+        else:
+            y = functional.linear(x, trellis.decode(tensor.codes, self.out_features, tensor.rate))
+        return (y * tensor.scales.to(torch.float32)).to(rows.dtype)
+
 
 METHOD = "squeeze-trellis"  # of the quantization_config
 _VERSION = 1

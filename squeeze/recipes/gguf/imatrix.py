@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.inputs import summed_squares
+from squeeze.engine.forward import summed_squares
 from squeeze.engine.pipeline import Progress
 from squeeze.integrations.gguf.export import Export, new_file
 from squeeze.options import read_options

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.view import DTYPES
+from squeeze.checkpoint.checkpoint import DTYPES, Checkpoint
 from squeeze.engine.experts import is_expert
 from squeeze.engine.method import Method, Result
 from squeeze.engine.network import Network
-from squeeze.engine.on_disk import on_disk
+from squeeze.factor.curvature import on_disk
 from squeeze.factor.modegpt import EditedCheckpoint, RowColumnPruning
 
 __all__ = ["Edits", "WithNote"]

@@ -18,11 +18,10 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.forward import forward
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.on_disk import on_disk
 from squeeze.engine.pipeline import plan as linear_modules
 from squeeze.errors import SqueezeError
 from squeeze.factor import modegpt as decomposition
-from squeeze.factor.curvature import Curvature
+from squeeze.factor.curvature import Curvature, on_disk
 from squeeze.factor.sensitivity import watched
 from squeeze.recipes.plan.edits import Edits
 

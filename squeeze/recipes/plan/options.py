@@ -20,10 +20,9 @@ from squeeze.checkpoint.architectures import architecture_of, head_size
 from squeeze.engine.experts import is_expert
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.on_disk import on_disk
 from squeeze.errors import ModelError
 from squeeze.factor import modegpt as decomposition
-from squeeze.factor.curvature import Curvature, damage
+from squeeze.factor.curvature import Curvature, damage, on_disk
 from squeeze.factor.lowrank import Identity, WhitenedSVD, rank_for
 from squeeze.factor.planner import Option, Unit
 from squeeze.factor.sensitivity import KEEP, KINDS, Predictor, examples, kind_of

@@ -14,10 +14,9 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import is_expert
 from squeeze.engine.network import Network, weight_of
-from squeeze.engine.on_disk import on_disk
 from squeeze.engine.pipeline import Progress, plan as linear_modules
 from squeeze.errors import SqueezeError
-from squeeze.factor.curvature import Curvature, curvature
+from squeeze.factor.curvature import Curvature, curvature, on_disk
 from squeeze.factor.planner import Option, Unit, choose
 from squeeze.recipes.plan.chosen import edited, planned
 from squeeze.recipes.plan.edits import Edits

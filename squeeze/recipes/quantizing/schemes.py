@@ -3,7 +3,7 @@
 from squeeze.errors import OptionError
 from squeeze.options import Request
 from squeeze.quant.method import GridMethod
-from squeeze.quant.schemes import SCHEMES
+from squeeze.quant.methods import SCHEMES
 from squeeze.recipes.options import Quantizing
 
 __all__ = ["method_of_scheme"]

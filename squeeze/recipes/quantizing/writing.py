@@ -13,7 +13,7 @@ from squeeze.engine.experts import is_expert, is_merged
 from squeeze.engine.pipeline import Writer
 from squeeze.errors import FormatError, OptionError
 from squeeze.quant.blocks import GRIDS
-from squeeze.quant.float8 import Float8
+from squeeze.quant.codebooks import Float8
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
 from squeeze.quant.method import GridMethod
 from squeeze.quant.trellis import stored as trellis

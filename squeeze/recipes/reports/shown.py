@@ -64,7 +64,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """layer: None outside the blocks. values: by the keys of MEASURES. histogram: as engine/distribution.py has it."""
+    """layer: None outside the blocks. values: by the keys of MEASURES. histogram: as engine/solving.py has it."""
 
     name: str
     layer: int | None

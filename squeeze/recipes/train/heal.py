@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from squeeze.factor.linear import FactorLinear
-from squeeze.factor.stored import FactorizedForm
+from squeeze.factor.stored import FactorizedForm, FactorLinear
 from squeeze.recipes.train.distil import Healing, Training, replace_tensors
 from squeeze.recipes.train.opened import training_of
 from squeeze.recipes.train.student import Opening, norms

@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.checkpoint.sparse import SparseTensor
-from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.sparse24 import SparseFormat
-from squeeze.prune.stored import SparseForm
+from squeeze.prune.stored import Sparse24Linear, SparseForm
 from squeeze.recipes.train.distil import Healing, Training, replace_tensors
 from squeeze.recipes.train.opened import training_of
 from squeeze.recipes.train.student import Opening, norms

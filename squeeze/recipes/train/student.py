@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.architectures import LAST_NORM
-from squeeze.checkpoint.checkpoint import Checkpoint, disk_told
+from squeeze.checkpoint.checkpoint import Checkpoint, View, disk_told
 from squeeze.checkpoint.stored import Leaves, StoredForm
-from squeeze.checkpoint.view import View
 from squeeze.engine.network import Network
 from squeeze.recipes.train.trainer import adam
 

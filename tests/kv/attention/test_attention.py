@@ -274,9 +274,7 @@ def test_what_is_not_honoured_goes_to_the_models_own_attention():
     expected = model(ids).logits
     attention.install(model)
     cache = QuantizedKVCache(model.config, FullPrecision())
-    with pytest.warns(
-        UserWarning, match=r"LlamaAttention uses attention options .* not support \(indices\)"
-    ):
+    with pytest.warns(UserWarning, match=r"LlamaAttention uses attention options .* not support \(indices\)"):
         found = [model(x, **{CACHE: cache}, indices=torch.zeros(1)).logits for x in ids.split(20, 1)]
     torch.testing.assert_close(torch.cat(found, 1), expected)
     assert not any(layer.is_read for layer in cache.packed_layers)

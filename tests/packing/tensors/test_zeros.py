@@ -7,8 +7,8 @@ from hypothesis import given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 
 import squeeze
-from squeeze.checkpoint.masks import mask_of
 from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.sparse import mask_of
 from squeeze.errors import DamagedError
 from squeeze.packing import container
 from squeeze.packing.tensors import archive, floats, zeros

@@ -12,8 +12,8 @@ from squeeze.errors import FormatError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats import FORMATS, QuantizationSpec, read
 from squeeze.quant.gptq import GPTQ
-from squeeze.quant.nested import LEVELS, Nested
 from squeeze.quant.rtn import RTN
+from squeeze.quant.scales import LEVELS, Nested
 from squeeze.quant.sources import floats
 from tests.makers import networks
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from squeeze.checkpoint import bits
+from squeeze.checkpoint import quantized as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, format_of, read
@@ -43,11 +43,11 @@ def round_trip(format, weight, spec):
 @pytest.mark.parametrize("width", range(1, 9))
 def test_codes_are_a_stream_of_bits_from_the_lowest_up(width, count):
     codes = torch.randint(0, 1 << width, (3, count), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    words = bits.pack(codes, width)
-    assert words.shape == (3, bits.words_for(count, width))
+    words = packing.pack(codes, width)
+    assert words.shape == (3, packing.words_for(count, width))
     stream = sum(code << (width * i) for i, code in enumerate(codes[1].tolist()))
     assert sum((word & 0xFFFFFFFF) << (32 * i) for i, word in enumerate(words[1].tolist())) == stream
-    assert torch.equal(bits.unpack(words, width, count), codes)
+    assert torch.equal(packing.unpack(words, width, count), codes)
 
 
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)

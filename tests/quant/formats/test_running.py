@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.cached import attentions
 from squeeze.engine.calibration import Recorder
 from squeeze.engine.network import Network, run_block
 from squeeze.errors import FormatError, ModelError
@@ -18,6 +17,7 @@ from squeeze.integrations import quantised
 from squeeze.integrations.load_model import load_model
 from squeeze.kv.contract import CACHE
 from squeeze.quant.formats import read
+from squeeze.quant.kv_scales import attentions
 from squeeze.quant.rotate import RotatedCheckpoint
 from tests.makers import gguf_models
 

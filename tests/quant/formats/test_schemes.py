@@ -12,7 +12,7 @@ from squeeze.errors import SqueezeError
 from squeeze.integrations import quantised
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats import read
-from squeeze.quant.schemes import SCHEMES
+from squeeze.quant.methods import SCHEMES
 from squeeze.recipes.options import Quantizing
 from tests.makers import gguf_models
 

@@ -12,9 +12,8 @@ from squeeze.cli import main
 from squeeze.errors import FormatError, OptionError
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.rtn import RTN
-from squeeze.quant.trellis.linear import TrellisLinear
 from squeeze.quant.trellis.method import Trellis
-from squeeze.quant.trellis.tensor import LEAVES, read, tensors_of
+from squeeze.quant.trellis.stored import LEAVES, TrellisLinear, read, tensors_of
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -9,8 +9,8 @@ import torch
 import squeeze
 from squeeze.errors import FormatError
 from squeeze.quant.formats import FORMATS, read
+from squeeze.quant.methods import SCHEMES
 from squeeze.quant.rtn import RTN
-from squeeze.quant.schemes import SCHEMES
 from squeeze.recipes.quantizing.fitting import fitting
 from squeeze.recipes.quantizing.writing import DENSE
 from tests.makers import gguf_models, networks

@@ -5,13 +5,12 @@ import torch
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.inputs import input_squares
+from squeeze.engine.forward import input_squares
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
-from squeeze.quant.awq import AWQ
+from squeeze.quant.awq import AWQ, scaled
 from squeeze.quant.formats import read
 from squeeze.quant.rtn import RTN
-from squeeze.quant.scaling import scaled
 from tests.makers import networks
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -4,7 +4,7 @@ import pytest
 
 from squeeze.errors import FormatError
 from squeeze.quant.bits import Rule
-from squeeze.quant.formats.patterns import fits
+from squeeze.quant.formats.spec import fits
 
 NAME = "model.layers.31.mlp.experts.127.gate_proj"
 

@@ -1,14 +1,28 @@
-"""Scales in two levels, as bitsandbytes has them (double quantisation): 8 bits each of a block of 256, and a mean.
-
-Dettmers et al. 2023 (QLoRA, arXiv 2305.14314). The 8 bits are a floating point number whose exponent takes as many of
-them as it needs (Dettmers et al. 2022, arXiv 2110.02861).
-"""
+"""Scales of one byte: powers of two, as MXFP4 has them, and e4m3 below a factor of the matrix, as NVFP4 has them."""
 
 from dataclasses import dataclass
 
 import torch
 
-__all__ = ["BLOCK", "LEVELS", "Nested"]
+__all__ = ["BLOCK", "LEVELS", "Nested", "round_scale", "shared_factor"]
+
+_TOP = 448.0  # of e4m3
+_LEAST = 2.0**-9  # of e4m3 above 0
+_FACTOR = 2.0**-8
+
+
+def shared_factor(scale: torch.Tensor) -> torch.Tensor:
+    """float32 [], a power of two, so that scales below it are exact products. It is 2^-8 wherever that holds the
+    largest of `scale`: servers take one factor for matrices that they join, such as queries, keys and values."""
+    return torch.exp2(torch.ceil(torch.log2(scale.max().clamp(min=2.0**-100) / _TOP))).clamp(min=_FACTOR)
+
+
+def round_scale(kind: str, scale: torch.Tensor, factor: torch.Tensor | None) -> torch.Tensor:
+    """float32, the nearest scales that can be stored. kind: "power" or "float8", which has a factor."""
+    if factor is None:
+        return torch.exp2(torch.log2(scale.clamp(min=2.0**-126)).round())
+    return factor * (scale / factor).clamp(_LEAST, _TOP).to(torch.float8_e4m3fn).to(torch.float32)
+
 
 BLOCK = 256  # scales with one factor
 _EXPONENTS = 7

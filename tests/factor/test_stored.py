@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from squeeze.errors import FormatError
+from squeeze.factor import stored
 from squeeze.factor.form import packed_mask
-from squeeze.factor.linear import FactorLinear
-from squeeze.factor.matrices import PIFA
+from squeeze.factor.matrices import PIFA, LowRank
+from squeeze.factor.networks import TTMatrix
+from squeeze.factor.stored import FactorLinear, read_form
 from squeeze.kernels import lowrank
 from tests.makers.draws import Draws
 
@@ -49,3 +52,22 @@ def test_a_row_follows_weights_that_move():
     whole = matrix(1200, 1800)
     assert not lowrank.can_multiply_pivoted(x, whole, whole)
     assert not lowrank.can_multiply_pivoted(x.expand(2, 4), form.base, form.coefficients)
+
+
+@pytest.mark.parametrize("kind", stored.FORMS)
+def test_the_registry_is_complete(kind):
+    form = stored.FORMS[kind]
+    assert form.kind == kind
+    assert set(stored.LEAVES) >= set(stored._names(form))
+
+
+def test_forms_that_do_not_fit_together():
+    with pytest.raises(FormatError, match="m: the tensors left make no matrix"):
+        read_form("m", {"left": matrix(3, 2)})
+    with pytest.raises(FormatError, match="m: the tensors of a low-rank matrix do not fit together"):
+        read_form("m", {"left": matrix(3, 2), "right": matrix(3, 4)})
+    with pytest.raises(FormatError, match="an entry lies outside"):
+        inner = LowRank(matrix(3, 2), matrix(2, 4)).tensors()
+        read_form("m", {**inner, "entries_at": torch.tensor([12], dtype=torch.int32), "entries": torch.ones(1)})
+    with pytest.raises(FormatError, match="the ranks of neighbouring cores differ"):
+        TTMatrix.of({"cores0": matrix(1, 2, 2, 3), "cores1": matrix(2, 2, 2, 1)})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.engine.distribution import BINS, histogram
+from squeeze.engine.solving import BINS, histogram
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
