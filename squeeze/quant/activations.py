@@ -1,7 +1,8 @@
-"""What a linear layer is given, rounded as compressed-tensors describes it: by token, group or tensor.
+"""Rounding of activations, as compressed-tensors describes it: one scale a token, a group, or a tensor.
 
-Scales follow from the largest magnitude as the package compressed-tensors has it (Apache-2.0, 0.20), whose simulation
-in float32 gives the same numbers. They are found for each token as it comes, but for what `ranged` says.
+Scales follow from the largest magnitude as in the package compressed-tensors (Apache-2.0, 0.20), whose simulation in
+float32 gives the same numbers. Scales are computed for each token at run time, unless `ranged` says that calibration
+finds them.
 """
 
 from dataclasses import dataclass
@@ -13,15 +14,20 @@ __all__ = ["ACTIVATIONS", "ActivationGrid"]
 _FP8 = torch.float8_e4m3fn
 _FP8_TOP, _FP4_TOP = 448.0, 6.0
 _INT8_TOP = 127.5  # half of the range of -128 to 127
-_AT_ONCE = 1 << 18  # values that a processor rounds at once: what they take stays near it
-_UP_FROM = 0.875  # of the next power of two, what is rounded up to it
+_AT_ONCE = 1 << 18  # values that a CPU rounds at once, so that they stay in its cache
+_ROUND_UP_FROM = 0.875  # share of the next power of two from which a scale is rounded up to it
 
 
 @dataclass(frozen=True)
 class ActivationGrid:
-    """kind: "int8", "fp8" (e4m3) or "fp4" (e2m1). group_size: inputs that share a scale; -1: all of a token; 0: all of
-    a tensor. scales: "float"; "fp8" (below one for the tensor, as NVFP4 has it); "power" (of two, as MXFP4 has it).
-    ranged: whether the calibration finds the tensor's scale, from the largest magnitude that it sees."""
+    """A grid on which the inputs of a linear layer are rounded at run time.
+
+    Attributes:
+        kind: "int8", "fp8" (e4m3) or "fp4" (e2m1).
+        group_size: inputs that share a scale; -1 for a whole token, 0 for the whole tensor.
+        scales: "float", "fp8" (relative to a scale of the tensor, as in NVFP4) or "power" (of two, as in MXFP4).
+        ranged: whether calibration finds the tensor's scale from the largest magnitude that it sees.
+    """
 
     kind: str
     group_size: int
@@ -29,9 +35,18 @@ class ActivationGrid:
     ranged: bool = False
 
     def __call__(self, x: torch.Tensor, largest: torch.Tensor | None = None) -> torch.Tensor:
-        """x [..., I] as its rounded values, in its type. largest: float32 [], the largest magnitude that the
-        calibration saw; None where it saw none, or where `ranged` is false. Raises RuntimeError where inputs are not
-        whole groups."""
+        """Round activations to the grid.
+
+        Args:
+            x: activations [..., I] of floats.
+            largest: float32 [], the largest magnitude seen in calibration; None without one, or if `ranged` is false.
+
+        Returns:
+            The rounded values [..., I] in the dtype of x.
+
+        Raises:
+            RuntimeError: I is not a multiple of the group size.
+        """
         if x.device.type == "cpu" and x.numel() > _AT_ONCE:
             rows = torch.split(x.reshape(-1, x.shape[-1]), max(1, _AT_ONCE // x.shape[-1]))
             return torch.cat([self._of(part, largest) for part in rows]).reshape(x.shape)
@@ -47,7 +62,7 @@ class ActivationGrid:
         top = {"int8": _INT8_TOP, "fp8": _FP8_TOP, "fp4": _FP4_TOP}[self.kind]
         if self.scales == "power":
             mantissa, exponent = torch.frexp(highest)
-            step = exponent - 1 + (mantissa >= _UP_FROM).int() - 2  # 6 = 1.5 * 2^2 is the largest level
+            step = exponent - 1 + (mantissa >= _ROUND_UP_FROM).int() - 2  # 6 = 1.5 * 2^2 is the largest level
             return torch.exp2(torch.where(highest > 0, step, -127).clamp(-127, 128).float())
         if self.scales == "fp8":
             factor = self.factor(largest).to(highest.device)
@@ -58,14 +73,14 @@ class ActivationGrid:
         return torch.where(highest == 0, torch.finfo(torch.float32).eps, highest / top)
 
     def factor(self, largest: torch.Tensor | None) -> torch.Tensor:
-        """float32 [], what is stored of a tensor: the scale itself, or what scales of e4m3 were multiplied with."""
+        """Return what a checkpoint stores for the tensor, float32 []: its scale, or the factor of its e4m3 scales."""
         if largest is None:
             return torch.ones(())
         highest = largest.float().clamp(min=torch.finfo(torch.float32).tiny)
         return (_FP8_TOP * _FP4_TOP / highest if self.scales == "fp8" else highest / _FP8_TOP).reshape(())
 
     def largest(self, factor: torch.Tensor) -> torch.Tensor:
-        """The inverse of `factor`."""
+        """Return the largest magnitude that a stored `factor` was computed from."""
         top = _FP8_TOP * _FP4_TOP / factor.float() if self.scales == "fp8" else factor.float() * _FP8_TOP
         return top.reshape(())
 
@@ -78,7 +93,7 @@ class ActivationGrid:
 
 
 def _to_fp4(values: torch.Tensor) -> torch.Tensor:
-    """The nearest e2m1, that with an even code where two are as near."""
+    """Round to the nearest e2m1 value; a tie goes to the even code."""
     size = values.abs()
     step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))  # from a level to the next
     return torch.copysign((size / step).round_().mul_(step).clamp_(max=_FP4_TOP), values)

@@ -1,8 +1,8 @@
-"""Chooses the bits of each matrix so that the least is lost in so many stored bytes.
+"""Choice of the bits of each matrix: the smallest rise of the loss for a given size.
 
-What a matrix loses is measured: the squared errors of rounding it, each weighted with the diagonal of the empirical
-Fisher information of its weight on calibration text (as OBD, LeCun et al. 1990, and SqueezeLLM, Kim et al. 2023,
-weight them), which is half the rise of the loss to second order. Choosing is a multiple-choice knapsack.
+The loss that rounding a matrix causes is measured: its squared errors, weighted with the diagonal of the empirical
+Fisher information of the weight on calibration text (as in OBD, LeCun et al. 1990, and SqueezeLLM, Kim et al. 2023).
+That is half the rise of the loss to second order. The choice is a multiple-choice knapsack problem.
 """
 
 import re
@@ -22,18 +22,26 @@ from squeeze.system.machine import trim_memory
 
 __all__ = ["allocate", "choose", "fisher"]
 
-_UNITS = 1 << 16  # parts of the budget that sizes are rounded up to
-_TABLE = 1 << 27  # bytes that the table of choices may take
+_UNITS = 1 << 16  # sizes are rounded up to this fraction of the budget
+_TABLE = 1 << 27  # most bytes of the table of choices
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 N = TypeVar("N", int, float)
-Size = Callable[[torch.Tensor, int], tuple[torch.Tensor, int]]  # weight, bits -> what it becomes, stored bytes
+Size = Callable[[torch.Tensor, int], tuple[torch.Tensor, int]]  # weight, bits -> rounded weight, stored bytes
 
 
 def fisher(network: Network, tokens: torch.Tensor, names: Iterable[str]) -> Iterator[dict[str, torch.Tensor]]:
-    """By block, from the last one to the first, float32 [O, I] for each of its linear modules among `names`: the mean
-    over tokens of (dL/dy_o x_i)^2, L the sum of the tokens' losses. The block is loaded then.
+    """Compute the diagonal Fisher information of the linear modules of each block, from the last block to the first.
 
-    tokens: [N, L]. One block and as much again as its matrices take are in memory, hidden states in files.
+    It is the mean over tokens of (dL/dy_o x_i)^2, with L the sum of the tokens' losses. A block is loaded while its
+    entry is yielded. One block and a copy of its matrices are in memory; hidden states are in files.
+
+    Args:
+        network: the network.
+        tokens: calibration sequences [N, L].
+        names: linear modules to look at.
+
+    Yields:
+        For a block, float32 [O, I] by module name.
     """
     wanted = set(names)
     for name, block, run in backward(network, tokens):
@@ -67,15 +75,23 @@ def _observing(total: torch.Tensor) -> Callable[..., None]:
 def choose(
     costs: Mapping[str, Mapping[int, float]], sizes: Mapping[str, Mapping[int, int]], budget: int
 ) -> dict[str, int]:
-    """Bits for each matrix with the least sum of costs whose sizes sum to at most `budget`.
+    """Choose the bits of each matrix so that the sum of costs is least and the sizes sum to at most `budget`.
 
-    costs, sizes: by name and bits. Exact but for sizes being rounded up to 1 / 65,536 of the budget (more for many
-    matrices). Raises SqueezeError where even the smallest sizes are too large.
+    The result is optimal, except that sizes are rounded up to 1 / 65,536 of the budget (more if there are many
+    matrices).
+
+    Args:
+        costs: by matrix and bits, the rise of the loss.
+        sizes: by matrix and bits, the stored bytes.
+        budget: bytes for all matrices.
+
+    Raises:
+        SqueezeError: the smallest sizes exceed the budget.
     """
     names = list(costs)
     least = sum(min(sizes[name].values()) for name in names)
     if least > budget:
-        raise SqueezeError(f"the matrices take at least {least} bytes, and {budget} are left for them")
+        raise SqueezeError(f"the matrices need at least {least} bytes, got a budget of {budget}")
     units = max(min(_UNITS, _TABLE // max(len(names), 1)), 1)
     spare = budget - least
     unit = max(spare / units, 1e-9)
@@ -110,12 +126,19 @@ def allocate(
     budget: Callable[[int], float],
     choices: Sequence[int] = BITS,
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """Bits for each unit, and the costs that decided. units: by the name of each of the network's linear modules; those
-    of a unit get the same bits.
+    """Choose the bits of each unit of matrices, and return them with the costs and sizes that decided.
 
-    rounded(weight, bits): the values a weight [O, I] takes with so many bits, and the bytes they are stored in;
-    it may raise SqueezeError for bits that cannot be stored. budget(weights): bytes for so many weights. choices: the
-    bits to choose from, or other numbers that `rounded` takes.
+    Args:
+        network: the network.
+        tokens: calibration sequences [N, L].
+        units: the unit of each linear module, by its name; modules of a unit get the same bits.
+        rounded: rounded(weight [O, I], bits) returns the rounded weight and its stored bytes. It may raise SqueezeError
+            for bits that cannot be stored.
+        budget: budget(weights) returns the bytes for that number of weights.
+        choices: bits to choose from, or other numbers that `rounded` takes.
+
+    Returns:
+        Bits by unit, and a table with "bytes", "costs" and "sizes".
     """
     costs: dict[str, dict[int, float]] = {}
     sizes: dict[str, dict[int, int]] = {}
@@ -135,7 +158,7 @@ def allocate(
 def _priced(
     weight: torch.Tensor, information: torch.Tensor, rounded: Size, choices: Sequence[int]
 ) -> tuple[dict[int, float], dict[int, int]]:
-    """What a matrix loses with each number of bits that it can have, and the bytes that it takes."""
+    """Return the rise of the loss and the stored bytes of a matrix, by bits."""
     costs: dict[int, float] = {}
     sizes: dict[int, int] = {}
     for bits in choices:
@@ -146,7 +169,7 @@ def _priced(
 
 
 def _known_of_all(information: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """An expert that no token reached is taken to be like the mean one of its layer."""
+    """Give experts that no token reached the mean information of the other experts of their layer."""
     alike: dict[str, list[str]] = {}
     for name in information:
         alike.setdefault(_EXPERT.sub(".experts.*.", name), []).append(name)
@@ -159,7 +182,7 @@ def _known_of_all(information: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
 
 
 def _summed(values: Mapping[str, Mapping[int, N]], units: Mapping[str, str]) -> dict[str, dict[int, N]]:
-    """Over the matrices of each unit, for the bits that all of them can have."""
+    """Sum values over the matrices of each unit, for the bits that all of them can have."""
     members: dict[str, list[Mapping[int, N]]] = {}
     for name, unit in units.items():
         members.setdefault(unit, []).append(values[name])

@@ -1,7 +1,9 @@
-"""AWQ: channels whose inputs are large are scaled up before rounding, by the strength with the least error.
+"""AWQ: input channels with large activations are scaled up before rounding, so that rounding them loses less.
 
-Lin et al. 2023 (arXiv 2306.00978). The scales are searched by scaling.py before any matrix is rounded, and folded into
-what lies before; here is what the search is told, and the rounding that follows.
+Lin et al. 2023 (arXiv 2306.00978): the scale of a channel is s = E|x|^strength, with the strength that has the least
+error of the outputs on calibration text. s is folded into the norm before the matrices, into `up_proj` before
+`down_proj`, and into `v_proj` before `o_proj`, where heads that share values share scales. `scaled` searches the
+scales; `AWQ` rounds the scaled matrices.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,16 +31,23 @@ __all__ = ["AWQ", "scaled"]
 
 @dataclass(frozen=True, kw_only=True)
 class AWQ(AWQOptions, GridMethod):
-    """strengths: how many are tried, from 0 up; a channel's scale is the mean magnitude of its inputs to the power of
-    the strength. sweep: round by GPTQ with its defaults, which makes up for errors, and not to the nearest level of
-    ranges that are clipped by the error weighted with the inputs' squares."""
+    """Round a matrix whose input channels `scaled` has scaled: the least error at 3 to 4 bits without solving for
+    weights.
+
+    compress takes W (out, in) and H (in, in). Lin et al. 2023, arXiv 2306.00978.
+
+    Attributes:
+        strengths: number of strengths tried, from 0 to below 1.
+        sweep: round with GPTQ (default options) instead of to the nearest level. Otherwise the range of each group
+            minimises the error weighted with the mean squares of the inputs.
+    """
 
     name: ClassVar[str] = "awq"
     needs_hessian: ClassVar[bool] = True
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
         if hessian is None or hessian.shape != (weight.shape[1], weight.shape[1]):
-            raise HessianError(f"a matrix of {weight.shape[1]} inputs needs a Hessian of that size")
+            raise HessianError(f"expected a Hessian of {weight.shape[1]} x {weight.shape[1]}, as the matrix has inputs")
         if self.sweep:
             return GPTQ(**self._grid()).compress(weight, hessian)
         dtype, values = self.stored_as(weight), weight.float()
@@ -54,18 +63,18 @@ class AWQ(AWQOptions, GridMethod):
 
 
 _ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-_GROUPS: Mapping[str, tuple[str, ...]] = {  # what scales are folded into, and the matrices behind it
+_GROUPS: Mapping[str, tuple[str, ...]] = {  # the module that scales are folded into: the matrices that read it
     "input_layernorm": _ATTENTION,
     "self_attn.v_proj": ("self_attn.o_proj",),
     "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
     "mlp.up_proj": ("mlp.down_proj",),
 }
-_LEAST = 1e-4  # scale of a channel
+_LEAST = 1e-4  # smallest scale of a channel
 
 
 @dataclass
 class _Seen:
-    """Of the inputs [T, I] of a group: their statistics, and the sum of their magnitudes [I]."""
+    """The inputs [T, I] of a group of matrices: their statistics, and the sum of their magnitudes [I]."""
 
     statistics: InputStatistics
     magnitudes: torch.Tensor | None = None
@@ -85,9 +94,18 @@ def scaled(
     device: str = "cpu",
     bound: float | None = None,
 ) -> SmoothedCheckpoint:
-    """The checkpoint with scales searched on tokens [N, L]. method: of a matrix by the checkpoint's name, None where it
-    is left; bound: of a token's weight, as InputStatistics has it. Raises ModelError for architectures that are not of
-    Llama's kind."""
+    """Search the scales of each group of matrices, and return a checkpoint that applies them as it loads tensors.
+
+    Args:
+        checkpoint: the original.
+        tokens: calibration sequences [N, L].
+        method: the method of a matrix by its name in the checkpoint; None if it is not quantised.
+        device: where blocks run.
+        bound: bound of a token's weight; see InputStatistics.
+
+    Raises:
+        ModelError: the architecture does not have Llama's names.
+    """
     message = f"{checkpoint.folder}: the channels of architecture {{kind}} cannot be scaled; those of {{known}} can"
     architecture_of(checkpoint.config, message, experts=False)
     network = Network(checkpoint, device)
@@ -108,8 +126,7 @@ def scaled(
 
 
 def _shared(block: nn.Module, before: str) -> tuple[int, int] | None:
-    """Where several channels behind a matrix read one of its outputs, as heads that share values do: the channels of a
-    head, and how many heads share."""
+    """Return the channels of a head and the number of heads that share values; None if outputs are read one to one."""
     if not before.endswith("v_proj"):
         return None
     attention = block.get_submodule("self_attn")
@@ -120,7 +137,7 @@ def _shared(block: nn.Module, before: str) -> tuple[int, int] | None:
 def _searched(
     weights: Mapping[str, torch.Tensor], methods: Mapping[str, AWQ], seen: _Seen, shared: tuple[int, int] | None
 ) -> torch.Tensor:
-    """The scales [I] of the strength with the least error; one for each output of what is before them."""
+    """Return the scales [I] with the least error, one for each output of the module before the matrices."""
     statistics, magnitudes = seen.statistics, seen.magnitudes
     statistics.finish()
     assert statistics.hessian is not None and magnitudes is not None
@@ -140,7 +157,7 @@ def _searched(
 
 
 def _spread(scales: torch.Tensor, shared: tuple[int, int] | None) -> torch.Tensor:
-    """By input of the matrices."""
+    """Repeat scales of outputs for the heads that read them: scales by input of the matrices."""
     if not shared:
         return scales
     size, heads = shared
@@ -148,14 +165,14 @@ def _spread(scales: torch.Tensor, shared: tuple[int, int] | None) -> torch.Tenso
 
 
 def _error(weight: torch.Tensor, method: AWQ, hessian: torch.Tensor, columns: torch.Tensor) -> float:
-    """Of the outputs, squared: tr(E H E^T), where E is what rounding W diag(s) and dividing by s changes."""
+    """Return the squared error of the outputs, tr(E H E^T), for E = round(W diag(s)) diag(s)^-1 - W."""
     rounded = method.fallback().replaced(clip=False).apply(weight * columns).dequantize()
     difference = rounded / columns - weight
     return float(((difference @ hessian) * difference).sum())
 
 
 def _fold(out: SmoothedCheckpoint, block: str, before: str, scales: torch.Tensor, columns: torch.Tensor) -> None:
-    """Note the scales for what is loaded."""
+    """Add the scales of one group to the checkpoint that applies them."""
     if before.endswith("norm"):
         name = f"{block}.{before}.weight"
         norm = Checkpoint(out.folder, out.files).load([name])[name]

@@ -1,4 +1,5 @@
-"""Bits by name: `experts=2,attention=4,8` are those of matrices whose names fit (the first one counts), and others."""
+"""Bits by module name, such as `experts=2,attention=4,8`: the first matching name counts, a number alone is for the
+rest."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from squeeze.errors import OptionError, printable
 
 __all__ = ["LEFT", "Bits", "Rule"]
 
-LEFT = 16  # bits: matrices that stay as they are
+LEFT = 16  # bits that mean: not quantised
 _DEFAULT = 4
 _OTHERS = "others"
 _EXPERTS = ".experts."
@@ -24,7 +25,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Bits of the modules whose names contain one of `parts`, and not `without`."""
+    """The bits of modules whose names contain one of `parts`, and not `without`."""
 
     name: str
     parts: tuple[str, ...]
@@ -40,13 +41,13 @@ class Rule:
 
     @property
     def pattern(self) -> str:
-        """As a regular expression that begins to match where a module's name does."""
+        """A regular expression that matches the module names of this rule from their start."""
         wanted = f".*(?:{'|'.join(map(re.escape, self.parts))})"
         return f"(?!.*{re.escape(self.without)}){wanted}" if self.without else wanted
 
 
 class Bits(int):
-    """A number of bits, which has rules besides for modules by name."""
+    """A default number of bits, with rules for modules by name."""
 
     rules: tuple[Rule, ...]
 
@@ -58,17 +59,20 @@ class Bits(int):
 
     @classmethod
     def parse(cls, text: str) -> int:
-        """A plain number for "4"; "experts=2,attention=4,8", in which a number alone is for all others, and 16 leaves
-        matrices as they are. Other names are parts of modules' names. Raises OptionError."""
+        """Parse "4", or "experts=2,attention=4,8".
+
+        A number alone is for all other modules; 16 leaves matrices unquantised. A name that is not a known kind of
+        module matches any module whose name contains it. Raises OptionError for other text.
+        """
         default, rules = None, []
         for entry in text.split(","):
             name, equals, number = entry.strip().rpartition("=")
             if not (number.isascii() and number.isdigit()) or bool(equals) != bool(name) or len(number) > 2:
-                raise OptionError(f"bits {printable(repr(text))}: name a number, or such as experts=2,attention=4,8")
+                raise OptionError(f"bits {printable(repr(text))}: expected 4, or rules as in experts=2,attention=4,8")
             if name:
                 rules.append(Rule.of(name, int(number)))
             elif default is not None:
-                raise OptionError(f"bits {printable(repr(text))}: has two numbers for all others")
+                raise OptionError(f"bits {printable(repr(text))}: expected one number without a name, got two")
             else:
                 default = int(number)
         if default == LEFT and rules:

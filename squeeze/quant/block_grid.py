@@ -1,7 +1,7 @@
 """The grids of GGUF files: blocks of 32 or 256 weights, whose scales and offsets are rounded as the format stores them.
 
 In a block of a k-quant the scales of its groups are small integers times one half-precision number, and so are the
-offsets. How blocks lie in bytes is blocks.py's.
+offsets. The layout of blocks in bytes is in blocks.py.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,25 @@ from squeeze.quant.scales import round_scale
 
 __all__ = ["BlockGrid", "BlockParams", "moved"]
 
-_SHRINKS = 12  # ranges tried, from the widest down
-_WIDEST = 1.06  # a range may be wider than the weights: its levels then lie elsewhere
+_SHRINKS = 12  # number of ranges tried, from the widest down
+_WIDEST = 1.06  # widest range tried, relative to that of the weights
 _ROUNDS = 2  # of least squares for scale and offset
 _RIDGE = 1e-6
 _TINY = 2.0**-120
-_LEAST = ((4, 0.4), (8, 0.55), (16, 0.7), (64, 0.85), (256, 0.97))  # levels, and the least share of a range
+_LEAST = ((4, 0.4), (8, 0.55), (16, 0.7), (64, 0.85), (256, 0.97))  # number of levels, narrowest range tried
 
 
 @dataclass(frozen=True)
 class BlockParams(QParams):
-    """Of groups [...] in blocks. scale: float32 [1, ...], what levels are multiplied with; offset: float32 [...] or
-    None, what is added. factors: float32 [K, ..., B], of scales and, where K is 2, of offsets.
-    steps: float32 [K, ..., G], the integers that factors are multiplied with; None where groups are blocks."""
+    """Scales and offsets of groups [...] in blocks.
+
+    Attributes:
+        scale: float32 [1, ...], the factor of levels.
+        offset: float32 [...], added to scaled levels; None without offsets.
+        factors: float32 [K, ..., B], the half-precision number of each block: of its scales, and with K = 2 of its
+            offsets.
+        steps: float32 [K, ..., G], the integers that factors are multiplied by; None if a group is a block.
+    """
 
     offset: torch.Tensor | None = None
     factors: torch.Tensor | None = None
@@ -44,12 +50,18 @@ class BlockParams(QParams):
 
 @dataclass(frozen=True)
 class BlockGrid:
-    """One type of GGUF's.
+    """One quantisation type of GGUF.
 
-    levels: what the codes 0, 1, ... stand for, rising. bits: of a code. size: weights that share a scale; groups: in a
-    block. offsets: whether groups have one. steps: the least and the largest integer that a scale is of its block's
-    factor, None where a group is a block. Offsets are 0 to steps[1] times theirs, and taken away. block_bytes: of a
-    block. powers: factors are powers of two, and half-precision numbers otherwise.
+    Attributes:
+        levels: values of the codes 0, 1, ..., ascending.
+        bits: of a code.
+        size: weights that share a scale.
+        block_bytes: bytes of a block.
+        groups: groups in a block.
+        offsets: whether groups have an offset.
+        steps: the least and largest integer that a block's factor is multiplied by to give a scale; None if a group is
+            a block. Offsets are 0 to steps[1] times their factor, and subtracted.
+        powers: whether factors are powers of two; otherwise half-precision numbers.
     """
 
     name: str
@@ -70,7 +82,7 @@ class BlockGrid:
 
     @property
     def width(self) -> int:
-        """Weights of a block."""
+        """The number of weights in a block."""
         return self.size * self.groups
 
     @cached_property
@@ -83,12 +95,12 @@ class BlockGrid:
         return all(b - a == 1 for a, b in pairwise(self.levels))
 
     def check(self, inputs: int) -> None:
-        """Raises SqueezeError where rows of so many weights are not whole blocks."""
+        """Raise SqueezeError if rows with this number of inputs are not whole blocks."""
         if inputs % self.width:
-            raise SqueezeError(f"{self.name} needs rows of a multiple of {self.width} inputs, and this has {inputs}")
+            raise SqueezeError(f"{self.name} needs a multiple of {self.width} inputs, got {inputs}")
 
     def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> BlockParams:
-        """As Quantizer.fit, for groups [..., G, n] that are whole blocks; `dtype` counts for nothing."""
+        """Fit the parameters of groups [..., G, n] that are whole blocks; see Quantizer.fit. `dtype` is ignored."""
         self.check(weight.shape[-1] * weight.shape[-2])
         pieces = [self._fit(rows, importance) for rows in torch.split(weight.float(), ROWS)]
         return self.params(
@@ -97,7 +109,7 @@ class BlockGrid:
         )
 
     def _fit(self, weight: torch.Tensor, importance: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Factors [K, ..., B] and steps [K, ..., G] of some rows."""
+        """Fit factors [K, ..., B] and steps [K, ..., G] of some rows."""
         weights = torch.ones_like(weight) if importance is None else importance.float().expand_as(weight)
         if self.powers:
             return self._power(weight, weights)[None], None
@@ -117,8 +129,10 @@ class BlockGrid:
         return torch.stack(factors), torch.stack(steps)
 
     def _power(self, values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """For values [..., n] the power of two [...] with the least weighted squared error: the last one by which the
-        largest value is above all levels, or the next."""
+        """Return the power of two [...] with the least weighted squared error for values [..., n].
+
+        Two are tried: the largest one for which the largest value exceeds all levels, and the next.
+        """
         largest = (values.abs().amax(-1) / self.levels[-1]).clamp(min=2.0**-120)
         tried = [torch.exp2(torch.log2(largest).floor() + step) for step in (0, 1)]
         first, second = (
@@ -128,12 +142,15 @@ class BlockGrid:
         return torch.where(first < second, tried[0], tried[1])
 
     def stored(self, factors: torch.Tensor) -> torch.Tensor:
-        """The nearest that a block can have."""
+        """Round factors of blocks to the nearest values that the type can store."""
         return round_scale("power", factors, None) if self.powers else _half(factors)
 
     def _scales(self, values: torch.Tensor, weights: torch.Tensor, levels: tuple[float, ...]) -> torch.Tensor:
-        """For values [..., n] the scale [...] of either sign with the least weighted squared error on these levels: of
-        each range tried, the least squares fit to the levels that it gives."""
+        """Return the scale [...], of either sign, with the least weighted squared error for values [..., n] on these
+        levels.
+
+        For each range tried it is the least squares fit to the levels that the range gives.
+        """
         extreme = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
         weighted = weights * values
         best, most = torch.zeros_like(extreme), torch.zeros_like(extreme)
@@ -148,7 +165,10 @@ class BlockGrid:
         return best
 
     def _ranges(self, values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """For values [..., n] scale and offset [2, ...], likewise. Offsets in steps are at most 0."""
+        """Return scale and offset [2, ...] with the least weighted squared error for values [..., n].
+
+        Offsets that are stored as steps are at most 0.
+        """
         low, high = values.amin(-1), values.amax(-1)
         if self.steps:
             low, high = low.clamp(max=0), high.clamp(min=0)
@@ -176,7 +196,7 @@ class BlockGrid:
         return best
 
     def params(self, factors: torch.Tensor, steps: torch.Tensor | None) -> BlockParams:
-        """What groups are scaled with, from what is stored."""
+        """Return the scales and offsets of groups from the stored factors and steps."""
         whole = factors if steps is None else factors.repeat_interleave(self.groups, -1) * steps
         if not self.offsets:
             return BlockParams(whole[:1], None, None, None, factors, steps)
@@ -210,8 +230,16 @@ class BlockGrid:
     def refit(
         self, weight: torch.Tensor, hessian: torch.Tensor, codes: torch.Tensor, params: BlockParams
     ) -> BlockParams:
-        """Better scales and offsets for codes [O, I] of a weight [O, I] under a Hessian [I, I]: group after group, then
-        block after block, each rounded to what the format stores with the others as they are."""
+        """Improve scales and offsets for given codes: group by group, then block by block.
+
+        Each is rounded to a value that the format stores, with the others fixed.
+
+        Args:
+            weight: the weight [O, I].
+            hessian: the Hessian [I, I].
+            codes: uint8 [O, I].
+            params: the parameters before.
+        """
         assert params.factors is not None
         steps = params.steps
         weight, hessian, level = weight.float(), hessian.float(), self._level(codes)
