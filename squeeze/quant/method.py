@@ -71,7 +71,7 @@ class GridMethod(GridOptions, ABC):
         needed = quantizer.width if isinstance(quantizer, BlockGrid) else quantizer.group_size
         if needed in (None, -1) or inputs % needed == 0:
             return None
-        return f"{self.grid} needs rows of a multiple of {needed} inputs, and this has {inputs}"
+        return f"{self.grid} needs a multiple of {needed} inputs, got {inputs}"
 
     def effective_group_size(self, inputs: int) -> int:
         """Inputs that share a scale in a row of so many. Raises SqueezeError where they cannot lie on the grid."""

@@ -168,7 +168,7 @@ def test_parameters_that_make_no_sense():
     for options, message in (({"bits": 9}, "2 to 8"), ({"grid": "x"}, "unknown"), ({"group_size": 0}, "at least 1")):
         with pytest.raises(SqueezeError, match=message):
             GPTQ(**options)
-    with pytest.raises(SqueezeError, match="mxfp4 needs rows of a multiple of 32 inputs"):
+    with pytest.raises(SqueezeError, match="mxfp4 needs a multiple of 32 inputs"):
         RTN(grid="mxfp4").apply(torch.zeros(2, 40))
 
 

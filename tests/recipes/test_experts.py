@@ -189,9 +189,9 @@ def test_bits_of_experts_and_nothing_else(tmp_path, mixture):
     "bits, message",
     [
         ("expertz=2", "no matrix is named 'expertz', as in `bits`"),
-        ("experts=", "bits 'experts=': name a number, or such as experts=2,attention=4,8"),
+        ("experts=", "bits 'experts=': expected 4, or rules as in experts=2,attention=4,8"),
         ("=2", "bits '=2': name a number"),
-        ("2,3", "bits '2,3': has two numbers for all others"),
+        ("2,3", "bits '2,3': expected one number without a name, got two"),
         ("experts=9", "bits must be from 2 to 8, got 9"),
     ],
 )

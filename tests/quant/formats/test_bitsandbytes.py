@@ -96,7 +96,7 @@ def test_a_folder_is_read_back_and_a_source(tmp_path, written):
     assert len(stored.modules) == 12 and stored.spec.codebook == "nf4-nested"
     left = {f"model.layers.{n}.mlp.down_proj" for n in (0, 1)}
     assert left < set(report.left) and left < set(stored.spec.ignored)
-    assert "nf4-nested needs rows of a multiple of 64 inputs, and this has 96" in report.left.values()
+    assert "nf4-nested needs a multiple of 64 inputs, got 96" in report.left.values()
     squeeze.densify(folder, tmp_path / "dense")
     dense = logits(load_model(tmp_path / "dense"))
     assert (logits(load_model(folder)) - dense).norm() < 0.02 * dense.norm()

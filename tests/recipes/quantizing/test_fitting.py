@@ -63,12 +63,12 @@ def test_every_scheme_of_odd_shapes_loads_or_is_refused(tmp_path, odd, kind, sch
     out, needed = tmp_path / "out", {"nvfp4": 16, "mxfp4": 32, "fp8-block": 128}.get(SCHEMES[scheme].grid, 1)
     given = {"out": out, "scheme": scheme, "calibration": TOKENS}
     if all(size % needed for size in ODD[kind]):
-        with pytest.raises(FormatError, match="no matrix can be stored: fp8-block needs rows of a multiple of 128"):
+        with pytest.raises(FormatError, match="no matrix can be stored: fp8-block needs a multiple of 128"):
             squeeze.quantize(odd(kind), "rtn", **given)
         assert not out.exists()
         return
     report = squeeze.quantize(odd(kind), "rtn", **given)
-    ragged = [name for name, why in report.left.items() if f"needs rows of a multiple of {needed} inputs" in why]
+    ragged = [name for name, why in report.left.items() if f"needs a multiple of {needed} inputs" in why]
     assert ragged == ["model.layers.0.mlp.down_proj"] * (ODD[kind][1] % needed > 0)
     check(out, SCHEMES[scheme].symmetric)
 
@@ -98,7 +98,7 @@ def test_every_format_holds_what_fits_it(format, grid):
         serving, wrong = fitting(method, format, outputs, inputs)
         assert (serving == method) == (wrong is None)
         if serving is None:
-            assert re.search(r"needs rows of a multiple of|do not fill the words of", wrong)
+            assert re.search(r"needs a multiple of|do not fill the words of", wrong)
             continue
         tensor = serving.compress(torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(1))).tensor
         if format == DENSE or grid != "integer":
