@@ -190,7 +190,7 @@ def test_bits_of_experts_and_nothing_else(tmp_path, mixture):
     [
         ("expertz=2", "no matrix is named 'expertz', as in `bits`"),
         ("experts=", "bits 'experts=': expected 4, or rules as in experts=2,attention=4,8"),
-        ("=2", "bits '=2': name a number"),
+        ("=2", "bits '=2': expected 4"),
         ("2,3", "bits '2,3': expected one number without a name, got two"),
         ("experts=9", "bits must be from 2 to 8, got 9"),
     ],
