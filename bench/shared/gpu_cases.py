@@ -19,7 +19,7 @@ from squeeze.kernels.split_k import GEMV_ROWS
 from squeeze.kv.attention import kernel as attention, tiles
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.layer import PackedLayer
-from squeeze.kv.mask import additive_mask
+from squeeze.kv.scores import additive_mask
 from squeeze.packing import df_decode
 from squeeze.packing.df_decode.together import Together
 from squeeze.packing.tensors import floats

@@ -1,14 +1,13 @@
-"""Calls of a size that pays: small files together, large ones in parts, so that each takes some tens of seconds.
+"""Calls of a size that pays: small files together, large ones in parts, so that each takes some tens of seconds."""
 
-The last ones get shorter, so that all workers end at about the same time (guided self-scheduling: Polychronopoulos
-and Kuck 1987).
-"""
-
+import json
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from squeeze.cluster.engine import PROCESS
 from squeeze.cluster.files import COMPRESS, HASH, File, Part, Task
@@ -17,8 +16,10 @@ from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.resources import Resources, as_dictionary
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.system.limits import Limits
+from squeeze.system.remote_path import RemotePath
+from squeeze.system.storage import remote
 
-__all__ = ["Planned", "Planner"]
+__all__ = ["Held", "Planned", "Planner"]
 
 _MOST_FILES = 500  # of a call: what is lost with a worker is done again
 _FILE_SECONDS = 0.01  # of opening, writing and syncing one
@@ -154,3 +155,32 @@ def _taken(ahead: deque[_Ahead], seconds: float) -> tuple[Planned, float]:
         batch.append(one.file)
         taken, memory = taken + one.seconds, max(memory, one.memory)
     return Planned(batch, memory), taken
+
+
+class Held(Sequence[File]):
+    """A sequence of files that cannot be changed, kept as compressed text."""
+
+    def __init__(self, items: Sequence[File]):
+        rows = [
+            (_named(one.source), one.size, one.stamp, _named(one.target), one.checksum, one.version) for one in items
+        ]
+        self._count, self._data = len(rows), zlib.compress(json.dumps(rows).encode(), 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[File]:
+        for source, size, stamp, target, *rest in json.loads(zlib.decompress(self._data)):
+            yield File(_path(source), size, stamp, None if target is None else _path(target), *rest)
+
+
+def _named(path: Path | None) -> Any:
+    place = remote(path)
+    return place.named if place else None if path is None else str(path)
+
+
+def _path(named: Any) -> Path:
+    return Path(named) if isinstance(named, str) else cast(Path, RemotePath(*named))

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 from squeeze.cluster import files as work
 from squeeze.cluster.engine import Call, Engine, Lost, Needs
 from squeeze.cluster.files import COMPRESS, PACK, Done, File, Part, Task
-from squeeze.cluster.held import Held
 from squeeze.cluster.manifest import Manifest, Record
-from squeeze.cluster.planning import Planned, Planner
+from squeeze.cluster.planning import Held, Planned, Planner
 from squeeze.errors import ClusterError, escaped
 
 __all__ = ["ATTEMPTS", "FILES", "LEAST_WAIT", "Kind", "Run", "first_line", "pause"]

@@ -4,10 +4,9 @@ cache.py is the main path: layers (layer.py) keep sinks and a residual window as
 through the policy's coders, into a store.
 """
 
-from squeeze.kv.base import Coder, HeadGroup, Policy
+from squeeze.kv.base import Coder, FullPrecision, HeadGroup, Policy
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.cache import ATTENTION, QuantizedKVCache
-from squeeze.kv.full import FullPrecision
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.policies import POLICIES
 from squeeze.kv.rotated import Rotated

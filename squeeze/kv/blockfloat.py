@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import HeadGroup, Policy
-from squeeze.kv.head_bits import check_bits
-from squeeze.kv.packing import pack, unpack
+from squeeze.kv.base import HeadGroup, Policy, check_bits
+from squeeze.kv.codes import pack, unpack
 from squeeze.kv.rotary import frequencies_of
 from squeeze.kv.statistics import KVStatistics, costs_of
 from squeeze.kv.store import Fields

@@ -20,12 +20,11 @@ import xxhash
 from squeeze.errors import DamagedError, ModelError, PolicyError, SqueezeError, printable
 from squeeze.kv import saved
 from squeeze.kv.base import HeadGroup, Policy
-from squeeze.kv.describe import described, policy_of
 from squeeze.kv.fit import check_fields, check_numbers, check_states, misfit
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
-from squeeze.kv.records import decoded, encoded
-from squeeze.kv.saved import STATE, SavedFile
+from squeeze.kv.policies import described, policy_of
+from squeeze.kv.saved import STATE, SavedFile, decoded, encoded
 from squeeze.kv.store import BlockStore
 from squeeze.system import files
 from squeeze.system.limits import Limits

@@ -8,8 +8,7 @@ from math import gcd
 
 import torch
 
-from squeeze.kv.lloyd_max import lloyd_max
-from squeeze.kv.packing import pack, unpack
+from squeeze.kv.codes import lloyd_max, pack, unpack
 from squeeze.kv.store import Fields
 from squeeze.numerics.constants import on
 from squeeze.numerics.hadamard import block_hadamard

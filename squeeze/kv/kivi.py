@@ -6,9 +6,8 @@ no such channels. Unlike KIVI's own code, which rebuilds groups as it goes, a bl
 
 from dataclasses import dataclass
 
-from squeeze.kv.base import HeadGroup, Policy
+from squeeze.kv.base import Bits, HeadGroup, Policy, check_bits, groups_by_bits
 from squeeze.kv.grouped import GroupedCoder
-from squeeze.kv.head_bits import Bits, check_bits, groups_by_bits
 
 __all__ = ["KIVI"]
 

@@ -10,11 +10,9 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, Policy
-from squeeze.kv.held import HeldStates, joined
-from squeeze.kv.offer import lazy, offer
-from squeeze.kv.selected import KeptCoder, Selected
+from squeeze.kv.held import HeldStates, KeptCoder, Selected, joined
 from squeeze.kv.store import BlockStore
-from squeeze.kv.view import LayerView
+from squeeze.kv.view import LayerView, lazy, offer
 
 __all__ = ["PackedLayer"]
 

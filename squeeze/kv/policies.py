@@ -1,28 +1,50 @@
-"""All policies by the names that words and files know them by: specs.py, describe.py and the commands follow from here.
-
-A new policy is a dataclass in a file of its own and a row of POLICIES.
-"""
+"""All policies by name, and as files and descriptions in JSON."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
+from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from squeeze.kv.base import Policy
+import torch
+import xxhash
+from safetensors.torch import save
+
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.errors import FormatError, LimitError, PolicyError, printable
+from squeeze.kv.base import FullPrecision, Policy
 from squeeze.kv.bit_allocation import bits_by_head
 from squeeze.kv.blockfloat import BlockFloat, ordered
-from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
-from squeeze.kv.full import FullPrecision
+from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune, innermost
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.lowrank import low_rank_policy
 from squeeze.kv.rotated import Rotated
 from squeeze.kv.transform import Transform
 from squeeze.kv.vidkv import VidKV
 from squeeze.kv.waterfill import transform_policy
+from squeeze.system import files
+from squeeze.system.documents import MAX_FILE, parse
+from squeeze.system.limits import Limits
+from squeeze.system.storage import local_path
 
-__all__ = ["CALIBRATED", "EVICTIONS", "FROM_STATISTICS", "POLICIES", "WITH_TENSORS", "FromStatistics", "scalar_types"]
+__all__ = [
+    "CALIBRATED",
+    "EVICTIONS",
+    "FROM_STATISTICS",
+    "POLICIES",
+    "WITH_TENSORS",
+    "FromStatistics",
+    "described",
+    "digest_of",
+    "is_file",
+    "load_policy",
+    "policy_of",
+    "save_policy",
+    "scalar_types",
+]
 
 # Made of their parameters, which are the fields of a dataclass.
 POLICIES: dict[str, type[Any]] = {
@@ -68,3 +90,162 @@ def scalar_types(maker: Callable[..., Any]) -> dict[str, set[Any]]:
 
     hints = get_type_hints(maker)
     return {name: types for name, hint in hints.items() if (types := members(hint) & {int, float, str})}
+
+
+_HEADER = "squeeze.kv_policy"
+_MOST_NUMBER = 1 << 31  # of a parameter
+
+
+def described(policy: Policy) -> dict[str, Any]:
+    """A policy in JSON: its parameters, or, where it holds tensors, their digest."""
+    name = next((name for name, kind in _by_parameters().items() if type(policy) is kind), None)
+    if name is None:
+        return {"name": type(policy).__name__.lower(), "digest": digest_of(policy)}
+    parameters = {field.name: getattr(policy, field.name) for field in dataclasses.fields(_by_parameters()[name])}
+    if name in EVICTIONS:
+        parameters["policy"] = described(parameters["policy"])
+    return {"name": name, "parameters": parameters}
+
+
+def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
+    """The inverse of `described`. calibrated: the policy that a digest stands for.
+
+    Raises FormatError for a description that is none, PolicyError where the policy is wanting, another, or impossible.
+    """
+    if isinstance(description, dict) and description.keys() == {"name", "digest"}:
+        if calibrated is None:
+            raise PolicyError("its policy was calibrated and is not in the file: give it as policy=")
+        for candidate in (calibrated, innermost(calibrated)):
+            if description["digest"] == digest_of(candidate):
+                return candidate
+        raise PolicyError("the policy given is not the one that it was made with")
+    try:
+        name, kind = description["name"], _by_parameters()[description["name"]]
+        parameters = _tuples(kind, description["parameters"])
+        if name in EVICTIONS:
+            parameters["policy"] = policy_of(parameters["policy"], calibrated)
+        policy: Policy = kind(**parameters)
+    except (KeyError, TypeError, AttributeError, RecursionError):
+        raise FormatError("its policy is unknown to this version") from None
+    if description.keys() != {"name", "parameters"}:
+        raise FormatError("its policy is unknown to this version")
+    _check_types(kind, parameters)
+    return policy
+
+
+def _by_parameters() -> dict[str, type[Any]]:
+    return {**POLICIES, **EVICTIONS}
+
+
+def _tuples(kind: type[Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """Lists as tuples. Raises PolicyError for what is no number where one belongs; bits are the policy's to check."""
+
+    def tupled(value: Any) -> Any:
+        return tuple(map(tupled, value)) if isinstance(value, list) else value
+
+    numbers = {name for name, hint in get_type_hints(kind).items() if hint is int and name != "bits"}
+    for name, value in parameters.items():
+        if name in numbers and not _fits(value, int):
+            raise PolicyError(f"{name} is a number of tokens or values, and '{printable(value)}' is none")
+    return {name: tupled(value) for name, value in parameters.items()}
+
+
+def _check_types(kind: type[Any], parameters: dict[str, Any]) -> None:
+    """Raises PolicyError where a parameter is not of the type of its field."""
+    hints = get_type_hints(kind)
+    for name, value in parameters.items():
+        if hints[name] is not Policy and not _fits(value, hints[name]):
+            raise PolicyError(f"{name} cannot be '{printable(value)}'")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether what JSON gave, with tuples for lists, is of a type such as int | tuple[int, ...] | None."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return len(kinds) == len(value) and all(map(_fits, value, kinds))
+    if hint in (int, float):
+        return type(value) in (int, hint) and 0 <= value < _MOST_NUMBER
+    return type(value) is hint
+
+
+def digest_of(policy: Any) -> str:
+    """Of all that a policy holds, its coders' tensors included."""
+    digest = xxhash.xxh3_64()
+
+    def take(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        elif isinstance(value, tuple):
+            for item in value:
+                take(item)
+        elif dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                take(getattr(value, field.name))
+        else:
+            digest.update(repr(value).encode())
+
+    take(policy)
+    return digest.hexdigest()
+
+
+def is_file(words: str) -> bool:
+    """Whether the words of a policy are the name of a policy file."""
+    return Path(words).suffix in (".json", ".safetensors")
+
+
+def save_policy(policy: Policy, path: Path | str) -> None:
+    """Write a policy: as JSON, or as safetensors where it holds tensors. Raises PolicyError for a wrong suffix."""
+    inner: Any = innermost(policy)
+    path = local_path(path)
+    name = next((name for name, kind in WITH_TENSORS.items() if type(inner) is kind), None)
+    if path.suffix != (suffix := ".safetensors" if name else ".json"):
+        raise PolicyError(f"{path}: the file of this policy ends in {suffix}")
+    if name is None:
+        files.write_text(path, json.dumps(described(policy), indent=1) + "\n")
+        return
+    plain, tensors = inner.to_tensors()
+    metadata = {_HEADER: json.dumps({name: plain, "policy": described(policy)})}
+    with files.replacing(path) as file:
+        file.write(save(tensors, metadata))
+
+
+def load_policy(path: Path | str) -> Policy:
+    """The policy of a file that `save_policy` or a person wrote. Raises FormatError and PolicyError."""
+    path = local_path(path)
+    try:
+        if path.suffix == ".json":
+            return policy_of(_json_of(path))
+        return _of_tensors(path)
+    except (FormatError, LimitError, PolicyError) as error:
+        raise type(error)(f"{path}: {error}") from None
+    except OSError as error:
+        raise FormatError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise FormatError(f"{path}: is no policy file") from None
+
+
+def _json_of(path: Path) -> Any:
+    with path.open("rb") as file:
+        text = file.read(MAX_FILE + 1)
+    try:
+        return parse(text, Limits())
+    except FormatError as error:
+        raise FormatError(f"is no policy file: its text {error}") from None
+
+
+def _of_tensors(path: Path) -> Policy:
+    try:
+        metadata = tensorfile.read(path).metadata or {}
+        header, tensors = parse(metadata[_HEADER], Limits()), tensorfile.load(path)
+        name = next(name for name in WITH_TENSORS if name in header)
+        inner = WITH_TENSORS[name].from_tensors(header[name], tensors)
+    except FormatError as error:
+        raise FormatError(f"is no policy file: {error}") from None
+    except (KeyError, TypeError, AttributeError, StopIteration):
+        raise FormatError("is no policy file") from None
+    return policy_of(header.get("policy"), inner)

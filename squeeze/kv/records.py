@@ -16,7 +16,7 @@ import xxhash
 
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import DamagedError, SqueezeError
-from squeeze.kv.packing import pack, unpack
+from squeeze.kv.codes import pack, unpack
 from squeeze.packing.tensors import floats
 
 __all__ = ["Record", "decoded", "encoded"]

@@ -7,9 +7,8 @@ The rotation makes channels alike and nearly normal, so that one grid fits all: 
 from dataclasses import dataclass
 
 from squeeze.errors import PolicyError, printable
-from squeeze.kv.base import HeadGroup, Policy
+from squeeze.kv.base import Bits, HeadGroup, Policy, check_bits, groups_by_bits
 from squeeze.kv.grouped import GroupedCoder
-from squeeze.kv.head_bits import Bits, check_bits, groups_by_bits
 
 __all__ = ["Rotated"]
 

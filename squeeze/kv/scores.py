@@ -1,22 +1,20 @@
-"""What a model asks of attention besides products of queries and keys, and which of it squeeze honours.
-
-A mask and a position bias are added to scores, so they are one tensor here (mask.py). Attention sinks and a softcap
-change how scores become weights. Any other argument is named, so that nobody drops it unseen.
-"""
+"""What a model asks of attention besides the product of queries and keys, and how squeeze takes its place."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from squeeze.errors import PolicyError
-from squeeze.kv.mask import additive_mask
 
-__all__ = ["PLAIN", "Request", "Scores", "own_attention"]
+__all__ = ["PLAIN", "Request", "Scores", "additive_mask", "attend_by", "attending", "own_attention"]
 
 _HONOURED = {"scaling", "dropout", "is_causal", "softcap", "s_aux", "position_bias"}
 _IN_THE_MASK = {"sliding_window", "position_ids", "cache_position", "use_cache"}  # attention itself need not know them
@@ -104,3 +102,53 @@ def own_attention(module: Any) -> Callable[..., Any]:
         if found := getattr(sys.modules[kind.__module__], "eager_attention_forward", None):
             return found  # type: ignore[no-any-return]
     raise PolicyError(f"{type(module).__name__} asks of attention what squeeze does not know: use it without a policy")
+
+
+def additive_mask(
+    mask: torch.Tensor | None, queries: int, tokens: int, causal: bool, like: torch.Tensor
+) -> torch.Tensor | None:
+    """float32, broadcast to [B, Hq, queries, tokens], of a mask (None, of bools, or of what is added already); None
+    where nothing is masked.
+
+    Without a mask and `causal`, the last query sees all tokens, the one before it all but the last, and so on.
+    """
+    least = torch.finfo(torch.float32).min
+    if mask is None:
+        if not causal or queries == 1:
+            return None
+        position = torch.arange(tokens, device=like.device)
+        visible = position <= torch.arange(tokens - queries, tokens, device=like.device)[:, None]
+        return torch.zeros(queries, tokens, device=like.device).masked_fill(~visible, least)[None, None]
+    mask = mask[..., :tokens]
+    if mask.dtype == torch.bool:
+        return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, least)
+    return mask.to(torch.float32)
+
+
+def attend_by(model: Any, name: str, forward: Callable[..., Any]) -> None:
+    """Let all layers of `model` attend by `forward` from now on.
+
+    A model whose class says that it has only its own attention keeps it, and its masks: git's decoder adds them to
+    scores, while another part of its file takes any attention, and so does transformers' test of what a file takes.
+    """
+    _register(name, forward)
+    if getattr(model, "_supports_sdpa", False) or getattr(model, "_supports_attention_backend", False):
+        model.set_attn_implementation(name)
+
+
+def _register(name: str, forward: Callable[..., Any]) -> None:
+    """Make `forward` known to transformers, with masks as for SDPA."""
+    ALL_ATTENTION_FUNCTIONS.register(name, forward)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, sdpa_mask)
+
+
+@contextmanager
+def attending(model: Any, name: str, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let all layers of `model` attend by `forward` for a while."""
+    before = model.config._attn_implementation
+    attend_by(model, name, forward)
+    try:
+        yield
+    finally:
+        if model.config._attn_implementation != before:
+            model.set_attn_implementation(before)

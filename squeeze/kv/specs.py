@@ -10,8 +10,7 @@ from typing import Any
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import Policy
-from squeeze.kv.describe import is_file, load_policy
-from squeeze.kv.policies import CALIBRATED, EVICTIONS, FROM_STATISTICS, POLICIES, scalar_types
+from squeeze.kv.policies import CALIBRATED, EVICTIONS, FROM_STATISTICS, POLICIES, is_file, load_policy, scalar_types
 from squeeze.kv.statistics import KVStatistics
 
 __all__ = ["check", "make", "needs_calibration"]

@@ -1,16 +1,20 @@
-"""What a model's keys and values are like, and what errors in them cost. observe.py measures it on a text."""
+"""Statistics of a model's keys and values on a text, and the loss that errors in them cause."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
-from squeeze.errors import PolicyError
+from squeeze.errors import PolicyError, SqueezeError
 from squeeze.kv.base import Coder
-from squeeze.kv.rotary import apply_rotary
+from squeeze.kv.rotary import apply_rotary, frequencies_of
+from squeeze.kv.scores import Request, attending
 
-__all__ = ["KVStatistics", "costs_of"]
+__all__ = ["KVStatistics", "costs_of", "observe"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,102 @@ def costs_of(
         error = apply_rotary(error, frequencies, start, inverse=True)
     errors = error[0].double()
     return ((errors @ statistics.fisher[kind]) * errors).sum(-1).mean(-1) / 2
+
+
+_NAME = "squeeze_kv_observer"
+
+
+class _Observer:
+    def __init__(self, frequencies: torch.Tensor | None, sinks: int, window: int) -> None:
+        self.frequencies, self.sinks, self.window = frequencies, sinks, window
+        self.layers: dict[int, KVStatistics] = {}
+        self.changes: dict[int, list[torch.Tensor]] = {}
+        self.windows = 0
+
+    def attend(self, module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any) -> Any:
+        """Attention in which what far tokens see is an input of its own; in float32, derivatives too."""
+        request = Request.known(module, query, options)
+        layer, length, groups = module.layer_idx, key.shape[2], query.shape[1] // key.shape[1]
+        self._update(layer, key.detach(), value.detach())
+        dtype = query.dtype
+        query, key, value = (x.float() for x in (query, key, value))
+        change = [torch.zeros_like(x, requires_grad=True) for x in (key, value)]
+        self.changes[layer] = change
+        key_change = change[0] if self.frequencies is None else apply_rotary(change[0], self.frequencies, 0)
+        k, kf, v, vf = (x.repeat_interleave(groups, 1) for x in (key, key + key_change, value, value + change[1]))
+        position = torch.arange(length, device=query.device)
+        near = position[:, None] - position < self.window
+        scores = torch.where(near, query @ k.transpose(-1, -2), query @ kf.transpose(-1, -2)) * request.scaling
+        scores, bias = request.scores.capped(scores), request.bias(attention_mask, query, length)
+        weights = request.scores.weights(scores if bias is None else scores + bias)
+        states = (weights * near) @ v + (weights * ~near) @ vf
+        return states.transpose(1, 2).contiguous().to(dtype), None
+
+    def _update(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        plain = key if self.frequencies is None else apply_rotary(key, self.frequencies, 0, inverse=True)
+        states = [x[:, :, self.sinks :].double() for x in (plain, value)]
+        if layer not in self.layers:
+            zeros = [torch.zeros_like(x[0, :, 0]) for x in states]
+            squares = [[torch.zeros_like(x[0, :, 0, :, None] * x[0, :, 0, None]) for x in states] for _ in range(2)]
+            self.layers[layer] = KVStatistics(zeros, squares[0], squares[1], [key, value])
+        for kind, x in enumerate(states):
+            self.layers[layer].mean[kind] += x.mean((0, 2))
+            self.layers[layer].moment[kind] += (x.transpose(-1, -2) @ x).mean(0) / x.shape[2]
+
+    def collect(self) -> None:
+        for layer, change in self.changes.items():
+            for kind, x in enumerate(change):
+                assert x.grad is not None
+                g = x.grad[:, :, self.sinks :].double()
+                self.layers[layer].fisher[kind] += (g.transpose(-1, -2) @ g).mean(0) / g.shape[2]
+        self.changes.clear()
+        self.windows += 1
+
+    def finished(self) -> dict[int, KVStatistics]:
+        """On the CPU, where policies are made of them: layers may lie on several devices."""
+        found = {}
+        for layer, statistics in self.layers.items():
+            for tensor in (*statistics.mean, *statistics.moment, *statistics.fisher):
+                tensor.div_(self.windows)
+            parts = (getattr(statistics, field.name) for field in fields(statistics))
+            found[layer] = KVStatistics(*([tensor.cpu() for tensor in part] for part in parts))
+        return found
+
+
+def observe(
+    model: Any,
+    tokens: torch.Tensor,
+    *,
+    context: int = 1024,
+    windows: int = 6,
+    sinks: int = 4,
+    window: int = 64,
+    progress: Callable[[int], None] = lambda n: None,
+) -> dict[int, KVStatistics]:
+    """Statistics of each attention layer over `windows` windows of tokens [T]. Raises SqueezeError if there is none."""
+    windows = min(windows, len(tokens) // context)
+    if not windows or context <= window + sinks:
+        raise SqueezeError(f"{len(tokens)} tokens are too few to calibrate on windows of {context}")
+    observer = _Observer(frequencies_of(model), sinks, window)
+    with attending(model, _NAME, observer.attend), _without_gradients(model):
+        random = torch.Generator(device=model.device).manual_seed(0)
+        for number in range(windows):
+            ids = tokens[None, number * context : (number + 1) * context].to(model.device)
+            logits = model(ids, use_cache=False).logits[0].float()
+            drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=random)[:, 0]
+            torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
+            observer.collect()
+            progress(1)
+    return observer.finished()
+
+
+@contextmanager
+def _without_gradients(model: Any) -> Iterator[None]:
+    """No gradients with respect to the parameters for a while."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)

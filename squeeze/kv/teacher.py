@@ -13,10 +13,8 @@ from typing import Any
 
 import torch
 
-from squeeze.kv.attention_hook import attending
 from squeeze.kv.base import Policy
-from squeeze.kv.mask import additive_mask
-from squeeze.kv.scores import Request
+from squeeze.kv.scores import Request, additive_mask, attending
 
 __all__ = ["teacher_forced"]
 

@@ -20,8 +20,7 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, Policy
-from squeeze.kv.lloyd_max import lloyd_max
-from squeeze.kv.packing import pack, unpack
+from squeeze.kv.codes import lloyd_max, pack, unpack
 from squeeze.kv.rotary import apply_rotary
 from squeeze.kv.store import Fields
 from squeeze.kv.unpacking import MOST_BITS, unpacked_channels

@@ -1,7 +1,4 @@
-"""Transform-coded tokens to their channels on the CPU, in one loop: what packing.py and a table of points define.
-
-Channels come first here, so that the loop runs along tokens with everything about a channel at hand.
-"""
+"""Compiled loops that unpack KV codes of 1 to 6 bits to float32, channel by channel."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -13,19 +10,19 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from squeeze.kv.lloyd_max import lloyd_max
-from squeeze.kv.packing import bit_planes
+from squeeze.kv.codes import bit_planes, lloyd_max
 from squeeze.numerics.jit import lossy_kernel
-from squeeze.numerics.look_up import LANES, Table
+from squeeze.numerics.machine_code import has
 
-__all__ = ["MOST_BITS", "tiles", "unpacked_channels"]
+__all__ = ["LANES", "MOST_BITS", "Table", "tiles", "unpacked_channels"]
 
 MOST_BITS = 6  # of a channel
 
 _WORD = 4  # bytes
 _SPAN = 1024  # tokens
-_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
-_WORDS, _FLOATS = ir.VectorType(_INT32, LANES), ir.VectorType(ir.FloatType(), LANES)
+LANES = 16  # codes at a time
+_INT32, _INT64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_WORDS, _FLOATS = ir.VectorType(_INT32, LANES), ir.VectorType(_FLOAT, LANES)
 
 
 def unpacked_channels(
@@ -189,3 +186,61 @@ def _unpack(packed, scale, scales, plan, points, begin, tokens, out):
         for channel in range(out.shape[0]):
             places, here = plan[channel, :4], out[channel, first:last]
             _channel_of(plan[channel, 4], words, places, points[channel], factors, here)
+
+
+class Table:
+    """size: values at a pointer, float32, 8, 16, 32 or 64; 16 can be read. They are loaded where a Table is made."""
+
+    def __init__(self, builder: Any, pointer: Any, size: int) -> None:
+        self.pointer = pointer
+        self.lanes = LANES if has("avx512f") else LANES // 2 if has("avx2") else 0  # of a register
+        self.floats, self.codes = (ir.VectorType(kind, self.lanes or 1) for kind in (_FLOAT, _INT32))
+        self.parts = [self._part(builder, first) for first in range(0, size, self.lanes)] if self.lanes else []
+
+    def _part(self, builder: Any, first: int) -> Any:
+        address = builder.gep(self.pointer, [_INT32(first)])
+        return builder.load(builder.bitcast(address, self.floats.as_pointer()), align=4)
+
+    def look_up(self, builder: Any, codes: Any) -> Any:
+        """float32 [16] of codes, int32 [16] below `size`."""
+        if not self.lanes:
+            return self._loaded(builder, codes)
+        if self.lanes == LANES:
+            return self._chosen(builder, codes)
+        low, high = (_shuffled(builder, codes, range(first, first + self.lanes)) for first in (0, self.lanes))
+        values = [self._chosen(builder, half) for half in (low, high)]
+        return builder.shuffle_vector(*values, _mask(range(LANES)))
+
+    def _chosen(self, builder: Any, codes: Any) -> Any:
+        """What is at each code's place in the part that its high bits tell: parts are halved bit by bit."""
+        found, bit = [self._permuted(builder, part, codes) for part in self.parts], self.lanes
+        while len(found) > 1:
+            is_high = builder.icmp_unsigned("!=", builder.and_(codes, _each(self.codes, bit)), _each(self.codes, 0))
+            pairs = zip(found[::2], found[1::2], strict=True)
+            found, bit = [builder.select(is_high, high, low) for low, high in pairs], 2 * bit
+        return found[0]
+
+    def _permuted(self, builder: Any, part: Any, codes: Any) -> Any:
+        """A permutation takes the low bits of a code alone."""
+        name = "llvm.x86.avx512.permvar.sf.512" if self.lanes == LANES else "llvm.x86.avx2.permps"
+        permute = builder.module.declare_intrinsic(name, (), ir.FunctionType(self.floats, [self.floats, self.codes]))
+        return builder.call(permute, [part, codes])
+
+    def _loaded(self, builder: Any, codes: Any) -> Any:
+        values = ir.Constant(ir.VectorType(_FLOAT, LANES), ir.Undefined)
+        for lane in range(LANES):
+            code = builder.extract_element(codes, _INT32(lane))
+            values = builder.insert_element(values, builder.load(builder.gep(self.pointer, [code])), _INT32(lane))
+        return values
+
+
+def _each(kind: Any, value: int) -> Any:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def _mask(indices: Any) -> Any:
+    return ir.Constant(ir.VectorType(_INT32, len(indices)), list(indices))
+
+
+def _shuffled(builder: Any, vector: Any, indices: Any) -> Any:
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), _mask(indices))

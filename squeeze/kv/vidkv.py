@@ -12,8 +12,8 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, Policy
+from squeeze.kv.codes import TERNARY_IN_A_BYTE, pack, pack_ternary, unpack, unpack_ternary
 from squeeze.kv.grouped import GroupedCoder
-from squeeze.kv.packing import TERNARY_IN_A_BYTE, pack, pack_ternary, unpack, unpack_ternary
 from squeeze.kv.store import Fields
 from squeeze.numerics.constants import on
 

@@ -1,20 +1,18 @@
-"""What attention sees of a layer: sinks, coded blocks and the residual window as they were at one `update`.
-
-Where heads chose tokens of a prompt, each a number of its own, those stand after the sinks: heads with fewer are absent
-from the last places.
-"""
+"""What attention reads of a layer: a view of its parts, and how the layer learns that the view was taken."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
+from torch.utils._pytree import tree_map
 
 from squeeze.kv.base import HeadGroup
 from squeeze.kv.store import Fields
 
-__all__ = ["LayerView"]
+__all__ = ["LayerView", "Lazy", "dense", "lazy", "offer", "taken"]
 
 
 @dataclass(frozen=True)
@@ -156,3 +154,63 @@ def _fields_of(fields: Fields, kind: str, first: int = 0, last: int | None = Non
     """Fields of the "keys" or of the "values", of blocks first to last, as their coder takes them."""
     prefix = kind + "."
     return {name.removeprefix(prefix): x[:, :, first:last] for name, x in fields.items() if name.startswith(prefix)}
+
+
+_TAG = "_squeeze_offer"
+_OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "matmul", "rmatmul", "neg", "getitem", "len")
+
+
+class Lazy:
+    """The keys or the values of a view: a tensor to all that is not attention of squeeze."""
+
+    def __init__(self, view: LayerView, number: int) -> None:
+        self.view, self.number = view, number
+
+    @property
+    def decoded(self) -> torch.Tensor:
+        return self.view.dense()[self.number]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.decoded, name)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*tree_map(dense, args), **tree_map(dense, kwargs or {}))
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    return lambda states, *others: getattr(states.decoded, name)(*map(dense, others))
+
+
+for _name in _OPERATORS:  # which Python looks for on the class
+    setattr(Lazy, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+def lazy(view: LayerView) -> tuple[Lazy, Lazy]:
+    return Lazy(view, 0), Lazy(view, 1)
+
+
+def dense(states: Any) -> Any:
+    """Lazy states as a tensor; anything else as it is."""
+    return states.decoded if isinstance(states, Lazy) else states
+
+
+def offer(view: LayerView, on_taken: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values as tensors that carry the view that they are of."""
+    keys, values = (x.view_as(x) for x in view.dense())
+    offered = view, on_taken
+    for states in (keys, values):
+        setattr(states, _TAG, offered)
+    return keys, values
+
+
+def taken(keys: Any, values: Any) -> LayerView | None:
+    """The view that both are of, whose layer is told; None if a layer did not return them as they are."""
+    if isinstance(keys, Lazy) and isinstance(values, Lazy):
+        return keys.view
+    tag = getattr(keys, _TAG, None)
+    if tag is None or getattr(values, _TAG, None) is not tag:
+        return None
+    view, on_taken = cast(tuple[LayerView, Callable[[], None]], tag)
+    on_taken()
+    return view

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.lloyd_max import lloyd_max
+from squeeze.kv.codes import lloyd_max
 from squeeze.kv.rotary import frequencies_of
 from squeeze.kv.statistics import KVStatistics
 from squeeze.kv.transform import GROUP, MOST_BITS, Transform, TransformCoder

@@ -10,8 +10,8 @@ from squeeze.lm.arrays import BLOCK, HEAD_SIZE, HEADS, KV_HEADS
 from squeeze.numerics import exact, int8, vectors
 from squeeze.numerics.int8 import PARTS
 from squeeze.numerics.int8_vectors import STEP
-from squeeze.numerics.integer_sums import PANEL
 from squeeze.numerics.jit import inline, part
+from squeeze.numerics.machine_code import PANEL
 
 SUMMED = 256  # positions in one integer sum of weighted values: 256 * 255 * 32639 < 2^31
 _MASKED = np.float32(-1e30)

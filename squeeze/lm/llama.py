@@ -22,7 +22,7 @@ from squeeze.lm.weights import Weights
 from squeeze.numerics import int8
 from squeeze.numerics.frequencies import Cdf
 from squeeze.numerics.int8_vectors import STEP
-from squeeze.numerics.integer_sums import PANEL
+from squeeze.numerics.machine_code import PANEL
 from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
 

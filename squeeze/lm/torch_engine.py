@@ -1,8 +1,14 @@
 """The network of forward.py on torch: the same integers, to the bit, on any device.
 
+<<<<<<< HEAD
 The main path is `TorchLlama.states`. numerics/int8_tensors.py multiplies integers, squeeze/lm/fused does every other
 operation: in plain torch, or in GPU kernels that give its bits. All lanes and positions of a call run together;
 torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second implementation.
+=======
+MAIN PATH: `TorchLlama.states`. How integers are multiplied is in numerics/tensors.py, everything else in
+squeeze/lm/fused: plain torch, or kernels of a GPU that give its bits. All lanes and positions of a call go through
+together; torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second reading.
+>>>>>>> 5e5f32c5 (kv, numerics, cluster: merge 13 files into those that use them)
 """
 
 from collections.abc import Iterator
@@ -23,10 +29,9 @@ from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.torch_lanes import Cache, TorchLanes
 from squeeze.lm.weights import Layer, Matrix, Weights
 from squeeze.numerics import int8
-from squeeze.numerics.int8_tensors import Products, products_of
 from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
-from squeeze.numerics.tensors import check
+from squeeze.numerics.tensors import Products, check, products_of
 
 
 @dataclass(frozen=True)

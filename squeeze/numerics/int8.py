@@ -15,9 +15,8 @@ from numba.extending import intrinsic
 
 from squeeze.numerics import int8_vectors
 from squeeze.numerics.int8_vectors import STEP
-from squeeze.numerics.integer_sums import PANEL, pointer, stored
 from squeeze.numerics.jit import inline, part
-from squeeze.numerics.words import INT8, INT16, INT32, INT64
+from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64, PANEL, pointer, stored
 
 TOP = 127  # of activations and weights
 TOP_16 = 32639  # of 16-bit activations, the largest of which both halves are signed bytes

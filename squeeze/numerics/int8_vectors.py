@@ -10,10 +10,21 @@ from typing import Any
 
 from llvmlite import ir
 
-from squeeze.numerics.integer_sums import PANEL, loaded, pairs, shuffle, spread, summed, zeros
 from squeeze.numerics.jit import ask_for
-from squeeze.numerics.processor import has
-from squeeze.numerics.words import INT8, INT16, INT32, INT64
+from squeeze.numerics.machine_code import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    PANEL,
+    has,
+    loaded,
+    pairs,
+    shuffle,
+    spread,
+    summed,
+    zeros,
+)
 
 __all__ = ["STEP", "fastest", "sums"]
 

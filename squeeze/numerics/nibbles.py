@@ -15,10 +15,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics.integer_sums import PANEL, loaded, pointer, stored, summed, zeros
 from squeeze.numerics.jit import part
+from squeeze.numerics.machine_code import INT16, INT32, INT64, PANEL, loaded, pointer, stored, summed, zeros
 from squeeze.numerics.tiles import pair_sums, spread_pair
-from squeeze.numerics.words import INT16, INT32, INT64
 
 STEP = 8  # inputs come in so many
 _WORDS = 2 * PANEL  # of a step of one panel

@@ -17,16 +17,15 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics import processor
-from squeeze.numerics.integer_sums import PANEL, loaded, pointer, spread, stored, summed, zeros
+from squeeze.numerics import machine_code
 from squeeze.numerics.jit import inline, part
-from squeeze.numerics.words import INT8, INT32, INT64
+from squeeze.numerics.machine_code import INT8, INT32, INT64, PANEL, loaded, pointer, spread, stored, summed, zeros
 
 TOP = 32639  # of an activation: the largest of which both halves are signed bytes
 STEP = 8  # inputs come in so many
 _FOUR = 4
 _GROUPS = {8: (8, 4, 2, 1), 4: (4, 2, 1)}  # panels that are multiplied together, by bits of a weight
-AVAILABLE = processor.has("avx512vnni")
+AVAILABLE = machine_code.has("avx512vnni")
 
 
 def pack(matrix: np.ndarray, bits: int) -> np.ndarray:

@@ -12,9 +12,21 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics.integer_sums import PANEL, loaded, pairs, pointer, spread, stored, summed, zeros
 from squeeze.numerics.jit import part
-from squeeze.numerics.words import INT8, INT16, INT32, INT64
+from squeeze.numerics.machine_code import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    PANEL,
+    loaded,
+    pairs,
+    pointer,
+    spread,
+    stored,
+    summed,
+    zeros,
+)
 
 _AT_ONCE = 4  # panels
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from squeeze.numerics import processor
+from squeeze.numerics import machine_code
+from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64
 
-__all__ = ["INT8", "INT16", "INT32", "INT64", "Vectors", "kind", "moves"]
+__all__ = ["Vectors", "kind", "moves"]
 
-INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _BOOL, _FLOAT = ir.IntType(1), ir.FloatType()
 
 
@@ -95,7 +95,7 @@ class _Avx512(Vectors):
     width = 16
 
     def gather(self, base: Any, places: Any) -> Any:
-        if processor.gathers_slowly():
+        if machine_code.gathers_slowly():
             return self.loaded(base, places)
         name, bytes_ = "llvm.x86.avx512.mask.gather.dpi.512", INT8.as_pointer()
         call = self.declared(name, self.words, self.words, bytes_, self.words, self.masks, INT32)
@@ -152,7 +152,7 @@ class _Avx2(Vectors):
     width = 8
 
     def gather(self, base: Any, places: Any) -> Any:
-        if processor.gathers_slowly():
+        if machine_code.gathers_slowly():
             return self.loaded(base, places)
         name, bytes_ = "llvm.x86.avx2.gather.d.d.256", INT8.as_pointer()
         call = self.declared(name, self.words, self.words, bytes_, self.words, self.words, INT8)
@@ -230,8 +230,8 @@ class _Neon(Vectors):
 
 def kind() -> type[Vectors] | None:
     """Of the processor that numba compiles for; None where it has none of these sets of instructions."""
-    if all(map(processor.has, ("avx512f", "avx512bw", "avx512dq", "avx512vl"))):
+    if all(map(machine_code.has, ("avx512f", "avx512bw", "avx512dq", "avx512vl"))):
         return _Avx512
-    if processor.has("avx2"):
+    if machine_code.has("avx2"):
         return _Avx2
-    return _Neon if processor.has("neon") else None
+    return _Neon if machine_code.has("neon") else None

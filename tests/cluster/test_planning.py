@@ -1,12 +1,14 @@
-"""Which files and parts of files a call takes."""
+"""Files are cut into calls that take about as long, and wait in few bytes."""
 
+import pickle
 import random
 from pathlib import Path
 
 import pytest
 
 from squeeze.cluster.files import COMPRESS, HASH, File, Task
-from squeeze.cluster.planning import Planner
+from squeeze.cluster.planning import Held, Planner
+from squeeze.system.storage import path_of
 
 OPTIONS = {"level": 1, "verify": True, "block_size": 4096, "threads": 1}
 
@@ -39,3 +41,19 @@ def test_the_last_calls_are_so_short_that_all_workers_end_together(tmp_path, wor
         calls += 1
     assert max(busy) < 1.02 * sum(busy) / workers
     assert calls < sum(busy) / 5.0 + 20 * workers
+
+
+def test_files_come_back():
+    files = [
+        File(Path("a\udcff b/c"), 3, "s", None),
+        File(path_of("s3://b/k %.txt"), 4, "e", path_of("memory://z/y"), "ab", '"e"'),
+        File(path_of("s3://b") / "/x::y", 4, "e", path_of("s3://b") / "q?versionId=3"),
+    ]
+    held = Held(files)
+    assert list(held) == files and held[1] == files[1] and len(held) == 3
+    assert held[2].source.named == ("s3://b", "/x::y")
+
+
+def test_they_take_few_bytes():
+    held = Held([File(Path(f"/corpus/{number:07}.json"), 2_000, f"2000-{number}", None) for number in range(1_000)])
+    assert len(pickle.dumps(held)) < 40_000

@@ -12,8 +12,8 @@ from squeeze.kv.attention import cpu, tiles
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.layer import PackedLayer
-from squeeze.kv.mask import additive_mask
-from squeeze.kv.offer import taken
+from squeeze.kv.scores import additive_mask
+from squeeze.kv.view import taken
 from tests.makers.kv_models import llama, mistral, tokens
 
 INNER = KIVI(8, group=8, sinks=2, window=8)

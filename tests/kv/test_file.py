@@ -11,7 +11,7 @@ from squeeze.errors import DamagedError, FormatError, ModelError, PolicyError, S
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, VidKV
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.contract import CACHE
-from squeeze.kv.observe import observe
+from squeeze.kv.statistics import observe
 from squeeze.kv.waterfill import transform_policy
 from squeeze.system import temporary
 from tests.makers.kv_models import MODELS, llama, mistral, tokens

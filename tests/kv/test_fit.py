@@ -5,7 +5,7 @@ import torch
 
 from squeeze.errors import DamagedError
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
-from squeeze.kv.records import Record, decoded, encoded
+from squeeze.kv.saved import Record, decoded, encoded
 from tests.kv.test_file import filled, same
 from tests.kv.test_saved import CODES, SCALE, checked, parts
 from tests.makers.kv_models import llama, mistral

@@ -11,9 +11,8 @@ from squeeze.cli import main
 from squeeze.errors import PolicyError
 from squeeze.kv import HeadGroup, Policy, QuantizedKVCache
 from squeeze.kv.contract import CACHE
-from squeeze.kv.describe import described, digest_of, load_policy, policy_of, save_policy
 from squeeze.kv.measure import nominal_bits
-from squeeze.kv.policies import POLICIES
+from squeeze.kv.policies import POLICIES, described, digest_of, load_policy, policy_of, save_policy
 from squeeze.kv.specs import make, needs_calibration
 from tests.makers import tiny_models
 from tests.makers.kv_models import llama, tokens

@@ -15,10 +15,10 @@ from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
 from squeeze.lm.torch_engine import TorchLlama
 from squeeze.lm.torch_lanes import Cache
-from squeeze.numerics import int8_tensors
+from squeeze.numerics import tensors
 from squeeze.numerics.frequencies import GROUP, expanded, room
-from squeeze.numerics.int8_tensors import FloatProducts
 from squeeze.numerics.team import Team
+from squeeze.numerics.tensors import FloatProducts
 from tests.lm.test_adapter import NORMS, changes
 from tests.lm.test_llama import NETWORKS, count, frequencies, random_tokens, written
 from tests.makers import fake_cuda, tiny_models
@@ -292,7 +292,7 @@ def test_weights_that_do_not_fit_are_told(loaded, monkeypatch):
     def full(self, matrix, device):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(type(int8_tensors.products_of("cpu")), "prepared", full)
+    monkeypatch.setattr(type(tensors.products_of("cpu")), "prepared", full)
     message = r"^cpu has too little memory: the language model takes 0 MiB; use `device='cpu'`$"
     with pytest.raises(DeviceError, match=message):
         TorchLlama(loaded.weights, loaded.tokenizer, "cpu")

@@ -27,7 +27,7 @@ from transformers import (
 
 from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.kv.contract import CACHE
-from squeeze.kv.observe import observe
+from squeeze.kv.statistics import observe
 from tests.makers import tiny_models
 
 VOCABULARY = 61

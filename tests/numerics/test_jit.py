@@ -17,7 +17,7 @@ from numba.core.dispatcher import Dispatcher
 
 import squeeze
 from squeeze.codecs.bytewise import coder
-from squeeze.kernels.lowrank import cpu
+from squeeze.kv import unpacking
 from squeeze.numerics import jit
 from squeeze.system.notices import COMPILING
 
@@ -119,7 +119,7 @@ def test_moved_constants_are_followed_through_the_import_that_moved_with_them(pa
 
 
 def test_entry_points_are_cached_in_the_folder_of_their_sources():
-    for kernel in (cpu._halves, coder.code):
+    for kernel in (unpacking._unpack, coder.code):
         folder = jit.cache_folder(Path(kernel.py_func.__code__.co_filename))
         assert Path(kernel._cache._cache_path).is_relative_to(folder)
         assert folder.parent == jit.cache_root()

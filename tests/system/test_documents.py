@@ -89,7 +89,7 @@ def test_the_index_of_a_shard_takes_little(tmp_path):
 ROUND_TRIPS = {  # own text, or text whose size and checksum are known: it needs no reader
     *(
         "squeeze/recipes/run.py",
-        "squeeze/cluster/held.py",
+        "squeeze/cluster/planning.py",
         "squeeze/codecs/shards/plan.py",
         "squeeze/cluster/manifest.py",
     ),

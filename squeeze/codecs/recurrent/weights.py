@@ -20,7 +20,7 @@ import numpy as np
 from squeeze.codecs import package_data
 from squeeze.numerics import exact, nibbles, quads, tiles
 from squeeze.numerics.bitmodels import layout
-from squeeze.numerics.integer_sums import PANEL
+from squeeze.numerics.machine_code import PANEL
 
 BYTES = 256
 TAPS = 4  # length of the causal convolution before a recurrence

@@ -10,8 +10,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics.integer_sums import loaded, pairs, shuffle, spread, summed, zeros
-from squeeze.numerics.words import INT8, INT16, INT32, INT64
+from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64, loaded, pairs, shuffle, spread, summed, zeros
 
 UNIT = 16  # bytes decoded at a time: 16, 32 or 64 codes of 8, 4 or 2 bits
 

@@ -17,12 +17,9 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from squeeze.kv.attention import cpu, tiles
-from squeeze.kv.attention_hook import attend_by, attending
 from squeeze.kv.cache import ATTENTION
-from squeeze.kv.mask import additive_mask
-from squeeze.kv.offer import dense, taken
-from squeeze.kv.scores import PLAIN, Request, Scores, own_attention
-from squeeze.kv.view import LayerView
+from squeeze.kv.scores import PLAIN, Request, Scores, additive_mask, attend_by, attending, own_attention
+from squeeze.kv.view import LayerView, dense, taken
 
 __all__ = ["attend", "install", "installed"]
 
@@ -65,7 +62,7 @@ def _forward(
     attention_mask: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Attend with the signature that transformers calls; kv/offer.py explains keys and values of a QuantizedKVCache."""
+    """Attend with the signature that transformers calls; kv/view.py explains keys and values of a QuantizedKVCache."""
     request = Request.of(module, query, options)
     if request.unknown:
         _warn(type(module).__name__, request.unknown)

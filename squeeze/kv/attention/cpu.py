@@ -21,8 +21,8 @@ import torch
 
 from squeeze.kv.attention import loops
 from squeeze.kv.base import HeadGroup
+from squeeze.kv.codes import CURVED, curve, lloyd_max
 from squeeze.kv.grouped import GroupedCoder
-from squeeze.kv.lloyd_max import CURVED, curve, lloyd_max
 from squeeze.kv.scores import PLAIN, Scores
 from squeeze.kv.store import Fields
 from squeeze.kv.transform import GROUP, TransformCoder, scales as transform_scales

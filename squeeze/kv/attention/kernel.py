@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 
 from squeeze.kv.attention.unpack import codes_of, column_of
+from squeeze.kv.codes import lloyd_max
 from squeeze.kv.grouped import GroupedCoder
-from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.view import LayerView
 from squeeze.numerics.constants import on
 from squeeze.numerics.hadamard import block_hadamard

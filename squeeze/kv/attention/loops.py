@@ -2,7 +2,7 @@
 
 All arrays are of one head. weights: float32 [G, ...]. codes: uint8 [blocks, R, bytes]. scales and least (minimums):
 bfloat16 as uint16 [blocks, R, groups]. points: float32 codebook [2^width], for small widths the 8 coefficients of its
-curve (kv/lloyd_max.py), or empty if a code means minimum + scale * code. M[b, r, c] is the decoded matrix.
+curve (kv/codes.py), or empty if a code means minimum + scale * code. M[b, r, c] is the decoded matrix.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def _look_up(codes, block, points, out):
 
 @_compiled
 def _unpack(codes, block, width, points, out):
-    """Decode a block of packed codes (kv/packing.py) to float32 [R, C], before scale and minimum."""
+    """Decode a block of packed codes (kv/codes.py) to float32 [R, C], before scale and minimum."""
     rows, count = out.shape
     if width == 8 and points.shape[0]:
         _look_up(codes, block, points, out)

@@ -14,8 +14,8 @@ from squeeze.lm.fused import reference
 from squeeze.lm.fused.attention import BLOCK, LayerCache, Norms, Queries, Rotary, Shape, reference as attention
 from squeeze.lm.fused.reference import Product
 from squeeze.numerics.int8 import TOP
-from squeeze.numerics.int8_tensors import Products
 from squeeze.numerics.rotation import block_of, factor
+from squeeze.numerics.tensors import Products
 
 __all__ = ["TORCH", "Operations", "Sizes", "choose_operations", "first_difference", "fused"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from squeeze.numerics import tensors
-from squeeze.numerics.int8_tensors import TOP
+from squeeze.numerics.tensors import TOP
 
 __all__ = ["Product", "added", "cumulate", "gate", "normalise", "quantise"]
 

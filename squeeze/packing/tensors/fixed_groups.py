@@ -17,14 +17,15 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics import processor
+from squeeze.numerics import machine_code
 from squeeze.numerics.jit import inline
-from squeeze.numerics.words import INT8, INT32, INT64, moves
+from squeeze.numerics.machine_code import INT8, INT32, INT64
+from squeeze.numerics.words import moves
 
 GROUP = 32
 _BYTES, _MASK = ir.VectorType(INT8, GROUP), ir.VectorType(ir.IntType(1), GROUP)
-_MOVES_BYTES = all(map(processor.has, ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2")))
-_NEON = processor.has("neon")
+_MOVES_BYTES = all(map(machine_code.has, ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2")))
+_NEON = machine_code.has("neon")
 _NUMBER = types.int64
 
 # safetensors dtype: how its bits are viewed, and how many of them, the exponent, are the prefix

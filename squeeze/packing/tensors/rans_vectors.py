@@ -17,7 +17,8 @@ from typing import Any
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics.words import INT8, INT16, INT32, INT64, Vectors, kind
+from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64
+from squeeze.numerics.words import Vectors, kind
 
 LANES, HALF = 32, 16  # of a segment that vectors code
 _STATE_LOW = 1 << 15

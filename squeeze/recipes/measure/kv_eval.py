@@ -16,15 +16,13 @@ from squeeze.checkpoint.text import read_tokens, tokenize
 from squeeze.errors import PolicyError
 from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.kv.attention import install
-from squeeze.kv.base import Policy
+from squeeze.kv.base import FullPrecision, Policy
 from squeeze.kv.cache import QuantizedKVCache
-from squeeze.kv.describe import save_policy
-from squeeze.kv.full import FullPrecision
 from squeeze.kv.measure import Cost, Distance, decoding, nominal_bits, passkeys, quality, stepped
 from squeeze.kv.memory import nbytes_of
-from squeeze.kv.observe import observe
+from squeeze.kv.policies import save_policy
 from squeeze.kv.specs import check, make, needs_calibration
-from squeeze.kv.statistics import KVStatistics
+from squeeze.kv.statistics import KVStatistics, observe
 from squeeze.recipes.measure.generate import Generation
 from squeeze.recipes.measure.kv_usage import Usage, check_coded, check_pieces, check_read, usage_of
 from squeeze.recipes.tokens import check_vocabulary

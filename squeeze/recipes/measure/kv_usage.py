@@ -9,10 +9,9 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv.attention import installed
-from squeeze.kv.base import Policy
+from squeeze.kv.base import FullPrecision, Policy
 from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.contract import CACHE
-from squeeze.kv.full import FullPrecision
 from squeeze.kv.measure import PIECE
 
 __all__ = ["Usage", "check_coded", "check_pieces", "check_read", "usage_of"]

@@ -10,8 +10,7 @@ from squeeze.kv.attention import cpu, tiles
 from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import SnapKV
 from squeeze.kv.grouped import GroupedCoder
-from squeeze.kv.mask import additive_mask
-from squeeze.kv.scores import Scores
+from squeeze.kv.scores import Scores, additive_mask
 from squeeze.kv.view import LayerView
 from tests.makers import zoo
 from tests.makers.kv_layers import CLOSE, CODERS, Coded, layer_of, query_of

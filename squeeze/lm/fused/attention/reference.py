@@ -14,8 +14,7 @@ from torch import Tensor
 from squeeze.lm.fused.attention import BLOCK, LayerCache, Norms, Queries, Rotary, Shape
 from squeeze.lm.fused.reference import Product
 from squeeze.numerics.int8 import TOP, TOP_16
-from squeeze.numerics.int8_tensors import split_product
-from squeeze.numerics.tensors import angles, exp_negative, quantise, quotient, rms_inverse
+from squeeze.numerics.tensors import angles, exp_negative, quantise, quotient, rms_inverse, split_product
 
 __all__ = ["SCORES", "attend", "heads", "root_of", "rotary"]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from squeeze.kv.observe import observe
+from squeeze.kv.statistics import observe
 from tests.makers.kv_models import llama, tokens
 
 

@@ -7,7 +7,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics import look_up, processor
+from squeeze.kv import unpacking
+from squeeze.numerics import machine_code
 
 _FEATURES = {"avx512f": {"avx512f", "avx2"}, "avx2": {"avx2"}, "plain": set()}
 
@@ -20,10 +21,10 @@ def _looked_up(size):
                 context.make_array(kind)(context, builder, value).data
                 for kind, value in zip(signature.args, args, strict=True)
             ]
-            codes = ir.VectorType(ir.IntType(32), look_up.LANES)
-            floats = ir.VectorType(ir.FloatType(), look_up.LANES)
+            codes = ir.VectorType(ir.IntType(32), unpacking.LANES)
+            floats = ir.VectorType(ir.FloatType(), unpacking.LANES)
             loaded = builder.load(builder.bitcast(pointers[1], codes.as_pointer()), align=4)
-            values = look_up.Table(builder, pointers[0], size).look_up(builder, loaded)
+            values = unpacking.Table(builder, pointers[0], size).look_up(builder, loaded)
             builder.store(values, builder.bitcast(pointers[2], floats.as_pointer()), align=4)
             return context.get_dummy_value()
 
@@ -40,9 +41,9 @@ def _looked_up(size):
 @pytest.mark.parametrize("size", [8, 16, 32, 64])
 def test_a_table_gives_the_values_of_codes(size, instructions, monkeypatch):
     features = _FEATURES[instructions]
-    if not all(map(processor.has, features)):
+    if not all(map(machine_code.has, features)):
         pytest.skip(f"this processor has no {instructions}")
-    monkeypatch.setattr(look_up, "has", features.__contains__)
+    monkeypatch.setattr(unpacking, "has", features.__contains__)
     generator = np.random.default_rng(size)
     table, run = generator.standard_normal(64).astype(np.float32), _looked_up(size)
     for _ in range(8):

@@ -1,18 +1,53 @@
-"""What products of integers in machine code share: generic vectors of LLVM, and the loop whose sums stay in registers.
-
-A product says how its operands reach vectors, and what is added to its sums: int8_vectors.py, tiles.py, nibbles.py,
-quads.py, and kernels/w4a16/decoder.py.
-"""
+"""LLVM code that compiled products share: processor features, vectors of integers, loops with sums in registers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
+from numba.core import config
 
-from squeeze.numerics.words import INT32, INT64
+__all__ = [
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "PANEL",
+    "gathers_slowly",
+    "has",
+    "loaded",
+    "pairs",
+    "pointer",
+    "shuffle",
+    "spread",
+    "stored",
+    "summed",
+    "zeros",
+]
 
-__all__ = ["PANEL", "loaded", "pairs", "pointer", "shuffle", "spread", "stored", "summed", "zeros"]
+_config: Any = config
 
+
+def has(feature: str) -> bool:
+    """Whether it has a feature by LLVM's name, such as "avx512vnni". Where NUMBA_CPU_NAME or NUMBA_CPU_FEATURES ask for
+    another processor than this machine's, it has what the latter says; NUMBA_ENABLE_AVX=0 leaves AVX out. "neon" is
+    what every 64-bit Arm has, which LLVM does not always say."""
+    if _config.CPU_FEATURES is not None:  # numba makes it "" for a name alone
+        return f"+{feature}" in _config.CPU_FEATURES.split(",")
+    if feature.startswith("avx") and not _config.ENABLE_AVX:
+        return False
+    if feature == "neon":
+        return bool(llvm.get_process_triple().startswith(("aarch64-", "arm64-")))
+    return bool(llvm.get_host_cpu_features().get(feature, False))
+
+
+def gathers_slowly() -> bool:
+    """Whether a load for each number of a vector is faster than the instruction that gathers them: so it is by AMD."""
+    name: str = _config.CPU_NAME or llvm.get_host_cpu_name()
+    return name.startswith("znver")
+
+
+INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 PANEL = 16  # outputs side by side: a vector of sums
 
 
