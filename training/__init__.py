@@ -1,1 +1,1 @@
-"""The corpus that the small language model is trained on: its sources, and how they become one file of documents."""
+"""The corpus of the small language model, the programs that train models on it, and their export into the package."""

@@ -1,4 +1,4 @@
-"""`python -m training.adapter`: train the adapter of the bundled model, from where the last run stopped."""
+"""Train the adapter of the bundled model, and continue where the last run stopped: `python -m training.adapter`."""
 
 import json
 from dataclasses import asdict
@@ -24,7 +24,16 @@ _BYTES = 8  # of a token, at most on average: what is tokenised to be cut
 
 
 def passages(model: models.LoadedModel, split: Split, kind: int, count: int, length: int, seed: int) -> Passages:
-    """`count` passages of `length` tokens of a kind, each from a random place on, of as many documents as it takes."""
+    """Return `count` passages of one kind, each from a random place of a document.
+
+    Args:
+        model: the language model, whose tokenizer is used
+        split: part of the corpus
+        kind: number of the kind
+        count: number of passages
+        length: tokens of a passage
+        seed: seed of the choice
+    """
     rng = np.random.default_rng([seed, kind])
     numbers = np.flatnonzero(split.kind == kind)
     weights = split.size[numbers] / split.size[numbers].sum()
@@ -40,28 +49,31 @@ def passages(model: models.LoadedModel, split: Split, kind: int, count: int, len
 
 
 @click.command()
-@click.option("--corpus", type=click.Path(path_type=Path, exists=True), required=True, help="What prepare wrote.")
 @click.option(
-    "--model", type=click.Path(path_type=Path, exists=True), required=True, help="squeeze import smollm2 FOLDER."
+    "--corpus", type=click.Path(path_type=Path, exists=True), required=True, help="Folder that prepare wrote."
 )
-@click.option("--into", type=click.Path(path_type=Path), required=True, help="The adapter.")
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True),
+    required=True,
+    help="Folder that `squeeze import smollm2` wrote.",
+)
+@click.option("--into", type=click.Path(path_type=Path), required=True, help="File of the adapter.")
 @click.option("--steps", default=320, show_default=True)
 @click.option("--rank", default=RANK, show_default=True)
 @click.option("--rate", default=4e-4, show_default=True)
-@click.option("--batch", default=4, show_default=True, help="Passages a step.")
+@click.option("--batch", default=4, show_default=True, help="Passages per step.")
 @click.option("--length", default=LENGTH, show_default=True, help="Tokens of a passage.")
 @click.option("--held", default=6, show_default=True, help="Held-out passages of each kind.")
-@click.option("--seed", default=1, show_default=True, help="Of the passages.")
-@click.option(
-    "--start", type=click.Path(path_type=Path, exists=True), help="An adapter of the same rank to go on with."
-)
+@click.option("--seed", default=1, show_default=True, help="Seed of the passages.")
+@click.option("--start", type=click.Path(path_type=Path, exists=True), help="Adapter of the same rank to start from.")
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--threads", default=0, help="Of torch; all.")
+@click.option("--threads", default=0, help="Threads of torch; 0 for all.")
 def main(
     corpus: Path, model: Path, into: Path, steps: int, rank: int, rate: float, batch: int, length: int, held: int,
     seed: int, start: Path | None, device: str, threads: int,
 ) -> None:  # fmt: skip
-    """Train an adapter of MODEL on CORPUS, or go on where the last run of these settings stopped."""
+    """Train an adapter of MODEL on CORPUS. A run with the same settings continues where the last one stopped."""
     if threads:
         torch.set_num_threads(threads)
     kinds, found = corpora.names(corpus)["kinds"], models.find(model, models.NO_ADAPTER)

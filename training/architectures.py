@@ -1,8 +1,8 @@
-"""Small language models of other kinds, to compare with those of `byte_network` at equal multiplications a byte.
+"""Small language models of other architectures, to compare with `byte_network` at equal multiplications per byte.
 
-All are blocks of a mixer over time and a feed-forward network, each after a norm and added to what came in, and differ
-in the mixer alone: minGRU (Feng et al. 2024, arXiv:2410.01201), RG-LRU (De et al. 2024, arXiv:2402.19427), or attention
-in a window with rotary positions, as in Llama. `Recurrence` is that of the package. Their symbols are bytes or tokens.
+All consist of blocks with a mixer over time and a feed-forward network, each with a norm and a residual connection.
+They differ in the mixer: minGRU (Feng et al. 2024, arXiv:2410.01201), RG-LRU (De et al. 2024, arXiv:2402.19427), or
+sliding-window attention with rotary positions, as in Llama. `Recurrence` is the package's. Symbols are bytes or tokens.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _SHARPNESS = 8.0  # of its decay, in the paper
 
 
 class MinGRU(nn.Module):
-    """h[t] = (1 - z) * h[t - 1] + z * v, with z and v from the input alone."""
+    """A mixer with h[t] = (1 - z) * h[t - 1] + z * v, whose z and v depend on the input only."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -39,7 +39,7 @@ class MinGRU(nn.Module):
 
 
 class RGLRU(nn.Module):
-    """h[t] = a * h[t - 1] + sqrt(1 - a^2) * i * v, after a convolution, and gated by another branch."""
+    """A mixer with h[t] = a * h[t - 1] + sqrt(1 - a^2) * i * v after a convolution, gated by a second branch."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -67,7 +67,7 @@ class RGLRU(nn.Module):
 
 
 class Attention(nn.Module):
-    """Over the symbol itself and those before it, `window` in all; the state has their keys and values."""
+    """Attention over the latest `window` symbols, the present one included. The state has their keys and values."""
 
     def __init__(self, width: int, window: int):
         super().__init__()
@@ -99,7 +99,7 @@ def _heads(x: Tensor) -> Tensor:
 
 
 def _turned(x: Tensor, places: Tensor) -> Tensor:
-    """Heads with rotary positions (Su et al. 2021, arXiv:2104.09864)."""
+    """Apply rotary positions to heads (Su et al. 2021, arXiv:2104.09864)."""
     half = _HEAD // 2
     angles = places[:, None] * 10_000.0 ** (-torch.arange(half) / half)
     first, second = _heads(x).chunk(2, -1)
@@ -108,7 +108,7 @@ def _turned(x: Tensor, places: Tensor) -> Tensor:
 
 
 class MixingBlock(nn.Module):
-    """A mixer and a feed-forward network."""
+    """A mixer followed by a feed-forward network."""
 
     def __init__(self, width: int, feed_forward: int, mixer: nn.Module):
         super().__init__()
@@ -128,7 +128,7 @@ class MixingBlock(nn.Module):
 
 
 class Mixing(nn.Module):
-    """Blocks of one kind over symbols; called as `byte_network.Flat`."""
+    """A model of blocks of one kind over symbols, which is called like `byte_network.Flat`."""
 
     def __init__(self, symbols: int, width: int, layers: int, block: Callable[[int], nn.Module]):
         super().__init__()
@@ -154,14 +154,14 @@ class Mixing(nn.Module):
         return [part for block in self.blocks for part in block.start(batch)]  # type: ignore[operator]
 
     def products(self) -> int:
-        """Multiplications a symbol, of matrices, convolutions and what attention reads."""
+        """Count the multiplications per symbol: matrices, convolutions, and what attention reads."""
         weights = sum(weight.numel() for weight in self.parameters() if weight.ndim > 1) - self.embedding.weight.numel()
         attention = [part for part in self.modules() if isinstance(part, Attention)]
         return weights + sum(2 * part.width * part.window for part in attention)
 
 
 def gated(feed_forward: int) -> Callable[[int], nn.Module]:
-    """The block of the package."""
+    """Return a function that makes the package's block for a width."""
     return lambda width: Block(width, feed_forward, 0)
 
 

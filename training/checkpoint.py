@@ -1,4 +1,4 @@
-"""A training on disk: weights, what the optimizers know, the rows' places and states, in one safetensors file."""
+"""Save a training to one safetensors file: weights, optimizer states, and the places and states of rows."""
 
 import json
 from dataclasses import asdict
@@ -23,7 +23,7 @@ def exists(folder: Path) -> bool:
 
 
 def save(training: "Training", folder: Path) -> None:
-    """Write it whole, in place of the one before."""
+    """Write the whole training, and replace the last file of the folder."""
     tensors = {f"model.{name}": weight for name, weight in training.model.state_dict().items()}
     for k, optimizer in enumerate(training.optimizers):
         for number, values in optimizer.state_dict()["state"].items():
@@ -38,7 +38,7 @@ def save(training: "Training", folder: Path) -> None:
 
 
 def restore(training: "Training", folder: Path) -> None:
-    """Bring a training that has just begun to where the saved one was. Raises RuntimeError for one of another shape."""
+    """Set a new training to the saved state. Raises RuntimeError if the model has another shape."""
     with safe_open(folder / _NAME, framework="pt") as file:  # type: ignore[no-untyped-call]
         facts = json.loads(file.metadata()[""])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -57,7 +57,7 @@ def restore(training: "Training", folder: Path) -> None:
 
 
 def model(folder: Path) -> Flat | ByWords:
-    """The model of a saved training."""
+    """Return the model of a saved training."""
     with safe_open(folder / _NAME, framework="pt") as file:  # type: ignore[no-untyped-call]
         shape = Shape(**json.loads(file.metadata()[""])["shape"])
         tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith("model.")}  # noqa: SIM118

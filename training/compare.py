@@ -1,8 +1,8 @@
-"""`python -m training.compare`: architectures at equal multiplications a byte, trained alike on the same bytes.
+"""Compare architectures at equal multiplications per byte, trained on the same bytes: `python -m training.compare`.
 
-Each reads the first bytes of the corpus once, by the schedule and rates of `training.train`, in float32; models of
-tokens have a vocabulary of their own, learned from the same bytes. A line of the log says what it came to on held-out
-documents, in bits a byte. `--table` writes the log into README.md, as a table between its markers.
+Each reads the first bytes of the corpus once, with the schedule and rates of `training.train`, in float32. Models of
+tokens have a vocabulary learned from the same bytes. A line of the log has bits per byte on held-out documents.
+`--table` writes the log into README.md, as a table between its markers.
 """
 
 import json
@@ -35,7 +35,7 @@ _MOST = 8  # held-out documents a kind
 
 @dataclass(frozen=True)
 class Candidate:
-    """An architecture: how it is built, and its multiplications a symbol."""
+    """An architecture: a function that builds it, and its multiplications per symbol."""
 
     name: str
     make: Callable[[], Any]
@@ -57,7 +57,7 @@ CANDIDATES = (
 
 
 class Symbols:
-    """Bytes as they are."""
+    """Bytes as symbols."""
 
     bytes_each = 1.0
 
@@ -65,14 +65,15 @@ class Symbols:
         return np.frombuffer(content, np.uint8)
 
     def split(self, split: Split, most: int) -> Split:
-        """The first documents of a split, at least so many bytes of them if it has those."""
+        """Return the first documents of a split, at least `most` bytes of them if it has that many."""
         count = min(int(np.searchsorted(np.cumsum(split.size), most)) + 1, len(split))
         start, size, kind, source = split.start[:count], split.size[:count], split.kind[:count], split.source[:count]
         return Split(split.content, start, size, kind, source)
 
 
 class Tokens(Symbols):
-    """Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), learned from the first documents; 0 is the start."""
+    """Tokens by byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909), learned from the first documents. 0 is the
+    start."""
 
     def __init__(self, learned: Split):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -101,7 +102,13 @@ class Tokens(Symbols):
 
 
 def compare(folder: Path, chosen: Sequence[Candidate], plan: Plan) -> Iterator[dict[str, Any]]:
-    """Train each; yields the lines of the log."""
+    """Train each candidate, and yield the lines of the log.
+
+    Args:
+        folder: folder of the corpus
+        chosen: candidates to train
+        plan: schedule and sizes
+    """
     train, held = corpora.read(folder, "train"), corpora.read(folder, "held_out")
     kinds = corpora.names(folder)["kinds"]
     tokens = Tokens(Symbols().split(train, plan.total)) if any(one.of_tokens for one in chosen) else Symbols()
@@ -130,7 +137,14 @@ def compare(folder: Path, chosen: Sequence[Candidate], plan: Plan) -> Iterator[d
 
 @torch.no_grad()
 def held_out(model: Any, split: Split, kinds: Sequence[str], symbols: Symbols) -> dict[str, Any]:
-    """Bits a byte of the first bytes of some documents a kind, each from a fresh state."""
+    """Return bits per byte of the first bytes of some documents of each kind, each from a fresh state.
+
+    Args:
+        model: trained model
+        split: held-out part of the corpus
+        kinds: names of the kinds
+        symbols: bytes or tokens
+    """
     bits: dict[str, float] = {}
     for number, kind in enumerate(kinds):
         found = [text(split, int(one))[:LENGTH].tobytes() for one in np.flatnonzero(split.kind == number)[:_MOST]]
@@ -142,7 +156,7 @@ def held_out(model: Any, split: Split, kinds: Sequence[str], symbols: Symbols) -
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """The log in Markdown, the best first."""
+    """Return the log as a table in Markdown, the best candidate first."""
     kinds = list(records[0]["bits"])
     head = ["architecture", "parameters", "multiplications a byte", "bits a byte", *kinds]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|--:" * (len(head) - 1) + "|"]
@@ -154,20 +168,20 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 
 def filled(text: str, log: Path = LOG) -> str:
-    """A page with the table of a log between its markers, or with nothing where there is no log yet."""
+    """Return a page with the table of a log between its markers, or with nothing if there is no log yet."""
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     made = f"\n{table([json.loads(line) for line in lines])}\n\n" if lines else "\n"
     return _MARKED.sub(lambda _: made, text)
 
 
 @click.command()
-@click.option("--corpus", type=click.Path(path_type=Path, exists=True), help="What prepare wrote.")
-@click.option("--megabytes", default=3.0, show_default=True, help="Of the corpus, what each reads.")
-@click.option("--rows", default=16, show_default=True, help="Of a batch.")
-@click.option("--only", default="", help="Those whose names contain this.")
+@click.option("--corpus", type=click.Path(path_type=Path, exists=True), help="Folder that prepare wrote.")
+@click.option("--megabytes", default=3.0, show_default=True, help="Megabytes of the corpus that each reads.")
+@click.option("--rows", default=16, show_default=True, help="Rows of a batch.")
+@click.option("--only", default="", help="Text in the names of the architectures to train.")
 @click.option("--threads", default=1, show_default=True)
-@click.option("--log", type=click.Path(path_type=Path), default=LOG, help="Where a line each is added.")
-@click.option("--table", "shows", is_flag=True, help="Train nothing; write the log into README.md.")
+@click.option("--log", type=click.Path(path_type=Path), default=LOG, help="Log file, to which a line each is added.")
+@click.option("--table", "shows", is_flag=True, help="Write the log into README.md without training.")
 def main(corpus: Path | None, megabytes: float, rows: int, only: str, threads: int, log: Path, shows: bool) -> None:
     """Compare architectures on CORPUS."""
     if shows:

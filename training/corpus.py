@@ -1,7 +1,7 @@
-"""The corpus on disk: raw bytes of all documents joined, and an index of where each begins and what it is.
+"""The corpus on disk: the bytes of all documents, and an index of their places and kinds.
 
 A folder has `train.bin`, `train.npz`, `held_out.bin`, `held_out.npz` and `corpus.json`. The arrays of an index are
-`start` and `size` (int64, bytes), `kind` (uint8) and `source` (uint16), which count into the lists of names in
+`start` and `size` (int64, bytes), `kind` (uint8) and `source` (uint16), which index the lists of names in
 `corpus.json`.
 """
 
@@ -23,7 +23,7 @@ SPLITS = ("train", "held_out")
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a corpus, its bytes mapped into memory."""
+    """A part of a corpus, whose bytes are memory-mapped."""
 
     content: NDArray[np.uint8]
     start: NDArray[np.int64]
@@ -35,17 +35,24 @@ class Split:
         return len(self.start)
 
     def part(self, begin: int, end: int | None) -> "Split":
-        """Some of the documents, as a slice."""
+        """Return the documents `begin` to `end`, as a slice."""
         return replace(self, **{name: getattr(self, name)[begin:end] for name in ("start", "size", "kind", "source")})
 
     def document(self, number: int) -> bytes:
-        """The bytes of one document."""
+        """Return the bytes of one document."""
         start = int(self.start[number])
         return self.content[start : start + int(self.size[number])].tobytes()
 
 
 def write(folder: Path, split: str, documents: Sequence[Document], names: dict[str, list[str]]) -> dict[str, Any]:
-    """Write one split; give its sizes by kind and source and its SHA-256."""
+    """Write one split. Return its sizes by kind and source, and its SHA-256.
+
+    Args:
+        folder: folder of the corpus
+        split: name of the split
+        documents: its documents, in order
+        names: names of kinds and sources
+    """
     digest, start = hashlib.sha256(), 0
     index = np.zeros((len(documents), 4), np.int64)
     kinds, sources = ({name: number for number, name in enumerate(names[of])} for of in ("kinds", "sources"))
@@ -76,7 +83,7 @@ def read(folder: Path, split: str) -> Split:
 
 
 def names(folder: Path) -> dict[str, list[str]]:
-    """The names of kinds and sources, in the order that an index counts them."""
+    """Return the names of kinds and sources, in the order that an index counts them."""
     described = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
     return {"kinds": described["kinds"], "sources": described["sources"]}
 

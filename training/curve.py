@@ -1,4 +1,4 @@
-"""`python -m training.curve`: the learning curve of the network of the package, from the log of its training."""
+"""Draw the learning curve of the package's network from the log of its training: `python -m training.curve`."""
 
 import json
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ CURVE = Plot(
 
 
 def drawn(log: Path = LOG) -> bytes:
-    """The picture as SVG: the same bytes for the same log."""
+    """Draw the plot as SVG, which is the same bytes for the same log."""
     found: bytes = picture(CURVE, [json.loads(line) for line in log.read_text("utf-8").splitlines()])
     return found
 
 
 @click.command()
 def main() -> None:
-    """Write the picture of README.md."""
+    """Write the plot of README.md."""
     PICTURE.write_bytes(drawn())
 
 

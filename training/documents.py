@@ -1,4 +1,4 @@
-"""From the files of a source to documents: decoding, conversion of books, and what is dropped."""
+"""Turn the files of a source into documents: decode them, convert books, and drop what is not suitable."""
 
 import hashlib
 import random
@@ -32,7 +32,7 @@ _FOREIGN = re.compile(r"[\u0370-\u1dff\u2c00-\ufaff\U00010000-\U0001f000]")  # l
 
 @dataclass(frozen=True)
 class Document:
-    """One document: its kind, the source that it is from, its path there, its bytes."""
+    """A document: its kind, its source, its path in the source, and its bytes."""
 
     kind: str
     source: str
@@ -41,7 +41,14 @@ class Document:
 
 
 def documents(source: Source, manifest: Manifest, folder: Path, dropped: Counter[str]) -> Iterator[Document]:
-    """Yield the documents of a source in an order of its own, at most its cap of each kind; count what is dropped."""
+    """Yield the documents of a source in a fixed order, at most its cap of each kind.
+
+    Args:
+        source: the source
+        manifest: manifest of all sources
+        folder: folder of the sources' archives
+        dropped: counter of dropped files by reason, which is updated
+    """
     taken: Counter[str] = Counter()
     with zipfile.ZipFile(folder / source.file_name) as archive:
         paths = sorted(archive.namelist(), key=lambda path: _random(source, path).random())
@@ -60,7 +67,13 @@ def documents(source: Source, manifest: Manifest, folder: Path, dropped: Counter
 
 
 def cap(source: Source, manifest: Manifest, kind: str) -> int:
-    """The most bytes of a kind that a source gives: its own cap for its main kind, else the kind's."""
+    """Return the most bytes of a kind from a source: its own cap for its main kind, else the kind's.
+
+    Args:
+        source: the source
+        manifest: manifest of all sources
+        kind: name of the kind
+    """
     return (
         max(source.cap, manifest.kinds[kind].cap)
         if not source.kind or source.kind == kind
@@ -69,7 +82,14 @@ def cap(source: Source, manifest: Manifest, kind: str) -> int:
 
 
 def converted(source: Source, kind: str, path: str, content: bytes) -> Iterator[Document]:
-    """Yield the documents of one file: a book's file as text, as wrapped text, raw, or as a wiki page."""
+    """Yield the documents of one file. Books are plain text, wrapped text, raw, or a wiki page.
+
+    Args:
+        source: the source
+        kind: name of the kind
+        path: path of the file in its source
+        content: bytes of the file
+    """
     random_ = _random(source, path)
     markup = kind in ("books", "languages") and path.endswith((".xhtml", ".xml", ".cnxml"))
     if not markup:
@@ -92,7 +112,7 @@ def converted(source: Source, kind: str, path: str, content: bytes) -> Iterator[
 
 
 def fault(document: Document) -> str | None:
-    """Say why a document is dropped, or give None for one that stays."""
+    """Return why a document is dropped, or None if it is kept."""
     content = document.content
     if len(content) < SHORTEST:
         return "short"
@@ -116,7 +136,7 @@ def fault(document: Document) -> str | None:
 
 
 def cut(content: bytes) -> bytes:
-    """Cut a document at the last line end before the longest length."""
+    """Cut a document at the last line end before the largest length."""
     if len(content) <= LONGEST:
         return content
     end = content.rfind(b"\n", 0, LONGEST) + 1

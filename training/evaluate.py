@@ -1,4 +1,4 @@
-"""Bits a byte of a model on texts that it was not trained on, by kind and by place."""
+"""Measure a model in bits per byte on texts that it was not trained on, by kind and by place."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,14 @@ _TIME = 1_024
 
 @torch.no_grad()
 def bits_by_kind(model: Flat | ByWords, split: Split, kinds: Sequence[str], most: int = 8) -> dict[str, Any]:
-    """Of the first bytes of up to `most` documents a kind, each from a fresh state: all of them, and the earliest."""
+    """Return bits per byte by kind: over the first bytes of documents, and over the earliest of these.
+
+    Args:
+        model: trained model
+        split: held-out part of the corpus
+        kinds: names of the kinds
+        most: largest number of documents per kind; each starts from a fresh state
+    """
     totals: dict[str, dict[str, float]] = {"bits": {}, "early_bits": {}}
     for number, kind in enumerate(kinds):
         chosen = np.flatnonzero(split.kind == number)[:most]
@@ -35,7 +42,7 @@ def _mean(costs: np.ndarray, known: np.ndarray) -> float:
 
 
 def costs_of(model: Flat | ByWords, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Bits of every byte [texts, length], and which there are."""
+    """Return the bits of every byte [texts, length], and a mask of the bytes that exist."""
     length = max(one.size for one in texts)
     data = np.full((len(texts), length + 1), START, np.int64)
     known = np.zeros((len(texts), length), bool)

@@ -1,8 +1,8 @@
-"""Find, and take out, passages that the corpus shares with the files that benchmarks measure.
+"""Find and remove passages that the corpus shares with benchmark files.
 
-A passage counts when 50 bytes in a row are the same and have at least 12 distinct values: licences and rulers do not
-count for what they repeat, prose and code do. Hashes of all windows of the benchmarks are a sorted table behind a
-bitmap; equal 64-bit hashes count as equal bytes.
+A passage counts if 50 consecutive bytes are equal and have at least 12 distinct values. So repeats within licences and
+rulers do not count, while prose and code do. Hashes of all windows of the benchmarks are a sorted table behind a
+bitmap. Equal 64-bit hashes count as equal bytes.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Windows:
-    """The hashes of all windows of the benchmarks."""
+    """Hashes of all windows of the benchmark files."""
 
     hashes: NDArray[np.uint64]  # sorted
     bitmap: NDArray[np.uint8]
@@ -43,14 +43,14 @@ class Windows:
         return cls(hashes, _fill(hashes, np.zeros(1 << (_BITS - 3), np.uint8)))
 
     def matches(self, content: bytes) -> NDArray[np.int64]:
-        """The starts of the windows of a document that the benchmarks have and that count."""
+        """Return the starts of a document's windows that the benchmarks have and that count."""
         data = np.frombuffer(content, np.uint8)
         return _matches(data, self.hashes, self.bitmap) if len(data) >= WINDOW else np.zeros(0, np.int64)
 
 
 @dataclass
 class Report:
-    """What was taken out: documents and bytes by source, and one example each."""
+    """Removed documents and bytes by source, with one example each."""
 
     whole: Counter[str] = field(default_factory=Counter)
     passages: Counter[str] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class Report:
     examples: dict[str, str] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """As plain values, sources with the most bytes first."""
+        """Return the report as plain values, sources with the most bytes first."""
         return {
             source: {
                 "documents": self.whole[source],
@@ -71,20 +71,32 @@ class Report:
 
 
 def files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files named, and those in the folders named, in sorted order."""
+    """Yield the named files, and the files of named folders, in sorted order."""
     for path in paths:
         yield from sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else (path,)
 
 
 def clean(documents: Iterable[Document], windows: Windows, report: Report) -> Iterator[Document]:
-    """Yield documents without what the benchmarks have."""
+    """Yield documents without the passages that the benchmarks have.
+
+    Args:
+        documents: documents to clean
+        windows: hashes of the benchmark files
+        report: report, which is updated
+    """
     for document in documents:
         if kept := without(document, windows, report):
             yield kept
 
 
 def without(document: Document, windows: Windows, report: Report) -> Document | None:
-    """A document without the passages that the benchmarks have; None when too much of it would go."""
+    """Return a document without the passages that the benchmarks have, or None if too much of it would be removed.
+
+    Args:
+        document: document to clean
+        windows: hashes of the benchmark files
+        report: report, which is updated
+    """
     starts = windows.matches(document.content)
     if not len(starts):
         return document
@@ -107,7 +119,7 @@ def without(document: Document, windows: Windows, report: Report) -> Document | 
 
 
 def passages(content: bytes, starts: Sequence[int] | NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The spans to take out for windows at `starts`: to the blank line before and after, or some bytes around."""
+    """Return the spans to remove for windows at `starts`: up to the blank lines around, or some bytes around."""
     spans: list[tuple[int, int]] = []
     for start in map(int, starts):
         if spans and start + WINDOW <= spans[-1][1]:
@@ -124,7 +136,7 @@ def passages(content: bytes, starts: Sequence[int] | NDArray[np.int64]) -> list[
 
 
 def _start(content: bytes, place: int) -> int:
-    """The start of the UTF-8 character at a place."""
+    """Return the start of the UTF-8 character at a place."""
     while 0 < place < len(content) and content[place] & 0xC0 == 0x80:
         place -= 1
     return place
@@ -132,7 +144,7 @@ def _start(content: bytes, place: int) -> int:
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Hash every window: a polynomial modulo 2^64, its bits mixed by a multiplication and a shift."""
+    """Hash every window by a polynomial modulo 2^64, whose bits are mixed by a multiplication and a shift."""
     count = max(0, len(data) - WINDOW + 1)
     hashes = np.empty(count, np.uint64)
     top = np.uint64(1)
@@ -159,7 +171,13 @@ def _fill(hashes: NDArray[np.uint64], bitmap: NDArray[np.uint8]) -> NDArray[np.u
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _matches(data: NDArray[np.uint8], hashes: NDArray[np.uint64], bitmap: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The starts of windows whose hash is in the table and which have enough distinct bytes."""
+    """Return the starts of windows whose hash is in the table and which have enough distinct bytes.
+
+    Args:
+        data: bytes of a document
+        hashes: sorted hashes of the benchmarks
+        bitmap: bits of these hashes
+    """
     found = []
     own = _hashes(data)
     for start in range(len(own)):
@@ -173,7 +191,7 @@ def _matches(data: NDArray[np.uint8], hashes: NDArray[np.uint64], bitmap: NDArra
 
 
 def main() -> None:
-    """Report what a corpus shares with benchmark files; exit with 1 when it shares anything."""
+    """Report what a corpus shares with benchmark files. Exit with 1 if it shares anything."""
     parser = argparse.ArgumentParser(prog="python -m training.exclude", description=main.__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="folder that training.prepare wrote")
     parser.add_argument("files", type=Path, nargs="+", help="files and folders that benchmarks measure")

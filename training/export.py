@@ -1,7 +1,7 @@
-"""`python -m training.export`: a trained model as the file that the package reads.
+"""Write a trained model as the file that the package reads: `python -m training.export`.
 
-Matrices become int8 with one scale for each output, rounded to nearest, those of words and the tables of the latest
-bytes 4 bits; the gains of norms go into the matrices that follow them.
+Matrices become int8 with one scale per output, rounded to nearest. Those of words and the embedding tables become 4
+bits. Norm weights are multiplied into the following matrices.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ _TOP = 127
 
 
 def tensors(model: Flat | ByWords) -> dict[str, Tensor]:
-    """The file's tensors."""
+    """Return the tensors of the file."""
     found: dict[str, Tensor] = {"embedding": model.embedding.weight.detach().float()}
     width = model.shape.width
     if isinstance(model, ByWords):
@@ -62,15 +62,15 @@ def _in_bytes(name: str, weight: Tensor) -> dict[str, Tensor]:
 
 
 def _in_halves(name: str, weight: Tensor) -> dict[str, Tensor]:
-    """Two to a byte, as they were rounded in training."""
+    """Pack 4-bit values two per byte, rounded as in training."""
     codes, step = levels(weight.detach().float(), WORD_BITS)
     low, high = (codes + (1 << WORD_BITS - 1)).to(torch.uint8).chunk(2, 1)
     return {name: low | high << WORD_BITS, f"{name}.scale": step[:, 0] / 2}
 
 
 @click.command()
-@click.option("--run", type=click.Path(path_type=Path, exists=True), required=True, help="The folder of the training.")
-@click.option("--into", type=click.Path(path_type=Path), required=True, help="The file to write.")
+@click.option("--run", type=click.Path(path_type=Path, exists=True), required=True, help="Folder of the training.")
+@click.option("--into", type=click.Path(path_type=Path), required=True, help="File to write.")
 def main(run: Path, into: Path) -> None:
     """Write the model of RUN."""
     save_file(tensors(checkpoint.model(run)), into)

@@ -1,6 +1,6 @@
-"""Bring the sources of the manifest: clone each at its commit and keep the chosen files in one archive a source.
+"""Fetch the sources of the manifest: clone each at its commit, and keep the chosen files in one archive per source.
 
-Nothing of a source is executed, and no work tree is made: files are read out of git's object store.
+Nothing of a source is executed, and no work tree is made: files are read from git's object store.
 """
 
 import argparse
@@ -18,7 +18,13 @@ LARGEST = 2_000_000  # bytes of a file; larger ones are data or generated
 
 
 def chosen(git: Path, manifest: Manifest, source: Source) -> Iterator[tuple[str, str]]:
-    """Yield (path, blob) of the files to take, sorted by path."""
+    """Yield (path, blob) of the files to take, sorted by path.
+
+    Args:
+        git: bare repository
+        manifest: manifest of all sources
+        source: the source
+    """
     listing = _git(git, "ls-tree", "-r", "-l", "-z", source.commit)
     for line in sorted(listing.split(b"\0")[:-1], key=lambda line: line.split(b"\t", 1)[1]):
         entry, raw = line.split(b"\t", 1)
@@ -33,9 +39,17 @@ def chosen(git: Path, manifest: Manifest, source: Source) -> Iterator[tuple[str,
 
 
 def fetch(source: Source, manifest: Manifest, into: Path, git: Path, *, check: bool = True) -> tuple[int, int, str]:
-    """Write the source's archive from a bare repository; give files, bytes and the SHA-256 of what was taken.
+    """Write the source's archive from a bare repository. Return the number of files, bytes and their SHA-256.
 
-    Raises ManifestError when the hash is not the manifest's.
+    Args:
+        source: the source
+        manifest: manifest of all sources
+        into: folder of the archives
+        git: bare repository
+        check: whether to compare the hash with the manifest's
+
+    Raises:
+        ManifestError: if the hash is not the manifest's
     """
     digest, files, size = hashlib.sha256(), 0, 0
     archive = into / source.file_name
@@ -53,7 +67,7 @@ def fetch(source: Source, manifest: Manifest, into: Path, git: Path, *, check: b
 
 
 def clone(source: Source, into: Path) -> None:
-    """Bring one commit of a source, without history, into a bare repository."""
+    """Fetch one commit of a source, without history, into a bare repository."""
     _git(into, "init", "--quiet", "--bare")
     _git(into, "fetch", "--quiet", "--depth", "1", source.address, source.commit)
 
@@ -91,10 +105,12 @@ def _bring(source: Source, manifest: Manifest, into: Path, mirror: Path | None) 
 
 
 def main() -> None:
-    """Fetch every source that the folder lacks; print one line a source."""
+    """Fetch every source that the folder lacks. Print one line per source."""
     parser = argparse.ArgumentParser(prog="python -m training.fetch", description=main.__doc__)
-    parser.add_argument("--into", type=Path, required=True, help="folder for one archive a source")
-    parser.add_argument("--mirror", type=Path, help="take repositories from MIRROR/OWNER+NAME/repo, not the network")
+    parser.add_argument("--into", type=Path, required=True, help="folder for one archive per source")
+    parser.add_argument(
+        "--mirror", type=Path, help="folder of repositories MIRROR/OWNER+NAME/repo, to use instead of the network"
+    )
     arguments = parser.parse_args()
     arguments.into.mkdir(parents=True, exist_ok=True)
     manifest, failed = load(), 0

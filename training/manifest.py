@@ -1,4 +1,4 @@
-"""The manifest of sources: what is taken from where, under which licence, and how much of each kind.
+"""The manifest of sources: files to take, licences, and the share of each kind.
 
 `python -m training.manifest` prints the tables of kinds and sources for the README.
 """
@@ -15,12 +15,12 @@ MANIFEST = Path(__file__).with_name("sources.toml")
 
 
 class ManifestError(Exception):
-    """The manifest, or what a source holds, breaks a rule of the corpus."""
+    """A manifest or a source that breaks a rule of the corpus."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of content: its share of the corpus, the file names that belong to it, and a cap a source in bytes."""
+    """A kind of content: its share of the corpus, its file names, and a cap per source in bytes."""
 
     name: str
     share: float
@@ -32,9 +32,9 @@ class Kind:
 
 @dataclass(frozen=True)
 class Source:
-    """One git repository at one commit, and the files of it that are taken.
+    """A git repository at one commit, and the files of it that are taken.
 
-    Globs match whole paths; `*` crosses slashes. With `kind` every file taken is of that kind, else its name decides.
+    Globs match whole paths; `*` crosses slashes. With `kind` every file is of that kind, else its name decides.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All sources and kinds, the licences allowed, and what is kept out."""
+    """All sources and kinds, the allowed licences, and excluded repositories."""
 
     kinds: Mapping[str, Kind]
     sources: Mapping[str, Source]
@@ -66,7 +66,7 @@ class Manifest:
     kept_out: tuple[str, ...] = field(default=())
 
     def kind_of(self, source: Source, path: str) -> str | None:
-        """Name the kind of a file, or give None when it is not taken."""
+        """Return the kind of a file, or None if it is not taken."""
         if not _matches(path, source.take) or _matches(path, source.leave) or _matches(path, self.leave):
             return None
         if re.search("|".join(self.kept_out) or "$^", path.lower()):
@@ -84,12 +84,12 @@ class Manifest:
 
 
 def load(path: Path = MANIFEST) -> Manifest:
-    """Read a manifest and check its rules; raises ManifestError."""
+    """Read a manifest and check its rules. Raises ManifestError."""
     return parse(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 def parse(table: Mapping[str, Any]) -> Manifest:
-    """Build a manifest from the tables of its TOML and check its rules; raises ManifestError."""
+    """Build a manifest from the tables of its TOML and check its rules. Raises ManifestError."""
     kinds = {name: _kind(name, entry) for name, entry in table["kinds"].items()}
     sources = {name: _source(name, entry, table["host"]) for name, entry in table["sources"].items()}
     manifest = Manifest(kinds, sources, frozenset(table["licences"]), tuple(table["leave"]), tuple(table["kept_out"]))
@@ -98,7 +98,7 @@ def parse(table: Mapping[str, Any]) -> Manifest:
 
 
 def check(manifest: Manifest) -> None:
-    """Raise ManifestError where the manifest breaks a rule: shares, licences, pins, sources that are kept out."""
+    """Raise ManifestError if the manifest breaks a rule on shares, licences, pinned commits or excluded sources."""
     total = sum(kind.share for kind in manifest.kinds.values())
     if abs(total - 1) > 1e-9:
         raise ManifestError(f"The shares add up to {total}, not 1")

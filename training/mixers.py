@@ -1,7 +1,7 @@
-"""`python -m training.mixers`: the dictionaries of the package, from samples of the corpus or of wheels (wheels.py).
+"""Make the package's trained mixers from samples of the corpus or of wheels (wheels.py): `python -m training.mixers`.
 
-Mixers and adaptive maps, beside the network where there is one, learn from documents of all kinds, or from pieces of
-programs, each coded by itself as a file would be. Run it after a new network is in its place: they are made for it.
+Mixers and adaptive maps learn from documents of all kinds or from pieces of programs, each coded as a file of its own.
+Mixers with a network input learn with the network, so run this again after a new network is in place.
 """
 
 import lzma
@@ -30,7 +30,13 @@ _APM_ROWS = {4: 16_384, 5: 4096, 6: 4096}  # and at levels 4 to 6: beside a netw
 
 
 def samples(corpus: Path, size: int, seed: int = 1) -> list[np.ndarray]:
-    """The beginnings of documents, about `size` bytes, of every kind as many, shuffled."""
+    """Return starts of documents, about `size` bytes, the same number of every kind, shuffled.
+
+    Args:
+        corpus: folder of the corpus
+        size: total in bytes
+        seed: seed of the choice
+    """
     split, kinds = corpora.read(corpus, "train"), corpora.names(corpus)["kinds"]
     generator = np.random.default_rng(seed)
     chosen: list[np.ndarray] = []
@@ -50,7 +56,13 @@ def _of_kind(split: corpora.Split, kind: int, size: int, generator: np.random.Ge
 
 
 def make(level: int, kind: str, pieces: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """The file's tensors: what a level's models for a kind of content learn from these, beginning with nothing."""
+    """Return the file's tensors: what a level's models learn from pieces, without trained values at the start.
+
+    Args:
+        level: level from 1 to 6
+        kind: kind of content
+        pieces: samples, each uint8
+    """
     if level in BY_LEVEL:
         return state.tensors_of(_learned(pieces, BY_LEVEL[level][kind]), _ROWS)
     preset = dictionary_file.preset_of(level, Content(kind))
@@ -60,7 +72,7 @@ def make(level: int, kind: str, pieces: list[np.ndarray]) -> dict[str, np.ndarra
 
 
 def _learned(pieces: list[np.ndarray], preset: Preset) -> ByteModel:
-    """A model of levels 1 to 3 that has coded each piece as a file of its own."""
+    """Return a model of levels 1 to 3 that has coded each piece as a file of its own."""
     model = None
     for piece in pieces:
         fresh = build_model(piece.copy(), preset)
@@ -74,17 +86,17 @@ def _learned(pieces: list[np.ndarray], preset: Preset) -> ByteModel:
 
 
 def _narrow(matrix: np.ndarray) -> np.ndarray:
-    """In as few bits as hold it."""
+    """Return the matrix in the smallest integer type that holds it."""
     top = int(np.abs(matrix).max(initial=0))
     return matrix.astype(np.int8 if top < 1 << 7 else np.int16 if top < 1 << 15 else np.int32)
 
 
 @click.command()
-@click.option("--corpus", type=click.Path(path_type=Path, exists=True), help="What prepare wrote: for text.")
-@click.option("--wheels", type=click.Path(path_type=Path, exists=True), help="A folder of them, in place of a corpus.")
-@click.option("--kind", type=click.Choice(WARM_START_KINDS), default="text", show_default=True, help="Of content.")
-@click.option("--into", type=click.Path(path_type=Path), help="A folder; else those of the package.")
-@click.option("--megabytes", default=4.0, show_default=True, help="How much to learn from.")
+@click.option("--corpus", type=click.Path(path_type=Path, exists=True), help="Folder that prepare wrote (text only).")
+@click.option("--wheels", type=click.Path(path_type=Path, exists=True), help="Folder of wheels, instead of a corpus.")
+@click.option("--kind", type=click.Choice(WARM_START_KINDS), default="text", show_default=True, help="Kind of content.")
+@click.option("--into", type=click.Path(path_type=Path), help="Output folder, default: the folders of the package.")
+@click.option("--megabytes", default=4.0, show_default=True, help="Megabytes to learn from.")
 @click.option("--level", type=click.Choice([*"123456"]), multiple=True, default=("5", "6"), show_default=True)
 def main(
     corpus: Path | None, wheels: Path | None, kind: str, into: Path | None, megabytes: float, level: tuple[str, ...]

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import random
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -16,7 +17,6 @@ from typing import Any
 
 from training import corpus, exclude
 from training.documents import Document, documents
-from training.duplicates import Seen
 from training.generate import logs, mail, records
 from training.manifest import Kind, Manifest, ManifestError, load
 
@@ -28,7 +28,15 @@ Found = Mapping[str, list[Document]]
 
 
 def prepare(manifest: Manifest, sources: Path, into: Path, target: int, benchmarks: Sequence[Path]) -> dict[str, Any]:
-    """Write a corpus of at most `target` bytes; give what `corpus.json` holds."""
+    """Write a corpus of at most `target` bytes. Return the content of `corpus.json`.
+
+    Args:
+        manifest: manifest of all sources
+        sources: folder of the sources' archives
+        into: folder of the corpus
+        target: size in bytes
+        benchmarks: files and folders to exclude
+    """
     dropped: Counter[str] = Counter()
     found = gather(manifest, sources, dropped)
     removed = exclude.Report()
@@ -58,7 +66,13 @@ def prepare(manifest: Manifest, sources: Path, into: Path, target: int, benchmar
 
 
 def gather(manifest: Manifest, sources: Path, dropped: Counter[str]) -> dict[str, list[Document]]:
-    """Read every source, drop duplicates among all documents, and sort what stays by kind."""
+    """Read every source, drop duplicates among all documents, and return the others by kind.
+
+    Args:
+        manifest: manifest of all sources
+        sources: folder of the sources' archives
+        dropped: counter of dropped files by reason, which is updated
+    """
     seen = Seen()
     found: dict[str, list[Document]] = defaultdict(list)
     for source in sorted(manifest.sources.values(), key=lambda source: source.name):
@@ -72,8 +86,49 @@ def gather(manifest: Manifest, sources: Path, dropped: Counter[str]) -> dict[str
     return found
 
 
+class Seen:
+    """Hashes of all chunks of the documents that were kept, to find exact and near duplicates."""
+
+    def __init__(self) -> None:
+        self._hashes: set[int] = set()
+
+    def add(self, content: bytes, *, most: float = 0.5) -> bool:
+        """Add a document. Return False, and add nothing, if more than `most` of its bytes were seen before."""
+        chunks = list(_chunks(content))
+        total = sum(size for _, size in chunks)
+        seen = sum(size for hash_, size in chunks if hash_ in self._hashes)
+        if total == 0 or seen > most * total:
+            return False
+        self._hashes.update(hash_ for hash_, _ in chunks)
+        return True
+
+
+def _chunks(content: bytes) -> list[tuple[int, int]]:
+    """Split into runs of lines, and return their hashes and sizes.
+
+    The hash of a line decides whether a run ends, so that an insertion moves no later end.
+    """
+    chunks: list[tuple[int, int]] = []
+    run: list[bytes] = []
+    for line in (b" ".join(line.split()) for line in content.splitlines()):
+        if not line:
+            continue
+        run.append(line)
+        if zlib.crc32(line) & 7 == 0:
+            chunks.append(_hash(run))
+            run = []
+    if run:
+        chunks.append(_hash(run))
+    return chunks
+
+
+def _hash(lines: list[bytes]) -> tuple[int, int]:
+    joined = b"\n".join(lines)
+    return int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "little"), len(joined)
+
+
 def reachable(manifest: Manifest, found: Found) -> int:
-    """The most bytes at which what was found fills every kind that is not generated."""
+    """Return the largest corpus in bytes for which the documents fill every kind that is not generated."""
     fixed = [kind for kind in manifest.kinds.values() if not kind.generated and kind.share]
     sizes = {kind.name: _size(_seen_in_training(found.get(kind.name, []), manifest)) for kind in fixed}
     return int(min((sizes[kind.name] / kind.share for kind in fixed), default=math.inf))
@@ -84,8 +139,15 @@ def choose(
 ) -> tuple[list[Document], list[Document]]:
     """Choose the documents of one kind for training and for the held-out set.
 
-    All sources give equally, then what is generated fills the share. Half of the held-out bytes are from sources and
-    formats that training never sees.
+    All sources contribute equally, then generated documents fill the share. Half of the held-out bytes are from sources
+    and formats that training never sees.
+
+    Args:
+        kind: the kind
+        manifest: manifest of all sources
+        found: documents by kind
+        made: generated documents of this kind
+        target: size of the corpus in bytes
     """
     wanted, room = int(target * kind.share), int(target * kind.share * HELD_OUT / 2)
     documents_ = found.get(kind.name, [])
@@ -106,7 +168,7 @@ def choose(
 
 
 def level(documents_: Sequence[Document], wanted: int) -> Iterator[Document]:
-    """Yield documents up to a total: as much of every source, and all of the sources that have less than that."""
+    """Yield documents up to a total, with equal bytes per source; smaller sources contribute all they have."""
     by_source: dict[str, list[Document]] = defaultdict(list)
     for document in documents_:
         by_source[document.source].append(document)
@@ -123,7 +185,7 @@ def level(documents_: Sequence[Document], wanted: int) -> Iterator[Document]:
 
 
 def generated(kind: Kind, passages: Sequence[str]) -> Iterator[Document]:
-    """Yield documents of a kind that programs make, for ever; none where no program makes it."""
+    """Yield generated documents of a kind without end, or nothing if no program generates the kind."""
     makers: dict[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
         "logs": lambda: logs.documents(SEED),
         "csv": lambda: records.tables(SEED),
@@ -140,7 +202,7 @@ def _seen_in_training(documents_: Sequence[Document], manifest: Manifest) -> lis
 
 
 def _parted(documents_: Sequence[Document], size: int) -> tuple[list[Document], list[Document]]:
-    """Part after the first documents that together have `size` bytes."""
+    """Split after the first documents that together have `size` bytes."""
     count = 0
     while count < len(documents_) and size > 0:
         size -= len(documents_[count].content)
@@ -169,7 +231,7 @@ def _place(document: Document) -> bytes:
 
 
 def summary(described: Mapping[str, Any]) -> str:
-    """The sizes by kind, and what was dropped and excluded, as lines."""
+    """Return the sizes by kind, and the dropped and excluded documents, as lines."""
     kinds = described["kinds"]
     train, held_out = (described[name]["by_kind"] for name in corpus.SPLITS)
     lines = (
@@ -190,9 +252,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.prepare", description=main.__doc__)
     parser.add_argument("--sources", type=Path, required=True, help="folder that training.fetch filled")
     parser.add_argument("--into", type=Path, required=True, help="folder for the corpus")
-    parser.add_argument("--megabytes", type=float, default=600, help="size at most, all kinds together (600)")
+    parser.add_argument("--megabytes", type=float, default=600, help="largest size of all kinds together, default: 600")
     parser.add_argument(
-        "--keep-out", type=Path, action="append", default=[], help="a benchmark's file or folder; repeatable"
+        "--keep-out", type=Path, action="append", default=[], help="benchmark file or folder to exclude (repeatable)"
     )
     arguments = parser.parse_args()
     size = int(arguments.megabytes * 1e6)

@@ -1,9 +1,8 @@
-"""Train the sensitivity predictor, and print how well it orders matrices of blocks that it has not seen.
+"""Train the sensitivity predictor, and print how well it ranks matrices of held-out blocks.
 
-Measures the damage of single matrices of the bundled SmolLM2-135M when 70 % of their values are kept (KL divergence
-from the model on 128 tokens), adds each to WORK/damage.json, and trains on the blocks of all folds but one. It prints
-rank correlations with what was measured on the blocks left out; `spectral energy` is the plain heuristic, the share of
-energy beyond the rank.
+The damage of a matrix is the KL divergence of SmolLM2-135M on 128 tokens if 70 % of that matrix's values are kept. Each
+is added to WORK/damage.json. Training uses the blocks of all folds except one. The output is rank correlations with the
+damage on held-out blocks. `spectral energy` is the usual heuristic, the share of energy beyond the rank.
 """
 
 import argparse
@@ -29,7 +28,7 @@ STRIDE = 37  # without a divisor in common with the number of matrices, so that 
 
 
 def measured(args: argparse.Namespace, folder: Path) -> tuple[list[Example], dict[str, float]]:
-    """Examples with their damages, and the heuristic's values by name."""
+    """Return examples with their damages, and the heuristic's values by name."""
     log = args.work / "damage.json"
     found: dict[str, float] = json.loads(log.read_text()) if log.is_file() else {}
     text = Path(os.environ["SQUEEZE_CORPUS"]) / "text" / "wiki.calibration.raw"
@@ -50,8 +49,10 @@ def measured(args: argparse.Namespace, folder: Path) -> tuple[list[Example], dic
 
 
 def tiny(number: int) -> list[Example]:
-    """The matrices of a Llama of some ten thousand weights, of a width and depth that the number chooses, after a short
-    training on bytes."""
+    """Return the matrices of a Llama of about ten thousand weights after a short training on bytes.
+
+    The number chooses its width and depth.
+    """
     text = (Path(os.environ["SQUEEZE_CORPUS"]) / "text" / "wiki.calibration.raw").read_bytes()
     ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     width = (64, 48, 80)[number % 3]
@@ -83,12 +84,14 @@ def tiny(number: int) -> list[Example]:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m training.sensitivity", description=__doc__)
-    parser.add_argument("work", type=Path, help="a folder for the model and what is measured")
-    parser.add_argument("--matrices", type=int, default=120, help="whose damage is measured, default: 120")
-    parser.add_argument("--folds", type=int, default=3, help="default: 3")
-    parser.add_argument("--tiny", type=int, default=0, metavar="N", help="tiny models in the training set, made here")
-    parser.add_argument("--steps", type=int, default=300, help="of training, default: 300")
-    parser.add_argument("--write", action="store_true", help="train on all, and replace the weights that ship")
+    parser.add_argument("work", type=Path, help="folder for the model and the measured damages")
+    parser.add_argument("--matrices", type=int, default=120, help="number of matrices to measure, default: 120")
+    parser.add_argument("--folds", type=int, default=3, help="number of folds, default: 3")
+    parser.add_argument(
+        "--tiny", type=int, default=0, metavar="N", help="number of tiny models to add to the training set, default: 0"
+    )
+    parser.add_argument("--steps", type=int, default=300, help="training steps, default: 300")
+    parser.add_argument("--write", action="store_true", help="train on all blocks, and replace the package's weights")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.work.mkdir(exist_ok=True, parents=True)

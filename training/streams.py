@@ -1,6 +1,6 @@
-"""Documents as training takes them: rows of a batch read documents of their own, piece by piece.
+"""Read documents for training: each row of a batch reads documents of its own, piece by piece.
 
-A piece is of one document; what is missing at its end counts for nothing, and the row goes on with a fresh state.
+A piece belongs to one document. Missing symbols at its end do not count, and the row continues with a fresh state.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ START = 0  # what a model is given before the first byte of a document
 
 
 def text(split: Split, number: int) -> np.ndarray:
-    """The bytes of one document, uint8, as they lie in the corpus; or its tokens."""
+    """Return a document's bytes, uint8, as they are in the corpus, or its tokens."""
     start = int(split.start[number])
     return split.content[start : start + int(split.size[number])]
 
@@ -30,7 +30,10 @@ class Batch(NamedTuple):
 
 @dataclass
 class Rows:
-    """Where the rows of a batch are. Row r reads documents r, r + rows, r + 2 * rows, ... and then again from r."""
+    """The positions of the rows of a batch.
+
+    Row r reads documents r, r + rows, r + 2 * rows, ... and then again from r.
+    """
 
     split: Split
     content: Tensor  # its bytes or tokens, on the device of the training, where pieces are gathered
@@ -47,7 +50,7 @@ class Rows:
         return cls(split, content, time, np.arange(rows, dtype=np.int64), np.zeros(rows, np.int64))
 
     def take(self) -> Batch:
-        """The next piece of each row."""
+        """Return the next piece of each row."""
         start, size, offset = self.split.start[self.numbers], self.split.size[self.numbers], self.offsets
         begin, length, first, fresh = self._on_device(np.stack([start, size, offset, offset == 0]))[..., None]
         place = first + torch.arange(self.time, device=first.device)
@@ -58,12 +61,12 @@ class Rows:
         return Batch(inputs, targets, fresh[:, 0] > 0, self._advance(size))
 
     def _on_device(self, array: np.ndarray) -> Tensor:
-        """The array there; from pinned memory where that is a GPU, which then waits for no earlier work."""
+        """Copy an array to the device, from pinned memory if that is a GPU, so that the copy is asynchronous."""
         tensor, device = torch.from_numpy(array), self.content.device
         return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
     def _advance(self, size: np.ndarray) -> int:
-        """Go on to the next pieces; how many bytes or tokens the present ones have."""
+        """Advance to the next pieces, and return the number of bytes or tokens in the present ones."""
         known = int(np.minimum(size - self.offsets, self.time).sum())
         self.offsets += self.time
         ended = self.offsets >= size

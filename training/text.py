@@ -1,4 +1,4 @@
-"""From marked-up books to plain text and to wiki pages: XHTML, TEI and CNXML read as trees of blocks."""
+"""Convert marked-up books to plain text and wiki pages: XHTML, TEI and CNXML are read as trees of blocks."""
 
 import re
 import textwrap
@@ -21,7 +21,7 @@ _ASCII = str.maketrans(
 
 
 def tree(content: bytes) -> ElementTree.Element | None:
-    """Parse XML; None when it is not well formed or declares entities."""
+    """Parse XML. Return None if it is not well formed or declares entities."""
     if b"<!ENTITY" in content:
         return None
     try:
@@ -31,12 +31,18 @@ def tree(content: bytes) -> ElementTree.Element | None:
 
 
 def plain(element: ElementTree.Element) -> str:
-    """The text of an element: a paragraph or heading a line, blank lines between."""
+    """Return the text of an element: a line per paragraph or heading, with blank lines between."""
     return "\n\n".join(text for _, text in blocks(element, wiki=False)) + "\n"
 
 
 def gutenberg(text: str, width: int, *, indent: bool) -> str:
-    """Wrap paragraphs at a width with ASCII quotes and dashes, as older plain-text books are."""
+    """Wrap paragraphs at a width with ASCII quotes and dashes, as in older plain-text books.
+
+    Args:
+        text: paragraphs
+        width: characters of a line
+        indent: whether paragraphs are indented
+    """
     first = "  " if indent else ""
     paragraphs = text.translate(_ASCII).strip().split("\n\n")
     lines = (textwrap.fill(part, width, initial_indent=first, break_on_hyphens=False) for part in paragraphs)
@@ -44,7 +50,7 @@ def gutenberg(text: str, width: int, *, indent: bool) -> str:
 
 
 def chapters(element: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Yield the chapters of a TEI text, or the whole element when it has none."""
+    """Yield the chapters of a TEI text, or the whole element if it has none."""
     found = [part for part in element.iter() if _name(part) == "div" and part.get("type") == "chapter"]
     if found:
         yield from found
@@ -53,7 +59,7 @@ def chapters(element: ElementTree.Element) -> Iterator[ElementTree.Element]:
 
 
 def wiki(element: ElementTree.Element, number: int) -> str:
-    """A page of wiki markup out of a CNXML module; `number` chooses among habits of writing it."""
+    """Return a page of wiki markup for a CNXML module. `number` selects a style of markup."""
     parts, title = [], ""
     for name, text in blocks(element, wiki=True):
         if name in _HEADINGS and not title:
@@ -72,7 +78,7 @@ def wiki(element: ElementTree.Element, number: int) -> str:
 
 
 def blocks(element: ElementTree.Element, *, wiki: bool) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of the innermost blocks of an element in order; with `wiki`, marked up inside."""
+    """Yield (name, text) of the innermost blocks of an element in order, with wiki markup inside if asked."""
     name = _name(element)
     if name in SKIPPED or (name == "head" and element.find("./{*}meta") is not None):
         return

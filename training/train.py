@@ -1,7 +1,7 @@
-"""`python -m training.train`: train a model on a prepared corpus, from where the last run stopped.
+"""Train a model on a prepared corpus, from the point at which the last run stopped: `python -m training.train`.
 
-The rate rises for a hundredth of the way, stays, and falls to zero over the last part (Hägele et al. 2024,
-arXiv:2405.18392): a run that stopped can be given more bytes. Matrices are updated by Muon, all else by AdamW.
+The learning rate rises over the first hundredth, is constant, and falls to zero over the last part (Hägele et al. 2024,
+arXiv:2405.18392). So a stopped run can continue with more bytes. Muon updates matrices, AdamW everything else.
 """
 
 import json
@@ -28,7 +28,7 @@ _WARM = 0.01  # share of the run
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is trained."""
+    """The settings of a training."""
 
     rows: int = 32
     time: int = 512
@@ -39,14 +39,14 @@ class Plan:
     total: int = 300_000_000  # bytes
 
     def factor(self, seen: int) -> float:
-        """What the rates are multiplied by after so many bytes."""
+        """Return the factor of the learning rates after `seen` bytes."""
         share = seen / self.total
         return min(1.0, (share + 1e-4) / _WARM, max(0.0, (1 - share) / self.fall))
 
 
 @dataclass
 class Training:
-    """A model on its way."""
+    """The state of a training: model, optimizers and rows."""
 
     model: Flat | ByWords
     plan: Plan
@@ -64,7 +64,10 @@ class Training:
         self.state = self.model.start(len(self.rows.numbers))
 
     def step(self) -> Tensor:
-        """Learn from the next piece of every row; its loss in nats a byte, which a GPU may still be computing."""
+        """Learn from the next piece of every row.
+
+        Return the loss in nats per byte, which a GPU may still be computing.
+        """
         for optimizer, rate in zip(self.optimizers, (self.plan.rate, self.plan.adam_rate), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rate * self.plan.factor(self.seen)
@@ -85,7 +88,7 @@ def _is_matrix(name: str, weight: Tensor) -> bool:
 
 
 def _loss(model: Flat | ByWords, batch: Batch, state: State) -> tuple[Tensor, State]:
-    """Mean loss in nats, and the state for what follows."""
+    """Return the mean loss in nats, and the state for the following piece."""
     device = model.head.weight.device
     begun = model.start(len(batch.fresh))
     state = [
@@ -99,7 +102,13 @@ def _loss(model: Flat | ByWords, batch: Batch, state: State) -> tuple[Tensor, St
 
 
 def run(training: Training, minutes: float, every: float) -> Iterator[dict[str, Any]]:
-    """Train until all bytes were seen or the time is up; yields what to log, `every` so many minutes and at the end."""
+    """Train until all bytes were seen or the time is up, and yield log entries.
+
+    Args:
+        training: the training
+        minutes: time limit
+        every: minutes between two log entries; one more is yielded at the end
+    """
     losses: list[Tensor] = []
     begun = noted = time.monotonic()
     before = training.seconds
@@ -119,7 +128,7 @@ def _record(training: Training, losses: list[Tensor]) -> dict[str, Any]:
 
 
 def _options(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Options of the command, from the fields of a dataclass."""
+    """Return a decorator that adds the fields of a dataclass as options of a command."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         for field in reversed(fields(kind)):
@@ -131,14 +140,16 @@ def _options(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 
 @click.command()
-@click.option("--corpus", type=click.Path(path_type=Path, exists=True), required=True, help="What prepare wrote.")
-@click.option("--into", type=click.Path(path_type=Path), required=True, help="The folder of checkpoint and log.")
-@click.option("--documents", type=int, help="How many to read, from the first; all.")
-@click.option("--minutes", default=1e9, help="The most that this run takes.")
+@click.option(
+    "--corpus", type=click.Path(path_type=Path, exists=True), required=True, help="Folder that prepare wrote."
+)
+@click.option("--into", type=click.Path(path_type=Path), required=True, help="Folder of checkpoint and log.")
+@click.option("--documents", type=int, help="Number of documents to read, default: all.")
+@click.option("--minutes", default=1e9, help="Time limit of this run.")
 @click.option("--every", default=5.0, show_default=True, help="Minutes between checkpoints.")
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--threads", default=0, help="Of torch and of the recurrences; all.")
-@click.option("--compile/--no-compile", "compiles", default=True, help="Compile what stands around the recurrences.")
+@click.option("--threads", default=0, help="Threads of torch and of the recurrences; 0 for all.")
+@click.option("--compile/--no-compile", "compiles", default=True, help="Compile everything except the recurrences.")
 @_options(Shape)
 @_options(Plan)
 def main(
@@ -152,7 +163,7 @@ def main(
     compiles: bool,
     **given: Any,
 ) -> None:
-    """Train a model on CORPUS, or go on where the last run in INTO stopped."""
+    """Train a model on CORPUS. A run with the same INTO continues where the last one stopped."""
     if threads:
         torch.set_num_threads(threads)
     if compiles:

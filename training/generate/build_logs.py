@@ -1,4 +1,4 @@
-"""Logs of development: git histories and patches, test runs, compilers, package installers, continuous integration."""
+"""Generate logs of development: git histories and patches, test runs, compilers, package installers, CI."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -28,7 +28,7 @@ def git_log(world: World) -> Iterator[str]:
 
 
 def subject(world: World) -> str:
-    """The first line of a commit's message."""
+    """Return the first line of a commit message."""
     return world.random.choice((
         f"{world.verb()} {world.noun()} {world.noun()} in {world.noun()}", f"bump {world.noun()}-{world.noun()} from {version(world)} to {version(world)}",
         f"do not {world.verb()} the {world.noun()} twice", f"{world.verb()} {world.noun()} before {tenses(world.verb())[1]} {world.noun()}s",

@@ -1,4 +1,4 @@
-"""All kinds of logs, one after another, as documents of many sizes."""
+"""Generate logs of all kinds in turn, as documents of many sizes."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -32,7 +32,7 @@ FORMATS: dict[str, Callable[[World], Iterator[str]]] = {
 
 
 def documents(seed: int) -> Iterator[tuple[str, bytes]]:
-    """Yield (format, document) for ever; sizes are from 1 KB to 200 KB, short ones as likely as long ones."""
+    """Yield (format, document) without end. Sizes are 1 KB to 200 KB, uniform in their logarithm."""
     for number in count():
         for place, (name, lines) in enumerate(FORMATS.items()):
             world = World(seed * 1_000_003 + number * len(FORMATS) + place)

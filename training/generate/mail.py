@@ -1,4 +1,4 @@
-"""Mail: made-up headers and threads around passages of other documents of the corpus."""
+"""Generate mail: invented headers and threads around passages of other documents of the corpus."""
 
 import base64
 import quopri
@@ -10,7 +10,7 @@ from training.generate.world import World
 
 
 def documents(seed: int, passages: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield ("mail" or "mbox", document) for ever; `passages` are texts of some paragraphs."""
+    """Yield ("mail" or "mbox", document) without end. `passages` are texts of some paragraphs."""
     number = 0
     while True:
         number += 1
@@ -77,7 +77,7 @@ def _mail(
 
 
 def _encoded(world: World, body: str) -> tuple[list[str], str]:
-    """A body as plain text, quoted-printable or parts, and the headers that say so."""
+    """Return a body as plain text, quoted-printable or MIME parts, and its headers."""
     kind = world.random.random()
     if kind < 0.6:
         charset = "us-ascii" if body.isascii() else "utf-8"

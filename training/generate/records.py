@@ -1,4 +1,4 @@
-"""Tables as CSV and records as JSON: made-up columns, values that depend on each other, several layouts."""
+"""Generate tables as CSV and records as JSON: invented columns, dependent values, several layouts."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ Field = Callable[[World, int], Any]
 
 
 def tables(seed: int) -> Iterator[tuple[str, bytes]]:
-    """Yield (layout, CSV document) for ever."""
+    """Yield (layout, CSV document) without end."""
     for number in count():
         world = World(seed * 1_000_003 + number)
         columns = _columns(world)
@@ -32,7 +32,7 @@ def tables(seed: int) -> Iterator[tuple[str, bytes]]:
 
 
 def records(seed: int) -> Iterator[tuple[str, bytes]]:
-    """Yield (layout, JSON document) for ever: events a line, API answers, GeoJSON, settings, package locks."""
+    """Yield (layout, JSON document) without end: event lines, API answers, GeoJSON, settings, package locks."""
     makers: dict[str, Callable[[World, int], str]] = {
         "events": _events, "answer": _answer, "geojson": _geojson, "settings": _settings, "lock": _lock,
     }  # fmt: skip
@@ -89,7 +89,7 @@ def _person(world: World, number: int) -> dict[str, Any]:
 
 
 def _has(world: World, key: str) -> bool:
-    """Whether a document's records have a key: the same answer all through the document."""
+    """Return True if a document's records have a key; the answer is the same throughout the document."""
     return (len(key) * 7 + ord(key[0]) * 13 + len(world.domain)) % 5 > 0
 
 

@@ -1,4 +1,4 @@
-"""Logs of servers and applications: web servers, JSON lines, Java and Python with their traces, storage, containers."""
+"""Generate logs of servers and applications: web servers, JSON lines, Java and Python traces, storage, containers."""
 
 import json
 from collections.abc import Iterator
@@ -113,7 +113,7 @@ def python(world: World) -> Iterator[str]:
 
 
 def python_trace(world: World, modules: list[str]) -> Iterator[str]:
-    """The lines of one traceback."""
+    """Yield the lines of one traceback."""
     root = world.some(("/app", "/usr/lib/python3.12/site-packages", "/home/" + world.some(world.users) + "/src"))
     yield "Traceback (most recent call last):"
     for _ in range(world.random.randint(2, 9)):

@@ -1,4 +1,4 @@
-"""Logs of operating systems: syslog, sshd, postfix, kernel, systemd's journal, firewalls, cron."""
+"""Generate logs of operating systems: syslog, sshd, postfix, kernel, systemd's journal, firewalls, cron."""
 
 from collections.abc import Iterator
 

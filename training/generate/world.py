@@ -1,4 +1,4 @@
-"""The made-up world that a generated document tells of: its hosts, people, services, words and clock."""
+"""The invented world of a generated document: its hosts, people, services, words and clock."""
 
 import random
 import tomllib
@@ -20,13 +20,13 @@ REASONS, AGENTS = (_WORDS[name].strip().splitlines() for name in ("reasons", "ag
 
 
 def tenses(verb: str) -> tuple[str, str]:
-    """The past and the present participle of a verb."""
+    """Return the past and the present participle of a verb."""
     stem = verb.removesuffix("e")
     return IRREGULAR.get(verb, (stem + "ed", stem + "ing"))
 
 
 class World:
-    """Fields of one document. Choices are skewed: what comes first in a list comes often, as in real logs."""
+    """The fields of one document. Choices are skewed: early items of a list are frequent, as in real logs."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -42,16 +42,16 @@ class World:
         self.messages = [self.template() for _ in range(self.random.randint(4, 24))]
 
     def tick(self) -> datetime:
-        """Move the clock on by a random step and give it."""
+        """Advance the clock by a random step and return it."""
         self.clock += timedelta(seconds=self.random.expovariate(1 / self.pace))
         return self.clock
 
     def some(self, items: Sequence[T]) -> T:
-        """Choose one, the first ones more often."""
+        """Choose an item, early ones more often."""
         return items[int(len(items) * self.random.random() ** 2.2)]
 
     def number(self, most: float) -> int:
-        """A number up to `most`, small ones as likely as large ones by their length."""
+        """Return a number up to `most`, uniform in its number of digits."""
         return int(most ** self.random.random())
 
     def noun(self) -> str:
@@ -61,7 +61,7 @@ class World:
         return self.random.choice(VERBS)
 
     def hexes(self, count: int) -> str:
-        """So many random hexadecimal digits."""
+        """Return `count` random hexadecimal digits."""
         return f"{self.random.getrandbits(4 * count):0{count}x}"
 
     def uuid(self) -> str:
@@ -69,7 +69,7 @@ class World:
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
     def address(self) -> str:
-        """An IPv4 address, often of a private network."""
+        """Return an IPv4 address, often of a private network."""
         draw = self.random.randrange
         private = (f"10.{draw(4)}.{draw(256)}.{draw(1, 255)}", f"192.168.{draw(3)}.{draw(1, 255)}")
         public = f"{draw(1, 223)}.{draw(256)}.{draw(256)}.{draw(1, 255)}"
@@ -93,14 +93,14 @@ class World:
         return f"{self.noun()}-{tail}"
 
     def route(self) -> str:
-        """The path of a request; `{}` stands for an identifier."""
+        """Return the path of a request, with `{}` for an identifier."""
         parts = [self.noun() + self.some(("s", "")) for _ in range(self.random.randint(1, 3))]
         prefix = self.some(("/api/v1", "", "/v2", "/static", "/admin", "/wp-content", "/assets"))
         tail = self.some(("", "/{}", ".html", "/{}/edit", ".js", ".css", ".png", "?page={}", "?id={}&sort=asc", ".php"))
         return f"{prefix}/{'/'.join(parts)}{tail}"
 
     def path(self) -> str:
-        """One of the document's routes, its identifier filled in."""
+        """Return one of the document's routes with an identifier filled in."""
         return self.some(self.paths).replace("{}", str(self.number(100_000)))
 
     def agent(self) -> str:
@@ -112,7 +112,7 @@ class World:
         return f"{folder}/{self.noun()}/{self.noun()}.{tail}"
 
     def template(self) -> str:
-        """A message of a program; `{n}`, `{m}`, `{u}`, `{id}`, `{ms}`, `{f}`, `{ip}`, `{why}` stand for fields."""
+        """Return a program's message with the fields `{n}`, `{m}`, `{u}`, `{id}`, `{ms}`, `{f}`, `{ip}` and `{why}`."""
         verb, noun, other = self.verb(), self.noun(), self.noun()
         past, _ = tenses(verb)
         _, doing = tenses(self.verb())
@@ -133,7 +133,7 @@ class World:
         ))  # fmt: skip
 
     def message(self) -> str:
-        """One of the document's messages, its fields filled in."""
+        """Return one of the document's messages with its fields filled in."""
         draw = self.random
         return self.some(self.messages).format(
             n=self.number(50_000), m=self.number(90_000), u=self.some(self.users), id=self.hexes(8), ms=self.number(9_000), f=self.file(),
