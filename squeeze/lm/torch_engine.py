@@ -1,14 +1,8 @@
 """The network of forward.py on torch: the same integers, to the bit, on any device.
 
-<<<<<<< HEAD
-The main path is `TorchLlama.states`. numerics/int8_tensors.py multiplies integers, squeeze/lm/fused does every other
+The main path is `TorchLlama.states`. numerics/tensors.py multiplies integers, squeeze/lm/fused does every other
 operation: in plain torch, or in GPU kernels that give its bits. All lanes and positions of a call run together;
 torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second implementation.
-=======
-MAIN PATH: `TorchLlama.states`. How integers are multiplied is in numerics/tensors.py, everything else in
-squeeze/lm/fused: plain torch, or kernels of a GPU that give its bits. All lanes and positions of a call go through
-together; torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second reading.
->>>>>>> 5e5f32c5 (kv, numerics, cluster: merge 13 files into those that use them)
 """
 
 from collections.abc import Iterator

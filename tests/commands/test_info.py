@@ -29,15 +29,10 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
     operations = {"cuda:0": (TORCH._replace(name="fused kernels"), ""), "cuda:1": (TORCH, "no ptxas")}
     monkeypatch.setattr(about, "_gpus", lambda: ["A", "B", "C"])
     monkeypatch.setattr(tensors, "check", check)
-<<<<<<< HEAD
-    monkeypatch.setattr(int8_tensors, "products_of", lambda device: None)
+    monkeypatch.setattr(tensors, "products_of", lambda device: None)
     monkeypatch.setattr(
         "squeeze.lm.fused.operations.choose_operations", lambda device, products, sizes: operations[device]
     )
-=======
-    monkeypatch.setattr(tensors, "products_of", lambda device: None)
-    monkeypatch.setattr("squeeze.lm.fused.operations.chosen", lambda device, products, sizes: operations[device])
->>>>>>> 5e5f32c5 (kv, numerics, cluster: merge 13 files into those that use them)
     assert about.gather()["exact_model_on"] == [
         "cuda:0 by fused kernels",
         "cuda:1 by torch (no ptxas)",

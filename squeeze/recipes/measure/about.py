@@ -76,14 +76,8 @@ def _engines() -> list[str]:
     if not (gpus := _gpus()):
         return []
     from squeeze.lm.fused.attention import Shape
-<<<<<<< HEAD
     from squeeze.lm.fused.operations import Sizes, choose_operations
-    from squeeze.numerics.tensors import products_of
-    from squeeze.numerics.tensors import check
-=======
-    from squeeze.lm.fused.operations import Sizes, chosen
     from squeeze.numerics.tensors import check, products_of
->>>>>>> 5e5f32c5 (kv, numerics, cluster: merge 13 files into those that use them)
 
     found, sizes = [], Sizes(576, 1536, 49152, Shape(heads=9, groups=3, size=64, window=128))
     for device in (f"cuda:{number}" for number in range(len(gpus))):

@@ -7,13 +7,8 @@ import torch
 
 from squeeze.lm.fused import operations
 from squeeze.lm.fused.attention import Shape
-<<<<<<< HEAD
 from squeeze.lm.fused.operations import TORCH, Operations, Sizes, choose_operations, first_difference
 from squeeze.numerics.tensors import FloatProducts
-=======
-from squeeze.lm.fused.operations import TORCH, Operations, Sizes, chosen, differing
-from squeeze.numerics.tensors import FloatProducts
->>>>>>> 5e5f32c5 (kv, numerics, cluster: merge 13 files into those that use them)
 
 SIZES = Sizes(24, 24, 50, Shape(2, 1, 8, 2), biased=True, normed=True)
 
