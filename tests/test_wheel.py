@@ -1,25 +1,52 @@
-"""The wheel, installed into an empty environment without a compiler, does what the README begins with.
+"""Install the wheel into an empty environment without a compiler, and run the README's first commands.
 
-Nothing of the source is in reach there. pip takes packages from its cache; it asks its index which there are.
+The source is not reachable there. pip takes packages from its cache, and asks its index only for their names.
 """
 
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import ROOT, blocks
 from tests.makers import lessons
-from tests.makers.environments import PINNED, empty, pip, run
 
 pytestmark = pytest.mark.slow
+PINNED = ("--only-binary", ":all:", "--constraint", ROOT / "constraints.txt")  # no compiler is needed
+
+
+def empty(folder: Path) -> Path:
+    """Make an environment, and return its Python."""
+    venv.create(folder, with_pip=True)
+    return folder / "bin" / "python"
+
+
+def pip(python: str | Path, *arguments: str | Path) -> None:
+    run(python, "-m", "pip", arguments[0], "--disable-pip-version-check", "--quiet", *arguments[1:])
+
+
+def run(*command: str | Path, folder: Path | None = None) -> str:
+    """Run a program that must succeed, without PYTHONPATH and in `folder` (default /). Return its output."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder or "/",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"Error: {command[0]} exited with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an sdist, and of the wheel made of it."""
+    """Return the folder of an sdist, and of the wheel that is made from it."""
     pytest.importorskip("build", reason="`make test-slow` installs what builds the wheel")
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
@@ -28,7 +55,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel and what it needs."""
+    """Return the Python of an environment with the wheel and its dependencies."""
     found = empty(tmp_path_factory.mktemp("environment"))
     pip(found, "install", *PINNED, next(built.glob("*.whl")))
     return found

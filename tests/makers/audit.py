@@ -1,9 +1,8 @@
-"""What Python code does to the machine, by an audit hook in a process of its own: files, network, processes, pickles.
+"""Record what Python code does to the machine by an audit hook (PEP 578) in a process of its own.
 
-See PEP 578. What is read of the interpreter, of installed packages, of compiled code and of the facts of the machine is
-no news; all else is. Nor is the socket by which urllib3, where a package imports it, tries whether there is IPv6, nor
-ldconfig, which torch for CUDA lets ctypes ask for a library when it is imported, nor the file by which Python looks
-where temporary files may lie.
+Recorded are files, network, processes and pickles. Ignored are reads of the interpreter, installed packages, compiled
+code and machine facts. So are urllib3's test for IPv6, ldconfig (which torch for CUDA runs through ctypes when it is
+imported), and the file by which Python checks the temporary folder.
 """
 
 import json
@@ -61,8 +60,14 @@ print(json.dumps(sorted(set(news))))
 
 
 def news(code: str, files: Iterable[Path] = (), refused: Iterable[str] = ()) -> list[str]:
-    """What `code` did besides reading and writing `files` (folders stand for all in them) and importing what is not
-    `refused`: lines such as "open /etc/passwd", "import torch", "unpickle os.system", "socket.connect"."""
+    """Return what `code` did, as lines such as "open /etc/passwd", "import torch", "unpickle os.system",
+    "socket.connect".
+
+    Args:
+        code: Python code to run
+        files: files that it may read and write; a folder includes everything in it
+        refused: modules that it may not import
+    """
     known = [*_KNOWN, str(Path(squeeze.__file__).parent), str(jit.cache_root()), *map(str, files)]
     arguments = [json.dumps(sorted({str(Path(one).resolve()) for one in known})), json.dumps(sorted(refused))]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Frequencies of leaves from their sums."""
+"""Cumulative frequencies of leaves for tests."""
 
 import numpy as np
 
@@ -6,7 +6,13 @@ from squeeze.numerics.frequencies import GROUP, Cdf
 
 
 def put(cumulative: np.ndarray, cdf: Cdf, places: np.ndarray) -> None:
-    """Enter sums with each leaf, uint64 [n, leaves], in the rows `places`. A frequency less 1 has to be a float32."""
+    """Write cumulative sums into the rows `places`. A frequency minus 1 must be a float32.
+
+    Args:
+        cumulative: uint64 [n, leaves], the sum up to and including each leaf
+        cdf: frequencies to write to
+        places: row of each of the n
+    """
     leaves, groups = cumulative.shape[1], cdf.sums.shape[1] - 1
     cdf.sums[places, 0] = 0
     cdf.sums[places, 1:] = cumulative[:, np.minimum(np.arange(1, groups + 1) * GROUP, leaves) - 1]

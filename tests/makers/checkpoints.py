@@ -1,4 +1,4 @@
-"""Safetensors files and sharded folders, written without the code that reads them."""
+"""Write safetensors files and sharded folders without the code that reads them."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,14 @@ from tests.makers.floats import as_bf16, weights
 
 
 def write(path, tensors, metadata=None, pad=0):
-    """A safetensors file of {name: (dtype, shape, bytes)}, its header padded with `pad` spaces."""
+    """Write a safetensors file.
+
+    Args:
+        path: new file
+        tensors: (dtype, shape, bytes) by name
+        metadata: strings by name, None for no metadata
+        pad: spaces that pad the header
+    """
     entries, at = {}, 0
     if metadata is not None:
         entries["__metadata__"] = metadata
@@ -39,7 +46,7 @@ def tensors(seed=1, rows=64):
 
 
 def model_folder(path, seed=1):
-    """A sharded folder as Hugging Face has it."""
+    """Write a sharded folder as Hugging Face stores it."""
     path = Path(path)
     (path / "sub").mkdir(parents=True)
     all_tensors = tensors(seed)

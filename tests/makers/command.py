@@ -1,4 +1,4 @@
-"""Running the command within the test's folder, and what it says."""
+"""Run the command in the test's folder, and return its output."""
 
 import json
 import sys
@@ -18,14 +18,14 @@ def call(*arguments: object, stdin: bytes | None = None) -> Result:
 
 
 def run(*arguments: object, stdin: bytes | None = None) -> Result:
-    """Run a command that must succeed in silence."""
+    """Run a command that must succeed without messages. Return its output."""
     result = call(*arguments, stdin=stdin)
     assert (result.exit_code, result.stderr) == (0, "")
     return result
 
 
 def fails(*arguments: object, stdin: bytes | None = None) -> str:
-    """Run a command that must fail with exit code 1; what it says."""
+    """Run a command that must fail with exit code 1. Return its message."""
     result = call(*arguments, stdin=stdin)
     assert result.exit_code == 1
     assert result.exception is None or isinstance(result.exception, SystemExit)
@@ -33,7 +33,7 @@ def fails(*arguments: object, stdin: bytes | None = None) -> str:
 
 
 def usage_error(*arguments: object) -> str:
-    """Run a command that must fail with exit code 2; the last line of what it says."""
+    """Run a command that must fail with exit code 2. Return the last line of its message."""
     result = call(*arguments)
     assert result.exit_code == 2
     return result.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""A small corpus that is made."""
+"""Make a small corpus."""
 
 import json
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Random matrices, one after another."""
+"""Draw random matrices, one after another."""
 
 import torch
 
 
 class Draws:
-    """Matrices and second moments drawn from one generator: the same ones in the same order for a seed."""
+    """Matrices and second moments from one generator: the same ones in the same order for a seed."""
 
     def __init__(self, seed: int):
         self.seed, self.generator = seed, torch.Generator()
@@ -17,7 +17,7 @@ class Draws:
         return torch.randn(shape, generator=self.generator)
 
     def moments(self, size: int) -> torch.Tensor:
-        """Of inputs that are far from white."""
+        """Return the second moments [size, size] of strongly correlated inputs."""
         inputs = self.matrix(4 * size, size) * torch.logspace(0, -2, size)
         turned = inputs @ torch.linalg.qr(self.matrix(size, size)).Q
         return turned.T @ turned / len(turned)

@@ -1,4 +1,4 @@
-"""A GPU that is not there, as far as timing and recording on one go: what torch.cuda is asked for."""
+"""Imitate a GPU, as far as timing and recording need: the parts of torch.cuda that are called."""
 
 from contextlib import contextmanager, nullcontext
 
@@ -9,7 +9,7 @@ NAME = "a GPU that is not there"
 
 
 class Stream:
-    """Calls wait for nothing."""
+    """A stream whose calls wait for nothing."""
 
     current: "Stream"
 
@@ -18,7 +18,7 @@ class Stream:
 
 
 class Graph:
-    """Counts how often it is replayed, and does nothing again."""
+    """A graph that only counts how often it is replayed."""
 
     made: list
 
@@ -31,7 +31,7 @@ class Graph:
 
 
 class Event:
-    """Of a clock that says how often the latest graph was replayed: each takes so many milliseconds."""
+    """An event of a clock that counts replays of the latest graph. Each replay takes a fixed number of milliseconds."""
 
     milliseconds = 8.0
 
@@ -49,7 +49,7 @@ class Event:
 
 
 class Switched:
-    """As torch.cuda.stream: the current stream is another within."""
+    """A context like torch.cuda.stream, in which another stream is current."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -62,12 +62,13 @@ class Switched:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """Returns the devices that become the current one."""
+    """Replace torch.cuda. Return a list to which each device is added when it becomes current."""
     current, empty = [], torch.empty
 
     @contextmanager
     def graph(graph, stream=None, capture_error_mode="global"):
-        """As torch's, which stays on its stream where a recording fails. Its own stream is of one device only."""
+        """Record like torch.cuda.graph, which remains on its stream if recording fails. Its own stream has one device
+        only."""
         assert isinstance(graph, Graph) and capture_error_mode == "thread_local"
         assert isinstance(stream, Stream) and stream is not Stream.current
         apart = Switched(stream)

@@ -1,5 +1,6 @@
-"""A server of objects that fails at random, as stores and networks do: it answers 500 and 503, and resets connections,
-before it has done what was asked, after that, and in the middle of what it sends.
+"""Make an object server fail at random, as stores and networks do.
+
+It answers 500 and 503 and resets connections: before the request is done, after it, and in the middle of an answer.
 """
 
 import random
@@ -17,7 +18,7 @@ Start = Callable[..., Any]
 
 
 class Faulty:
-    """A WSGI application around another, which fails in the share `rate` of requests."""
+    """A WSGI application around another that fails in the share `rate` of requests."""
 
     def __init__(self, application: Callable[..., Iterable[bytes]], rate: float, seed: int):
         self._application, self._rate = application, rate
@@ -51,7 +52,7 @@ def _cut(environ: dict[str, Any], made: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _reset(environ: dict[str, Any]) -> list[bytes]:
-    """Close the connection at once, as one that breaks."""
+    """Close the connection at once, as if it broke."""
     connection = environ["werkzeug.socket"]
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.shutdown(socket.SHUT_RDWR)

@@ -1,16 +1,16 @@
-"""Values such as those of networks, and their bytes."""
+"""Make values like those of networks, and their bytes."""
 
 import numpy as np
 
 
 def as_bf16(values):
-    """Rounded as torch does, as uint16."""
+    """Round values to bf16 as torch does, and return uint16."""
     bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def weights(count, seed=1):
-    """Weights whose scale varies by row, as those of networks do."""
+    """Return weights whose scale varies by row, as in networks."""
     generator = np.random.default_rng(seed)
     columns = 256
     scale = np.exp(generator.normal(-4, 0.5, (-(-count // columns), 1)))

@@ -1,4 +1,4 @@
-"""A store of as many objects as one likes, which are made up as they are listed: nothing can be read of them."""
+"""A store of any number of objects, which exist only in listings and cannot be read."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ _WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Generated(AsyncFileSystem):
-    """`generated://corpus-N`: one prefix of N objects, listed in pages as S3 lists them."""
+    """`generated://corpus-N`: one prefix with N objects, listed in pages as S3 lists them."""
 
     protocol = "generated"
     root_marker = ""

@@ -1,4 +1,4 @@
-"""Small networks of the architectures that GGUF files can hold, with a tokenizer, and what is read of such files."""
+"""Make small networks of the architectures that GGUF files can hold, and read such files."""
 
 import ctypes
 import json
@@ -62,8 +62,15 @@ def save(
     fused: bool = False,
     **changes: Any,
 ) -> Path:
-    """A network of one of KINDS as a folder with its tokenizer. fused: with the experts of a layer as one tensor, as
-    transformers has them in memory."""
+    """Save a network of one of KINDS as a folder with its tokenizer.
+
+    Args:
+        kind: key of KINDS
+        folder: new folder
+        tokenizer: tokenizer, None for a default one
+        dtype: dtype of the weights
+        fused: whether a layer's experts are one tensor, as transformers has them in memory
+    """
     import transformers
 
     tokenizer = tokenizer or tiny_models.byte_level(space=False)
@@ -84,7 +91,7 @@ def save(
 
 
 def dequantised(path: Path, export: Export) -> torch.nn.Module:
-    """transformers' network of a folder with the numbers of the GGUF file that was made of it."""
+    """Return the transformers model of a folder with the numbers of the GGUF file that was made from it."""
     from squeeze.integrations.load_model import load_model
 
     model, file = load_model(export.checkpoint.folder), GgufFile(path)
@@ -130,7 +137,7 @@ def llama_logits(path: Path, ids: torch.Tensor) -> torch.Tensor:
 
 
 def as_floats(path: Path) -> Path:
-    """The file with all tensors as llama.cpp itself makes floats of them."""
+    """Return a copy of the file with all tensors dequantised by llama.cpp."""
     llama_cpp, out = pytest.importorskip("llama_cpp"), path.with_suffix(".floats.gguf")
     options = llama_cpp.llama_model_quantize_default_params()
     options.ftype, options.allow_requantize, options.nthread = llama_cpp.LLAMA_FTYPE_ALL_F32, True, 1
@@ -139,8 +146,10 @@ def as_floats(path: Path) -> Path:
 
 
 def check_network(path: Path, folder: Path) -> None:
-    """llama.cpp reads the numbers that we read, to the bit; with them it computes what transformers computes, and near
-    that with products of rounded activations, as it has them for types of few bits."""
+    """Check that llama.cpp dequantises to our numbers, and computes what transformers computes with them.
+
+    With quantised products, which round activations for types of few bits, it must be near that.
+    """
     model = dequantised(path, Export.of(Checkpoint.open(folder)))
     with torch.no_grad():
         wanted = model(IDS[None]).logits[0]

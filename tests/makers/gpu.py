@@ -1,4 +1,4 @@
-"""Triton kernels compiled for a GPU that is not there, and tests of them here and on one that is."""
+"""Compile Triton kernels for a GPU that is not present, and test them here and on a GPU."""
 
 import os
 import subprocess
@@ -14,13 +14,13 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]  # of tests: int
 
 
 def moved(packed: Any, device: str) -> Any:
-    """A dataclass with its tensors on a device."""
+    """Return a dataclass with its tensors on a device."""
     found = {field.name: getattr(packed, field.name) for field in fields(packed)}
     return replace(packed, **{name: one.to(device) for name, one in found.items() if isinstance(one, torch.Tensor)})
 
 
 def compile_for_a_gpu(script: str, folder: Path) -> None:
-    """Run a script that compiles kernels, in a process whose Triton does not interpret; it must succeed."""
+    """Run a script that compiles kernels in a process whose Triton does not interpret. It must succeed."""
     path = folder / "compile.py"
     path.write_text(script)
     root = str(Path(__file__).parents[2])

@@ -1,11 +1,19 @@
-"""Models of random weights, saved as Hugging Face has them."""
+"""Make models with random weights in Hugging Face folders."""
 
 import pytest
 import torch
 
 
 def tiny_model(folder, dtype=torch.bfloat16, tied=True, kind="llama", **options):
-    """A model of random weights, saved as Hugging Face has it."""
+    """Save a model with random weights as a Hugging Face folder.
+
+    Args:
+        folder: new folder
+        dtype: dtype of the weights
+        tied: whether embedding and head are one tensor
+        kind: architecture
+        options: settings of its config
+    """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(5)
     if kind == "llama":

@@ -1,4 +1,4 @@
-"""Folders of models that mean harm, and a disk that is full."""
+"""Make malicious model folders, and imitate a full disk."""
 
 import json
 import resource
@@ -14,7 +14,7 @@ from tests.makers import tiny_models
 
 
 def write_kind(folder: Path, kind: str, tokenizer: tokenizers.Tokenizer) -> Path:
-    """A tiny folder of Llama, or of Qwen3, whose heads have norms."""
+    """Write a tiny folder of Llama, or of Qwen3, whose heads have norms."""
     values: dict[str, Any] = dict(tiny_models.tensors(tokenizer.get_vocab_size()))
     if kind == "qwen3":
         norms = (f"model.layers.{i}.self_attn.{part}_norm.weight" for i in range(tiny_models.LAYERS) for part in "qk")
@@ -29,7 +29,8 @@ def change_config(folder: Path, **entries: Any) -> None:
 
 
 def with_program(folder: Path, ran: Path, **entries: Any) -> None:
-    """A program in a model's folder, named for all that transformers can take from one; it writes the file `ran`."""
+    """Add a program to a model's folder under every name from which transformers can load code. It writes the file
+    `ran`."""
     (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Evil: pass\nConfig = Tokenizer = Evil\n")
     named = {
         "AutoConfig": "evil.Config",
@@ -45,7 +46,7 @@ def with_program(folder: Path, ran: Path, **entries: Any) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Writing a file of more bytes fails, as on a disk that is full."""
+    """Make writing a file of more bytes fail, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

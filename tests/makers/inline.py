@@ -1,4 +1,4 @@
-"""An engine without a cluster: each call runs here, when its result is asked for."""
+"""An engine without a cluster: each call runs in this process when its result is requested."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,20 +11,20 @@ from squeeze.cluster.run import Run
 
 
 def shorten_calls(monkeypatch: Any, seconds: float) -> None:
-    """Let calls take so many seconds, so that files are cut into more parts."""
+    """Limit calls to `seconds`, so that files are split into more parts."""
     original = Run.__init__
     monkeypatch.setattr(Run, "__init__", lambda self, *rest, **more: original(self, *rest, **more, seconds=seconds))
 
 
 @dataclass(frozen=True)
 class Put:
-    """A value in the store of objects, of which each call has a copy."""
+    """A value in the object store, of which each call gets a copy."""
 
     value: Any
 
 
 class Inline:
-    """breaks: told of each call, it may raise what stands for a worker that is lost."""
+    """The engine. `breaks` is told of each call and may raise an error that represents a lost worker."""
 
     def __init__(self, room: int = 4, breaks: Callable[[Call[Any]], None] = lambda call: None):
         self.processors, self.room, self.breaks = 1.0, room, breaks

@@ -1,4 +1,4 @@
-"""Inputs that tests share: every one is made here or comes with Python, so that they are the same for everybody."""
+"""Inputs that tests share. All are generated or come with Python, so they are the same for everybody."""
 
 import pydoc_data.topics
 from pathlib import Path
@@ -16,12 +16,12 @@ def random_bytes(count: int, seed: int = 1) -> bytes:
 
 
 def python_text(count: int) -> bytes:
-    """The first bytes of a real text that every Python ships; it differs between Python versions."""
+    """Return the first bytes of a text that every Python contains. It differs between Python versions."""
     return Path(pydoc_data.topics.__file__).read_bytes()[:count]
 
 
 def words(count: int, seed: int = 2) -> bytes:
-    """Text-like bytes that are the same everywhere: a random walk over a small vocabulary."""
+    """Return text-like bytes that are the same everywhere: a random walk over a small vocabulary."""
     vocabulary = _VOCABULARY.split()
     steps = np.random.default_rng(seed).integers(0, 4, count)
     out, i = [], 0
@@ -47,7 +47,7 @@ nothing else, for forty-one years. On the last page it says: "Rain. The bees are
 
 
 def records(rows: int) -> bytes:
-    """A table of 24-byte records: counters, small numbers, padding."""
+    """Return a table of 24-byte records: counters, small numbers, padding."""
     table = np.zeros((rows, 6), "<u4")
     table[:, 0] = np.arange(rows)
     table[:, 1] = np.arange(rows) * 37 % 1000
@@ -57,7 +57,7 @@ def records(rows: int) -> bytes:
 
 
 def machine_code(calls: int) -> bytes:
-    """x86-like code: calls from many places to few targets."""
+    """Return x86-like code: calls from many places to few targets."""
     out = bytearray()
     for i in range(calls):
         target = 4096 * (i * 7 % 5)
@@ -67,7 +67,8 @@ def machine_code(calls: int) -> bytes:
 
 
 def program(count: int) -> bytes:
-    """Bytes of a program for x86 that numpy brings, calls made absolute; skips a test where there is none."""
+    """Return bytes of an x86 program that comes with numpy, with absolute calls. Skips the test if there is no such
+    program."""
     for path in sorted(Path(np.__file__).parent.rglob("*.so")):
         raw = np.fromfile(path, np.uint8)
         for start in range(0, raw.size - count, count):

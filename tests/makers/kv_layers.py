@@ -1,4 +1,4 @@
-"""Layers of a coded cache, queries, and how near attention to one comes to the other."""
+"""Make layers of a coded cache and queries, and compare attention over them."""
 
 import torch
 
@@ -10,7 +10,7 @@ CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
 
 
 class Coded(Policy):
-    """A policy made of any two coders."""
+    """A policy of any two coders."""
 
     sinks, window, block = 3, 5, 16
 

@@ -1,4 +1,4 @@
-"""Language models of a few thousand weights, one of each kind that a KV cache meets."""
+"""Language models of a few thousand weights, one of each kind that a KV cache must support."""
 
 import torch
 from transformers import (
@@ -51,12 +51,12 @@ def llama(**options):
 
 
 def mistral():
-    """Every layer sees 24 tokens."""
+    """Make a model whose layers all attend to 24 tokens."""
     return _made(MistralForCausalLM, MistralConfig(**_SHAPE, sliding_window=24))
 
 
 def qwen2():
-    """The second layer sees 24 tokens, the first all."""
+    """Make a model whose second layer attends to 24 tokens, the first to all."""
     layers = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
     shape = {key: value for key, value in _SHAPE.items() if key != "head_dim"}
     return _made(Qwen2ForCausalLM, Qwen2Config(**shape, **layers))
@@ -69,7 +69,7 @@ def gpt2():
 
 
 def gpt_oss(**options):
-    """Attention sinks; the first layer sees 24 tokens."""
+    """Make a model with attention sinks, whose first layer attends to 24 tokens."""
     shape = _SHAPE | {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 24}
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     model = _made(GptOssForCausalLM, GptOssConfig(**shape | options, rope_parameters=rope))
@@ -79,13 +79,13 @@ def gpt_oss(**options):
 
 
 def gemma2(**options):
-    """Scores with a softcap, and a scale of their own; the first layer sees 24 tokens."""
+    """Make a model with a softcap and a scale of its own for scores, whose first layer attends to 24 tokens."""
     scores = {"sliding_window": 24, "attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 4}
     return _made(Gemma2ForCausalLM, Gemma2Config(**_SHAPE | scores | options))
 
 
 def deepseek_v3(**options):
-    """Caches a latent and a rotary key, which it expands to keys and values."""
+    """Make a model that caches a latent and a rotary key, and expands them to keys and values."""
     shape = _SHAPE | {"num_key_value_heads": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
     latent = {"kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
     experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
@@ -93,19 +93,19 @@ def deepseek_v3(**options):
 
 
 def falcon(**options):
-    """Attends without transformers' registry of attention functions."""
+    """Make a model that attends without transformers' registry of attention functions."""
     others = "intermediate_size", "num_key_value_heads", "head_dim"
     shape = {key: value for key, value in _SHAPE.items() if key not in others}
     return _made(FalconForCausalLM, FalconConfig(**shape | options))
 
 
 def diffllama(**options):
-    """Changes the values that the cache returns before it attends to them, but not the keys."""
+    """Make a model that changes the cache's values, but not its keys, before it attends to them."""
     return _made(DiffLlamaForCausalLM, DiffLlamaConfig(**_SHAPE | options))
 
 
 def doge(**options):
-    """Looks at the values that the cache returns besides attending to them."""
+    """Make a model that reads the cache's values outside attention as well."""
     return _made(DogeForCausalLM, DogeConfig(**_SHAPE | {"num_experts": 4} | options))
 
 
@@ -123,7 +123,7 @@ def _made(kind, config):
 
 
 def write(model, folder):
-    """A model's folder, with a tokenizer of 400 tokens at most."""
+    """Write a model's folder, with a tokenizer of at most 400 tokens."""
     model.save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tiny_models.byte_level()).save_pretrained(folder)
     return folder
@@ -134,7 +134,7 @@ def tokens(batch=1, length=40, seed=0):
 
 
 def error_of(model, policy):
-    """Of keys and values, relative, through a cache."""
+    """Return the relative errors of keys and values through a cache."""
     cache, ids = QuantizedKVCache(model.config, policy), tokens(length=200, seed=3)
     plain = QuantizedKVCache(model.config, FullPrecision())
     with torch.no_grad():
@@ -145,5 +145,5 @@ def error_of(model, policy):
 
 
 def calibrated_on_text(model):
-    """The model and statistics of its keys and values on random tokens."""
+    """Return the model, and statistics of its keys and values on random tokens."""
     return model, observe(model, tokens(length=400)[0], context=200, windows=2, window=16)

@@ -1,10 +1,17 @@
-"""One layer's weight and the statistics of its inputs."""
+"""Make a layer's weight and the statistics of its inputs."""
 
 import torch
 
 
 def problem(outputs=24, inputs=128, seed=0, tokens=400):
-    """A weight and the Hessian of correlated inputs of unequal size."""
+    """Return a weight and the Hessian of correlated inputs of unequal size.
+
+    Args:
+        outputs: rows of the weight
+        inputs: columns of the weight
+        seed: seed of both
+        tokens: number of inputs that the Hessian is the mean of
+    """
     generator = torch.Generator().manual_seed(seed)
     mix = torch.randn((inputs, inputs), generator=generator) / inputs**0.5 + torch.eye(inputs)
     sizes = torch.rand(inputs, generator=generator) * 3 + 0.1

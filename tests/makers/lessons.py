@@ -1,4 +1,4 @@
-"""The small files and the tiny model that the README and the guides speak of."""
+"""Write the small files and the tiny model that README and guides use."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ steps:
 
 
 def write(folder: Path) -> None:
-    """report.txt, big.log, book.txt, wiki.txt, prompts.txt, folder/, samples/, event.json, recipe.yaml and models."""
+    """Write the files and folders that README and guides name: texts, samples, prompts, a recipe and models."""
     text = inputs.python_text(400_000)
     (folder / "report.txt").write_bytes(text[:6_000])
     (folder / "book.txt").write_bytes(text[6_000:12_000])
@@ -41,7 +41,13 @@ def _event(number: int) -> str:
 
 
 def _model(folder: Path, seed: int, noise: float = 0.0) -> None:
-    """A Llama network of two blocks in bf16 with a tokenizer."""
+    """Write a Llama model of two blocks in bf16 with a tokenizer.
+
+    Args:
+        folder: new folder
+        seed: seed of the weights
+        noise: standard deviation of noise added to the weights
+    """
     import transformers
 
     tokenizer = tiny_models.byte_level(space=False)

@@ -1,4 +1,4 @@
-"""Tiny mixtures of experts of random weights, saved as Hugging Face has them."""
+"""Make tiny mixtures of experts with random weights in Hugging Face folders."""
 
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,15 @@ IDS = torch.randint(3, 199, (2, 11), generator=torch.Generator().manual_seed(1))
 def save(
     kind: str, folder: Path, fused: bool = False, dtype: torch.dtype = torch.bfloat16, width: int | None = None
 ) -> Path:
-    """fused: with the experts of a layer as one tensor, as transformers has them in memory, where checkpoints of this
-    kind have one for each. width: of the hidden states and of experts."""
+    """Save a mixture of experts as a Hugging Face folder.
+
+    Args:
+        kind: architecture
+        folder: new folder
+        fused: whether a layer's experts are one tensor, even if checkpoints of this kind store them separately
+        dtype: dtype of the weights
+        width: width of hidden states and experts, None for the default
+    """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     name, more = _CONFIGS[kind]
     sizes = dict.fromkeys(("hidden_size", "intermediate_size", "moe_intermediate_size"), width) if width else {}

@@ -1,4 +1,4 @@
-"""Files with a few random faults."""
+"""Make copies of files with a few random faults."""
 
 import numpy as np
 

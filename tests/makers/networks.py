@@ -1,4 +1,4 @@
-"""Untrained networks of two blocks, of the architectures that transformers knows by other shapes and names."""
+"""Make untrained networks of two blocks, of architectures with unusual shapes and names."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {  # whose modules transformers 
 
 
 def save(kind: str, folder: Path) -> Path:
-    """A network of one of KINDS or OTHERS in bf16 as a folder of several shards."""
+    """Save a network of one of KINDS or OTHERS in bf16 as a folder of several shards."""
     import transformers
 
     name, sizes = (KINDS | OTHERS)[kind]
@@ -43,7 +43,7 @@ def save(kind: str, folder: Path) -> Path:
 
 
 def save_seeing(folder: Path) -> Path:
-    """A Gemma 3 that sees, whose tensors transformers calls otherwise than its checkpoints do."""
+    """Save a Gemma 3 with vision, whose tensors have other names in transformers than in its checkpoints."""
     import transformers
 
     text = {**GATED, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
@@ -63,7 +63,7 @@ def save_seeing(folder: Path) -> Path:
 
 
 def peaked_llama(layers: int) -> torch.nn.Module:
-    """A network whose logits are far from uniform, of matrices of several shapes: 32 inputs, 16, 32, or 48 outputs."""
+    """Return a network whose logits are far from uniform. Matrices have 32 inputs and 16, 32 or 48 outputs."""
     import transformers
 
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48}
@@ -77,5 +77,5 @@ def peaked_llama(layers: int) -> torch.nn.Module:
 
 
 def linear_names(model: torch.nn.Module) -> list[str]:
-    """Of the linear modules in its blocks."""
+    """Return the names of the linear modules in a model's blocks."""
     return [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and "layers" in name]

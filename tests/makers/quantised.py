@@ -1,4 +1,4 @@
-"""Weights on every grid by plain rounding, and tiny checkpoints of them: what the tests of formats and kernels use."""
+"""Round weights to every grid, and make tiny checkpoints of them for tests of formats and kernels."""
 
 import json
 
@@ -25,7 +25,13 @@ def matrix(outputs, inputs, seed=0):
 
 
 def rounded(weight, grid, dtype=torch.bfloat16):
-    """`weight` [O, I] on a grid of integers or on NF4, to the nearest; outlier columns are the two largest."""
+    """Round `weight` [O, I] to nearest on a grid of integers or on NF4. Outlier columns are the two largest.
+
+    Args:
+        weight: weight [O, I]
+        grid: description of the grid
+        dtype: dtype of the scales
+    """
     outputs, inputs = weight.shape
     size = grid.inputs(inputs)
     groups = -(-inputs // size)
@@ -54,7 +60,15 @@ def rounded(weight, grid, dtype=torch.bfloat16):
 
 
 def write(source, target, format, spec, endings=("_proj.weight", "lm_head.weight")):
-    """Quantise the linear layers of a Hugging Face folder by rounding, and store them; returns the weights by name."""
+    """Quantise the linear layers of a Hugging Face folder by rounding, and store them. Return the weights by name.
+
+    Args:
+        source: folder of the model
+        target: new folder
+        format: format of the checkpoint
+        spec: description of the grid
+        endings: endings of the names of tensors to quantise
+    """
     target.mkdir()
     spec_config = FORMATS[format].config(spec)
     config = json.loads((source / "config.json").read_text())
@@ -73,7 +87,13 @@ def write(source, target, format, spec, endings=("_proj.weight", "lm_head.weight
 
 
 def dense_model(source, weights, dtype):
-    """The model in `source` with the dequantised weights in their places."""
+    """Return the model in `source` with the dequantised weights.
+
+    Args:
+        source: folder of the model
+        weights: quantised weights by name
+        dtype: dtype of the model
+    """
     import transformers
 
     model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()
@@ -86,7 +106,7 @@ __all__ = ["FP4", "NF4", "TRITS", "Grid", "QuantizationSpec", "dense_model", "ma
 
 
 def others():
-    """Grids that are not of integers."""
+    """Return the grids that are not integer grids."""
     codes = torch.randint(0, 16, (6, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
     return {
         "nf4": rounded(matrix(6, 40), Grid(4, 7, codebook="nf4")),

@@ -1,10 +1,20 @@
-"""Small networks over bytes with random weights, as the tensors of a file (squeeze/codecs/recurrent/weights.py)."""
+"""Make small byte networks with random weights, as tensors of a file (squeeze/codecs/recurrent/weights.py)."""
 
 import numpy as np
 
 
 def tensors(width=32, hidden=48, word_width=48, word_hidden=64, layers=(1, 2, 1), rows=64, seed=1):
-    """Blocks before the words, over words and after them; `rows` of the longer tables of embeddings."""
+    """Return the tensors of a network.
+
+    Args:
+        width: width of the blocks over bytes
+        hidden: width of their feed-forward networks
+        word_width: width of the blocks over words
+        word_hidden: width of their feed-forward networks
+        layers: number of blocks before, over and after words
+        rows: rows of the longer embedding tables
+        seed: seed of the weights
+    """
     generator, found = np.random.default_rng(seed), {}
 
     def add(name, outputs, inputs):

@@ -1,4 +1,4 @@
-"""A store of objects in memory that counts what is asked of it, and fails where a test says so."""
+"""An object store in memory that counts requests, and fails when a test says so."""
 
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ PART = 1 << 16  # bytes of a multipart upload's parts
 
 
 class Store(AbstractFileSystem):
-    """Objects as a store keeps them: by keys, in versions, read in ranges, written in parts."""
+    """Objects by key, with versions, range reads and multipart writes."""
 
     protocol = "fake"
     root_marker = ""
@@ -49,12 +49,12 @@ class Store(AbstractFileSystem):
 
     @classmethod
     def ranges(cls) -> list[tuple[int, int]]:
-        """What was read."""
+        """Return the ranges that were read."""
         return [request[2:] for request in cls.requests if request[0] == "get"]
 
     @classmethod
     def fetched(cls, key: str) -> int:
-        """Bytes that were read of an object."""
+        """Return the number of bytes that were read of an object."""
         return sum(request[3] - request[2] for request in cls.requests if request[:2] == ("get", key))
 
     def _entry(self, key: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Store(AbstractFileSystem):
 
 
 class Finding(Store):
-    """A store as gcsfs has it: prefixes are listed without their last slashes, and keys found by their beginnings."""
+    """A store like gcsfs: prefixes are listed without their last slash, and keys are found by their start."""
 
     protocol = "finding"
 

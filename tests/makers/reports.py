@@ -1,4 +1,4 @@
-"""Reports as commands print them with --json, of a model of 30 blocks that is not there."""
+"""Reports as commands print them with --json, of an invented model of 30 blocks."""
 
 from typing import Any
 
@@ -18,7 +18,14 @@ MATRICES = {
 
 
 def model(name: str = "small-4bit", bits: int = 4, blocks: int = 30, seed: int = 0) -> dict[str, Any]:
-    """Of quantising to so many bits."""
+    """Return a report of `quantize`.
+
+    Args:
+        name: name of the model
+        bits: bits of its codes
+        blocks: number of blocks
+        seed: seed of the figures
+    """
     draw = np.random.default_rng(seed)
     layers = [
         _layer(f"model.layers.{block}.{matrix}", shape, bits, draw)
@@ -97,7 +104,7 @@ def _layer(name: str, shape: tuple[int, int], bits: int, draw: np.random.Generat
 
 
 def files() -> list[dict[str, Any]]:
-    """Of bench: two files through four tools, of which one fails."""
+    """Return a report of `bench`: two files with four tools, of which one fails."""
     sizes = {"squeeze -1": (0.30, 0.5), "squeeze -6": (0.20, 60.0), "xz -9e": (0.28, 2.0)}
     rows = [
         {
@@ -117,7 +124,7 @@ def files() -> list[dict[str, Any]]:
 
 
 def caches() -> list[dict[str, Any]]:
-    """Of kv-eval: three policies at two contexts."""
+    """Return a report of `kv-eval`: three policies with two contexts."""
     return [
         {
             "policy": policy,
@@ -140,7 +147,7 @@ def caches() -> list[dict[str, Any]]:
 
 
 def tensors() -> dict[str, Any]:
-    """Of inspect."""
+    """Return a report of `inspect`."""
     entries = [
         {
             "name": f"model.layers.{block}.{matrix}.weight",

@@ -1,4 +1,4 @@
-"""What S3 itself says of `bucket`, and what is asked of it."""
+"""Read S3's own view of `bucket`, and count the requests it gets."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,8 +20,10 @@ def uploads(s3: Any) -> list[Any]:
 
 
 class Counting:
-    """A WSGI application around S3 that counts the bytes which come and go. copies: the headers of each copy within the
-    store, of which those are refused that `refuses` says."""
+    """A WSGI application around S3 that counts bytes in both directions.
+
+    `copies` has the headers of each copy within the store. Those that `refuses` selects are refused.
+    """
 
     def __init__(self) -> None:
         self.sent = self.received = 0
@@ -41,7 +43,7 @@ class Counting:
         return [answer]
 
     def taken(self) -> tuple[int, int]:
-        """Bytes that were read and written since this was last asked."""
+        """Return the bytes that were read and written since the last call."""
         found = self.sent, self.received
         self.sent = self.received = 0
         return found
@@ -49,7 +51,7 @@ class Counting:
 
 @contextmanager
 def counted(monkeypatch: Any) -> Iterator[Counting]:
-    """s3:// is asked through what counts."""
+    """Let s3:// use a server that counts."""
     import s3fs
 
     with listening(made := Counting()) as address:

@@ -1,6 +1,6 @@
-"""S3 as moto speaks it, on loopback, in a process of its own.
+"""Serve S3 by moto on loopback, in a process of its own.
 
-`python -m tests.makers.s3_server FOLDER [RATE SEED]` puts the files of a folder into the bucket `bucket`, prints the
+`python -m tests.makers.s3_server FOLDER [RATE SEED]` puts the files of a folder into the bucket `bucket`. It prints its
 address, and that of the same store with faults in the share RATE of requests, and serves until its standard input ends.
 """
 
@@ -20,14 +20,21 @@ _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEF
 
 
 def reached_at(address: str) -> dict[str, str]:
-    """The environment in which s3:// is the server at an address."""
+    """Return the environment in which s3:// is the server at an address."""
     return {**os.environ, **_CREDENTIALS, "AWS_ENDPOINT_URL": address}
 
 
 @contextmanager
 def serving(folder: Path, rate: float = 0, seed: int = 0) -> Iterator[dict[str, str]]:
-    """The environment in which s3:// is a server that holds the files of a folder, and fails in the share `rate` of
-    requests; SOUND_URL is the address at which it does not, and SERVER_PROCESS the number of the server's process."""
+    """Yield the environment in which s3:// is a server with the files of a folder.
+
+    SOUND_URL is the address without faults, and SERVER_PROCESS the number of the server's process.
+
+    Args:
+        folder: folder of the files
+        rate: share of requests that fail
+        seed: seed of the faults
+    """
     command = [sys.executable, "-m", "tests.makers.s3_server", folder, str(rate), str(seed)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout and server.stdin
@@ -39,7 +46,7 @@ def serving(folder: Path, rate: float = 0, seed: int = 0) -> Iterator[dict[str, 
 
 
 def stores() -> Application:
-    """What answers for the stores of this process."""
+    """Return the application that answers for the stores of this process."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     return DomainDispatcherApplication(create_backend_app)
@@ -59,7 +66,7 @@ def fill(folder: Path) -> None:
 
 @contextmanager
 def listening(application: Application) -> Iterator[str]:
-    """The address at which threads of this process serve it."""
+    """Serve an application in threads of this process, and return its address."""
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Files of several streams: one of many blocks, of words and noise, one of nothing, and one of a single block."""
+"""Files of several streams: one of many blocks (words and noise), an empty one, and one of a single block."""
 
 import io
 from functools import cache
@@ -16,7 +16,13 @@ WHOLE = DATA + DATA[:1_500]
 
 
 def long(data: bytes, level: int, block_size: int | None = None) -> bytes:
-    """A stream with an index, however short `data` is."""
+    """Return a stream with an index, even if `data` is short.
+
+    Args:
+        data: raw bytes
+        level: level of compression
+        block_size: raw bytes of a block, None for the default
+    """
     if not data:
         header = container.header_bytes({})
         return header + index_bytes(Index(len(header), [], xxhash.xxh3_64_intdigest(b"")))
@@ -27,11 +33,11 @@ def long(data: bytes, level: int, block_size: int | None = None) -> bytes:
 
 @cache
 def several() -> bytes:
-    """What decodes to WHOLE, in long streams."""
+    """Return long streams that decode to WHOLE."""
     return long(DATA, 1, 1_000) + long(b"", 1) + long(DATA[:1_500], 2)
 
 
 @cache
 def of_both_forms() -> bytes:
-    """What decodes to WHOLE, in a long stream and short ones."""
+    """Return a long stream and short ones that decode to WHOLE."""
     return long(DATA, 1, 1_000) + squeeze.compress(b"", 1) + squeeze.compress(DATA[:1_500], 2)

@@ -1,4 +1,4 @@
-"""A folder of lm-eval's tasks on local files of a few lines."""
+"""Write a folder of lm-eval tasks on local files of a few lines."""
 
 import json
 from pathlib import Path
@@ -41,8 +41,11 @@ aggregate_metric_list:
 
 
 def write(folder: Path, examples: int = 12) -> Path:
-    """Tasks of choosing, `first` and `second` of half as many examples, which are the group `both`; `written`, of
-    generating; `lost`, whose data is on the Hub; `broken`, whose data is not there."""
+    """Write tasks of several kinds.
+
+    `first` and `second` are multiple choice, with half as many examples each, and form the group `both`. `written` is
+    generation. The data of `lost` is on the Hub, and that of `broken` does not exist.
+    """
     folder.mkdir()
     for name, count in (("first", examples), ("second", examples // 2), ("written", 2)):
         rows = [{"question": f"def f{i}(x):\n    ", "answers": ANSWERS, "right": i % 3} for i in range(count)]

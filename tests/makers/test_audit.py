@@ -1,4 +1,4 @@
-"""The audit hook of tests sees what it is to see."""
+"""Test that the audit hook sees files, network, processes and pickles."""
 
 import pytest
 

@@ -30,8 +30,10 @@ CONFIG: dict[str, Any] = {
 
 
 def byte_level(space: bool = True) -> tokenizers.Tokenizer:
-    """BPE as GPT-2 has it, which knows only the bytes it was trained on: no escape, no high bytes beyond a few. space:
-    whether one is put before a text."""
+    """Return a BPE tokenizer like GPT-2's that knows only the bytes of its training text: no escape, few high bytes.
+
+    `space` says whether a space is put before a text.
+    """
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.normalizer = tokenizers.normalizers.NFC()
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=space)
@@ -42,8 +44,11 @@ def byte_level(space: bool = True) -> tokenizers.Tokenizer:
 
 
 def sentence_piece(space: bool = True) -> tokenizers.Tokenizer:
-    """BPE as Llama 2 has it: spaces as U+2581, a token for each byte, a space put before the text; without `space` as
-    Gemma has it."""
+    """Return a BPE tokenizer like Llama 2's: spaces are U+2581, each byte is a token, and a space is put before the
+    text.
+
+    Without `space` it is like Gemma's.
+    """
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     if space:
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always")
@@ -69,7 +74,7 @@ def _split_as_gemma(tokenizer: tokenizers.Tokenizer) -> None:
 
 
 def tensors(vocabulary: int, seed: int = 1) -> dict[str, np.ndarray]:
-    """float32 tensors of a Llama network, by their names in safetensors."""
+    """Return float32 tensors of a Llama network, by their names in safetensors."""
     random = np.random.default_rng(seed)
     keys = KV_HEADS * HEAD_SIZE
     shapes: dict[str, tuple[int, ...]] = {
@@ -104,7 +109,7 @@ def write_folder(
 
 
 def write_endless(folder: Path) -> Path:
-    """A model whose texts have no end, with a vocabulary of all bytes."""
+    """Write a model whose texts never end, with a vocabulary of all bytes."""
     tokenizer = byte_level()
     return write_folder(folder, tokenizer, vocab_size=tokenizer.get_vocab_size(), eos_token_id=None)
 
@@ -127,7 +132,7 @@ _GGUF_NAMES = {
 
 
 def _interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
-    """The order of rows that llama.cpp wants: rotary pairs side by side."""
+    """Return rows in the order of llama.cpp, with rotary pairs next to each other."""
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
@@ -139,7 +144,14 @@ def write_gguf(
     architecture: str = "llama",
     **fields: int | str,
 ) -> Path:
-    """The same model as `write_folder` writes; matrices are stored as `kind`."""
+    """Write the model that `write_folder` writes as a GGUF file.
+
+    Args:
+        path: new file
+        tokenizer: tokenizer of the model
+        values: tensors by name, None for those of `write_folder`
+        kind: type of the matrices
+    """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_block_count(LAYERS)
@@ -171,7 +183,7 @@ def write_gguf(
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: tokenizers.Tokenizer) -> None:
-    """A tokenizer's metadata as llama.cpp's converters write it."""
+    """Add a tokenizer's metadata as llama.cpp's converters write it."""
     description = json.loads(tokenizer.to_str())
     vocabulary = description["model"]["vocab"]
     special = {token["content"] for token in description["added_tokens"]}

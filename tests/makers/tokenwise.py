@@ -1,4 +1,4 @@
-"""Texts, a tiny model's weights and presets of the tests of tokenwise coding."""
+"""Texts, weights of a tiny model and presets for tests of tokenwise coding."""
 
 import io
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ DATA = TEXT[:1_500] + inputs.random_bytes(1_500) + TEXT[2_000:3_000]  # two bloc
 
 
 def calm(tokenizer) -> dict[str, np.ndarray]:
-    """Weights that are sure of little, so that text becomes shorter."""
+    """Return weights whose predictions are never confident, so that text becomes shorter."""
     return {name: values * np.float32(0.2) for name, values in tiny_models.tensors(tokenizer.get_vocab_size()).items()}
 
 
@@ -39,7 +39,7 @@ def codecs_of(coded: bytes) -> list[str]:
 
 @contextmanager
 def language_alone() -> Iterator[None]:
-    """Texts are coded by the language model, though it is one of noise, and what knows nothing of words is better."""
+    """Make texts use only the language model, although a random one is worse than models without language."""
     of_blocks, of_inputs = encoding.candidates, compressor.candidates
 
     def by_language(*block) -> list[encoding.Plan]:
@@ -53,8 +53,14 @@ def language_alone() -> Iterator[None]:
 
 
 def text_around_noise(folder: Path, data: bytes, block_size: int) -> bytes:
-    """A compressed text of two blocks and a stored one, the text by the language model alone; its index lies at the
-    end."""
+    """Return a compressed file of two text blocks and a stored one, with an index at its end. Only the language model
+    codes text.
+
+    Args:
+        folder: folder for the file
+        data: text
+        block_size: raw bytes of a block
+    """
     with language_alone():
         sink = io.BytesIO()
         compress_stream(io.BytesIO(data), sink, level=8, model=folder, lanes=3, window=32, block_size=block_size)

@@ -1,4 +1,4 @@
-"""A server of HTTP that gives ranges of what it holds, and says when that was written."""
+"""An HTTP server that serves ranges of its files, with their times."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from threading import Thread
 
 @contextmanager
 def serving(files: dict[str, bytes]) -> Iterator[tuple[str, list[int]]]:
-    """Its URL, and how many bytes each answer had. files: by their paths."""
+    """Yield the URL of a server, and a list of the bytes of each answer. `files` are contents by path."""
     sent: list[int] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,5 +1,4 @@
-"""A whole model in memory whose linear modules have the names that the pipeline gives them: what goes by block is
-compared with it."""
+"""A whole model in memory whose linear modules have the pipeline's names, as a reference for block-by-block results."""
 
 import torch
 from torch import nn
@@ -10,7 +9,7 @@ from squeeze.integrations.load_model import load_model
 
 
 def whole(network: Network, device: str = "cpu") -> nn.Module:
-    """The model of a network in float32, its experts taken apart as the network's are."""
+    """Return the model of a network in float32, with its experts split as the network's are."""
     model = load_model(network.checkpoint.folder, torch.float32, device)
     for name, module in network.model.named_modules():
         if isinstance(module, Experts):

@@ -1,8 +1,8 @@
-"""A tiny model of random weights of every decoder architecture that the installed transformers has.
+"""A tiny model with random weights of every decoder architecture of the installed transformers.
 
-Each is made from its config class, with those of the settings in SMALL that the class has. SETTINGS says what else must
-be set for an architecture, VARIANTS which settings of an architecture make a network of another kind, and UNMADE why an
-architecture cannot be made.
+Each is made from its config class, with the settings in SMALL that the class has. SETTINGS has what an architecture
+needs besides. VARIANTS are settings that change the kind of network, and UNMADE says why an architecture cannot be
+made.
 """
 
 from pathlib import Path
@@ -144,19 +144,19 @@ UNMADE: dict[str, str] = {
 
 
 def architectures() -> list[str]:
-    """All that transformers knows as a causal language model, and the variants."""
+    """Return all causal language models of transformers, and the variants."""
     return sorted([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VARIANTS])
 
 
 def config(name: str) -> PreTrainedConfig:
-    """The configuration of a tiny model of an architecture or variant."""
+    """Return the configuration of a tiny model of an architecture or variant."""
     kind, settings = VARIANTS.get(name, (name, {}))
     made = CONFIG_MAPPING[kind]
     return made(**_settings(made, {**SETTINGS.get(kind, {}), **settings}))
 
 
 def _settings(kind: type[PreTrainedConfig], more: Settings) -> Settings:
-    """The settings in SMALL that a config class has, and those of the parts that are in it; `more` goes first."""
+    """Return the settings in SMALL that a config class has, and those of its parts. `more` takes precedence."""
     default = kind().to_dict()
     found = {name: value for name, value in SMALL.items() if isinstance(default.get(name), int | float)}
     found |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -176,7 +176,7 @@ def _settings(kind: type[PreTrainedConfig], more: Settings) -> Settings:
 
 
 def write(folder: Path, name: str, dtype: torch.dtype = torch.bfloat16) -> Path:
-    """A folder with the model of an architecture, and a tokenizer."""
+    """Write a folder with the model of an architecture and a tokenizer."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config(name))
     with torch.no_grad():
@@ -194,7 +194,7 @@ def write(folder: Path, name: str, dtype: torch.dtype = torch.bfloat16) -> Path:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE, trained on TEXT."""
+    """Return a byte-level BPE tokenizer that was trained on TEXT."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()

@@ -1,4 +1,7 @@
-"""Sections 4 and 5 of docs/format.md in plain Python, as far as levels 4 to 6 use them: written from the text alone."""
+"""Decode by sections 4 and 5 of docs/format.md in plain Python, as far as levels 4 to 6 use them.
+
+It is written from the text alone.
+"""
 
 from decimal import Decimal, localcontext
 from functools import cache
@@ -12,7 +15,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 @cache
 def logistic_tables():
-    """SQUASH, STRETCH."""
+    """Return SQUASH and STRETCH."""
     with localcontext() as context:
         context.prec = 50
         upper = [int(2**32 * power / (1 + power)) for power in ((Decimal(i) / 128).exp() for i in range(2049))]
@@ -67,7 +70,7 @@ def successor(history, bit):
 
 @cache
 def history_tables():
-    """NEXT[bit][history], START[history]."""
+    """Return NEXT[bit][history] and START[history]."""
     reached = [(0, 0, "")]
     for history in reached:
         reached += [s for s in (successor(history, 0), successor(history, 1)) if s not in reached]
@@ -111,7 +114,7 @@ class Coder:
 
 
 class Matches:
-    """5.8, for one match model."""
+    """A match model (5.8)."""
 
     def __init__(self, least, size):
         self.least, self.bits = least, min(max(size.bit_length(), 8), 22)
@@ -120,7 +123,7 @@ class Matches:
         self.end = None  # of data, in tokenwise blocks
 
     def inputs(self, partial, shift):
-        """Logit, tilt and what `found` becomes."""
+        """Return the logit, the tilt and the new `found`."""
         self.entry = None
         if self.expected >> (shift + 1) != partial:
             return 0, 0, 0

@@ -1,4 +1,4 @@
-"""Section 7 of docs/format.md, deep context mixing, in Python: written from the text alone."""
+"""Decode by section 7 of docs/format.md, deep context mixing, in Python. It is written from the text alone."""
 
 import re
 from functools import cache
@@ -39,13 +39,13 @@ def error_of(bit, logit):
 
 
 def _rows(section):
-    """The rows of all tables of a section."""
+    """Return the rows of all tables of a section."""
     text = FORMAT.read_text().split(f"### {section} ")[1].split("\n##")[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
 
 
 def preset_of(level, kind):
-    """7.15: contexts in three groups, match lengths, selectors, most buckets."""
+    """Return contexts in three groups, match lengths, selectors and most buckets (7.15)."""
     rows = [row for row in _rows("7.15") if row[0] == str(level)]
     sizes = next(row for row in rows if len(row) == 5)
     table = next(row for row in rows if kind in row[1].split(", ") and len(row) == 4)
@@ -58,19 +58,19 @@ def preset_of(level, kind):
 
 
 def has_network(level, kind):
-    """7.1."""
+    """Return True if a level uses the network for a kind of content (7.1)."""
     return level > 4 and (kind in ("text", "other") or (level, kind) == (6, "executable"))
 
 
 @cache
 def known_of(level, kind):
-    """7.1: what models begin with, None for nothing."""
+    """Return what models start from (7.1), None for nothing."""
     file = next((row[2] for row in _rows("7.1") if row[:2] == [str(level), kind]), None)
     return file and naive_dictionary.read_tensors(FORMAT.parents[1] / "squeeze/codecs/stream" / file.strip("`"))
 
 
 class Registers(dict):
-    """7.3."""
+    """The registers of 7.3."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ class Registers(dict):
 
 
 class Slot:
-    """7.5."""
+    """A slot (7.5)."""
 
     def __init__(self):
         self.begin(0, 0)
@@ -157,10 +157,19 @@ class Slot:
 
 
 class Decoder:
-    """7.4 to 7.10, and 7.14."""
+    """A decoder of a block (7.4 to 7.10, and 7.14)."""
 
     def __init__(self, level, kind, record, size, dictionary=None, bare=False):
-        """dictionary: what a file of 13.1 without text knows, and the tensors of its network."""
+        """Prepare the models of a block.
+
+        Args:
+            level: level from 4 to 6
+            kind: kind of content
+            record: length of a record
+            size: raw bytes of the block
+            dictionary: content of a file of 13.1 without text, with the tensors of its network
+            bare: whether models start from nothing
+        """
         level = min(level, 6)  # section 6
         self.contexts, matches, self.sets, most = preset_of(level, kind)
         self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
@@ -193,7 +202,7 @@ class Decoder:
         self.top_prediction = self.byte_index = 0
 
     def begin_with(self, known, maps=True):
-        """13.2, step 3; with the maps that are as one file says, and no other."""
+        """Apply step 3 of 13.2; adaptive maps are those of one file only."""
         for row, above in known.weights.items():
             place = next((t, row - FIRST[t]) for t in reversed(range(14)) if row >= FIRST[t])
             self.weights[place], self.visits[place] = F(0.03) + above, known.visits[row]
@@ -212,7 +221,7 @@ class Decoder:
                     own[i] = e + (int(high[i]) << 20) & ~1023 | (e & 1023) + int(count[i])
 
     def begin_byte(self):
-        """What the network expects, MATCH, hashes, runs, slots."""
+        """Compute what the network expects, MATCH, hashes, runs and slots."""
         r, first, second, longest = self.registers, 0, 0, 0
         if self.network:
             self.count, r["TOP_BYTE"] = tree(self.network.feed(r["HISTORY"] & 255))
@@ -244,7 +253,7 @@ class Decoder:
             self.slots.append(found)
 
     def gather(self):
-        """7.7: the inputs."""
+        """Compute the inputs (7.7)."""
         n, partial, shift = self.n, self.partial, self.shift
         self.index = [slot.histories[self.node] for slot in self.slots]
         p = np.array([entries[i] >> 20 for entries, i in zip(self.maps, self.index, strict=True)])
@@ -281,7 +290,7 @@ class Decoder:
         self.known = 15 * int(live.sum()) // n
 
     def expected(self):
-        """The inputs of the network."""
+        """Compute the inputs of the network."""
         if not self.network:
             return []
         top_byte, partial, shift = self.registers["TOP_BYTE"], self.partial, self.shift
@@ -294,7 +303,7 @@ class Decoder:
         return [self.own, F(p - 32768) / F(16384), NATURAL[self.byte_map[self.byte_index] >> 20]]
 
     def mix(self):
-        """P, by 7.8 to 7.10."""
+        """Return P (7.8 to 7.10)."""
         r, partial, shift, found = self.registers, self.partial, self.shift, self.found
         history, classes = r["HISTORY"], r["CLASSES"]
         rows = [0, partial + (256 * (1 + (found & 1)) if found else 0)]

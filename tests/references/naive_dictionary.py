@@ -1,4 +1,7 @@
-"""Sections 7.1, 13.1 and 13.3 of docs/format.md, dictionaries without text, in numpy: written from the text alone."""
+"""Read dictionaries without text by sections 7.1, 13.1 and 13.3 of docs/format.md, in numpy.
+
+It is written from the text alone.
+"""
 
 import json
 import lzma
@@ -14,7 +17,7 @@ F = np.float32
 
 
 class Known(NamedTuple):
-    """What is above, or less than, that of fresh models; weights above 0.03."""
+    """The content of a dictionary: differences from fresh models, and weights above 0.03."""
 
     visits: dict  # of a weight set
     weights: dict
@@ -24,7 +27,7 @@ class Known(NamedTuple):
 
 
 def matrix(coded, rows, columns):
-    """int64 [rows, columns]."""
+    """Decode a matrix, int64 [rows, columns]."""
     entries, coder, values = {}, Coder(coded), np.zeros((rows, columns), np.int64)
 
     def bit(*context):
@@ -52,8 +55,15 @@ def matrix(coded, rows, columns):
 
 
 def read(data, inputs, logits, maps, decoded=matrix):
-    """What a dictionary's file knows, and how it changes the network, in integers to be added, if it does. maps: the
-    number of entries of each adaptive map. decoded: what decodes matrices, of which those of a network are large."""
+    """Return what a dictionary's file contains, and its integer change of the network, if any.
+
+    Args:
+        data: bytes of the file
+        inputs: number of inputs of the first layer
+        logits: number of inputs of the last layer
+        maps: number of entries of each adaptive map
+        decoded: function that decodes matrices, as those of a network are large
+    """
     assert data[:4] == b"\xf5SP\x01"
     length, shift, at = 0, 0, 4
     while True:
@@ -77,13 +87,13 @@ def read(data, inputs, logits, maps, decoded=matrix):
 
 
 def read_tensors(file):
-    """7.1: what a file of the format itself knows."""
+    """Return what a file of the format itself contains (7.1)."""
     tensors = load(lzma.decompress(file.read_bytes()))
     return known([tensors[f"matrix.{k:02}"].astype(np.int64) for k in range(len(tensors))])
 
 
 def known(matrices):
-    """What the matrices say, in their order."""
+    """Return the content of the matrices, in their order."""
     rows, visits, weights, apm_rows, apms, *maps, finals = matrices
     rows, apm_rows = (np.cumsum(gaps[0]) - 1 for gaps in (rows, apm_rows))
     weights[1:] += weights[0]

@@ -1,4 +1,4 @@
-"""Sections 5 and 6 of docs/format.md, levels 1 to 3, in Python: written from the text alone."""
+"""Decode by sections 5 and 6 of docs/format.md, levels 1 to 3, in Python. It is written from the text alone."""
 
 import re
 from functools import cache
@@ -31,14 +31,14 @@ NAMES = (
 
 
 def _rows(section, *wanted):
-    """Of the tables of a section, the rows whose first cells name what is wanted."""
+    """Return the rows of a section's tables whose first cells name what is wanted."""
     text = FORMAT.read_text().split(f"### {section} ")[1].split("\n##")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     return [row for row in rows if all(one in cell.split(", ") for one, cell in zip(wanted, row, strict=False))]
 
 
 def preset_of(level, kind):
-    """6.1: contexts, least match lengths, selectors, slot_bits."""
+    """Return contexts, least match lengths, selectors and slot_bits (6.1)."""
     lengths, selectors, lines = next(row for row in _rows("6.1", str(level)) if "^" in row[3])[1:]
     found = re.findall(r"\((\S+) (\S+) (\S+)\)", _rows("6.1", str(level), kind)[0][2])
     contexts = [(NAMES.index(name), int(mask, 16), int(history, 16)) for name, mask, history in found]
@@ -47,7 +47,7 @@ def preset_of(level, kind):
 
 @cache
 def known_of(level, kind):
-    """6.2: the tensors that models begin with, None for nothing."""
+    """Return the tensors that models start from (6.2), None for nothing."""
     rows = _rows("6.2", str(level), kind)
     return load_file(FORMAT.parents[1] / "squeeze/codecs/bytewise" / rows[0][2].strip("`")) if rows else None
 
@@ -57,7 +57,7 @@ def _begun(fresh, above):
 
 
 class Models:
-    """Section 5: fresh models of a preset, with `more` inputs after the bias."""
+    """Fresh models of a preset (section 5), with `more` inputs after the bias."""
 
     def __init__(self, preset, record, size, more=0):
         self.contexts, matches, self.s, slot_bits = preset
@@ -74,7 +74,7 @@ class Models:
         self.apm1, self.apm2, self.fresh = [list(fresh) for _ in range(256)], {}, fresh
 
     def update_byte(self, c):
-        """5.3."""
+        """Update after a byte (5.3)."""
         r, q = self.r, len(self.data)
         for count in (1, 2):
             key = count, r["HISTORY"] & (1 << 8 * count) - 1
@@ -100,7 +100,7 @@ class Models:
         r["LINE"] = above | min(column, 255) << 8 | (self.data[r["LINE_START"]] if column else 0) << 16
 
     def find_slots(self, salt):
-        """5.5."""
+        """Find the slots of all contexts (5.5)."""
         self.slots, self.node = [], 1
         for hashed in self.hashes:
             h = mix(hashed, salt)
@@ -116,7 +116,7 @@ class Models:
         return (row[i] * (4096 - f) + row[i + 1] * f) >> 12
 
     def predict(self, partial, shift, more=()):
-        """5.9 and 5.10: P, of which `learn` knows the rest."""
+        """Return P (5.9 and 5.10), and keep what `learn` needs."""
         histories = [slot[self.node] for slot in self.slots]
         x = [STRETCH[self.maps[k][h] >> 20] if h else 0 for k, h in enumerate(histories)]
         known, found = 7 * sum(h > 0 for h in histories) // self.n, 0
@@ -137,7 +137,7 @@ class Models:
         return min(max(p, 1), 2**32 - 1)
 
     def learn(self, bit):
-        """What follows a bit in 5.11."""
+        """Learn from a bit (5.11)."""
         x, histories, _, _, sets, logits, logit, mixed, apms, shift, final = self.now
         target = 2**32 - 1 if bit else 0
         for row, rate in zip(apms, (6, 5), strict=True):
@@ -170,7 +170,7 @@ class Models:
             self.find_slots(self.partial)
 
     def byte(self, coder, more=()):
-        """Decode one by these models alone."""
+        """Decode a byte by these models alone."""
         self.begin_byte()
         for _ in range(8):
             bit = coder.decode(self.predict(self.partial, self.shift, more))
@@ -193,7 +193,7 @@ class Decoder(Models):
             self.begin_with(known)
 
     def begin_with(self, known):
-        """6.2."""
+        """Start from trained values (6.2)."""
         weights = np.split(12000 + 256 * known["weights"].astype(np.int64), np.cumsum((768, 2048))[: self.s - 1])
         self.weights = [rows[:, : own.shape[1]] for rows, own in zip(weights, self.weights, strict=True)]
         self.final = known["final_weights"].astype(np.int64)

@@ -1,7 +1,7 @@
-"""A Llama-family network in plain numpy, float64: what the compiled one is compared with.
+"""A Llama-family network in plain numpy, float64, as a reference for the compiled one.
 
-Weights are rounded to 8 bits, as squeeze rounds them, and where it is asked for keys, values and what is multiplied by
-weights; everything else is as exact as float64 is.
+Weights are rounded to 8 bits as squeeze rounds them, and if requested also keys, values and activations. Everything
+else is float64.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ def floats(matrix: Matrix) -> np.ndarray:
 
 
 def rotated(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    """x with each block of an axis times a Hadamard matrix: the blocks are as large as a power of two to 512 may be."""
+    """Multiply each block of an axis by a Hadamard matrix. Blocks are the largest power of two that fits, up to 512."""
     size = x.shape[axis]
     block, matrix = min(size & -size, 512), np.ones((1, 1))
     while len(matrix) < block:
@@ -27,7 +27,14 @@ def rotated(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def log_probabilities(weights: Weights, tokens: np.ndarray, window: int | None = None, rounded=True) -> np.ndarray:
-    """[n, leaves]: after each of `tokens` [n]; `window` in positions, `rounded`: keys, values and activations, too."""
+    """Return log probabilities [n, leaves] after each token.
+
+    Args:
+        weights: weights of the model
+        tokens: tokens [n]
+        window: positions of the window, None for all
+        rounded: whether keys, values and activations are rounded too
+    """
     c = weights.config
     eight = _eight_bits if rounded else np.asarray
     x = weights.embedding[tokens] * weights.embedding_scales[tokens, None].astype(np.float64)

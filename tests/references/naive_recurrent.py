@@ -1,4 +1,7 @@
-"""Sections 7.2 and 7.11 to 7.13 of docs/format.md, the network, in numpy: written from the text alone."""
+"""Compute the network by sections 7.2 and 7.11 to 7.13 of docs/format.md, in numpy.
+
+It is written from the text alone.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -15,7 +18,7 @@ WORDS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 
 def dots(a, b):
-    """dot(a[i], b) for all rows of a matrix."""
+    """Return dot(a[i], b) for all rows of a matrix."""
     products = a * b
     total = np.zeros((len(a), 16), F)
     for i in range(0, products.shape[1], 16):
@@ -40,7 +43,7 @@ def sigmoid(x):
 
 
 def tree(e):
-    """7.11: `count` and TOP_BYTE."""
+    """Return `count` and TOP_BYTE (7.11)."""
     count = [0] * 256 + [1 + int(share) for share in e * F(2**24)]
     for i in range(255, 0, -1):
         count[i] = count[2 * i] + count[2 * i + 1]
@@ -52,13 +55,13 @@ def tree(e):
 
 @cache
 def stored():
-    """7.12: the tensors of the network's file."""
+    """Return the tensors of the network's file (7.12)."""
     return load_file(FILE)
 
 
 @cache
 def tensors():
-    """The same with matrices as int64, in which sums are exact."""
+    """Return the tensors of the network's file with matrices as int64, in which sums are exact."""
     return {name: integers(x) if x.dtype != F else x for name, x in stored().items()}
 
 
@@ -73,7 +76,7 @@ def halves(x):
 
 
 def change_shapes():
-    """13.3: the tensors that change, in order, and the rows and columns of their matrices."""
+    """Return the tensors that change (13.3), in order, with the rows and columns of their matrices."""
     of = stored()
     shapes = {name: of[name] for name in sorted(of) if not name.endswith(".scale") and not name.startswith("grams.")}
     return {
@@ -83,7 +86,7 @@ def change_shapes():
 
 
 def changed(matrices):
-    """13.3: the tensors of a dictionary's own network, as `tensors` has them."""
+    """Return the tensors of a dictionary's own network (13.3), as `tensors` returns them."""
     after = dict(tensors())
     for (name, _), added in zip(change_shapes().items(), matrices, strict=True):
         x = stored()[name]
@@ -137,7 +140,7 @@ class Block:
 
 class Network:
     def __init__(self, of=None):
-        """of: tensors as `changed` gives them, in place of the package's."""
+        """Prepare the network. `of` are tensors as `changed` returns them, None for the package's."""
         self.of = of = of or tensors()
         self.past, self.separated, self.said = 0, True, np.zeros(of["embedding"].shape[1], F)
         blocks = {"before": 1, "words": 2, "after": 1}
@@ -149,7 +152,7 @@ class Network:
         return x
 
     def feed(self, byte):
-        """What `feed` of 7.13 returns."""
+        """Return what `feed` of 7.13 returns."""
         self.past = (self.past << 8 | byte) & 0xFFFFFFFF
         x = self.of["embedding"][byte]
         for k in range(3):

@@ -1,4 +1,7 @@
-"""Section 3.4 of docs/format.md, runs, in Python: written from the text alone. What is left goes to naive_levels.py."""
+"""Decode runs by section 3.4 of docs/format.md, in Python. It is written from the text alone.
+
+naive_levels.py decodes what is between runs.
+"""
 
 from tests.references.naive_levels import Decoder
 
@@ -17,7 +20,13 @@ def varint(data, at):
 
 
 def decode(payload, length, level):
-    """The raw bytes of a bytewise block with runs."""
+    """Return the raw bytes of a bytewise block with runs.
+
+    Args:
+        payload: coded bytes
+        length: raw bytes of the block
+        level: level of the block
+    """
     assert payload[0] == 4
     listed, at = varint(payload, 1)
     end, rows = at + listed, []

@@ -1,5 +1,8 @@
-"""Section 11 of docs/format.md and "Mixing" of docs/exactness.md, tokenwise blocks, in Python: written from the text
-alone. The counts of leaves before every entry are asked for: `counts(lane, fed, bias)`."""
+"""Decode tokenwise blocks by section 11 of docs/format.md and "Mixing" of docs/exactness.md, in Python.
+
+It is written from the text alone. A function returns the counts of leaves before every entry: `counts(lane, fed,
+bias)`.
+"""
 
 import re
 from decimal import Decimal, localcontext
@@ -40,7 +43,7 @@ def preset():
 
 
 def trie(leaves):
-    """Nodes (low, middle, high, depth, shift, children); a child is a node or ~leaf."""
+    """Return nodes (low, middle, high, depth, shift, children). A child is a node or ~leaf."""
     nodes = []
 
     def build(low, high, depth, shift):
@@ -64,7 +67,7 @@ def trie(leaves):
 
 
 class Data:
-    """A block's bytes, of which `size` are known to one lane."""
+    """The bytes of a block, of which `size` are known to one lane."""
 
     def __init__(self, size):
         self.bytes, self.place = bytearray(size), 0
@@ -86,7 +89,14 @@ def learn(weights, inputs, error, rate):
 
 class Decoder(naive_levels.Models):
     def __init__(self, payload, size, leaves, counts):
-        """payload: without the content kind."""
+        """Prepare a block.
+
+        Args:
+            payload: coded bytes without the content kind
+            size: raw bytes of the block
+            leaves: bytes of every leaf
+            counts: function that returns the counts of leaves before an entry
+        """
         self.leaves, self.counts, self.trie = leaves, counts, trie(leaves)
         (self.n, at), total = varint(payload, 0), size
         number, at = varint(payload, at)
@@ -156,7 +166,7 @@ class Decoder(naive_levels.Models):
         return bytes(self.data.bytes[: self.ends[-1]])
 
     def rule_out(self, lane, sums):
-        """Cumulative counts, in which what is ruled out counts 1."""
+        """Return cumulative counts in which the excluded leaf counts 1."""
         counts = np.diff(np.array(sums, np.int64))
         if lane["ruled_out"] is not None:
             counts[lane["ruled_out"]] = 1
@@ -225,7 +235,7 @@ class Decoder(naive_levels.Models):
         return ~number
 
     def expectation(self, lane, low, middle, high):
-        """What is matched, two inputs, and what to learn of the bit."""
+        """Return `matched`, two inputs, and a function that learns from the bit."""
         if not low <= lane["expected"] < high:
             return 0, (0, 0), lambda bit: None
         c, b = lane["class"], int(lane["expected"] >= middle)
@@ -293,7 +303,7 @@ class Decoder(naive_levels.Models):
         return x, 256 + (r["HISTORY"] & 0xFF), 0, entries
 
     def mixed(self, x, rows, final, apms, logit):
-        """The bit, from which all that mixes learns."""
+        """Mix and decode a bit, and let all mixers learn from it. Return the bit."""
         sets = [self.sets.setdefault(row, self.fresh_set.copy()) for row in rows]
         logits = np.array([clamp(int(own @ x) >> 20) for own in sets], np.int64)
         finals = self.finals.setdefault(final, np.full(8, 131072, np.int64))
@@ -312,11 +322,11 @@ class Decoder(naive_levels.Models):
         return bit
 
     def before(self, lane, k):
-        """T(k)."""
+        """Return T(k)."""
         return self.tokens[lane["at"] - k] if lane["at"] >= k else -1
 
     def follow(self, lane, entry):
-        """What an entry teaches repeats, and the match of tokens."""
+        """Update repeats and the match of tokens after an entry."""
         if self.repeats:
             chain, found = 1, self.foretell(lane)
             if found:
@@ -352,7 +362,7 @@ class Decoder(naive_levels.Models):
         self.table[h >> 46] = place if place < n else 0
 
     def foretell(self, lane):
-        """p of the expected leaf, and what to learn from; None without one."""
+        """Return p of the expected leaf, and what to learn from, or None if no leaf is expected."""
         n, pointer = lane["length"], lane["pointer"]
         if n == 0 or self.tokens[pointer] < 0:
             return None
@@ -375,7 +385,7 @@ class Decoder(naive_levels.Models):
             learn_map(own, entry, hit, limit)
 
     def run(self, lane):
-        """11.8."""
+        """Decode a run (11.8)."""
         tail = []
         while self.repeats and lane["at"] < lane["end"]:
             found, leaf = self.foretell(lane), self.tokens[lane["pointer"]]

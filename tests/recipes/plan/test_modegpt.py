@@ -7,10 +7,24 @@ from safetensors.torch import load_file
 import squeeze
 from squeeze.engine.calibration import InputStatistics
 from squeeze.errors import ModelError, SqueezeError
+from squeeze.integrations.load_model import load_model
 from squeeze.recipes.plan import modegpt
-from tests.makers.factorised import distance, factorised, logits
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+TOKENS = torch.randint(0, 300, (12, 48), generator=torch.Generator().manual_seed(1))
+
+
+def logits(folder):
+    with torch.no_grad():
+        return load_model(folder)(TOKENS).logits.float()
+
+
+def distance(found, wanted):
+    return float(((wanted - found).norm(dim=-1) / wanted.norm(dim=-1)).median())
+
+
+def factorised(folders, kind, method, out, **options):
+    return squeeze.factorize(folders(kind), method, calibration=TOKENS, out=out, **options)
 
 
 @pytest.mark.parametrize("kind", ("llama", "qwen2", "qwen3", "mixtral"))
