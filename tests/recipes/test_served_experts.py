@@ -277,6 +277,14 @@ def test_the_report_says_what_transformers_does_not_load(tmp_path, mixture, kind
         loaded_by_transformers(out, tmp_path / "dense")
 
 
+def test_transformers_reads_experts_if_another_module_has_a_grid_of_its_own(tmp_path, mixture):
+    source, _ = mixture("qwen3_moe")
+    methods = {"model.layers.0.self_attn.q_proj": squeeze.RTN(bits=8, group_size=-1)}
+    report = squeeze.quantize(source, squeeze.RTN(bits=4, group_size=32), methods=methods, out=tmp_path / "out")
+    assert not any(note.startswith(LOADS) for note in report.fallbacks)
+    loaded_by_transformers(tmp_path / "out", tmp_path / "dense")
+
+
 def test_a_mixture_that_is_not_smoothed_is_said_to_be(tmp_path, mixture):
     command = ["quantize", str(mixture("qwen3_moe")[0]), str(tmp_path / "out"), "--scheme", "w8a8"]
     options = ["--samples", "2", "--sequence-length", "16", "--calibration", "self"]

@@ -26,6 +26,9 @@ Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
 OWN = "squeeze"  # our format
 SERVED = "compressed-tensors"  # the format that rounds activations, too
+# transformers takes the first group whose pattern names experts for all of them, or else the first group that names
+# modules one by one, although it is for others.
+EXPERTS = r".*\.experts\."
 
 
 def make_writer(
@@ -56,6 +59,8 @@ def make_writer(
         raise FormatError(f"format {name!r} is unknown: choose from {', '.join([DENSE, GGUF, *FORMATS])}")
     chosen = FORMATS[name]
     spec = _spec(method, methods, patterns, dtype)
+    if name == SERVED and spec.modules and any(map(is_expert, checkpoint.files)):
+        spec = replace(spec, patterns=(*spec.patterns, (EXPERTS, spec.common)))
     chosen.check(spec)
 
     def tensors(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
