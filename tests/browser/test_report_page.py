@@ -116,7 +116,38 @@ def test_parts_are_all_bytes(browser, pages):
     )
     assert len(parts) == 1 + 210 + 1  # the embedding, and norms, which are shown as one
     assert sum(int(label.split(", ")[1].split()[0].replace(",", "")) for label in parts) == MODEL["stored_bytes"]
-    assert page.locator("section").first.get_attribute("class") == "card warnings"
+
+
+@pytest.mark.parametrize("name", ["model", "compared"])
+def test_results_come_before_warnings_and_the_top_leads_to_them(browser, pages, name):
+    page = opened(browser, pages, name)
+    order = page.locator("section:visible").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    warned = [number for number, label in enumerate(order) if label.startswith("Fallbacks and warnings")]
+    assert warned and min(warned) > order.index("Quality")
+    page.click("header a")
+    assert page.evaluate("document.querySelector(location.hash).className") == "card warnings"
+
+
+@pytest.mark.parametrize("name", ["model", "compared"])
+def test_charts_fit_a_window_of_400_pixels(browser, pages, name):
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(pages[name].absolute().as_uri())
+    page.wait_for_selector("html[data-ready]")
+    page.wait_for_selector("#parts svg")
+    widths = page.locator(".chart svg").evaluate_all(
+        "all => all.map(one => [one.parentElement.clientWidth, one.clientWidth])"
+    )
+    assert len(widths) >= 3
+    assert [drawn for room, drawn in widths if drawn > room] == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+def test_what_is_not_compressed_has_another_colour_than_any_shade(browser, pages):
+    page = opened(browser, pages, "model")
+    page.wait_for_selector("#parts svg")
+    colours = page.locator("#parts g.mark-rect path").evaluate_all("all => all.map(one => one.getAttribute('fill'))")
+    grey = colours[0]
+    assert grey == "#e4e6e8" and colours.count(grey) < len(colours)
 
 
 def test_runs_compared(browser, pages):

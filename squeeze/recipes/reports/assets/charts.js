@@ -41,8 +41,8 @@ function heatMap(cells, measure, chosen, difference, width) {
   const most = Math.max(1e-12, ...values.map(Math.abs));
   const scale = difference
     ? {domain: [-most, 0, most], range: ["#2166ac", colour("--paper"), "#b35806"], interpolate: "lab"}
-    : {scheme: {name: "cividis"}, reverse: !dark, type: isLog ? "log" : "linear", nice: false, ...(isLog ? {} : {zero: false, domain: spanned(values)})};
-  const x = {field: "layer", type: "ordinal", title: "layer", axis: {labelAngle: 0, labelOverlap: true}};
+    : {scheme: {name: "viridis"}, reverse: !dark, type: isLog ? "log" : "linear", nice: false, ...(isLog ? {} : {zero: false, domain: spanned(values)})};
+  const x = {field: "layer", type: "ordinal", title: "layer", axis: {labelAngle: 0, labelOverlap: "greedy", labelSeparation: 4}};
   const y = {field: "matrix", type: "nominal", sort: null, title: null, axis: {labelLimit: 180}};
   return {
     description: "Heat map of layers by matrices. Arrow keys move; what is chosen is described behind it.",
@@ -84,14 +84,16 @@ function distribution(histogram) {
 
 function intervals(estimates, width) {  // a chart for each of what is measured
   const names = [...new Set(estimates.map(one => one.what))], columns = width > 900 ? 2 : 1;
-  const y = {field: "who", type: "nominal", sort: null, title: null, axis: {labelLimit: 220, minExtent: 220, domain: false, ticks: false}};
+  const longest = Math.max(...estimates.map(one => one.who.length));
+  const labels = Math.min(6.5 * longest + 10, width < 520 ? 110 : 220), plot = Math.max(120, Math.min(400, width / columns - labels - 50));
+  const y = {field: "who", type: "nominal", sort: null, title: null, axis: {labelLimit: labels, minExtent: labels, maxExtent: labels, domain: false, ticks: false}};
   const chart = what => {
     const values = estimates.filter(one => one.what === what).map(one => ({...one, low: one.low ?? one.value, high: one.high ?? one.value}));
     const least = Math.min(...values.map(one => one.low)), most = Math.max(...values.map(one => one.high)), room = 0.06 * (most - least) || 0.05 * Math.abs(most) || 1;
-    const x = {type: "quantitative", scale: {domain: [least - room, most + room], zero: false, nice: false}, title: null, axis: {tickCount: 5}};
+    const x = {type: "quantitative", scale: {domain: [least - room, most + room], zero: false, nice: false}, title: null, axis: {tickCount: Math.round(plot / 80), labelOverlap: "greedy", labelSeparation: 8}};
     const tooltip = [{field: "who", title: what}, ...["value", "low", "high"].map(field => ({field, type: "quantitative", format: ".5~g"}))];
     return {
-      data: {values}, title: {text: what, anchor: "start"}, width: Math.max(160, Math.min(400, width / columns - 280)), height: {step: 22},
+      data: {values}, title: {text: what, anchor: "start"}, width: plot, height: {step: 22},
       layer: [
         {mark: {type: "rule", strokeWidth: 2, color: colour("--quiet")}, encoding: {y, x: {...x, field: "low"}, x2: {field: "high"}}},
         {mark: {type: "point", filled: true, size: 60, color: colour("--mark"), opacity: 1}, encoding: {y, x: {...x, field: "value"}, tooltip}},
@@ -129,11 +131,11 @@ function front(rows, across, up, width) {
 }
 
 function treeMap(parts, width) {
-  const height = 360, known = parts.map(part => part.bits).filter(isKnown), grey = dark ? "#3a4450" : "#c9cdd2";
+  const height = 360, known = parts.map(part => part.bits).filter(isKnown), grey = dark ? "#39424c" : "#e4e6e8";
   const fill = "isValid(datum.bits) ? scale('shade', datum.bits) : '" + grey + "'";
   const total = id => parts.reduce((sum, part) => sum + (part.parent === id ? part.bytes : 0), 0);
   return {
-    $schema: "https://vega.github.io/schema/vega/v6.json", description: "Tree map of bytes by part", width, height, padding: 0,
+    $schema: "https://vega.github.io/schema/vega/v6.json", description: "Tree map of bytes by part", width: width - 4, height, padding: 0,
     data: [
       {name: "tree", values: parts.map(part => ({...part, total: total(part.id)})), transform: [
         {type: "stratify", key: "id", parentKey: "parent"},
@@ -142,7 +144,7 @@ function treeMap(parts, width) {
       {name: "kinds", source: "tree", transform: [{type: "filter", expr: "datum.depth === 1"}, {type: "formula", as: "size", expr: "format(datum.total / 1e6, ',.1f') + ' MB'"}]},
       {name: "leaves", source: "tree", transform: [{type: "filter", expr: "datum.depth === 2"}]},
     ],
-    scales: [{name: "shade", type: "linear", domain: spanned(known), range: {scheme: "cividis"}, reverse: !dark, zero: false}],
+    scales: [{name: "shade", type: "linear", domain: spanned(known), range: {scheme: "viridis"}, reverse: !dark, zero: false}],
     marks: [
       {type: "rect", description: "Parts, by bytes", from: {data: "leaves"}, encode: {update: {
         description: {signal: "datum.id + ', ' + format(datum.bytes, ',') + ' bytes'"},
