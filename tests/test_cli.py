@@ -28,11 +28,6 @@ def test_help_of_every_command_ends_in_an_example():
         assert f"Example: squeeze {name}" in run(name, "--help").stdout
 
 
-def test_readme_names_every_command():
-    readme = (ROOT / "README.md").read_text()
-    assert [name for name in cli.COMMANDS if f"squeeze {name}" not in readme] == []
-
-
 def test_no_command_is_a_usage_error():
     assert call().exit_code == 2
 

@@ -145,16 +145,16 @@ _TOOLS = (*("zstd -19 long", "OpenZL 19", "bzip2 -9", "brotli -q 11", "xz -9e", 
 _ORDER = (*_TOOLS, *(f"squeeze -{level}" for level in range(1, 10)))
 _FILES = {"enwik8.1m": "text", "twitter.json": "JSON", "bash.elf": "program"}
 _TEXT = "enwik8.1m"
-_LEVELS = {  # what a level is, and what it is for
-    1: ("context mixing, few contexts", "the least time"),
-    2: ("context mixing, more contexts", "the least time"),
-    3: ("context mixing, larger tables; the default", "everything"),
-    4: ("many more contexts, two layers of mixing", "archives"),
-    5: ("as -4, and a small pretrained network", "small files, archives"),
-    6: ("a small pretrained network, and the most contexts", "small files, archives"),
-    7: ("text: a language model, window of 512 tokens; other data as -6", "English text"),
-    8: ("text: a language model, window of 1,024 tokens; other data as -6", "English text"),
-    9: ("text: a language model, window of 4,096 tokens; other data as -6", "English text"),
+_LEVELS = {  # the models of a level, and what it is for
+    1: ("context mixing, few contexts", "large files"),
+    2: ("context mixing, more contexts", "large files"),
+    3: ("context mixing, larger tables", "everything; the default"),
+    4: ("many contexts, two layers of mixing", "archives"),
+    5: ("as -4, and a small pretrained network", "small files"),
+    6: ("as -5, and more contexts", "small files, archives"),
+    7: ("text: a language model, window of 512 tokens", "English text"),
+    8: ("text: a language model, window of 1,024 tokens", "English text"),
+    9: ("text: a language model, window of 4,096 tokens", "English text"),
 }
 
 
@@ -247,7 +247,7 @@ MEASURE = Measure(
                 Column("for", lambda row: _LEVELS[_level(row)][1]),
                 *(_rate("compress"), _rate("decompress")),
                 Column("minutes for 100 MB", _minutes),
-                Column("memory on one thread, MB", "compress MB", ",.0f"),
+                Column("memory per thread, MB", "compress MB", ",.0f"),
             ),
             where=lambda row: row["file"] == _TEXT and _level(row) > 0,
             order=_level,

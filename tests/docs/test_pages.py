@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import squeeze
+from bench import records
 from bench.measure import MEASURES
 from squeeze import cli
 from tests.docs.pages import DOCS, LESSONS, PAGES, ROOT, name_of
@@ -72,12 +73,29 @@ def test_every_command_is_in_a_guide():
     assert [name for name in cli.main.commands if f"squeeze {name} " not in lessons] == []
 
 
-def test_readme_is_short_and_its_pictures_exist():
+def test_readme_has_at_most_90_lines_and_its_pictures_exist():
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert len(readme.splitlines()) < 150
+    assert len(readme.splitlines()) <= 90
     pictures = re.findall(r"!\[.+\]\((.+)\)", readme)
     assert len(pictures) == readme.count("![") <= 3
     assert all((ROOT / picture).is_file() for picture in pictures)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_records():
+    text = {row["tool"]: row["bytes"] for row in records.rows("public") if row["file"] == "enwik8.1m"}
+    packed = next(row for row in records.rows("pack") if row["checkpoint"] == "smollm2-bf16")
+    gguf = next(row for row in records.rows("gguf") if row["type"].startswith("q4_k"))
+    lead = (ROOT / "README.md").read_text("utf-8").partition("##")[0].replace("\n", " ")
+    assert f"{1 - text['squeeze -6'] / text['xz -9e']:.0%} smaller".replace("%", " %") in lead
+    assert f"shrink to {packed['squeeze'] / packed['raw']:.0%}".replace("%", " %") in lead
+    assert f"lose {gguf['of imatrix']:.0%}".replace("%", " %") in lead
+
+
+def test_a_caption_is_one_line_of_at_most_120_characters():
+    pages = "".join(page.read_text("utf-8") for page in PAGES)
+    captions = re.findall(r"^\*Measured .+", pages, re.MULTILINE)
+    assert captions
+    assert [caption for caption in captions if len(caption) > 120] == []
 
 
 def test_readme_says_nothing_twice():
