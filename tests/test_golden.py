@@ -35,7 +35,7 @@ def test_a_golden_dictionary_that_changes_the_network_decodes_and_is_still_writt
 
 
 def test_files_have_nothing_to_do_with_torch():
-    """So no version of it can change them."""
+    """No version of torch can change them, since it is not imported."""
     code = "import sys; sys.modules['torch'] = None; import squeeze; print(squeeze.decompress(sys.stdin.buffer.read()))"
     coded = (FOLDER / "words.8.sqz").read_bytes()
     done = subprocess.run([sys.executable, "-c", code], input=coded, capture_output=True, check=True)
@@ -49,7 +49,7 @@ def test_every_golden_file_is_tested():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_golden_packed_checkpoints_decode(level, tmp_path):
-    """How they are written may change: an encoder is free to choose."""
+    """Only decoding is fixed: an encoder is free to choose."""
     packed = FOLDER / f"checkpoint.{level}.safetensors"  # missing: run `make golden`
     squeeze.unpack(packed, tmp_path / "back.safetensors")
     assert (tmp_path / "back.safetensors").read_bytes() == golden_checkpoint()

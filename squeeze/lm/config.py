@@ -87,12 +87,24 @@ class Config:
 
 
 def unsupported(name: str, feature: str, families: Mapping[str, Family] = ARCHITECTURES) -> ModelError:
+    """Return the error for a feature that the engine does not support.
+
+    Args:
+        name: of the model.
+        feature: a noun phrase.
+        families: architectures that are supported.
+    """
     *most, last = families
     return ModelError(f"{name}: {feature} is not supported; plain {', '.join(most)} and {last} models are")
 
 
 def check_architecture(name: str, value: Any, families: Mapping[str, Family] = ARCHITECTURES) -> str:
     """Return the architecture if it is one of the families.
+
+    Args:
+        name: of the model, for errors.
+        value: from its description.
+        families: architectures that are supported.
 
     Raises:
         ModelError: if it is not.

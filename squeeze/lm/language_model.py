@@ -66,7 +66,14 @@ class LanguageModel(Protocol):
     def encode(self, data: bytes) -> np.ndarray: ...
 
     def session(self, lanes: int, window: int, rows: int, team: Team) -> LaneStates:
-        """Return new lanes: FreeLaneStates, unless they are in lockstep."""
+        """Return new lanes: FreeLaneStates, unless they are in lockstep.
+
+        Args:
+            lanes: number of lanes.
+            window: positions that a token is predicted from.
+            rows: most tokens of one call of `forward`.
+            team: threads.
+        """
 
 
 class ExactModel:

@@ -45,6 +45,13 @@ class Setup:
 
     @classmethod
     def here(cls, threads: int, lanes: int, window: int) -> "Setup":
+        """Return the set-up of this machine.
+
+        Args:
+            threads: number of threads.
+            lanes: lanes of a batch.
+            window: positions of a lane.
+        """
         llama = library()
         layers = model_parameters(llama).n_gpu_layers
         return cls(llama.__version__, system(llama), threads, lanes, window, layers)

@@ -27,7 +27,13 @@ def linear(base: float, head_size: int, factor: float) -> tuple[float, ...]:
 
 
 def divided(base: float, head_size: int, factors: list[float]) -> tuple[float, ...]:
-    """Return angles with a divisor for each, as GGUF files list them."""
+    """Return angles with a divisor for each, as GGUF files list them.
+
+    Args:
+        base: of the angles.
+        head_size: numbers of a head.
+        factors: a divisor for each angle.
+    """
     with localcontext(_DIGITS):
         return _rounded([f / Decimal(d) for f, d in zip(_plain(base, head_size), factors, strict=True)])
 

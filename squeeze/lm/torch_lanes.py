@@ -27,7 +27,14 @@ class Cache(NamedTuple):
 
     @classmethod
     def zeros(cls, config: Config, lanes: int, ring: int, device: str) -> "Cache":
-        """Allocate a cache with `ring` blocks in the ring besides the first block, which stays."""
+        """Allocate an empty cache.
+
+        Args:
+            config: of the network.
+            lanes: number of lanes.
+            ring: blocks of the ring, besides the first block, which stays.
+            device: its name in torch.
+        """
         shape = (config.layers, 2, lanes, config.kv_heads, BLOCK * (1 + ring))
         integers = torch.zeros((*shape, config.head_size), dtype=torch.int8, device=device)
         return cls(integers, torch.zeros(shape, dtype=torch.float32, device=device))

@@ -1,4 +1,4 @@
-"""A checkpoint for golden packed files, computed in integers so that it is the same for ever."""
+"""A checkpoint for golden packed files, computed in integers so that it never changes."""
 
 import json
 
@@ -6,7 +6,7 @@ _PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 def _noise(count: int, seed: int) -> list[int]:
-    """Numbers of 32 bits: Knuth's linear congruential generator, its upper half."""
+    """Return 32-bit numbers of Knuth's linear congruential generator, its upper half."""
     numbers, state = [], seed
     for _ in range(count):
         state = (6364136223846793005 * state + 1442695040888963407) % (1 << 64)
@@ -15,7 +15,7 @@ def _noise(count: int, seed: int) -> list[int]:
 
 
 def _float(number: int, mantissa_bits: int, middle: int, row: int) -> int:
-    """A float with a geometric exponent below `middle`, which differs by row, as an integer without sign."""
+    """Return a float with a geometric exponent below `middle`, which differs by row, as an unsigned integer."""
     halvings = 0
     while number >> halvings & 1 and halvings < 6:
         halvings += 1
@@ -23,8 +23,12 @@ def _float(number: int, mantissa_bits: int, middle: int, row: int) -> int:
 
 
 def golden_checkpoint(steps: int = 0, zeros: bool = False) -> bytes:
-    """A safetensors file with tensors of several types. steps: its floats are moved up by at most so many units of the
-    last place. zeros: two of four of them are 0."""
+    """Return a safetensors file with tensors of several types.
+
+    Args:
+        steps: largest change of its floats, in units of the last place.
+        zeros: set two of every four floats to 0.
+    """
 
     def signed(dtype: str, shape: list[int], width: int, mantissa_bits: int, middle: int, seed: int) -> tuple:
         columns, count = shape[-1], shape[0] * (shape[1] if len(shape) > 1 else 1)

@@ -1,4 +1,4 @@
-"""Writes the golden files anew: `make golden`, run by hand after a change of coded bytes."""
+"""Write the golden files: `make golden`, run by hand after a change of coded bytes."""
 
 import sys
 import tempfile

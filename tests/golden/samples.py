@@ -1,4 +1,4 @@
-"""The golden files: what each holds, and how it is made."""
+"""The golden files: the contents of each, and how it is made."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,8 +37,10 @@ class Golden(NamedTuple):
 
 
 def _by_level(data: bytes, level: int) -> bytes:
-    """Compress by the models of this level, also if a lower one makes less of it; at levels 7 to 9 with an index, since
-    a short stream would be level 6's."""
+    """Compress by the models of this level, even if a lower one makes less of it.
+
+    At levels 7 to 9 there is an index, since a short stream would be that of level 6.
+    """
     plain = levels.level(level).needs_language_model and data is not inputs.PROSE
     whole = max(len(data), 1) if plain else None
     with mock.patch.dict(levels.LEVELS, {level: replace(levels.level(level), beside=None)}):

@@ -1,4 +1,4 @@
-"""An adapter is added to a model's weights, the same from every format; what is damaged or foreign is refused."""
+"""Adapters: added to weights of every format with the same result; damaged and foreign ones are refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def factors(outputs: int, inputs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of a change of rank 3."""
+    """Return the factors of a change of rank 3."""
     random = np.random.default_rng(seed)
     a, b = random.standard_normal((3, inputs)), random.standard_normal((outputs, 3))
     return a.astype(np.float32), b.astype(np.float32)
@@ -56,7 +56,7 @@ def test_what_is_saved_is_loaded(saved):
     assert np.array_equal(loaded.norms["final_norm"], NORMS["final_norm"])
 
 
-def test_the_same_model_as_one_that_was_changed_before(folder, saved, tokenizer, tmp_path):
+def test_an_adapter_equals_weights_changed_before(folder, saved, tokenizer, tmp_path):
     values = tiny_models.tensors(tokenizer.get_vocab_size())
     values["model.layers.0.self_attn.q_proj.weight"] += changes()["0.query"].rows(0, HEADS * HEAD_SIZE)
     values["model.layers.1.mlp.down_proj.weight"] += changes()["1.down"].rows(0, WIDTH)
@@ -65,14 +65,14 @@ def test_the_same_model_as_one_that_was_changed_before(folder, saved, tokenizer,
     assert load(folder, saved).identity == load(whole).identity
 
 
-def test_the_same_from_every_format(folder, saved, tokenizer, tmp_path):
+def test_an_adapter_gives_the_same_weights_from_every_format(folder, saved, tokenizer, tmp_path):
     """GGUF has rotary pairs side by side."""
     path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tokenizer)
     plain, adapted = load(path), load(path, saved)
     assert plain.identity == load(folder).identity != adapted.identity == load(folder, saved).identity
 
 
-def test_found_with_the_adapter_that_a_file_needs(folder, saved):
+def test_finds_the_adapter_that_a_file_needs(folder, saved):
     changed = models.find(folder, saved)
     assert changed.identity != models.find(folder).identity == models.find(folder, models.NO_ADAPTER).identity
     assert models.for_identity("tiny", changed.identity, folder, saved).identity == changed.identity
@@ -81,7 +81,7 @@ def test_found_with_the_adapter_that_a_file_needs(folder, saved):
     assert str(error.value).endswith(f"and {folder} with {saved} is 'tiny' ({changed.identity[:12]})")
 
 
-def test_what_is_refused(folder, saved, tmp_path):
+def test_refuses_damaged_and_foreign_adapters(folder, saved, tmp_path):
     missing = tmp_path / "none.safetensors"
     with pytest.raises(ModelError, match="the adapter cannot be read: No such file or directory"):
         load(folder, missing)

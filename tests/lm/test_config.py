@@ -1,4 +1,4 @@
-"""Descriptions of models that cannot be are refused before anything is computed."""
+"""Impossible descriptions of models are refused before anything is computed."""
 
 import pytest
 
@@ -22,7 +22,7 @@ GOOD = {
         ({"frequencies": (1e30, 1.0)}, "a rotary angle is no share of a turn"),
     ],
 )
-def test_descriptions_that_cannot_be(change, message):
+def test_refuses_impossible_descriptions(change, message):
     Config(**GOOD)
     with pytest.raises(ModelError, match=message):
         Config(**{**GOOD, **change})

@@ -1,4 +1,4 @@
-"""Names of devices, what stands for them where there are GPUs and where there are none, and what cannot be."""
+"""Names of devices with and without GPUs, and errors for others."""
 
 import builtins
 import ctypes
@@ -14,7 +14,7 @@ from squeeze.lm.devices import load_on_devices, torch_devices
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Sets how many GPUs there are."""
+    """Set the number of GPUs."""
 
     def there_are(count: int) -> None:
         monkeypatch.setattr(devices, "_has_driver", lambda: count > 0)
@@ -34,7 +34,7 @@ def gpus(monkeypatch):
         ("cuda:1", ["cuda:1"]),
     ],
 )
-def test_names(gpus, name, wanted):
+def test_names_become_devices_of_torch(gpus, name, wanted):
     gpus(2)
     assert torch_devices(name) == wanted
 
@@ -45,21 +45,21 @@ def test_auto_without_a_gpu_is_the_processor(gpus):
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:3"])
-def test_no_gpu(gpus, name):
+def test_refuses_cuda_without_a_gpu(gpus, name):
     gpus(0)
     with pytest.raises(DeviceError) as error:
         torch_devices(name)
     assert str(error.value) == f"device {name}: torch finds no GPU here; use `device` auto or cpu"
 
 
-def test_a_gpu_too_many(gpus):
+def test_refuses_a_number_that_no_gpu_has(gpus):
     gpus(2)
     with pytest.raises(DeviceError, match=r"^device cuda:2: the GPUs here are cuda:0 to cuda:1$"):
         torch_devices("cuda:2")
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:", "cuda:x", "CPU", "cuda:0,1", "cuda:9999", "mps\n"])
-def test_other_names(gpus, name):
+def test_refuses_other_names(gpus, name):
     gpus(2)
     with pytest.raises(DeviceError) as error:
         torch_devices(name)
@@ -80,7 +80,7 @@ def test_torch_is_left_alone_where_there_is_no_driver(monkeypatch):
     assert torch_devices("auto") == []
 
 
-def test_without_torch(monkeypatch):
+def test_refuses_cuda_without_torch(monkeypatch):
     monkeypatch.setattr(devices, "_has_driver", lambda: True)
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     assert torch_devices("auto") == []
@@ -103,7 +103,7 @@ def test_a_gpu_that_cannot_run_it_is_left_alone_unless_asked_for(gpus):
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_all_gpus_that_can_run_it(gpus, name):
+def test_uses_all_gpus_that_can_run_it(gpus, name):
     def second_full(device):
         if device == "cuda:1":
             raise DeviceError(f"{device} has too little memory")

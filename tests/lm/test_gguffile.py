@@ -1,4 +1,4 @@
-"""GGUF files from anywhere: nothing is believed that the bytes do not bear out, and no file kills by becoming short."""
+"""Untrusted GGUF files: no claim of a file is trusted, and a file that becomes shorter is an error."""
 
 import os
 import struct
@@ -34,7 +34,7 @@ def whole(fields=(), tensors=(), data=b"", counts=None):
     return head + bytes(-len(head) % 32) + data
 
 
-def test_a_small_file(tmp_path):
+def test_reads_a_small_file(tmp_path):
     path = tmp_path / "x.gguf"
     fields = [field("a", UINT32, struct.pack("<I", 7)), field("b", LIST, struct.pack("<IQ", TEXT, 2) + text("x") * 2)]
     path.write_bytes(whole(fields, [entry("t", (3, 2))], np.arange(6, dtype="<f4").tobytes()))
@@ -70,7 +70,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("message", HOSTILE)
-def test_hostile_files_are_refused(tmp_path, message):
+def test_refuses_hostile_files(tmp_path, message):
     path = tmp_path / "x.gguf"
     path.write_bytes(HOSTILE[message])
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
@@ -109,14 +109,14 @@ WRONG = {  # the key of a number in the metadata: what it becomes
 
 
 @pytest.mark.parametrize("key", WRONG)
-def test_descriptions_that_the_tensors_contradict(tmp_path, model, key):
+def test_refuses_descriptions_that_tensors_contradict(tmp_path, model, key):
     path, at = tmp_path / "x.gguf", model.index(text(key)) + len(text(key)) + 4
     for number in WRONG[key]:
         path.write_bytes(model[:at] + struct.pack("<I", number) + model[at + 4 :])
         refused(path)
 
 
-def test_fields_of_other_kinds(tmp_path, model):
+def test_refuses_fields_of_wrong_types(tmp_path, model):
     path = tmp_path / "x.gguf"
     for key in (*WRONG, "llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"):
         at = model.index(text(key)) + len(text(key))
@@ -126,7 +126,7 @@ def test_fields_of_other_kinds(tmp_path, model):
             refused(path)
 
 
-def test_vocabularies_of_other_kinds(tmp_path, model):
+def test_refuses_vocabularies_of_wrong_types(tmp_path, model):
     path = tmp_path / "x.gguf"
     for key in ("tokens", "token_type", "merges", "model", "pre"):
         begin = model.index(text(f"tokenizer.ggml.{key}"))
@@ -139,7 +139,7 @@ def test_vocabularies_of_other_kinds(tmp_path, model):
             refused(path)
 
 
-def test_a_file_that_becomes_short_is_an_error(tmp_path, model):
+def test_refuses_a_file_that_becomes_shorter(tmp_path, model):
     path = tmp_path / "x.gguf"
     path.write_bytes(model)
     file = GgufFile(path)

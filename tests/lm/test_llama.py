@@ -1,4 +1,4 @@
-"""The network: close to float32, and the same integers by whatever road a token comes."""
+"""The network: close to float32, and the same integers however tokens are fed."""
 
 import threading
 import time
@@ -52,7 +52,7 @@ def tokenizer():
 
 
 def written(folder: Path, tokenizer, name: str):
-    """A random network that transformers made and wrote to a folder."""
+    """Write a random network of transformers to a folder."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     architecture, different = NETWORKS[name]
@@ -85,7 +85,7 @@ def random_tokens(llama: Llama, *shape: int, seed: int = 3) -> np.ndarray:
 
 
 def count(session, rows: np.ndarray) -> np.ndarray:
-    """The session's frequencies of some rows, without a bias."""
+    """Return the session's frequencies of some rows, without a bias."""
     cdf = room(rows.size, session.leaves)
     session.cdf(rows, np.zeros(session.leaves, np.float32), cdf, np.arange(rows.size))
     return expanded(cdf)
@@ -143,17 +143,17 @@ def dequantised(model, weights) -> None:
 
 
 def divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Of two arrays of log-probabilities [n, leaves], in nats a token: what coding by q costs where p is true."""
+    """Return sum p ln(p / q) of log-probabilities [n, leaves], in nats per token."""
     return (np.exp(p) * (p - q)).sum(axis=1)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_close_to_transformers(tmp_path, tokenizer, name):
-    """The plain network in float64 is that of transformers, and the integers are close to both.
+def test_predictions_are_close_to_transformers(tmp_path, tokenizer, name):
+    """Compare a plain network in float64 with transformers, and the integers with both.
 
-    Eight bits cost about 0.001 nats a token in these networks, whose heads are tiny and whose weights are noise. Beside
-    the plain network that rounds to 8 bits, too, nothing is lost in some rows; in others a number half-way between two
-    steps fell to the other side.
+    Eight bits cost about 0.001 nats per token in these networks, whose heads are tiny and whose weights are noise.
+    Compared with the plain network rounded to 8 bits, most rows are equal; in others a number half-way between two
+    steps went the other way.
     """
     import torch
 
@@ -177,7 +177,7 @@ def assert_close(plain: np.ndarray, ours: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("window", [16, 48])
-def test_what_a_lane_sees(llama, window):
+def test_a_lane_sees_its_sink_and_its_window(llama, window):
     """Its first 16 positions at a fixed distance and the blocks of its window, as the plain network says."""
     tokens = random_tokens(llama, 300)
     ours = surprises(frequencies(llama, tokens[None], window, 24)[0])
@@ -189,7 +189,7 @@ def test_what_a_lane_sees(llama, window):
 @pytest.mark.parametrize("window", [16, 32, 512])
 @pytest.mark.parametrize(("chunk", "threads"), [(7, 1), (32, 1), (32, 2), (150, 1), (150, 3), (1, 2), (5, 3)])
 def test_prefill_equals_steps(llama, window, chunk, threads):
-    """In windows of 16 and 32 the ring of 150 positions wraps several times."""
+    """Wrap the ring of 150 positions several times, in windows of 16 and 32."""
     tokens = random_tokens(llama, 1, 150)
     assert np.array_equal(
         frequencies(llama, tokens, window, chunk, threads), frequencies(llama, tokens, window, chunk=1)
@@ -251,8 +251,8 @@ def test_threads_wait_for_their_own_lane_alone(lanes, n, first):
     ("lanes", "n", "threads", "apart"),
     [(16, 1, 2, False), (32, 1, 2, True), (1, 32, 2, True), (2, 31, 4, False), (8, 8, 4, True), (8, 8, 8, False)],
 )
-def test_threads_that_take_rows_of_their_own(llama, monkeypatch, lanes, n, threads, apart):
-    """From 16 rows a thread on: a step of many lanes, or many positions of any. The numbers are the same."""
+def test_threads_with_their_own_rows_give_the_same_numbers(llama, monkeypatch, lanes, n, threads, apart):
+    """There are 16 rows per thread or more: a step of many lanes, or many positions of some."""
     chosen, run, tokens = [], Team.run, random_tokens(llama, lanes, 2 * n)
 
     def noted(team, work, apart=False):
@@ -265,8 +265,8 @@ def test_threads_that_take_rows_of_their_own(llama, monkeypatch, lanes, n, threa
     assert chosen == [apart] * 4
 
 
-def test_lanes_that_end_early(llama):
-    """The first lanes of a session may go on without the others; prefills and steps may take turns."""
+def test_lanes_may_end_early(llama):
+    """Feed the first lanes of a session without the others, with prefills and steps in any order."""
     tokens = random_tokens(llama, 4, 60)
     session, at, seen = llama.session(4, 32, 28, Team(1)), 0, []
     for lanes, n in ((4, 7), (4, 1), (4, 4), (3, 5), (3, 1), (1, 7), (1, 1), (1, 2)):
@@ -278,7 +278,7 @@ def test_lanes_that_end_early(llama):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_lanes_that_go_on_by_themselves_and_back(llama, threads):
+def test_lanes_may_advance_alone_and_go_back(llama, threads):
     """Each lane may be fed a number of tokens of its own, and forget those that proved wrong."""
     random, tokens = np.random.default_rng(5), random_tokens(llama, 3, 90)
     team = Team(threads)
@@ -329,7 +329,7 @@ def test_extreme_weights_are_exact_too(tmp_path, tokenizer):
     assert divergence(log_probabilities(llama.weights, tokens[0], 16), surprises(one[0])).mean() < 1e-6
 
 
-def test_a_team_that_is_closed_in_the_middle_of_its_work(llama):
+def test_closing_a_team_at_work_ends_all_threads(llama):
     """Neither its own threads nor the caller's wait for each other for ever."""
     for _ in range(5):
         team = Team(3)

@@ -1,4 +1,4 @@
-"""Round trips through llama.cpp with tiny models, and refusals where its numbers would be others."""
+"""Round trips through llama.cpp with tiny models, and refusal if its results would differ."""
 
 import io
 import sys
@@ -26,7 +26,7 @@ ODD = b"\xef\xbb\xbfa\r\nb\x00\x04\x06\x13\x7f caf\xe9 \xff\xfe <|endoftext|> \x
 
 @pytest.fixture(autouse=True)
 def tokenwise_only():
-    """The models' weights are random, so the bytewise models would win every text."""
+    """Never code by the bytewise models, which would win: the weights are random."""
     with language_alone():
         yield
 
@@ -50,13 +50,13 @@ def header(file: bytes) -> dict:
 
 
 def with_setup(file: bytes, **changes) -> bytes:
-    """The file with other values in its header."""
+    """Return the file with other values in its header."""
     values, size, _ = container.read_header(io.BytesIO(file))  # type: ignore[misc]
     return container.header_bytes(values | {"llamacpp": values["llamacpp"] | changes}) + file[size:]
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_round_trip(model, count, capfd):
+def test_text_comes_back(model, count, capfd):
     file = packed(model, lanes=count)
     assert header(file)["llamacpp"]["lanes"] == count
     assert decompress(file, model=model, threads=2) == TEXT  # the threads are those of the file
@@ -64,7 +64,7 @@ def test_round_trip(model, count, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_window_overflows(model, monkeypatch):
+def test_text_longer_than_the_window_comes_back(model, monkeypatch):
     halved = []
     halve = llamacpp_engine.LlamaCppLanes._halve
     monkeypatch.setattr(llamacpp_engine.LlamaCppLanes, "_halve", lambda session: halved.append(halve(session)))
@@ -81,7 +81,7 @@ def test_lanes_and_windows_that_take_too_much_memory_are_refused_before_they_are
 
 
 @pytest.mark.parametrize("data", [ODD, b"\xff", inputs.SPECIAL_TOKENS[:60]], ids=["odd", "byte", "special"])
-def test_odd_bytes(model, data):
+def test_any_bytes_come_back(model, data):
     running = llamacpp.find(model, 1, 2, 32)
     preset = levels.LEVELS[8].text.preset(0, running.context, 2, 32)
     coded = lanes.encode(data * 9, running, preset)
@@ -89,11 +89,11 @@ def test_odd_bytes(model, data):
     assert lanes.decode(coded[1], coded[0], running, preset).tobytes() == data * 9
 
 
-def test_empty(model):
+def test_an_empty_input_comes_back(model):
     assert decompress(packed(model, b"")) == b""
 
 
-def test_fewer_lanes_than_the_batch(model):
+def test_fewer_lanes_than_the_batch_come_back(model):
     file = packed(model, lanes=None)
     assert header(file)["llamacpp"]["lanes"] == levels.LEVELS[8].text.batch > 1
     assert decompress(file, model=model) == TEXT
@@ -141,7 +141,7 @@ def test_other_numbers_are_refused(model, changes, reason):
         ({"more": 1}, FormatError),
     ],
 )
-def test_impossible_setups(model, changes, kind):
+def test_refuses_impossible_setups(model, changes, kind):
     with pytest.raises(kind):
         decompress(with_setup(packed(model, lanes=1), **changes), model=model)
 
@@ -159,7 +159,7 @@ def test_the_model_is_named_by_its_file(model, tmp_path, monkeypatch):
         compress(TEXT, 8, backend="llamacpp")
 
 
-def test_models_that_cannot_be_run(tmp_path, capfd):
+def test_refuses_models_that_cannot_be_run(tmp_path, capfd):
     for name, content, message in [
         ("text.gguf", b"text", "not a GGUF file"),
         ("damaged.gguf", b"GGUF" + bytes(90), "damaged"),
@@ -176,7 +176,7 @@ def test_models_that_cannot_be_run(tmp_path, capfd):
 
 
 def test_llamacpp_tokenizes_where_we_cannot(tmp_path, monkeypatch):
-    """A pre-tokenizer that only llama.cpp knows; `by_llamacpp` is made to."""
+    """Only llama.cpp knows this pre-tokenizer; `by_llamacpp` is made to."""
     path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level())
     ours = llamacpp_engine.Engine(path)
 
@@ -192,7 +192,7 @@ def test_llamacpp_tokenizes_where_we_cannot(tmp_path, monkeypatch):
     assert decompress(file, model=path) == TEXT
 
 
-def test_without_llama_cpp_python(model, monkeypatch):
+def test_a_missing_library_names_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     llamacpp_library.library.cache_clear()
     with pytest.raises(ModelError, match=r"needs llama-cpp-python .*: pip install 'squeeze-neural\[llamacpp\]'"):
@@ -200,7 +200,7 @@ def test_without_llama_cpp_python(model, monkeypatch):
     llamacpp_library.library.cache_clear()
 
 
-def test_options(model):
+def test_refuses_options_that_llamacpp_does_not_have(model):
     with pytest.raises(LevelError, match="there is no backend 'other': use exact or llamacpp"):
         compress(TEXT, 8, backend="other")
     with pytest.raises(LevelError, match="belong to levels 7 to 9"):
@@ -209,7 +209,7 @@ def test_options(model):
         packed(model, lanes=300)
 
 
-def test_the_command(model, tmp_path):
+def test_the_command_compresses_and_restores(model, tmp_path):
     (tmp_path / "a.txt").write_bytes(TEXT)
     arguments = ["-8", "--backend", "llamacpp", "--model", model, "--window", "32", "--no-verify", "-T", "1"]
     result = CliRunner().invoke(main, ["compress", *map(str, arguments), str(tmp_path / "a.txt")])

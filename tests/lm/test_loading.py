@@ -1,4 +1,4 @@
-"""Weights are what the source holds, the same from every format, and what is damaged is refused."""
+"""Weights are those of the source, the same from every format, and damage is refused."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def assert_close(matrix: Matrix, expected: np.ndarray) -> None:
 
 
 def by_head(matrix: np.ndarray, size: int, axis: int) -> np.ndarray:
-    """The rows or columns of each head, rotated."""
+    """Rotate the rows or columns of each head."""
     shape = matrix.shape
     heads = (*shape[:axis], -1, size, *shape[axis + 1 :])
     return rotated(matrix.reshape(heads), axis + 1).reshape(shape)
@@ -83,7 +83,7 @@ def assert_holds(weights: Weights, original: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "qwen2", "qwen3"])
-def test_what_transformers_writes(tmp_path, tokenizer, architecture):
+def test_folders_of_transformers_are_loaded(tmp_path, tokenizer, architecture):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     settings = {**tiny_models.CONFIG, "vocab_size": tokenizer.get_vocab_size(), "head_dim": 16, "eos_token_id": 0}
@@ -112,7 +112,7 @@ def test_gguf_equals_safetensors(folder, tokenizer):
     assert load(folder).name == load(path).name == "tiny"
 
 
-def test_gguf_of_eight_bits(tmp_path, tokenizer):
+def test_gguf_of_eight_bits_is_loaded(tmp_path, tokenizer):
     original = tiny_models.tensors(tokenizer.get_vocab_size())
     kind = gguf.GGMLQuantizationType.Q8_0
     weights = load(tiny_models.write_gguf(tmp_path / "tiny.gguf", tokenizer, original, kind))
@@ -145,7 +145,7 @@ def test_second_load_comes_from_the_cache(folder, monkeypatch):
     assert load(folder).tokenizer == first.tokenizer
 
 
-def test_a_model_of_the_same_weights_lends_no_tokenizer(folder, tmp_path):
+def test_models_of_equal_weights_keep_their_own_tokenizers(folder, tmp_path):
     first = load(folder)
     other = shutil.copytree(folder, tmp_path / "other")
     described = json.loads((other / "tokenizer.json").read_text())
@@ -211,14 +211,14 @@ def test_changed_weights_have_another_identity(folder, tokenizer):
         ({"quantization_config": {"bits": 4}}, "a folder of quantised tensors"),
     ],
 )
-def test_unsupported_folders(tmp_path, tokenizer, config, message):
+def test_refuses_unsupported_folders(tmp_path, tokenizer, config, message):
     path = tiny_models.write_folder(tmp_path / "tiny", tokenizer, **config)
     with pytest.raises(ModelError) as error:
         load(path)
     assert str(error.value) == f"tiny: {message} is not supported; plain llama, mistral, qwen2 and qwen3 models are"
 
 
-def test_unsupported_gguf(tmp_path, tokenizer):
+def test_refuses_unsupported_gguf_files(tmp_path, tokenizer):
     experts = tiny_models.write_gguf(tmp_path / "a.gguf", tokenizer, llama__expert_count=8)
     with pytest.raises(ModelError, match="tiny: a mixture of experts is not supported; plain llama"):
         load(experts)
@@ -234,7 +234,7 @@ def test_sliding_window_bounds_the_context(tmp_path, tokenizer):
     assert load(path).config.context == 100
 
 
-def test_damaged_weights(tmp_path, tokenizer):
+def test_refuses_damaged_weights(tmp_path, tokenizer):
     values = tiny_models.tensors(tokenizer.get_vocab_size())
     path = tmp_path / "tiny"
     values["model.layers.0.mlp.down_proj.weight"][3, 5] = np.nan
@@ -253,7 +253,7 @@ def test_damaged_weights(tmp_path, tokenizer):
         load(path)
 
 
-def test_parts_that_only_some_layers_have(tmp_path, tokenizer):
+def test_refuses_tensors_that_only_some_layers_have(tmp_path, tokenizer):
     values = tiny_models.tensors(tokenizer.get_vocab_size())
     for part, size in (("q_proj.bias", 32), ("k_proj.bias", 16), ("v_proj.bias", 16)):
         values[f"model.layers.1.self_attn.{part}"] = np.ones(size, np.float32)
@@ -261,13 +261,13 @@ def test_parts_that_only_some_layers_have(tmp_path, tokenizer):
         load(tiny_models.write_folder(tmp_path / "tiny", tokenizer, values))
 
 
-def test_heads_that_are_too_large_for_one_sum(tmp_path, tokenizer):
+def test_refuses_heads_that_overflow_a_sum(tmp_path, tokenizer):
     path = tiny_models.write_folder(tmp_path / "tiny", tokenizer, head_dim=514)
     with pytest.raises(ModelError, match="attention heads of size 514"):
         load(path)
 
 
-def test_cut_off_sources(folder, tokenizer):
+def test_refuses_truncated_sources(folder, tokenizer):
     path = tiny_models.write_gguf(folder.parent / "tiny.gguf", tokenizer)
     for file, source in ((path, path), (folder / "model.safetensors", folder)):
         whole = file.read_bytes()
@@ -277,7 +277,7 @@ def test_cut_off_sources(folder, tokenizer):
                 load(source)
 
 
-def test_impossible_counts(tmp_path, tokenizer):
+def test_refuses_impossible_counts(tmp_path, tokenizer):
     path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tokenizer)
     whole = path.read_bytes()
     scores = whole.index(b"tokenizer.ggml.token_type") + len("tokenizer.ggml.token_type") + 8
@@ -291,7 +291,7 @@ def test_impossible_counts(tmp_path, tokenizer):
         load(path)
 
 
-def test_description_that_is_not_json(folder):
+def test_refuses_a_description_that_is_not_json(folder):
     for name in ("tokenizer.json", "config.json"):
         for text in ("{", "[]", "{}", "null", '{"model": 3}'):
             (folder / name).write_text(text)
@@ -299,7 +299,7 @@ def test_description_that_is_not_json(folder):
                 load(folder)
 
 
-def test_rows_of_zeros(tmp_path, tokenizer):
+def test_rows_of_zeros_stay_zeros(tmp_path, tokenizer):
     values = tiny_models.tensors(tokenizer.get_vocab_size())
     values["model.layers.0.mlp.gate_proj.weight"][3] = 0
     values["model.layers.0.mlp.gate_proj.weight"][4] = 1e-42

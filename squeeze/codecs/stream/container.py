@@ -201,7 +201,14 @@ def _parts(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 
 def block_header_bytes(kind: int, raw_length: int, payload_length: int, checksum: int) -> bytes:
-    """Return the header of a block in a long stream."""
+    """Return the header of a block in a long stream.
+
+    Args:
+        kind: a key of CODECS.
+        raw_length: raw bytes.
+        payload_length: coded bytes; not written for a stored block.
+        checksum: XXH3-64 of the raw bytes.
+    """
     lengths = varint(raw_length) if kind == STORED else varint(raw_length) + varint(payload_length)
     body = bytes([kind]) + lengths + checksum.to_bytes(8, "little")
     return body + check16(body)
@@ -254,7 +261,13 @@ def short_header_bytes(level: int, bare: bool, dictionary: str | None, model: st
 
 
 def short_stream_bytes(header: bytes, raw: bytes, payload: bytes | None) -> bytes:
-    """Return a short stream; `payload` None stores the raw bytes."""
+    """Return a short stream.
+
+    Args:
+        header: of `short_header_bytes`.
+        raw: the raw bytes.
+        payload: the coded bytes, or None to store the raw bytes.
+    """
     checksum = (xxhash.xxh3_64_intdigest(raw) & _SHORT_CHECKSUM).to_bytes(4, "little")
     return header + varint(len(raw)) + varint(len(payload or b"")) + checksum + (payload or raw)
 
@@ -272,7 +285,13 @@ def read_short_block_header(file: BinaryIO, coded: int) -> BlockHeader:
 
 
 def matches_checksum(digest: int, checksum: int, short: bool) -> bool:
-    """Return whether the XXH3-64 of raw bytes is that of a block header."""
+    """Return whether the checksum of raw bytes is that of a block header.
+
+    Args:
+        digest: XXH3-64 of the raw bytes.
+        checksum: that of the header.
+        short: whether it is of a short stream, which has the low 32 bits.
+    """
     return (digest & _SHORT_CHECKSUM if short else digest) == checksum
 
 

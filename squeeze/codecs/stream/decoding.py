@@ -174,6 +174,11 @@ def deep() -> ModuleType:
 def check_raw(data: np.ndarray, checksum: int, short: bool = False) -> None:
     """Compare the checksum of raw bytes with that of their block header.
 
+    Args:
+        data: uint8 [n], the raw bytes.
+        checksum: that of the header.
+        short: whether it is of a short stream.
+
     Raises:
         DamagedError: if they differ.
     """

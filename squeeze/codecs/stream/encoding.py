@@ -64,7 +64,13 @@ def encode_block(
 
 
 def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Plan]:
-    """Yield the plans for a block, the slowest first; none if it is stored."""
+    """Yield the plans for a block, the slowest first; none if it is stored.
+
+    Args:
+        data: uint8 [n], the block.
+        content: its kind of content.
+        settings: those of the stream.
+    """
     texts = split.find(data) if settings.language and not settings.short else None
     if texts is not None:
         yield Plan(container.SPLIT, content, texts)
@@ -194,7 +200,14 @@ def _bytewise(data: np.ndarray, content: Content, settings: Settings, progress: 
 
 
 def by_language(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    """Code text by the language model, or return None if that is no shorter."""
+    """Code text by the language model, or return None if that is no shorter.
+
+    Args:
+        data: uint8 [n], the text.
+        content: written before the coded bytes.
+        settings: those of the stream.
+        progress: is called with the number of raw bytes done since its last call.
+    """
     assert settings.language
     coded = settings.language.encode(data, settings.allotment.per_text, progress)
     return None if coded is None else Coded(container.TOKENWISE, container.content_bytes(content) + coded)

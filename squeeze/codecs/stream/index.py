@@ -297,10 +297,15 @@ def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> B
 
 
 def header_of(file: BinaryIO, index: Index, start: int) -> Header:
-    """Read the header of the stream that starts at an offset.
+    """Read the header of a stream.
+
+    Args:
+        file: seekable.
+        index: of the stream.
+        start: offset of the stream.
 
     Raises:
-        DamagedError: if it does not agree with the stream's index.
+        DamagedError: if header and index do not agree.
     """
     file.seek(start)
     header = read_header(file)

@@ -184,7 +184,13 @@ class Language:
 
 
 def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPreset) -> int:
-    """Estimate the bytes of memory for decoding a text: model, key-value cache, frequencies and mixers."""
+    """Estimate the bytes of memory for decoding a text: model, key-value cache, frequencies and mixers.
+
+    Args:
+        model: the language model.
+        layout: lanes of the text.
+        preset: contexts, lanes and window.
+    """
     size, leaves = sum(layout.lengths), model.leaves.size
     rows = 2 * max(layout.lanes, drafts.ROWS)
     tails = layout.lanes * TAIL if layout.repeats else 0

@@ -59,7 +59,13 @@ def line_of(member: Member) -> bytes:
 
 
 def index_bytes(lines: bytes, size: int, checksum: int) -> bytes:
-    """Return the file of an index from its lines, and the tar's size and XXH3-64."""
+    """Return the file of an index.
+
+    Args:
+        lines: of all members.
+        size: bytes of the tar.
+        checksum: XXH3-64 of the tar.
+    """
     first = {"format": _FORMAT, "version": _VERSION, "size": size, "checksum": f"{checksum:016x}"}
     return compress(_line(first) + lines, _LEVEL)
 

@@ -33,7 +33,13 @@ def find(data: np.ndarray) -> np.ndarray | None:
 
 
 def join(of_text: np.ndarray, text: bytes, rest: bytes) -> bytes:
-    """Return the payload of a split block after its content: the places of texts, and both payloads."""
+    """Return the payload of a split block after its content.
+
+    Args:
+        of_text: bool [bytes], bytes of texts.
+        text: coded texts.
+        rest: coded or raw other bytes.
+    """
     turns = np.flatnonzero(np.diff(of_text)) + 1
     lengths = np.diff(turns, prepend=0, append=of_text.size).tolist()
     if of_text[0]:

@@ -82,6 +82,11 @@ def train(
 def check(level: int, text_size: int, learn_size: int) -> None:
     """Check the options of `train`.
 
+    Args:
+        level: 4, 5 or 6.
+        text_size: most bytes of samples in the text.
+        learn_size: most bytes of samples that are coded.
+
     Raises:
         LevelError: if the level takes no dictionary.
         DictionaryError: if a size is out of range.
@@ -102,7 +107,16 @@ def train_on_pieces(
     learn_size: int,
     progress: Progress = None,
 ) -> bytes:
-    """Return the file of a dictionary that is trained on pieces of samples; the options are those of `train`."""
+    """Return the file of a dictionary that is trained on pieces of samples.
+
+    Args:
+        level: 4, 5 or 6.
+        content: kind of content of the samples.
+        pieces: uint8 arrays.
+        text_size: most bytes of samples in the text.
+        learn_size: most bytes of samples that are coded.
+        progress: is called with the number of bytes coded since its last call.
+    """
     text, others = split_pieces(pieces, text_size)
     whole = sum(piece.size for piece in pieces) <= text_size
     return make(level, content, TrainingPieces(text, others, pieces if whole else text), learn_size, None, progress)

@@ -84,7 +84,13 @@ class GroupGradient:
         self._bias, self._gradient = bias, np.zeros(bias.leaves, np.int32)
 
     def add(self, cdf: Any, rows: np.ndarray, entries: np.ndarray) -> None:
-        """Add the gradients of entries int64 [R], -1 for none, whose frequencies are the `rows` of `cdf`."""
+        """Add the gradients of coded entries.
+
+        Args:
+            cdf: frequencies.
+            rows: int64 [R], rows of `cdf`.
+            entries: int64 [R], -1 for none.
+        """
         add(cdf, rows, entries, self._gradient)
 
     def reach(self, step: int) -> None:
@@ -120,7 +126,14 @@ def gradient_of(sums, leaf, entry):
 
 @kernel
 def add(cdf, rows, entries, gradient):
-    """Add the gradients of entries int64 [R], -1 for none, whose frequencies are cdf[rows], to int32 [leaves]."""
+    """Add the gradients of coded entries to a group's.
+
+    Args:
+        cdf: frequencies.
+        rows: int64 [R], rows of `cdf`.
+        entries: int64 [R], -1 for none.
+        gradient: int32 [leaves], changed in place.
+    """
     for r in range(entries.size):
         if entries[r] >= 0:
             _add(cdf.sums[rows[r]], cdf.parts, rows[r], entries[r], gradient)

@@ -43,7 +43,13 @@ def token_ids(model: LanguageModel, entries: np.ndarray) -> np.ndarray:
 
 
 def rule_out(cdf: Any, rows: np.ndarray, leaves: np.ndarray) -> None:
-    """Set the frequency of a leaf in each of these rows of a Cdf to almost 0; `leaves` int64 has -1 for none."""
+    """Set the frequency of one leaf in each of some rows to almost 0.
+
+    Args:
+        cdf: frequencies, changed in place.
+        rows: int64 [R], rows of `cdf`.
+        leaves: int64 [R], -1 for none.
+    """
     for i in np.flatnonzero(leaves >= 0):
         row, leaf = rows[i], leaves[i]
         cdf.sums[row, leaf // GROUP + 1 :] -= np.uint64(cdf.parts[row, leaf])
@@ -100,7 +106,14 @@ class Past:
         return self._layout.count(lane) - step
 
     def rule_out(self, begin: int, lanes: np.ndarray, counts: Any, rows: np.ndarray) -> None:
-        """Remove entries that lanes from `begin` on cannot have next from their frequencies, counts[rows]."""
+        """Remove entries that lanes cannot have next from their frequencies.
+
+        Args:
+            begin: the group's first lane.
+            lanes: int64, lanes counted from `begin`.
+            counts: frequencies, changed in place.
+            rows: int64 [lanes of the group], rows of `counts`.
+        """
 
     def fed(self, begin: int, entries: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Yield lanes from `begin` on that had an entry at this step, and the entries to feed before the next,

@@ -31,7 +31,13 @@ _APART = 8  # lanes from which two groups decode faster than one
 
 
 def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:
-    """Estimate the bytes of memory for coding a text of `size` bytes."""
+    """Estimate the bytes of memory for coding a text.
+
+    Args:
+        model: the language model.
+        preset: contexts, lanes and window.
+        size: bytes of the text.
+    """
     cache = preset.lanes * (preset.window + prefill.ROWS // preset.lanes + 32) * model.size_of_position
     frequencies = 2 * prefill.FREQUENCY_ROWS * model.leaves.size * 12
     return model.size + cache + frequencies + mixing.memory(model, preset, size) + 8 * size

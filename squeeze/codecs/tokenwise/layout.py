@@ -27,7 +27,13 @@ class LaneLayout:
 
     @classmethod
     def of(cls, spelled: np.ndarray, lanes: int, window: int) -> "LaneLayout":
-        """Return the layout of entries that spell int64 `spelled` bytes each."""
+        """Return the layout of entries.
+
+        Args:
+            spelled: int64 [entries], bytes that each entry spells.
+            lanes: number of lanes.
+            window: positions that a token is predicted from.
+        """
         ends = np.cumsum(cls(spelled.size, lanes, window, ()).counts)
         bounds = np.concatenate([[0], np.cumsum(spelled)])[np.concatenate([[0], ends])]
         return cls(spelled.size, lanes, window, tuple(int(n) for n in np.diff(bounds)))

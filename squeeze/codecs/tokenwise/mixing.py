@@ -23,7 +23,13 @@ _NO_CDF, _NO_LOGITS, _NO_STARTS = frequencies.room(1, 1), np.zeros(0, np.int32),
 
 
 def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:
-    """Estimate the bytes that mixing a text of `size` bytes takes."""
+    """Estimate the bytes that mixing a text takes.
+
+    Args:
+        model: the language model.
+        preset: contexts, lanes and window.
+        size: bytes of the text.
+    """
     return bytewise.table_size(size, preset.bytewise) + model.leaves.size * 128 + _CONSTANT
 
 

@@ -265,6 +265,15 @@ def path_row(t, counts, entry, position, logits, top_nlls, r):
 
 @kernel
 def path_logits(t, counts, entries, starts, logits, top_nlls):
-    """Write the language model's logits along the path of each entry, from its start in `logits` on, and `top_nlls`."""
+    """Write the language model's logits along the path of each entry.
+
+    Args:
+        t: trie of the vocabulary.
+        counts: frequencies, a row for each entry.
+        entries: int64 [R], a leaf, or -1 - byte.
+        starts: int64 [R], first logit of each path.
+        logits: int32, the output.
+        top_nlls: int64 [R], see `top_nll`, the other output.
+    """
     for r in range(entries.size):
         path_row(t, counts, entries[r], starts[r], logits, top_nlls, r)

@@ -23,7 +23,14 @@ FREQUENCY_ROWS = 32  # rows of frequencies at once; 49,152 leaves make 200 kB pe
 
 
 def groups_of(model: LanguageModel, lanes: int, threads: int, least: int = 2) -> list[tuple[int, int]]:
-    """Return ranges of lanes that run separately: two if there are threads for both and at least `least` lanes."""
+    """Return ranges of lanes that run separately: two if there are enough threads and lanes.
+
+    Args:
+        model: the language model.
+        lanes: number of lanes.
+        threads: number of threads.
+        least: fewest lanes for two groups.
+    """
     if threads < 2 or lanes < least or model.lockstep:
         return [(0, lanes)]
     half = -(-lanes // 2)
@@ -31,7 +38,13 @@ def groups_of(model: LanguageModel, lanes: int, threads: int, least: int = 2) ->
 
 
 def team_of(threads: int, groups: int, stack: ExitStack) -> Team:
-    """Return a team of threads for one of `groups` groups, which closes with `stack`."""
+    """Return a team of threads for a group of lanes.
+
+    Args:
+        threads: number of threads of all groups.
+        groups: number of groups.
+        stack: closes the team.
+    """
     team = Team(max(1, threads // groups))
     stack.callback(team.close)
     return team

@@ -198,8 +198,16 @@ def _plan(r, x, t, coder, coded, repeated, ruled_out):
 
 
 def plan(t: Trie, lanes: LaneLayout, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which entries of a block bypass the model, bool, and the leaf that each other entry is not, int64 or
-    -1."""
+    """Decide which entries of a block bypass the model.
+
+    Args:
+        t: trie of the vocabulary.
+        lanes: layout of the block.
+        entries: int64 [entries].
+
+    Returns:
+        entries that bypass it, bool [entries], and the leaf that each other entry is not, int64 [entries] or -1.
+    """
     x = _Tokens(
         places=np.cumsum(lanes.lengths) - lanes.lengths,
         tokens=np.full(entries.size, -1, np.int32),

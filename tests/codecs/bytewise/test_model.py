@@ -1,4 +1,4 @@
-"""The bytewise models driven by others: an extra predictor as an input, decisions that are not coded."""
+"""The bytewise models driven by others: an extra predictor as an input, and decisions that are not coded."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ PRESET = presets.MEDIUM["text"]
 
 @kernel
 def cost_with_hints(m, hints, confidence):
-    """Sum of the 32-bit probabilities of the right bits, with a predictor from outside that hints at each byte."""
+    """Sum the 32-bit probabilities of the right bits, with a caller's predictor that hints at each byte."""
     total = 0.0
     for position in range(m.data.size):
         byte = np.int64(m.data[position])
@@ -34,7 +34,7 @@ def cost_with_hints(m, hints, confidence):
 
 @kernel
 def cost_of_odd_bytes(m, learn_all):
-    """Mean probability of the right bits at odd positions; the bytes between are known and not coded."""
+    """Return the mean probability of the right bits at odd positions; other bytes are known and not coded."""
     total = 0.0
     for position in range(m.data.size):
         byte = np.int64(m.data[position])

@@ -1,4 +1,4 @@
-"""What models of levels 1 to 3 begin with: the files of the package, what they bring, and the format."""
+"""The weights that models of levels 1 to 3 start with: files of the package, their gain, and the format."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The network in a thread of its own: the same bytes, whichever thread is faster."""
+"""The byte network in a thread of its own: the same bytes, whichever thread is faster."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_a_wrong_guess_changes_nothing():
         assert sum(told) <= data.size
 
 
-def test_damage_is_told_as_by_one_thread():
+def test_damage_raises_the_same_error_as_with_one_thread():
     data, start = array(TEXT), dictionary.built_in_start(PRESET)
     coded = coder.encode(data, PRESET, 0, None, start)
     with pytest.raises(DamagedError):
@@ -68,7 +68,7 @@ def test_what_cannot_be_coded_shorter_is_not():
     assert coder.encode(noise, PRESET, 0, None, None, 2) is None
 
 
-def test_a_block_beside_others_has_one_thread():
+def test_one_of_several_blocks_gets_one_thread():
     both = Settings(levels.LEVELS[5], 2)
     assert both.per_block == 1
     alone = Settings(levels.LEVELS[5], 2, alone=True)

@@ -1,4 +1,5 @@
-"""Levels 4 to 6 as a whole: every kind of content comes back, and older processors write the same bytes."""
+"""Levels 4 to 6: every kind of content comes back, all processors write the same bytes, and badly predicted data is
+found."""
 
 import base64
 import hashlib
@@ -23,7 +24,7 @@ print(hashlib.sha256(squeeze.compress(inputs.words(1500), 5, verify=False)).hexd
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
-def test_command(tmp_path, level):
+def test_commands_restore_what_they_compress(tmp_path, level):
     note, text = tmp_path / "note.txt", inputs.words(1500)
     note.write_bytes(text)
     for command in (["compress", f"-{level}", "--rm", str(note)], ["decompress", f"{note}.sqz"]):
@@ -43,7 +44,7 @@ def test_each_preset_restores_what_it_codes(kind, bare):
 
 
 @pytest.mark.parametrize("record", [1, 2, 65_535])
-def test_tables_of_any_record_length(record):
+def test_tables_of_any_record_length_come_back(record):
     data = np.frombuffer(inputs.records(60), np.uint8)
     preset = deeplevels.preset(6, "table")
     coded = deep.encode(data, preset, record)
@@ -70,7 +71,7 @@ def reads(data):
 
 
 @pytest.mark.parametrize("size", [300, 1500, 40_000])
-def test_the_network_reads_sources(size):
+def test_the_network_predicts_sources_well(size):
     assert reads(inputs.python_text(size))
 
 
@@ -79,7 +80,7 @@ def test_the_network_reads_sources(size):
     [bytes.hex, base64.encodebytes, lambda data: inputs.python_text(9000).decode("latin1").encode("cp037")],
     ids=["hexadecimal", "base64", "EBCDIC"],
 )
-def test_it_does_not_read_what_is_encoded(encode):
+def test_the_network_predicts_encoded_data_badly(encode):
     data = encode(inputs.random_bytes(3000))
     assert not reads(data.encode() if isinstance(data, str) else data)
 
@@ -90,6 +91,6 @@ def test_a_sample_is_of_four_pieces_at_equal_distances():
     assert np.array_equal(deep._sample(data), [n for at in range(500, 4000, 1000) for n in range(at - 128, at + 128)])
 
 
-def test_a_single_byte_and_one_run_are_no_text():
+def test_the_network_predicts_a_single_byte_and_one_run_badly():
     assert not reads(b"a")
     assert not reads(b"a" * 3000)

@@ -28,7 +28,7 @@ BINARY = (
 
 
 def is_written_as_specified(raw, level, kind):
-    """Whether a file of one bytewise block decodes as it is specified."""
+    """Decode a file of one bytewise block by the specification, and compare."""
     coded = squeeze.compress(raw, level, verify=False)
     (stream,) = read_index(io.BytesIO(coded))
     (block,) = stream.blocks
@@ -41,7 +41,7 @@ def is_written_as_specified(raw, level, kind):
 
 
 def is_read_as_specified(raw, level, kind, record=0, bare=False):
-    """Whether what the models of a level write decodes as they are specified."""
+    """Write a block by the models of a level, decode it by the specification, and compare."""
     row = levels.bare(levels.level(level)) if bare else levels.level(level)
     preset = row.models(kind)
     start = dictionary.built_in_start(preset) if preset.warm_start else None
@@ -88,13 +88,13 @@ def test_bare_blocks_decode_as_they_are_specified(raw, kind, level):
 
 @pytest.mark.parametrize(("raw", "kind"), [(TEXT, "text"), (BINARY, "other")], ids=["text", "binary"])
 def test_blocks_that_are_not_tokenwise_decode_as_they_are_specified(raw, kind):
-    """By the models of level 6."""
+    """Use the models of level 6."""
     assert is_read_as_specified(raw[:90], 8, kind)
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
 def test_executables_decode_as_they_are_specified(level):
-    """At level 5 without a network."""
+    """Use the models of level 5, without the network."""
     assert is_read_as_specified(BINARY, level, "executable")
 
 

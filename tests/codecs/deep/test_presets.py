@@ -1,4 +1,4 @@
-"""Presets of levels 4 to 6."""
+"""The presets of levels 4 to 6."""
 
 from squeeze.codecs.deep import presets as deeplevels
 

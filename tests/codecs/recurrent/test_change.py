@@ -1,4 +1,4 @@
-"""A change of the network: what is added, within what tensors hold, and what stays."""
+"""Fine-tuned weights: what is added, how sums are clipped, and what stays."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def tensors():
     return weights.pretrained_tensors()
 
 
-def test_what_may_change(tensors):
+def test_scales_and_ngram_tables_do_not_change(tensors):
     shapes = change.shapes(tensors)
     assert list(shapes) == sorted(shapes)
     assert shapes["after.0.keeping"] == (1, 160) and shapes["up"] == (320, 160)
@@ -28,7 +28,7 @@ def test_nothing_added_changes_nothing(tensors):
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("head", -127, 127), ("up", 0, 15)])
-def test_numbers_stay_within_what_tensors_hold(tensors, name, low, high):
+def test_numbers_are_clipped_to_their_types(tensors, name, low, high):
     before = change.numbers(tensors[name])
     added = np.arange(before.size).reshape(before.shape) % 401 - 200
     after = change.changed(tensors, {name: added})
@@ -54,7 +54,7 @@ def test_kernels_are_compiled_for_one_kind_of_weights(tensors):
 
 @pytest.mark.parametrize("size", [1 << 39, -(1 << 39)])
 def test_any_change_gives_a_network_that_can_be_computed(tensors, size):
-    """As one that a damaged or malicious dictionary holds."""
+    """Add changes that a damaged or malicious dictionary may hold."""
     chance = np.random.default_rng(3)
     added = {name: size * chance.integers(-1, 2, shape) for name, shape in change.shapes(tensors).items()}
     preset, data = levels.level(5).models("text"), np.frombuffer(b"Words, and more words: 1234.\n" * 6, np.uint8)

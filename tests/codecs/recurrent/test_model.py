@@ -1,4 +1,4 @@
-"""The compiled network beside its definition, and what of it is the same everywhere."""
+"""The compiled network compared with its definition, and its results on every machine."""
 
 import itertools
 
@@ -48,7 +48,7 @@ def test_predictions_are_those_of_the_definition(shape):
     assert expected.max() > 0.05  # there is something to get wrong
 
 
-def test_it_knows_nothing_of_what_comes():
+def test_predictions_depend_on_earlier_bytes_alone():
     tensors, changed = recurrent.tensors(), TEXT.copy()
     changed[40:] ^= 1
     first, second = (predictions(tensors, fed)[0] for fed in (TEXT, changed))
@@ -92,14 +92,14 @@ def test_both_ways_to_multiply_give_the_exact_sums(sums, pack, outputs, inputs, 
 
 
 def test_the_frequencies_are_the_same_on_every_machine():
-    """Of random weights after two pages of words; they were computed by products in fours and in pairs."""
+    """Compare with numbers of random weights after two pages of words, which both kinds of products gave."""
     _, counts = predictions(recurrent.tensors(), np.frombuffer(inputs.words(4_000), np.uint8))
     assert int(counts[1]) == 161_299_216
     assert counts[[256 + 32, 256 + 101, 256 + 200]].tolist() == [69_907, 62_768, 348_296]
 
 
 @pytest.mark.parametrize("wrong", ["missing", "shape", "type", "long", "rows"])
-def test_tensors_that_are_not_a_networks(wrong):
+def test_refuses_tensors_of_wrong_names_shapes_or_types(wrong):
     tensors = recurrent.tensors()
     if wrong == "missing":
         del tensors["words.1.out"]

@@ -1,4 +1,4 @@
-"""Which files share a shard: what is there stays, and what is missing becomes what it would have become at once."""
+"""Plans of shards: existing ones stay, and missing ones become what they would have been in one run."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tars: the same bytes from the same files, and what Python's and GNU's readers restore."""
+"""Tars: the same bytes from the same files, and the readers of Python and GNU restore them."""
 
 import io
 import json
@@ -13,7 +13,7 @@ NAMES = ["a.txt", "sub/b.json", "sub/ö.bin", "x" * 150 + "/" + "y" * 120, "\udc
 
 
 def entries(names=NAMES):
-    """Of 0, 700, ... bytes."""
+    """Return entries of 0, 700, ... bytes."""
     return [Entry(name, 700 * number, [b"%d" % number * 700] * number) for number, name in enumerate(names)]
 
 
@@ -22,7 +22,7 @@ def whole(tar, piece=1 << 20):
 
 
 @pytest.mark.parametrize("piece", [1, 511, 1 << 20])
-def test_python_reads_it(piece):
+def test_python_restores_all_files(piece):
     data = whole(Tar(entries()), piece)
     assert len(data) % 10240 == 0
     with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8", errors="surrogateescape") as found:
@@ -32,7 +32,7 @@ def test_python_reads_it(piece):
             assert (one.mtime, one.uid, one.gid, one.uname, one.mode) == (0, 0, 0, "", 0o644)
 
 
-def test_the_index_says_where_members_lie():
+def test_the_index_has_the_places_of_members():
     tar = Tar(entries())
     data = whole(tar)
     lines = tar.lines.splitlines()
@@ -55,5 +55,5 @@ def test_the_index_says_where_members_lie():
         ("sub/.hidden.txt", "sub/.hidden.txt"),
     ],
 )
-def test_samples(name, key):
+def test_sample_keys_are_those_of_webdataset(name, key):
     assert sample_key(name) == key

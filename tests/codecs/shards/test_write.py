@@ -1,4 +1,4 @@
-"""Shards of a folder: which files share one, what of a corpus is held at once, and what goes wrong."""
+"""Shards of a folder: files that share one, memory that a corpus takes, and errors."""
 
 import io
 import tarfile
@@ -20,7 +20,7 @@ CHANGED = "it changed while it was read: run again when nothing writes to it"
 
 
 def written(files, folder, size=20480, failed=None, **options):
-    """Shards of files in memory, written to a folder; the names in each."""
+    """Write shards of files in memory to a folder, and return the names in each."""
     root = folder / "root"
     for name, data in files.items():
         path = root / name
@@ -94,7 +94,7 @@ def test_a_large_file_that_changes_is_left_out(tmp_path, monkeypatch, longer):
 
 
 @pytest.mark.parametrize("large", [1, 1 << 20])
-def test_a_file_that_is_not_as_it_was_listed_is_left_out(tmp_path, monkeypatch, large):
+def test_a_file_that_changed_since_it_was_listed_is_left_out(tmp_path, monkeypatch, large):
     monkeypatch.setattr(reading, "_LARGE", large)
     said, root = [], tmp_path / "root"
     root.mkdir()
@@ -115,7 +115,7 @@ def test_a_shard_of_which_nothing_can_be_read_is_not_written(tmp_path):
     assert said == ["gone", "large"] and not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_read_is_told_and_left_out(tmp_path, monkeypatch):
+def test_unreadable_files_are_reported_and_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_LARGE", 1000)
     said = []
     root = tmp_path / "root"
@@ -157,14 +157,14 @@ def test_an_index_has_a_largest_size(tmp_path, monkeypatch):
     assert [len(names) for names in written(files, tmp_path, size=1 << 20)] == [4, 4]
 
 
-def test_nothing_is_replaced(tmp_path):
+def test_an_existing_shard_is_not_replaced(tmp_path):
     (tmp_path / "part-0.tar.sqz").write_bytes(b"mine")
     with pytest.raises(SqueezeError, match="already exists; use `overwrite=True`"):
         written({"a": b"b"}, tmp_path)
     assert written({"a": b"b"}, tmp_path, overwrite=True) == [["a"]]
 
 
-def test_names_of_shards():
+def test_refuses_names_without_exactly_one_number():
     assert Template(Path("out/part-{}.tar.sqz")).path(12) == Path("out/part-12.tar.sqz")
     assert Template(Path("part-{:06d}.tar")).path(12) == Path("part-000012.tar")
     assert Template(Path("part-{}.tar.sqz")).dictionary == Path("part-dictionary.sqzp")

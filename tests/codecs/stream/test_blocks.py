@@ -1,4 +1,4 @@
-"""What kind of content a region seems to hold, and the reversible filter for machine code."""
+"""The kinds of content of regions, and the reversible filter for machine code."""
 
 import io
 
@@ -30,7 +30,7 @@ def kinds(data):
         (b"\x00\x01\x02" * 10, "other"),
     ],
 )
-def test_kinds(data, kind):
+def test_each_kind_of_content_is_recognised(data, kind):
     assert kinds(data) == [kind]
 
 
@@ -54,8 +54,8 @@ def test_a_short_change_makes_no_region():
     assert len(kinds(data)) == 1
 
 
-def test_of_equals_the_first_kind_is_taken():
-    """In each process, so that all write the same bytes."""
+def test_the_first_of_equally_frequent_kinds_is_taken():
+    """Choose the same kind in each process, so that all write the same bytes."""
     text, code = (inputs.words(100_000) * 4)[: 2 * WINDOW], (inputs.machine_code(30_000) * 4)[: 2 * WINDOW]
     assert len(code) == len(text) and (kinds(text + code), kinds(code + text)) == (["text"], ["executable"])
 

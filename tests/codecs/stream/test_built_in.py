@@ -1,4 +1,4 @@
-"""What is built in: the files of the package, and the names by which users choose."""
+"""Built-in weights: the files of the package, and the names by which users choose them."""
 
 import io
 from dataclasses import replace
@@ -29,7 +29,7 @@ def test_the_files_are_those_of_the_format(name):
 
 @pytest.mark.parametrize("level", [4, 5, 6])
 @pytest.mark.parametrize("kind", presets.WARM_START_KINDS)
-def test_files_are_smaller_with_them(kind, level):
+def test_files_are_smaller_with_built_in_weights(kind, level):
     preset = presets.preset(level, kind)
     data = np.frombuffer(inputs.python_text(6_000) if kind == "text" else inputs.program(1 << 14), np.uint8)
     plain = coder.encode(data, replace(preset, warm_start=""))
@@ -39,7 +39,7 @@ def test_files_are_smaller_with_them(kind, level):
 
 
 @pytest.mark.parametrize("changed", [True, False], ids=["changed", "missing"])
-def test_other_files_are_not_used(changed, tmp_path):
+def test_refuses_files_with_another_checksum(changed, tmp_path):
     file, checksum = dictionary.FOLDER / f"text.5{dictionary.SUFFIX}", dictionary.CHECKSUMS["text.5"]
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -85,8 +85,8 @@ def test_bare_models_begin_with_nothing_built_in():
     assert squeeze.decompress(alone) == squeeze.decompress(alone, dictionary=NONE) == data
 
 
-def test_what_is_no_text_begins_as_text():
-    """As a short stream, and in blocks; where it is named, nothing is guessed."""
+def test_any_data_can_start_with_the_weights_of_text():
+    """Name it for a short stream and for blocks, whose content is not guessed then."""
     data = b" ".join(
         word + b"\b" + word[-1:] for word in inputs.PROSE.split()
     )  # a letter struck twice: equal at a distance of 2
@@ -108,7 +108,7 @@ def test_a_language_model_is_not_left_out():
         assert not levels.bare(levels.level(number)).models("text").network
 
 
-def test_a_name_that_nothing_has(tmp_path, monkeypatch):
+def test_refuses_a_name_that_does_not_exist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wanted = "^there is no dictionary 'prose': give auto, none or text, or a file of `squeeze train`$"
     with pytest.raises(DictionaryError, match=wanted):

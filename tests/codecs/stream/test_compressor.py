@@ -1,4 +1,4 @@
-"""What was compressed is restored, byte for byte, at every level and in every way of calling."""
+"""Compressed data is restored, byte for byte, at every level and by every way of calling."""
 
 import base64
 import io
@@ -41,13 +41,13 @@ def test_every_edge_case_at_every_level(name, level):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=600), st.sampled_from([1, 2, 3, 4]))
-def test_any_bytes(data, level):
+def test_any_bytes_come_back(data, level):
     assert squeeze.decompress(squeeze.compress(data, level, verify=False)) == data
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from([b"abc", b"\x00" * 9, b"{'key': ", b"\xe8\x00\x01\x00\x00", b"\n"]), max_size=200))
-def test_repetitive_bytes(parts):
+def test_repetitive_bytes_come_back(parts):
     data = b"".join(parts)
     assert squeeze.decompress(squeeze.compress(data, 3)) == data
 
@@ -80,7 +80,7 @@ class Pipe(io.RawIOBase):
 
 
 @pytest.mark.parametrize("data", [b"", inputs.words(3_000), inputs.random_bytes(3_000), inputs.words(900) * 9])
-def test_pipes_in_and_out(data):
+def test_pipes_are_compressed_and_restored(data):
     coded, restored = io.BytesIO(), io.BytesIO()
     compress_stream(Pipe(data), coded, level=1, block_size=1024)
     decompress_stream(Pipe(coded.getvalue()), restored)
@@ -117,7 +117,7 @@ def test_many_small_blocks_that_hardly_shrink_do_not_add_up():
     assert len(compress_in_blocks(data, level=1, block_size=200)) <= len(data) + 64
 
 
-def test_totals_and_progress():
+def test_totals_and_progress_count_all_bytes():
     data, ticks = inputs.words(50_000) + inputs.random_bytes(70_000), []
     totals = compress_stream(io.BytesIO(data), sink := io.BytesIO(), level=1, progress=ticks.append)
     assert (totals.raw, totals.coded) == (len(data), len(sink.getvalue()))
@@ -164,7 +164,7 @@ def test_levels_that_cannot_be_used_are_refused_with_the_reason(level, message):
 
 
 @pytest.mark.parametrize("size", [0, -1, container.MAX_BLOCK + 1])
-def test_impossible_block_sizes_are_refused(size):
+def test_refuses_impossible_block_sizes(size):
     with pytest.raises(squeeze.LevelError, match="a block holds from 1 byte"):
         compress_in_blocks(b"data", level=1, block_size=size)
 
@@ -178,7 +178,7 @@ def test_level_3_is_no_larger_than_level_2_on_small_inputs(size):
 
 
 def test_level_2_is_no_larger_than_level_1_on_small_binaries():
-    """What five bytes say of the next one: level 2 has no context of five."""
+    """Five bytes determine the next one, and level 2 has no context of order 5."""
     chance, data, likely = random.Random(1), bytearray(range(5)), {}
     while len(data) < 1 << 16:
         expected = likely.setdefault(bytes(data[-5:]), chance.randrange(5))
@@ -211,7 +211,7 @@ def test_a_lower_level_is_tried_on_small_inputs_alone():
 
 @pytest.mark.parametrize("repeated", [1, 30], ids=["short", "with an index"])
 def test_level_4_is_no_larger_than_level_3_on_small_inputs(repeated):
-    """A list of numbers, on which the models of level 4 learn too slowly."""
+    """Code a list of numbers on which the models of level 4 learn too slowly."""
     chance, numbers = random.Random(1), [97]
     for _ in range(1200 * repeated):
         numbers.append(numbers[-1] + chance.choice((1, 1, 1, 2, 7)))

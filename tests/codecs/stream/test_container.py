@@ -1,4 +1,4 @@
-"""The container: what a damaged, cut, foreign or malicious file is answered with, and what the index says."""
+"""The container: errors for damaged, cut, foreign and malicious files, and the contents of the index."""
 
 import io
 import tracemalloc
@@ -182,7 +182,7 @@ def test_what_a_header_says_is_printed_escaped_and_short():
     assert len(str(caught.value)) < 300
 
 
-def test_claimed_lengths_take_no_memory():
+def test_claimed_lengths_allocate_no_memory():
     claims = header_with() + container.block_header_bytes(container.BYTEWISE, 1 << 28, 1 << 28, 0) + b"short"
     tracemalloc.start()
     try:

@@ -40,7 +40,7 @@ def test_mutated_files_never_give_wrong_data(coded):
 
 
 def test_mutations_that_forge_the_header_check_give_no_wrong_data_either(coded):
-    """A header that is damaged and has the right check still cannot make a block's checksum right."""
+    """Damage a header and make its check right: the checksums of blocks still find it."""
     header, size, _ = read_header(io.BytesIO(coded))
     for level in (2, 3):
         body = coded[: size - 2].replace(b'"level":%d' % header["level"], b'"level":%d' % level)
@@ -59,7 +59,7 @@ def test_salvaging_mutated_files_always_ends(coded):
         assert totals.damage or sink.getvalue() == DATA
 
 
-def test_random_bytes_are_no_sqz_file():
+def test_refuses_random_bytes():
     for seed in range(200):
         assert outcome(inputs.random_bytes(50, seed)) is None
         assert outcome(b"\xf5\xac\x01" + inputs.random_bytes(50, seed)) is None

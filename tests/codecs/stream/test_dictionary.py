@@ -1,4 +1,4 @@
-"""Dictionaries: what they bring, their file, short streams; every way in which one can be missing, wrong or damaged."""
+"""Dictionaries: their gain, their file, short streams, and errors for missing, wrong and damaged ones."""
 
 import io
 import itertools
@@ -154,7 +154,7 @@ def test_executables_and_tables_have_dictionaries_too():
 
 
 @pytest.mark.parametrize("level", [5, pytest.param(6, marks=pytest.mark.slow)])
-def test_levels_with_a_network(level):
+def test_dictionaries_work_at_levels_with_a_network(level):
     known = squeeze.train(SAMPLES[:20], level=level)
     coded = squeeze.compress(RECORDS[0], dictionary=known)
     assert len(coded) < len(squeeze.compress(RECORDS[0], level))
@@ -162,7 +162,7 @@ def test_levels_with_a_network(level):
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_a_dictionary_without_text(level):
+def test_a_dictionary_without_text_makes_files_smaller(level):
     """Only mixers and maps learn: such are the dictionaries of the package."""
     known = squeeze.train(SAMPLES[:20], level=level, text_size=0)
     assert known.text.size == 0
@@ -236,7 +236,7 @@ def test_what_has_no_end_is_no_dictionary():
         squeeze.Dictionary.read("/dev/zero")
 
 
-def test_salvage_of_short_streams(known, short):
+def test_short_streams_are_salvaged(known, short):
     hurt = bytearray(short)
     hurt[8] ^= 1  # of the checksum
     sink = io.BytesIO()
@@ -260,7 +260,7 @@ def test_a_missing_or_wrong_dictionary_is_named(known, short):
         decompress_stream(io.BytesIO(short), None, salvage=True)
 
 
-def test_every_byte_around_a_record(known, short):
+def test_no_changed_byte_around_a_record_gives_wrong_data(known, short):
     named, checksum = bytes.fromhex(known.identity), xxhash.xxh3_64_intdigest(RECORDS[0]).to_bytes(8, "little")
     lengths = varint(len(RECORDS[0])) + varint(len(short) - SHORT_BYTES)
     marked = bytes([named[0] | 128, named[1]])
@@ -276,7 +276,7 @@ def test_a_wrong_dictionary_with_the_right_beginning_gives_no_wrong_bytes(short)
             read(named, dictionary=other)
 
 
-def test_a_pipe_that_gives_single_bytes(known, short):
+def test_a_pipe_may_give_single_bytes(known, short):
     class Pipe(io.BytesIO):
         def read(self, size=-1):
             return super().read(min(size, 1))
@@ -286,7 +286,7 @@ def test_a_pipe_that_gives_single_bytes(known, short):
     assert sink.getvalue() == RECORDS[0] * 2
 
 
-def test_a_dictionary_of_another_level(known):
+def test_refuses_a_dictionary_of_another_level(known):
     with pytest.raises(
         LevelError, match="the dictionary was trained for level 4: leave the level out, or train another"
     ):
@@ -294,7 +294,7 @@ def test_a_dictionary_of_another_level(known):
 
 
 @pytest.mark.parametrize("wanted", [7, "7f", None, ["a"]])
-def test_headers_that_name_no_possible_dictionary(wanted):
+def test_refuses_headers_that_name_no_possible_dictionary(wanted):
     header = container.header_bytes({"level": 4, "numerics": 1, "dictionary": wanted})
     with pytest.raises(FormatError, match="the file uses a level or parameter that this version lacks"):
         squeeze.decompress(header + b"\x00")
@@ -358,14 +358,14 @@ def test_dictionaries_that_make_no_sense_are_refused(header):
         (b"\xf5SP\x01" + bytes(30), "the dictionary is damaged: its checksum differs"),
     ],
 )
-def test_files_that_are_no_dictionaries(data, message, tmp_path):
+def test_refuses_files_that_are_not_dictionaries(data, message, tmp_path):
     (tmp_path / "a.sqzp").write_bytes(data)
     with pytest.raises(DictionaryError) as caught:
         squeeze.compress(b"abc", dictionary=tmp_path / "a.sqzp")
     assert str(caught.value) == f"{tmp_path}/a.sqzp: {message}"
 
 
-def test_samples_that_teach_nothing():
+def test_refuses_samples_that_teach_nothing():
     with pytest.raises(DictionaryError, match="a dictionary needs at least 1024 bytes of samples"):
         squeeze.train([b"abc"], level=4)
     with pytest.raises(DictionaryError, match="the samples are compressed or encrypted already"):

@@ -1,4 +1,4 @@
-"""What a dictionary's text leaves behind, on disk: the same bytes with and without, and nothing that is not its own."""
+"""The cache of dictionary texts on disk: the same bytes with and without it, and no foreign files."""
 
 import errno
 from pathlib import Path
@@ -24,14 +24,14 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty folder, for texts of every size."""
+    """Provide an empty cache folder for texts of every size."""
     monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(dictionary_cache, "LEAST", 1)
     return dictionary_cache.folder()
 
 
 def used(data):
-    """The dictionary, which codes a record; and the bytes of that."""
+    """Return the dictionary after it coded a record, and the coded bytes."""
     known = squeeze.Dictionary.from_bytes(data)
     coded = squeeze.compress(RECORD, dictionary=known)
     assert squeeze.decompress(coded, dictionary=known) == RECORD
@@ -72,7 +72,7 @@ def test_mapped_arrays_compile_nothing_anew(place, data):
     ],
     ids=["table", "executable", "5", "6"],
 )
-def test_other_content_and_levels(place, sample, level, tmp_path):
+def test_other_content_and_levels_are_cached_too(place, sample, level, tmp_path):
     squeeze.train([sample], tmp_path / "own.sqzp", level=level)
     data = (tmp_path / "own.sqzp").read_bytes()
     coded = []
@@ -83,7 +83,7 @@ def test_other_content_and_levels(place, sample, level, tmp_path):
     assert coded[0] == coded[1]
 
 
-def test_damage_is_found_and_made_good(place, data):
+def test_a_damaged_file_is_read_anew(place, data):
     _, coded = used(data)
     (path,) = place.iterdir()
     good = path.read_bytes()
@@ -110,7 +110,7 @@ def test_what_belongs_to_another_is_not_used(place, data, monkeypatch):
     assert squeeze.Dictionary.from_bytes(data).memory is None
 
 
-def test_works_without_a_place(place, data, monkeypatch):
+def test_works_without_a_folder(place, data, monkeypatch):
     _, coded = used(data)
     monkeypatch.setenv("SQUEEZE_CACHE", str(next(place.iterdir())))  # a file
     known, again = used(data)
@@ -133,7 +133,7 @@ def test_short_texts_are_not_kept(place, data, monkeypatch):
     assert not place.exists()
 
 
-def test_the_folder_has_a_bound(place, data, monkeypatch):
+def test_the_folder_has_a_largest_size(place, data, monkeypatch):
     used(data)
     (path,) = place.iterdir()
     monkeypatch.setattr(dictionary_cache, "MOST", path.stat().st_size + 1_000)

@@ -1,4 +1,4 @@
-"""Matrices of integers: what was learned, as dictionaries store it."""
+"""Coding of integer matrices, which dictionaries store."""
 
 import numpy as np
 from hypothesis import given, strategies as st

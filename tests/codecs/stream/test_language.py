@@ -1,4 +1,4 @@
-"""The language model of a stream: what its lanes take of memory, told before it is taken."""
+"""The language model of a stream: the memory of its lanes is estimated before it is allocated."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_the_cache_of_lanes_is_within_what_is_told(language, lanes, window):
 
 
 def test_paths_may_be_words(language, tmp_path, monkeypatch):
-    """Of a model and of an adapter, as of all else that is named."""
+    """Paths of a model and of an adapter may be strings."""
     monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path))
     folder = language.options.model
     data = b"A word is a word, and a path may be one.\n" * 3

@@ -1,4 +1,4 @@
-"""The table of levels: a new level is one row; its models fit their tables and the memory, and more is better."""
+"""The table of levels: models fit their tables and the memory, and higher levels are smaller."""
 
 import io
 
@@ -20,7 +20,7 @@ def add(monkeypatch):
     return lambda row: monkeypatch.setitem(levels.LEVELS, row.number, row)
 
 
-def test_a_row_is_a_level(add):
+def test_each_row_is_a_level(add):
     with pytest.raises(squeeze.LevelError, match="level 10 does not exist: use a level from 1 to 9"):
         squeeze.compress(b"data", 10)
     add(Level(10, "context mixing, text contexts for all", 500_000, lambda kind: presets.SMALL["text"]))
@@ -87,7 +87,7 @@ def test_models_of_ten_mebibytes_fit_the_memory_promise():
         assert sum(memory_of(model).values()) < 1 << 30
 
 
-def test_more_context_is_worth_it():
+def test_higher_levels_are_smaller():
     data = np.frombuffer(inputs.python_text(60_000), np.uint8)
     sizes = [len(bytewise.encode(data, levels.LEVELS[level].models("text")) or data) for level in range(1, 4)]
     sizes.append(len(deep.encode(data, levels.LEVELS[4].models("text")) or data))

@@ -1,4 +1,4 @@
-"""Members of shards, one at a time: what is read for one, and what is said of a missing or damaged index."""
+"""Members of shards: bytes that are read for one, and errors for a missing or damaged index."""
 
 import base64
 import io
@@ -21,7 +21,7 @@ BLOCK = 1 << 14
 
 
 def shard(files=FILES):
-    """A shard and its index."""
+    """Return a shard and its index."""
     tar, sink = Tar(Entry(name, len(data), [data]) for name, data in files.items()), io.BytesIO()
     totals = compress_stream(tar, sink, level=1, block_size=BLOCK)
     return sink.getvalue(), index_bytes(bytes(tar.lines), totals.raw, tar.digest.intdigest())
@@ -43,7 +43,7 @@ def path(made, tmp_path):
     return put(tmp_path / "part-0.tar.sqz", *made)
 
 
-def test_members_are_files(path):
+def test_members_are_file_objects(path):
     with squeeze.open(path) as file:
         assert list(file.members()) == list(FILES)
         assert file.read(3) == b"000"
@@ -57,7 +57,7 @@ def test_members_are_files(path):
             first.seek(-1)
 
 
-def test_small_shards(tmp_path):
+def test_a_short_stream_can_be_a_shard(tmp_path):
     path = put(tmp_path / "part-0.tar.sqz", *shard({"one": b"", "two": b"few"}))
     with path.open("rb") as file:
         assert read_index(file)[0].short
@@ -66,7 +66,7 @@ def test_small_shards(tmp_path):
     assert squeeze.open(put(path, *shard({}))).members() == {}
 
 
-def test_names_of_indexes(tmp_path):
+def test_an_index_is_named_after_its_shard(tmp_path):
     assert index_name(tmp_path / "a.tar.sqz") == tmp_path / "a.tar.members.sqz"
     assert index_name(tmp_path / "a") == tmp_path / "a.members.sqz"
 
@@ -93,12 +93,12 @@ def test_one_member_takes_index_header_and_its_blocks(made):
     assert reads == [*ends, (beside, 0, len(index)), *own] and 1 <= len(own) <= 2
 
 
-def test_there_is_no_such_member(path):
+def test_refuses_a_name_that_is_not_a_member(path):
     with squeeze.open(path) as file, pytest.raises(SqueezeError, match=r"^has no member nothing\\n$"):
         file.member("nothing\n")
 
 
-def test_there_is_no_index(path, made):
+def test_refuses_a_file_without_an_index_of_members(path, made):
     index_name(path).unlink()
     for source in (path, io.BytesIO(made[0])):
         with squeeze.open(source) as file, pytest.raises(FormatError, match=r"^has no index of members: it is not"):
@@ -106,7 +106,7 @@ def test_there_is_no_index(path, made):
     assert read_members(path) is None
 
 
-def test_the_index_of_another_shard(path, made, tmp_path):
+def test_refuses_the_index_of_another_shard(path, made, tmp_path):
     others = {name: data[::-1] for name, data in FILES.items()}  # as long
     for files in ({"a": b"b"}, others):
         index_name(path).write_bytes(shard(files)[1])
@@ -152,7 +152,7 @@ LINE = '["a",512,3,"0123456789abcdef"]\n'
         ),
     ],
 )
-def test_an_index_that_tells_nonsense(tmp_path, old, new, said):
+def test_refuses_an_index_with_invalid_lines(tmp_path, old, new, said):
     path = tmp_path / "a.tar.sqz"
     text = FIRST + LINE
     assert old in text

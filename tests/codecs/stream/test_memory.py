@@ -1,4 +1,4 @@
-"""What a block takes is told before it is taken, and no more is taken than the limits allow."""
+"""Memory of blocks is estimated before it is allocated, and stays within the limits."""
 
 import io
 import threading
@@ -32,14 +32,14 @@ def coded(level: int = 1, block_size: int = 500) -> bytes:
 
 
 def claiming(level: int, kind: int = container.BYTEWISE, blocks: int = 1) -> bytes:
-    """A file of few bytes whose blocks claim to be as long as a block can be."""
+    """Return a short file whose blocks claim the largest length."""
     payload = b"\x01" + bytes(150)
     block = container.block_header_bytes(kind, container.MAX_BLOCK, len(payload), 0) + payload
     return container.header_bytes({"level": level, "numerics": container.NUMERICS}) + blocks * block
 
 
 @pytest.mark.parametrize(("level", "size"), [(1, 0), (1, 1 << 24), (3, 1 << 28), (4, 1_000), (6, 1 << 20)])
-def test_what_models_take_is_told_before(level, size):
+def test_the_estimate_of_models_is_close(level, size):
     data, preset = np.zeros(size, np.uint8), levels.LEVELS[level].models("text")
     tracemalloc.start()
     try:
@@ -75,7 +75,7 @@ def test_an_open_file_keeps_the_limit_too():
 
 
 def at_once(monkeypatch, module, name):
-    """How many calls of a module's function run at the same time, whenever one begins."""
+    """Count how many calls of a module's function run at the same time, whenever one starts."""
     together, found, lock = 0, [], threading.Lock()
     function = getattr(module, name)
 

@@ -1,4 +1,4 @@
-"""squeeze.open with the modes of gzip.open: what it takes, what it writes, and what it refuses."""
+"""squeeze.open with the modes of gzip.open: what it opens, writes and refuses."""
 
 import io
 import os
@@ -16,7 +16,7 @@ TEXT = "erste Zeile\nzweite Zeile, äöü\n" * 20
 
 
 @pytest.mark.parametrize("named", [str, os.fsencode, Path], ids=["str", "bytes", "PathLike"])
-def test_paths_of_every_kind(named):
+def test_opens_paths_of_every_kind(named):
     with squeeze.open(named("a.sqz"), "wb", level=1) as file:
         assert file.writable() and not file.readable()
         assert file.write(RAW[:100]) == 100 and file.tell() == 100
@@ -27,7 +27,7 @@ def test_paths_of_every_kind(named):
         assert file.read() == RAW
 
 
-def test_text():
+def test_text_modes_encode_and_decode():
     with squeeze.open("a.sqz", "wt", encoding="latin-1", newline="\r\n", level=1) as file:
         file.write(TEXT)
     assert squeeze.decompress(Path("a.sqz").read_bytes()) == TEXT.replace("\n", "\r\n").encode("latin-1")
@@ -110,7 +110,7 @@ def test_levels_are_checked_at_once(level):
     assert names() == []
 
 
-def test_what_cannot_be_opened():
+def test_refuses_files_that_cannot_be_opened():
     with pytest.raises(FileNotFoundError):
         squeeze.open("missing.sqz")
     with pytest.raises(FileNotFoundError):
@@ -119,7 +119,7 @@ def test_what_cannot_be_opened():
         squeeze.open("a.sqz", "wb", nothing=1).close()
 
 
-def test_pandas_takes_it():
+def test_pandas_reads_and_writes_it():
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pandas.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "ä"]})
     with squeeze.open("a.csv.sqz", "wt", encoding="utf-8", level=1) as file:

@@ -1,4 +1,4 @@
-"""Zeros after a stream, in multiples of four as after those of xz, and other bytes that follow one."""
+"""Padding after a stream in multiples of four zeros, as in xz, and other bytes there."""
 
 import io
 
@@ -52,8 +52,8 @@ def test_zeros_alone_and_before_a_stream_are_no_file():
 
 
 @pytest.mark.parametrize("coded", [LONG, SHORT, SHORT + LONG], ids=["long", "short", "both"])
-def test_what_follows_a_stream_is_told_as_such(coded):
-    """By what reads from the front, and by what reads the end first."""
+def test_refuses_other_bytes_after_a_stream(coded):
+    """Some callers read from the start, some from the end."""
     said = rf"^the bytes after the first {len(coded):,} are not a \.sqz stream: cut them off$"
     with pytest.raises(FormatError, match=said):
         squeeze.decompress(coded + b"garbage\n")

@@ -1,4 +1,4 @@
-"""Runs are taken out of blocks and put back, whatever is around them."""
+"""Runs are removed from blocks and put back, whatever is around them."""
 
 import io
 from random import Random
@@ -79,7 +79,7 @@ def test_a_block_with_runs_costs_little_more_than_one_without(level):
 
 
 @pytest.mark.parametrize("raw", [bytes(9000), bytes(1 << 20), b"abc" * 40_000, inputs.random_bytes(5000) + bytes(5000)])
-def test_runs_alone_and_beside_noise(raw):
+def test_runs_alone_and_next_to_noise_come_back(raw):
     coded = squeeze.compress(raw)
     assert len(coded) < len(raw) - raw.count(0) // 2 if raw.count(0) else len(coded) < 200
     assert squeeze.decompress(coded) == raw
@@ -131,14 +131,14 @@ def payload_of(rows, rest):
         container.RAW + bytes(9999),
     ],
 )
-def test_impossible_runs_are_damage(payload):
+def test_refuses_impossible_runs(payload):
     settings = squeeze.codecs.stream.settings.Settings(squeeze.codecs.stream.levels.level(1), 1)
     with pytest.raises(DamagedError):
         decoding.decode_block(Coded(container.BYTEWISE, payload), 10_000, settings)
 
 
 def test_limits_hold_for_runs():
-    """A few bytes may stand for many: they are refused before memory is taken for them."""
+    """Refuse a few bytes that stand for many before memory is allocated."""
     coded = squeeze.compress(bytes(1 << 24), 1)
     assert len(coded) < 200
     with pytest.raises(LimitError):

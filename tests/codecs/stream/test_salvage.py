@@ -1,4 +1,4 @@
-"""What is left of a file after damage, what is said of it, and what stands for the rest."""
+"""Salvage: what is restored of a damaged file, what is reported, and what replaces lost bytes."""
 
 import io
 import os
@@ -151,7 +151,7 @@ HEADER = container.header_bytes({"level": 1, "numerics": 1})
 
 
 def rebuilt(blocks: list[bytes], checksum: int) -> bytes:
-    """A file of these blocks, with an index that fits them."""
+    """Return a file of these blocks, with an index that fits them."""
     index = Index(len(HEADER), [(1_000, len(block)) for block in blocks], checksum)
     return HEADER + b"".join(blocks) + index_bytes(index)
 
@@ -181,7 +181,7 @@ def test_what_a_lost_index_could_prove_is_named(blocks):
 
 
 def damaged(blocks: list[bytes]) -> bytes:
-    """The second of four blocks is lost."""
+    """Damage the second of four blocks."""
     return rebuilt([blocks[0], blocks[1][:-30] + bytes(30), *blocks[2:]], 0)
 
 
@@ -220,7 +220,7 @@ def test_a_damaged_header_is_named_though_every_byte_comes_back():
 
 
 def lost_blocks(count: int) -> bytes:
-    """A file of few bytes whose blocks, all of them damaged, claim as much as a block can hold."""
+    """Return a short file whose blocks are all damaged, and claim the largest length."""
     block = b"\xff" * container.MAX_BLOCK.bit_length()
     index = Index(len(HEADER), [(container.MAX_BLOCK, len(block))] * count, 0)
     return HEADER + block * count + index_bytes(index)

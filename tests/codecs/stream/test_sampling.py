@@ -1,4 +1,4 @@
-"""What has the order-0 entropy of noise and is none is coded, and records are found by trial."""
+"""Data with the order-0 entropy of noise that still shrinks is coded, and record lengths are found by trial."""
 
 import lzma
 
@@ -23,7 +23,7 @@ NUMBERS = {
     .astype("<i2")
     .tobytes(),
     "random walk": np.cumsum(CHANCE.normal(size=2000)).tobytes(),
-    "counters beside noise": b"".join(i.to_bytes(4, "big") + CHANCE.bytes(15) for i in range(700)),
+    "counters next to noise": b"".join(i.to_bytes(4, "big") + CHANCE.bytes(15) for i in range(700)),
 }
 
 
@@ -42,7 +42,7 @@ def test_numbers_are_never_larger_than_xz_makes_them(name, level):
 
 @pytest.mark.parametrize(
     ("name", "record"),
-    [("sorted keys", 4), ("sorted 64-bit keys", 8), ("random walk", 8), ("counters beside noise", 19)],
+    [("sorted keys", 4), ("sorted 64-bit keys", 8), ("random walk", 8), ("counters next to noise", 19)],
 )
 def test_the_record_length_is_found(name, record):
     assert blocks.content(as_array(NUMBERS[name])) == Content("table", record)
@@ -53,7 +53,7 @@ def test_small_blocks_are_no_smaller():
 
 
 @pytest.mark.parametrize("size", [5000, 30_000, 300_000])
-def test_noise_is_packed(size):
+def test_noise_is_stored(size):
     assert blocks.content(as_array(inputs.random_bytes(size))) == Content("packed")
 
 

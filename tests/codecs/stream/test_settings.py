@@ -1,4 +1,4 @@
-"""Threads: how they are shared, and that the bytes do not depend on them."""
+"""Division of threads between blocks and texts, which never changes the coded bytes."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_threads_are_shared_between_blocks(level):
     assert allot(row, 1) == allot(row, None) == Threads(1, 1)
 
 
-def test_two_threads_of_one_file_at_level_5():
+def test_two_threads_share_a_file_at_level_5():
     data = inputs.words(3_000)
     one, two = (squeeze.compress(data, 5, threads=threads, verify=False) for threads in (1, 2))
     assert one == two

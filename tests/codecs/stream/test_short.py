@@ -1,4 +1,4 @@
-"""Short streams by level: which files are written so, what they cost, and what becomes of damaged ones."""
+"""Short streams by level: which inputs become one, their size, and damage."""
 
 import io
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_every_byte_of_the_example_of_the_format():
     assert squeeze.compress(b"Hello, squeeze!\n") == coded
 
 
-def test_every_byte_of_a_stored_one():
+def test_a_stored_stream_has_these_bytes():
     raw = inputs.random_bytes(16)
     checksum = xxhash.xxh3_64_intdigest(raw).to_bytes(8, "little")[:4]
     expected = b"\xf5\xac\x13" + bytes([len(raw), 0]) + checksum + raw
@@ -104,7 +104,7 @@ def test_what_hardly_shrinks_is_no_larger_than_stored():
         assert len(squeeze.compress(data, 1)) <= len(data) + 10
 
 
-def test_it_saves_56_bytes(coded):
+def test_a_short_stream_saves_56_bytes(coded):
     payload = read_index(io.BytesIO(coded))[0].blocks[0].payload_length
     assert len(coded) == payload + 10
     assert len(long(TEXT, 2)) == payload + 66
@@ -164,7 +164,7 @@ def test_a_kind_of_content_that_is_unknown_is_refused(coded):
             read(data)
 
 
-def test_pipes(coded):
+def test_short_streams_are_read_from_a_pipe(coded):
     pipe = type("Pipe", (io.BytesIO,), {"seekable": lambda self: False})
     sink = io.BytesIO()
     assert decompress_stream(pipe(coded * 2), sink).raw == 2 * len(TEXT)

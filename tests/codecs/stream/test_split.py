@@ -1,4 +1,4 @@
-"""Texts within other things go by the language model, and the rest without it."""
+"""Texts within other data are coded by the language model, the rest without it."""
 
 import base64
 import io
@@ -69,7 +69,7 @@ def test_the_members_of_an_archive_are_texts_and_its_headers_are_not():
     assert [data[begin:end] for begin, end in found(data)] == texts
 
 
-def test_base64_is_no_text():
+def test_base64_is_not_split_off_as_text():
     packed = base64.encodebytes(inputs.random_bytes(9_000))
     ((_, end), (begin, _)) = found(TEXT + packed + TEXT)
     assert end - len(TEXT) < 1024  # windows of so many bytes are looked at
@@ -97,7 +97,7 @@ def test_places_and_payloads_come_back(lengths, begins):
 @pytest.mark.parametrize("level", [7, 8, 9])
 @pytest.mark.parametrize("longer", [0, 3_000], ids=["split is smaller", "split is larger"])
 def test_the_smaller_of_split_and_bytewise_is_written(folder, monkeypatch, level, longer):
-    """An untrained model codes badly: what goes without it is made so much longer, or not."""
+    """Make the bytewise result longer, or not, since an untrained model codes badly."""
     data = archive([TEXT[i : i + 800] for i in range(0, len(TEXT) - 800, 700)])
     without, whole = encoding._bytewise, size_without_runs(data)
 
@@ -114,7 +114,7 @@ def test_the_smaller_of_split_and_bytewise_is_written(folder, monkeypatch, level
 
 
 def force(data: bytes, settings) -> Coded:
-    """A split block, whether it pays or not."""
+    """Return a split block, even if it does not pay."""
     array = np.frombuffer(data, np.uint8)
     of_text = split.find(array)
     text = encoding.by_language(array[of_text], Content("text"), settings, None)
@@ -154,7 +154,7 @@ def test_progress_is_told_of_each_byte_once(folder):
     assert sum(told) == len(data)
 
 
-def test_damage_is_told(folder):
+def test_refuses_damaged_split_blocks(folder):
     settings = settings_of(folder, 1)
     for payload in (
         b"\x00" + varint(1) + varint(100),

@@ -1,4 +1,4 @@
-"""Training of dictionaries: how samples are divided."""
+"""Training of dictionaries: the division of samples."""
 
 import numpy as np
 import pytest

@@ -24,7 +24,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def only_tokenwise() -> Iterator[None]:
-    """Text is never coded by the bytewise models, which are better than a model of noise."""
+    """Never code text by the bytewise models, which are better than a model of noise."""
     with language_alone():
         yield
 

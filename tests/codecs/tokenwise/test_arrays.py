@@ -33,6 +33,6 @@ def test_each_part_can_be_left_out(part):
     assert changed == {"input": [f"has_{name}"], "stops": ["has_stops"]}.get(kind, [])
 
 
-def test_only_parts_can_be_left_out():
+def test_refuses_to_leave_out_unknown_parts():
     with pytest.raises(AssertionError):
         mix(frozenset({"set none"}))

@@ -1,4 +1,4 @@
-"""The bias of the output layer: against plain arithmetic, whatever the groups and their order."""
+"""The output bias compared with plain arithmetic, for any groups and any order."""
 
 import threading
 
@@ -25,7 +25,7 @@ def entries(rows: int, seed: int) -> np.ndarray:
 
 
 def plain(lanes: int, steps: int) -> list[np.ndarray]:
-    """The biases of every round in float64, from what `learnt` is given."""
+    """Compute the biases of every round in float64, from what `learnt` is given."""
     length = max(1, 64 // lanes)
     values, squares = [np.zeros(LEAVES), np.zeros(LEAVES)], np.ones(LEAVES)
     for first in range(0, steps - steps % length, length):
@@ -53,7 +53,7 @@ def learnt(lanes: int, steps: int, groups: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("lanes", [1, 3, 16, 64, 100])
-def test_it_is_adagrad_on_the_cost_two_rounds_ago(lanes):
+def test_biases_are_those_of_adagrad_two_rounds_behind(lanes):
     steps = 5 * max(1, 64 // lanes) + 1
     expected, length = plain(lanes, steps), max(1, 64 // lanes)
     for step, values in enumerate(learnt(lanes, steps, 1)):
@@ -62,12 +62,12 @@ def test_it_is_adagrad_on_the_cost_two_rounds_ago(lanes):
 
 
 @pytest.mark.parametrize("groups", [2, 3])
-def test_groups_change_nothing(groups):
+def test_biases_do_not_depend_on_groups(groups):
     for one, other in zip(learnt(5, 60, 1), learnt(5, 60, groups), strict=True):
         assert np.array_equal(one, other)
 
 
-def test_what_came_becomes_likelier():
+def test_coded_entries_become_more_probable():
     bias = Bias(LEAVES, 1, 1)
     seen, row = GroupGradient(bias), Cdf(counts(1, 3), None)
     for step in range(64):
@@ -113,7 +113,7 @@ def test_the_most_lanes_do_not_overflow():
 
 
 def test_groups_of_leaves_change_no_gradient():
-    """Frequencies about multiples of 2^16, and at the ends, among them."""
+    """Some frequencies are near multiples of 2^16, and at the ends."""
     generator = np.random.default_rng(1)
     near = np.arange(1, 300) * 65536.0
     wanted = [generator.uniform(0, 1 << 24, 20_000), *(near + shift for shift in (-2, -1.004, -1, -0.996, 0, 1))]

@@ -43,8 +43,8 @@ def test_cut_files_raise_and_give_nothing(coded):
             squeeze.decompress(coded[:size])
 
 
-def test_damaged_layouts(coded):
-    """What a payload begins with: content, entries, lanes, window, lengths. Only the block's checksum covers it."""
+def test_a_changed_layout_never_gives_wrong_data(coded):
+    """Change content, entries, lanes, window and lengths, which only the block's checksum covers."""
     block = read_index(io.BytesIO(coded))[0].blocks[0]
     source = io.BytesIO(coded)
     source.seek(block.coded_offset)
@@ -58,7 +58,7 @@ def test_damaged_layouts(coded):
 
 
 def _of(layout: tuple[int, ...]) -> bytes:
-    """A payload's layout without repeats, by entries, lanes, window and lengths."""
+    """Return a payload's layout without repeats, by entries, lanes, window and lengths."""
     entries, count, *rest = layout
     return b"".join(map(varint, (entries, 2 * count, *rest)))
 
@@ -70,7 +70,7 @@ def _of(layout: tuple[int, ...]) -> bytes:
         *((9, 2, 1, 0), (9, 2, 1, 1000), (9, 2, 1, 2000), (1100, 1025, 1, *[1] * 1024), (9, 1024, 1 << 12)),
     ],
 )
-def test_impossible_layouts(folder, layout):
+def test_refuses_impossible_layouts(folder, layout):
     payload = b"\x01" + _of(layout) + bytes(50)
     with pytest.raises(squeeze.DamagedError):
         decoding.decode_block(decoding.Coded(container.TOKENWISE, payload), 1000, settings_of(folder, 1))
@@ -89,7 +89,7 @@ def test_payloads_of_nonsense_end(folder, layout, rest):
 
 
 def forged(coded: bytes, **changes: object) -> bytes:
-    """The file with another header, whose check is right; the index that follows it gives another size."""
+    """Return the file with another header, whose check is right; the index after it gives another size."""
     header, size, _ = container.read_header(io.BytesIO(coded))
     text = {key: value for key, value in {**header, **changes}.items() if value is not None}
     return container.header_bytes(text) + coded[size:]
@@ -130,7 +130,7 @@ def test_damage_ends_the_threads(coded):
     assert threading.active_count() == running
 
 
-def test_salvage(coded):
+def test_salvage_restores_undamaged_blocks(coded):
     blocks = read_index(io.BytesIO(coded))[0].blocks
     damaged = bytearray(coded)
     damaged[blocks[0].coded_offset + blocks[0].coded_length // 2] ^= 1

@@ -22,7 +22,7 @@ from tests.makers.tokenwise import DATA, TEXT, codecs_of, preset
 
 @pytest.fixture
 def torch_here(monkeypatch):
-    """The torch engine runs, on the processor, where a GPU is asked for. Gives what it was fed."""
+    """Let the torch engine run on the processor if a GPU is requested; return what it was fed."""
     fed, forward = [], TorchLanes.forward
 
     def noted(session, tokens, counts=None):
@@ -46,14 +46,14 @@ def test_both_engines_write_and_read_the_same_bytes(folder, count, window, threa
     assert lanes.decode(coded[1], coded[0], engine, chosen, threads, None, text).tobytes() == text
 
 
-def test_few_positions_at_once(folder, monkeypatch):
+def test_bytes_do_not_depend_on_positions_at_once(folder, monkeypatch):
     loaded, text = models.find(folder), TEXT[:1_000]
     expected = lanes.encode(text, loaded.network, preset(len(text), 3, 32))
     monkeypatch.setattr(prefill, "ROWS", 40)
     assert lanes.encode(text, loaded.on("cpu"), preset(len(text), 3, 32), 2) == expected
 
 
-def test_whole_files(folder, only_tokenwise, torch_here):
+def test_files_of_one_engine_open_with_the_other(folder, only_tokenwise, torch_here):
     chosen = {"model": folder, "block_size": 1_500, "lanes": 24}
     coded = squeeze.compress(DATA, 8, device="cpu", **chosen)
     assert not torch_here
@@ -70,8 +70,8 @@ def test_whole_files(folder, only_tokenwise, torch_here):
 
 @pytest.fixture
 def three_gpus(monkeypatch):
-    """Engines of torch, on the processor, by the names of three GPUs. Gives which coded or decoded each text, and how
-    many did at once."""
+    """Name three GPUs for torch engines on the processor; return which of them coded or decoded each text, and how many
+    at once."""
     worked, busy, most = [], [], []
 
     def on(loaded, name):
@@ -103,7 +103,7 @@ def three_gpus(monkeypatch):
 
 
 def test_blocks_are_spread_over_gpus(folder, only_tokenwise, three_gpus):
-    """Three at once, each on one; the bytes are those of one processor."""
+    """Three texts are coded at once, each on its GPU; the bytes are those of one processor."""
     text, chosen = TEXT[:900], {"model": folder, "block_size": 300, "lanes": 3}
     coded = squeeze.compress(text, 8, device="cuda", verify=False, **chosen)
     assert sorted(three_gpus.worked) == ["cuda:0", "cuda:1", "cuda:2"] and max(three_gpus.most) == 3
@@ -113,7 +113,7 @@ def test_blocks_are_spread_over_gpus(folder, only_tokenwise, three_gpus):
 
 
 def test_as_many_texts_at_once_as_memory_allows():
-    """The first is lent its GPU whatever it takes."""
+    """Give the first text a GPU whatever it takes."""
     pool, free = Pool(["a", "b", "c"]), lambda total: total <= 10
     with pool.borrowed(20, free) as first:
         assert first == "a"
@@ -127,7 +127,7 @@ def test_as_many_texts_at_once_as_memory_allows():
     assert len(got) == 1
 
 
-def test_commands(folder, only_tokenwise, torch_here, tmp_path, monkeypatch):
+def test_commands_run_on_a_device(folder, only_tokenwise, torch_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("text").write_bytes(TEXT[:1_500])
     chosen = ("compress", "-8", "--model", folder, "--lanes", "20", "text")
@@ -144,7 +144,7 @@ def test_commands(folder, only_tokenwise, torch_here, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [["compress", "-8", "text"], ["decompress", "old.sqz"], ["test", "old.sqz"]])
-def test_no_gpu_is_one_line(coded, folder, words, tmp_path, monkeypatch):
+def test_a_missing_gpu_is_an_error_of_one_line(coded, folder, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(devices, "_gpus", lambda: 0)
     Path("text").write_bytes(DATA)
@@ -154,7 +154,7 @@ def test_no_gpu_is_one_line(coded, folder, words, tmp_path, monkeypatch):
     assert command.names() == ["old.sqz", "text"]
 
 
-def test_what_runs_on_no_gpu(folder, torch_here):
+def test_refuses_a_gpu_for_llamacpp_and_levels_1_to_6(folder, torch_here):
     with pytest.raises(LevelError, match=r"lanes, window and device belong to levels 7 to 9$"):
         squeeze.compress(TEXT, 3, device="cuda")
     assert squeeze.compress(TEXT, 3, device="cpu") == squeeze.compress(TEXT, 3)

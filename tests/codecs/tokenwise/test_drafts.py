@@ -1,4 +1,4 @@
-"""Guesses save time and change nothing."""
+"""Guesses save time and never change the decoded bytes."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_no_guess_changes_what_is_decoded(folder, count, threads):
         assert found.tobytes() == repeated
 
 
-def test_guesses_save_steps(folder, monkeypatch):
+def test_right_guesses_save_calls_of_the_model(folder, monkeypatch):
     model, fed = models.find(folder).network, []
     right = LlamaLanes.forward
 

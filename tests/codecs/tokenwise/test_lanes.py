@@ -47,7 +47,7 @@ BYTES = {
 
 @pytest.fixture(scope="module", params=["byte level", "SentencePiece"])
 def any_folder(request, tmp_path_factory) -> Path:
-    """A model whose tokens spell only some bytes, and one that has a token for each byte."""
+    """Make a model whose tokens spell only some bytes, and one that has a token for each byte."""
     tokenizer = tiny_models.byte_level() if request.param == "byte level" else tiny_models.sentence_piece()
     return tiny_models.write_folder(tmp_path_factory.mktemp("any") / "tiny", tokenizer, calm(tokenizer))
 
@@ -57,7 +57,7 @@ WITH_LANGUAGE_MODEL = [n for n, row in levels.LEVELS.items() if row.needs_langua
 
 @pytest.mark.parametrize("case", BYTES)
 def test_any_bytes_in_any_lanes_by_any_threads(any_folder, case):
-    """The coded bytes depend on lanes and window, and on nothing else."""
+    """Coded bytes depend only on lanes and window."""
     model = models.find(any_folder).network
     short = BYTES[case][:200] + BYTES[case][200:][-200:]
     in_text = TEXT[:130] + short + TEXT[:130]
@@ -79,7 +79,7 @@ def test_any_bytes_in_any_lanes_by_any_threads(any_folder, case):
     st.one_of(st.binary(min_size=1, max_size=80), st.text(min_size=1, max_size=60).map(lambda t: t.encode())),
     st.integers(1, 12),
 )
-def test_whatever_hypothesis_thinks_of(folder, data, count):
+def test_any_texts_come_back(folder, data, count):
     model, chosen = models.find(folder).network, preset(len(data), count)
     coded = lanes.encode(data, model, chosen)
     assert coded is None or lanes.decode(coded[1], coded[0], model, chosen).tobytes() == data
@@ -132,7 +132,7 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
     ("name", "level"), [*zip({**inputs.EDGE_CASES, **BYTES}, itertools.cycle(WITH_LANGUAGE_MODEL), strict=False)]
 )
 def test_every_case_at_one_of_the_levels(folder, level, name):
-    """Which code so few bytes by one lane in one window, and differ in the header alone."""
+    """Code a few bytes by one lane in one window: the levels differ in the header alone."""
     data = {**inputs.EDGE_CASES, **BYTES}[name][:2_000]
     coded = squeeze.compress(data, level, model=folder)
     assert squeeze.decompress(coded) == data
@@ -151,7 +151,7 @@ def test_text_goes_through_the_model(folder, only_tokenwise, level):
     assert squeeze.decompress(coded, threads=2, model=folder) == squeeze.decompress(coded) == TEXT
 
 
-def test_text_beside_other_content(folder, only_tokenwise):
+def test_an_input_of_text_and_other_content_comes_back(folder, only_tokenwise):
     data = TEXT[:3_000] + inputs.random_bytes(3_000) + inputs.records(125) + TEXT[1_000:]
     sink = io.BytesIO()
     compress_stream(io.BytesIO(data), sink, level=8, model=folder, block_size=3_000)
@@ -166,7 +166,7 @@ def test_what_the_model_does_not_help_is_a_file_of_the_level_without_it(folder, 
         assert squeeze.compress(data, level, model=folder) == expected
 
 
-def test_streams_of_several_levels_and_models(folder, only_tokenwise, tmp_path):
+def test_concatenated_streams_of_several_levels_and_models_come_back(folder, only_tokenwise, tmp_path):
     tokenizer = tiny_models.sentence_piece()
     other = tiny_models.write_folder(tmp_path / "other", tokenizer, calm(tokenizer))
     parts = [squeeze.compress(TEXT, 8, model=folder), squeeze.compress(TEXT[::-1], 1)]
@@ -174,7 +174,7 @@ def test_streams_of_several_levels_and_models(folder, only_tokenwise, tmp_path):
     assert squeeze.decompress(b"".join(parts)) == TEXT + TEXT[::-1] + TEXT
 
 
-def test_pipes_and_progress(folder, only_tokenwise):
+def test_pipes_report_all_bytes_as_progress(folder, only_tokenwise):
     data, ticks = TEXT * 3, []
     coded = io.BytesIO()
     compress_stream(io.BytesIO(data), coded, level=7, model=folder, lanes=3, progress=ticks.append)
@@ -187,7 +187,7 @@ def test_pipes_and_progress(folder, only_tokenwise):
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch) -> None:
-    """A machine that has no language model."""
+    """Pretend to be a machine without a language model."""
     monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "empty"))
     monkeypatch.setattr(models, "bundled_path", lambda: None)
     models._from_cache.cache_clear()
@@ -211,7 +211,7 @@ def test_a_missing_model_is_named(coded, folder, elsewhere):
         assert file.read() == DATA
 
 
-def test_compressing_without_a_model(elsewhere):
+def test_compressing_without_a_model_names_what_to_install(elsewhere):
     with pytest.raises(squeeze.ModelError, match="smollm2 is not installed"):
         squeeze.compress(TEXT, 8)
 
@@ -240,7 +240,7 @@ def test_other_levels_have_no_model(level, options):
     "options",
     [{"lanes": 0}, {"lanes": 1025}, {"window": 15}, {"window": 1 << 18}],
 )
-def test_impossible_lanes_and_windows(folder, options):
+def test_refuses_impossible_lanes_and_windows(folder, options):
     with pytest.raises(squeeze.LevelError):
         squeeze.compress(TEXT, 8, model=folder, **options)
 
@@ -286,14 +286,14 @@ def test_an_interruption_ends_the_work_and_its_threads(folder, only_tokenwise, t
     assert squeeze.decompress(coded, threads=threads) == data
 
 
-def test_random_access(coded):
+def test_parts_of_a_file_can_be_read(coded):
     with squeeze.open(io.BytesIO(coded), threads=2) as file:
         for start, size in ((0, 10), (1_490, 20), (2_990, 30), (3_990, 50), (700, 1)):
             file.seek(start)
             assert file.read(size) == DATA[start : start + size]
 
 
-def test_commands(coded, tmp_path, monkeypatch):
+def test_commands_compress_test_list_and_restore(coded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("text.sqz").write_bytes(coded)
 
@@ -317,8 +317,7 @@ needs_bundle = pytest.mark.skipif(models.bundled_path() is None, reason="llm-smo
 
 @needs_bundle
 @pytest.mark.slow
-def test_the_bundled_model():
-    """Much better than contexts alone; the same bytes by one thread and by two."""
+def test_the_bundled_model_is_a_fifth_smaller_than_contexts_alone():
     data = TEXT[:3000]
     coded = squeeze.compress(data, 8)
     assert codecs_of(coded) == ["tokenwise"] and len(coded) < 0.8 * len(squeeze.compress(data, 3))
@@ -341,7 +340,7 @@ def test_the_bundled_model_and_all_kinds_of_bytes():
     ("share", "tried", "kind"), [(0.0, True, container.BYTEWISE), (9.0, False, container.TOKENWISE)]
 )
 def test_a_large_text_far_smaller_than_at_level_3_is_coded_once(folder, monkeypatch, share, tried, kind, threads):
-    """By the language model alone: level 6 would make it no smaller."""
+    """Code it by the language model alone, since level 6 could not be smaller."""
     tries, right = [], encoding._bytewise
     monkeypatch.setattr(encoding, "_bytewise", lambda *given: tries.append(1) or right(*given))
     monkeypatch.setattr(encoding, "_LARGE", len(TEXT))

@@ -1,4 +1,4 @@
-"""How entries lie in lanes."""
+"""The division of entries into lanes."""
 
 import io
 
@@ -9,7 +9,7 @@ from squeeze.codecs.tokenwise.layout import LaneLayout
 
 
 @pytest.mark.parametrize(("entries", "count"), [(1, 1), (5, 5), (7, 3), (9, 3), (100, 7)])
-def test_layout(entries, count):
+def test_every_entry_is_in_one_lane_and_active_lanes_come_first(entries, count):
     """Every entry lies in one lane, and a step's lanes are the first ones."""
     spelled = np.arange(1, entries + 1)
     layout = LaneLayout.of(spelled, count, 16)

@@ -1,4 +1,4 @@
-"""What tokens cost: the sum is the coded block, the likeliest are the model's, and what no token spells counts too."""
+"""Costs of tokens: their sum is the coded block, candidates are the model's, and escapes count, too."""
 
 import io
 
@@ -47,7 +47,7 @@ def test_an_explanation_has_tokens(coded, folder):
     assert explanation.to_html().startswith("<!DOCTYPE html>")
 
 
-def test_another_language_model_beside(folder, tmp_path, only_tokenwise):
+def test_an_explanation_compares_another_language_model(folder, tmp_path, only_tokenwise):
     tokenizer = tiny_models.byte_level()
     other = tiny_models.write_folder(tmp_path / "calmer", tokenizer, calm(tokenizer))
     explanation = squeeze.explain(TEXT[:1_500], 8, model=folder, against_model=other, lanes=3, window=32)

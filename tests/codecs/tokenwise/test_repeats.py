@@ -1,4 +1,4 @@
-"""Entries that a match foretells go without the language model, and every decoder knows which."""
+"""Entries that a match predicts bypass the language model, and every decoder knows which."""
 
 import io
 from contextlib import suppress
@@ -21,7 +21,7 @@ from tests.makers.tokenwise import TEXT, language_alone, preset
 
 
 def _repeated(seed: int, times: int = 8) -> bytes:
-    """Beginnings of a text of many lengths, with a few bytes between that are new, and some that no token spells."""
+    """Return beginnings of a text of many lengths, with a few new bytes between them, some of which no token spells."""
     random = np.random.default_rng(seed)
     parts = []
     for i in range(times):
@@ -62,8 +62,7 @@ def test_any_repeats_in_any_lanes_by_any_threads(folder, name):
             assert lanes.decode(payload, layout, model, chosen, guessed=guessed).tobytes() == data
 
 
-def test_repeats_cost_the_model_nothing(folder, monkeypatch):
-    """But for the last entries of each run."""
+def test_the_model_is_fed_only_the_last_entries_of_a_run(folder, monkeypatch):
     model, fed = models.find(folder).network, []
     right = LlamaLanes.forward
 
@@ -127,7 +126,7 @@ def test_mutated_files_never_give_wrong_data(coded):
 
 
 def test_payloads_of_noise_end(folder):
-    """Whatever bits there are, a block has no more than its entries, and its bytes."""
+    """Whatever the bits are, a block has no more than its entries and bytes."""
     model, data = models.find(folder).network, CASES["one line"]
     layout, _ = lanes.encode(data, model, preset(len(data), 3, 32))
     assert layout.repeats

@@ -1,4 +1,4 @@
-"""Fused kernels beside their references: the same bits, whatever the shape, on all that a network may meet."""
+"""Fused kernels compared with their references: the same bits for any shape and numbers that a network may have."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ ROOMS = [torch.int8, torch.float32]  # of activations: as products of bytes, and
 
 
 def product(rows: int, columns: int, device: str, seed: int, biased: bool = False) -> Product:
-    """With sums and scales of all sizes, and more rows and columns than it has."""
+    """Make a product with sums and scales of all magnitudes, and padding of rows and columns."""
     random = np.random.default_rng(seed)
     sums = random.integers(-(2**31), 2**31, (rows + 3, columns + 5)) >> random.integers(0, 31, (rows + 3, 1))
     of_rows, of_columns, bias = (
@@ -42,7 +42,7 @@ def same(ours, theirs) -> bool:
 
 
 def numbers(rows: int, columns: int, device: str) -> torch.Tensor:
-    """Zeros, subnormal numbers, halves, an outlier, and numbers of all sizes in the first rows."""
+    """Return zeros, subnormal numbers, halves, an outlier, and numbers of all magnitudes in the first rows."""
     random = np.random.default_rng(1)
     x = random.normal(size=(rows, columns)).astype(np.float32)
     x[0] = 0
@@ -56,7 +56,7 @@ def numbers(rows: int, columns: int, device: str) -> torch.Tensor:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ROOMS)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (7, 96), (5, 130), (6, 576)])
-def test_norms(device, dtype, rows, width):
+def test_norms_give_the_bits_of_the_reference(device, dtype, rows, width):
     x = numbers(rows, width, device)
     for given in (None, product(rows, width, device, 1), product(rows, width, device, 2, biased=True)):
         outs = [room(rows, width, device, dtype) for _ in range(2)]
@@ -69,7 +69,7 @@ def test_norms(device, dtype, rows, width):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ROOMS)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 12), (3, 96), (2, 1536), (2, 5632), (1, 9728)])
-def test_gates(device, dtype, rows, width):
+def test_gates_give_the_bits_of_the_reference(device, dtype, rows, width):
     given, block = product(rows, 2 * width, device, width), block_of(width)
     outs = [room(rows, width, device, dtype) for _ in range(2)]
     found = kernels.gate(given, block, float(factor(block)), outs[0])
@@ -80,13 +80,13 @@ def test_gates(device, dtype, rows, width):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("rows", "leaves"), [(1, 1), (4, 300), (2, 9001)])
-def test_counts(device, biased, rows, leaves):
+def test_frequencies_give_the_bits_of_the_reference(device, biased, rows, leaves):
     given = product(rows, leaves, device, leaves, biased)
     assert torch.equal(kernels.cumulate(given), reference.cumulate(given))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_turns(device):
+def test_rotary_angles_give_the_bits_of_the_reference(device):
     table = torch.tensor(cos_sin_table(tuple(0.7**i for i in range(67))), device=device)
     positions = torch.tensor([[0, 1, 2, 3], [100, 4095, 1 << 20, (1 << 24) - 1]], device=device)
     shape = Shape(1, 1, 134, 4)
@@ -96,7 +96,7 @@ def test_turns(device):
 
 
 def kept(shape: Shape, lanes: int, ring: int, device: str) -> LayerCache:
-    """Lanes in the middle of more, as a part of a cache lies."""
+    """Make a cache of some lanes as a view into a larger one."""
     random = np.random.default_rng(4)
     sizes = (2, lanes + 2, shape.groups, attention.BLOCK * (1 + ring))
     integers = random.integers(-127, 128, (*sizes, shape.size)).astype(np.int8)
@@ -115,8 +115,8 @@ CASES = [  # shape, lanes, rows of each, ring; first positions
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("shape", "lanes", "n", "ring", "first"), CASES)
-def test_attention(device, shape, lanes, n, ring, first):
-    """Heads with norms and biases, and without; then what they attend to."""
+def test_attention_gives_the_bits_of_the_reference(device, shape, lanes, n, ring, first):
+    """Heads are with and without norms and biases."""
     positions = torch.tensor([[start + i for i in range(n)] for start in first], device=device)
     table = torch.tensor(cos_sin_table(tuple(0.5**i for i in range(shape.size // 2))), device=device)
     rotary = attention_reference.rotary(table, 1.0, positions, shape, int(positions.max()))
@@ -135,8 +135,7 @@ def test_attention(device, shape, lanes, n, ring, first):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_nothing(device):
-    """No rows."""
+def test_no_rows_launch_nothing(device):
     shape = Shape(2, 1, 8, 1)
     positions = torch.zeros((0, 1), dtype=torch.int64, device=device)
     table = torch.tensor(cos_sin_table((1.0,) * 4), device=device)

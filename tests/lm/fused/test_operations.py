@@ -69,12 +69,12 @@ def gpu(monkeypatch):
         (ValueError(), (TORCH, "kernels do not run: ValueError")),
     ],
 )
-def test_what_is_chosen(gpu, found, wanted):
+def test_chooses_kernels_only_if_they_give_equal_bits(gpu, found, wanted):
     gpu(found)
     assert choose_operations("cuda:0", FloatProducts(), SIZES) == wanted
 
 
-def test_without_triton(gpu, monkeypatch):
+def test_chooses_torch_without_triton(gpu, monkeypatch):
     def missing():
         raise ImportError("No module named 'triton'")
 
@@ -85,11 +85,11 @@ def test_without_triton(gpu, monkeypatch):
     )
 
 
-def test_a_lack_of_memory_is_for_the_engine_to_tell(gpu):
+def test_running_out_of_memory_is_raised(gpu):
     gpu(torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(torch.OutOfMemoryError):
         choose_operations("cuda:0", FloatProducts(), SIZES)
 
 
-def test_a_processor_takes_torch():
+def test_chooses_torch_on_a_processor():
     assert choose_operations("cpu", FloatProducts(), SIZES) == (TORCH, "cpu is no GPU")
