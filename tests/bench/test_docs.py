@@ -1,4 +1,4 @@
-"""The docs are what the results make of them; what cannot be made is an error."""
+"""Pages and plots equal what the records give, and a table or row that does not exist is an error."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_docs_are_what_the_results_make_of_them() -> None:
+def test_the_docs_equal_what_the_records_give() -> None:
     pytest.importorskip("matplotlib")
     assert docs.update(ROOT, docs.RESULTS, write=False) == []
 
@@ -59,7 +59,7 @@ def test_a_caption_is_below_a_table(results: Path) -> None:
     ]
 
 
-def test_a_table_without_results_says_what_measures_it(results: Path) -> None:
+def test_a_table_without_results_names_its_benchmark(results: Path) -> None:
     assert docs.table("kv", results=results) == "*Not measured yet: `python -m bench kv`*"
 
 
@@ -69,12 +69,12 @@ def test_some_rows_of_a_table_in_the_order_in_which_they_are_named(results: Path
     assert made.splitlines()[4:6] == ["| c | 12 | 1.50 |", "| a | 12 | 1.50 |"]
 
 
-def test_rows_stand_without_a_caption(results: Path) -> None:
+def test_rows_have_no_caption(results: Path) -> None:
     made = docs.filled("<!-- rows: lm-speed -->\n<!-- end -->", PAGE, ROOT, results)
     assert made.splitlines()[-3:] == ["| encode | 12 | 1.50 |", "", "<!-- end -->"]
 
 
-def test_what_stands_between_markers_is_replaced(results: Path) -> None:
+def test_text_between_markers_is_replaced(results: Path) -> None:
     text = "before\n<!-- table: lm-speed -->\nold\n<!-- end -->\nafter\n"
     made = docs.filled(text, PAGE, ROOT, results)
     assert "old" not in made
@@ -92,7 +92,7 @@ def test_what_stands_between_markers_is_replaced(results: Path) -> None:
         ("<!-- table: lm-speed -->\n", "a marker has no <!-- end -->"),
     ],
 )
-def test_a_figure_that_cannot_be_made_fails(text: str, message: str, results: Path) -> None:
+def test_a_table_or_plot_that_does_not_exist_is_an_error(text: str, message: str, results: Path) -> None:
     with pytest.raises(DocsError, match=re.escape(message)):
         docs.filled(text, PAGE, ROOT, results)
 
@@ -131,7 +131,7 @@ def test_a_changed_page_is_found_and_written(results: Path, tmp_path: Path) -> N
     assert docs.update(tmp_path, results, write=False) == []
 
 
-def test_plots_are_drawn_and_are_alike_every_time(tmp_path: Path) -> None:
+def test_plots_are_the_same_bytes_every_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     shutil.copyfile(ROOT / "README.md", tmp_path / "README.md")
     drawn = list(docs.drawings(tmp_path, docs.RESULTS, write=True))

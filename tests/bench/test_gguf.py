@@ -1,4 +1,4 @@
-"""`python -m bench gguf`: what rows are called."""
+"""Names of rows of `python -m bench gguf`."""
 
 import pytest
 
@@ -7,7 +7,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 from bench.measures.gguf import called
 
 
-def test_a_bound_is_named_also_where_it_is_a_types_own() -> None:
+def test_a_row_names_its_bound_even_if_it_is_the_default_of_its_type() -> None:
     assert called("q4_k", "", None) == "q4_k"
     assert called("q3_k", "", None) == called("q3_k", "", 4.0) == "q3_k-bound-4"
     assert called("auto", "90000000", 2.5) == "auto-90000000-bound-2.5"

@@ -1,4 +1,4 @@
-"""`python -m bench gpu` on the CPU, so that it does not fail for small reasons on a GPU."""
+"""Run `python -m bench gpu` on the CPU, so that it does not fail for trivial reasons on a GPU."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ from tests.makers import tiny_models
 
 
 class Fake:
-    """The CPU in place of a GPU: small matrices, interpreted kernels (which take float16), a constant time."""
+    """The CPU instead of a GPU: small matrices, interpreted kernels (which take float16), a constant time."""
 
     where, dtype, apart, large = "cpu", torch.float16, 1, False
 
@@ -39,7 +39,7 @@ def test_every_way_of_a_case_gives_the_right_result(case, monkeypatch):
     assert all(("GB/s" in row) == (case.nbytes is not None) for row in rows)
 
 
-def test_names_of_rows_are_their_own():
+def test_names_of_cases_and_ways_are_unique():
     names = [(case.name, way.name) for case in CASES for way in case.ways]
     assert len(set(names)) == len(names)
 
@@ -108,7 +108,7 @@ def raises(data):
     raise RuntimeError("no image of this kernel")
 
 
-def test_a_way_that_fails_is_named_and_the_others_go_on(capsys):
+def test_a_failing_implementation_is_reported_and_the_others_run(capsys):
     ways = (
         Way("first", raises),
         Way("wrong", lambda data: [lambda: torch.zeros(2)]),

@@ -1,4 +1,4 @@
-"""Every measure loads and explains itself; a run writes a record with all that it must say."""
+"""Every benchmark loads and has help, and a run writes a complete record."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The bench that looks for levels which are larger than the one below: files, and the longest of them encoded."""
+"""The benchmark that looks for levels that make files larger than the next lower level."""
 
 import pytest
 

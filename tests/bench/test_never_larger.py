@@ -1,4 +1,4 @@
-"""The bench that looks for files that are larger than xz makes them."""
+"""The benchmark that looks for files that are larger than with xz."""
 
 from bench.__main__ import parser
 from bench.measure import load

@@ -1,4 +1,4 @@
-"""The model with its adapter is that of the levels that use it."""
+"""The model with its adapter has the weights that levels 7 to 9 use."""
 
 from pathlib import Path
 

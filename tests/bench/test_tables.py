@@ -1,4 +1,4 @@
-"""Tables of rows: listings and pivots, and what cells hold."""
+"""Tables of rows: listings, pivots and their cells."""
 
 import pytest
 
@@ -30,11 +30,11 @@ def test_a_column_that_no_row_fills_is_left_out_of_a_listing() -> None:
     assert table.lines(ROWS)[0] == "| f | size |"
 
 
-def test_words_stand_to_the_left_and_numbers_to_the_right() -> None:
+def test_words_are_aligned_left_and_numbers_right() -> None:
     assert markdown(["a", "b", "c"], [["x", "1", "-2 %"], ["y", "", "z"]])[1] == "|---|--:|---|"
 
 
-def test_a_pivot_puts_tools_beside_each_other() -> None:
+def test_a_pivot_has_a_column_per_tool() -> None:
     table = Pivot(LEAD, "tool", {"x": "X", "y": "Y"}, "bytes", ",", order=lambda row: row["raw"], total="total")
     assert table.lines(table.chosen(ROWS)) == [
         "| file | raw | X | Y |",
@@ -62,7 +62,7 @@ def test_a_column_that_no_row_has_is_left_out_of_a_pivot() -> None:
         (significant("part", 4), {"part": None}, None),
     ],
 )
-def test_cells(value: object, row: dict, shown: str | None) -> None:
+def test_cells_have_the_expected_text(value: object, row: dict, shown: str | None) -> None:
     assert value(row) == shown  # type: ignore[operator]
 
 

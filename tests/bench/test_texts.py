@@ -3,8 +3,8 @@ import pytest
 from bench.shared.texts import found, read
 
 
-def test_files_of_the_corpus_go_by_their_names(tmp_path, monkeypatch):
-    """So the commands under the tables of the docs run as they stand."""
+def test_a_file_of_the_corpus_is_found_by_its_name(tmp_path, monkeypatch):
+    """The recorded commands of tables name files this way."""
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "corpus" / "text" / "a.txt"
     place.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Models of every architecture: each operation works or is refused in one line. A dozen always, all of them if slow."""
+"""Each operation works with models of every architecture, or is refused in one line. A dozen always run, all if slow."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The pages of the documentation, and the code blocks in them."""
+"""The pages of the documentation and their code blocks."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,14 @@ _INSTEAD = re.compile(r"tested with (.+) in place of (.+)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. line: of its first line of code; comment: what the HTML comment before it says."""
+    """A fenced block.
+
+    Args:
+        language: language after the fence
+        code: lines of code
+        line: number of the first line of code
+        comment: text of the HTML comment before the block
+    """
 
     language: str
     code: str
@@ -28,7 +35,7 @@ class Block:
 
     @property
     def tested(self) -> str:
-        """The code as the tests run it: a comment may name quicker options."""
+        """The code that tests run: a comment may name quicker options."""
         instead = _INSTEAD.fullmatch(self.comment)
         if instead is None:
             return self.code

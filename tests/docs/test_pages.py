@@ -1,4 +1,4 @@
-"""What the pages say of the code is there: paths, commands, names, benchmarks; and every method has its page."""
+"""Paths, commands, names and benchmarks that pages mention exist, and every method page has its sections."""
 
 import re
 import tomllib

@@ -46,7 +46,7 @@ def step(block: Block) -> str:
 
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PATH in which `squeeze` and `python` are those under test."""
+    """Return a folder for PATH in which `squeeze` and `python` are those under test."""
     folder = tmp_path_factory.mktemp("commands")
     for name, text in {"squeeze": _SQUEEZE, "python": _PYTHON}.items():
         (folder / name).write_text(text)

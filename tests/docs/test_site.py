@@ -1,4 +1,4 @@
-"""The site builds without a warning, and asks nothing of other sites."""
+"""The site builds without a warning, and loads nothing from other sites."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""A manifest of two kinds and archives of made sources."""
+"""A manifest of two kinds, and archives of generated sources."""
 
 import random
 import zipfile
@@ -14,14 +14,14 @@ WORDS = ("river", "stone", "window", "market", "evening", "letter", "garden", "w
 
 
 def prose(seed: int, size: int) -> bytes:
-    """Lines of random words."""
+    """Return lines of random words."""
     draw = random.Random(seed)
     lines = (" ".join(draw.choice(WORDS) + str(draw.randrange(99)) for _ in range(9)) for _ in range(size // 60))
     return "\n".join(lines).encode() + b"\n"
 
 
 def manifest_of(sources: Mapping[str, Mapping[str, Any]]) -> Manifest:
-    """A manifest of prose and code, half and half, with a cap of 200 kB a source."""
+    """Return a manifest of prose and code, half and half, with a cap of 200 kB per source."""
     entry = {"licence": "MIT", "commit": "0" * 40, "sha256": "0" * 64}
     return parse({
         "host": "https://example.com/",
@@ -40,7 +40,7 @@ def manifest_of(sources: Mapping[str, Mapping[str, Any]]) -> Manifest:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Callable[[str, Mapping[str, bytes]], None]:
-    """Write the archive of one source into `tmp_path / "sources"`."""
+    """Return a function that writes the archive of one source into `tmp_path / "sources"`."""
 
     def write(name: str, files: Mapping[str, bytes]) -> None:
         folder = tmp_path / "sources"

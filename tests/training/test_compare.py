@@ -1,4 +1,4 @@
-"""Architectures are compared at equal multiplications, each causal, its state carried on; logs become tables."""
+"""Architectures are causal, carry their state, and are compared at equal multiplications; logs become tables."""
 
 import json
 
@@ -62,7 +62,7 @@ def test_tokens_give_the_bytes_back(tmp_path):
     assert np.array_equal(coded.content[coded.start[1] :][: coded.size[1]], tokens.of(split.document(1)))
 
 
-def test_the_command_logs_what_each_came_to(tmp_path):
+def test_the_command_logs_a_line_per_architecture(tmp_path):
     corpus, log = corpus_of(tmp_path), tmp_path / "log.jsonl"
     words = ["--corpus", str(corpus), "--megabytes", "0.004", "--rows", "3", "--log", str(log)]
     for name in ("RG-LRU", "gated recurrence, tokens"):
@@ -79,7 +79,7 @@ def test_the_command_logs_what_each_came_to(tmp_path):
     assert shown.endswith("|\n\n<!-- end -->\nafter\n") and shown.count("\n| ") == 3 and "| RG-LRU |" in shown
 
 
-def test_a_corpus_is_asked_for():
+def test_the_command_needs_a_corpus():
     assert CliRunner().invoke(main, []).exit_code == 2
 
 

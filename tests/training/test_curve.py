@@ -1,4 +1,4 @@
-"""The picture of the training is that of its log."""
+"""The committed plot of the training is that of its log."""
 
 import pytest
 

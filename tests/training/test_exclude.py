@@ -1,4 +1,4 @@
-"""What the corpus shares with benchmarks is found from 50 bytes on, and only the passage goes."""
+"""Passages shared with benchmarks are found from 50 bytes on, and only the passage is removed."""
 
 import subprocess
 import sys

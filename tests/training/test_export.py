@@ -1,4 +1,4 @@
-"""What training exports is what the package computes with."""
+"""The package computes what was trained and exported."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def predict(network, byte):
 
 
 def trained(shape):
-    """A model whose norms and tables are not those that training begins with; the tables are such that 4 bits hold."""
+    """Return a model with trained-looking norms and tables; the tables fit 4 bits."""
     torch.manual_seed(3)
     built = build(shape)
     with torch.no_grad():
@@ -56,7 +56,7 @@ def test_the_package_computes_what_was_trained(name):
         assert np.log(network.counts[256:] / network.counts[1]) == pytest.approx(row, abs=2e-3)
 
 
-def test_the_command(tmp_path):
+def test_the_command_writes_the_file_of_the_package(tmp_path):
     rows = Rows.begin(read(corpus_of(tmp_path), "train"), 3, 16)
     training = Training(trained(SHAPES["by words"]), Plan(rows=3), rows)
     checkpoint.save(training, tmp_path)

@@ -1,4 +1,4 @@
-"""Sources come out of a git repository as they are in the commit, and only with the right hash."""
+"""Sources are read from a git repository as they are in the commit, and only with the right hash."""
 
 import hashlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Generated documents are the same for the same seed, varied, and what their format says."""
+"""Generated documents are the same for the same seed, varied, and valid in their format."""
 
 import csv
 import email

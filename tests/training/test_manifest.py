@@ -1,4 +1,4 @@
-"""The rules of the manifest, and which kind a file is of."""
+"""The rules of the manifest, and the kinds of files."""
 
 import copy
 import tomllib

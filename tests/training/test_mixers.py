@@ -1,4 +1,4 @@
-"""The dictionaries of the package are made of samples of every kind."""
+"""The package's trained mixers learn from samples of every kind."""
 
 import json
 import lzma

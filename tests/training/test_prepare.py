@@ -1,4 +1,4 @@
-"""The corpus: the same bytes each time, shares and caps kept, duplicates gone, held-out sources apart."""
+"""A corpus has the same bytes each time, keeps shares and caps, has no duplicates, and separates held-out sources."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ def test_the_index_finds_every_document(manifest: Manifest, tmp_path: Path) -> N
     assert json.loads((tmp_path / "corpus" / "corpus.json").read_text())["seed"] == described["seed"]
 
 
-def test_duplicates_go(archive: Archive, tmp_path: Path) -> None:
+def test_duplicates_are_dropped(archive: Archive, tmp_path: Path) -> None:
     same = prose(1, 4_000)
     nearly = same.replace(b"\n", b"\n# a new line\n", 1) + b"and a last one\n"
     others = {f"{number}.py": prose(10 + number, 1_000) for number in range(3)}
@@ -75,7 +75,7 @@ def test_duplicates_go(archive: Archive, tmp_path: Path) -> None:
     assert described["dropped"]["duplicate"] == 2
 
 
-def test_what_is_no_text_is_dropped(archive: Archive, tmp_path: Path) -> None:
+def test_files_that_are_not_text_are_dropped(archive: Archive, tmp_path: Path) -> None:
     files = {
         "binary.md": b"text\0" * 50,
         "latin.md": "Käse ".encode("latin-1") * 50,

@@ -1,4 +1,4 @@
-"""Training goes on where it stopped, to the same weights; batches hold every byte once; logs say what came of it."""
+"""A stopped training continues to the same weights, batches have every byte once, and logs have the results."""
 
 import json
 
@@ -61,7 +61,7 @@ def test_rates_rise_stay_and_fall():
     assert factors == pytest.approx([0.01, 0.51, 1, 1, 1, 0.5, 0])
 
 
-def test_going_on_gives_the_weights_of_going_through(corpus, tmp_path):
+def test_a_resumed_training_gives_the_same_weights(corpus, tmp_path):
     through, first = training(corpus), training(corpus)
     for _ in range(4):
         through.step()

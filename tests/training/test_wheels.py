@@ -1,4 +1,4 @@
-"""Samples out of wheels: of every ending, of programs alone, and what models learn from them."""
+"""Samples from wheels: of every file suffix, of programs only, and what models learn from them."""
 
 import lzma
 import zipfile
@@ -65,7 +65,7 @@ def test_the_command_writes_what_models_begin_with(kind, level, folder):
     assert len(found) == (7 if level == 1 else 14) and any(tensor.any() for tensor in found.values())
 
 
-def test_where_samples_come_from_is_clear(folder):
+def test_the_command_refuses_a_wrong_choice_of_corpus_or_wheels(folder):
     for words in (
         [],
         ["--wheels", str(folder), "--corpus", str(folder)],
