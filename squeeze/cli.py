@@ -1,4 +1,4 @@
-"""The `squeeze` command: a group that finds its commands in commands/ when they are asked for.
+"""The `squeeze` command, a group that imports its commands when they are used.
 
 Only click and the standard library are imported here, so that `squeeze --help` answers at once.
 """
@@ -17,48 +17,60 @@ import click
 from squeeze.errors import OptionError
 from squeeze.version import __version__
 
-COMMANDS = {  # name: where it is, and the first line of its help
-    "advise": ("advise:advise", "Predict layer by layer whether 2:4 is faster than dense weights on a device."),
-    "apply": ("apply:apply", "Do what a recipe says to a model's folder."),
-    "bench": ("bench:bench", "Compare sizes and speeds on each FILE, every round trip proved."),
-    "compare": ("compare:compare", "Show what two models write after the same prompts, and how far apart they are."),
-    "completion": ("completion:completion", "Print what lets a shell complete commands and options."),
-    "compress": ("compress:compress", "Compress each FILE to FILE.sqz."),
-    "decompress": ("decompress:decompress", "Restore each FILE.sqz to FILE."),
-    "delta": ("delta:delta", "Write a fine-tune as its difference from a base, and report what it cost."),
-    "densify": ("densify:densify", "Write every weight of a folder dense, so that any other tool reads it."),
-    "eval": ("eval:evaluate", "Measure how well a model predicts a text, and what it scores on tasks."),
-    "explain": ("explain:explain", "Show where the bits of FILE go: what each byte or token costs, and why."),
-    "factorize": ("factorize:factorize", "Factorise the weights of a model's folder."),
-    "generate": ("generate:generate", "Continue PROMPT, as it comes; with --kv, in less memory."),
-    "history": ("history:history", "Show what a packed checkpoint is a difference from, and what that is."),
-    "imatrix": ("imatrix:imatrix", "Write llama.cpp's importance matrix of a model's folder."),
-    "import": ("import_:import_", "Write a GGUF file as a Hugging Face folder."),
-    "info": ("info:info", "Show versions, CPU, GPUs, folders and models."),
-    "inspect": ("inspect:inspect", "Show the entropy of each field, the bound, the coded size and the gap between."),
-    "kv-eval": ("kv_eval:kv_eval", "Measure what KV cache policies cost and save."),
-    "list": ("list:list_command", "Show sizes, level and checksum of each FILE.sqz, and with -v its blocks."),
-    "pack": ("pack:pack", "Pack a checkpoint without loss: a file of safetensors or of torch, or a model's folder."),
-    "prune": ("prune:prune", "Prune the weights of a model's folder, and report what it cost."),
-    "quantize": ("quantize:quantize", "Quantise the weights of a model's folder, and report what it cost."),
-    "report": ("report:report", "Compare runs: a page with sizes against quality, and the differences layer by layer."),
-    "test": ("test:test", "Decode each FILE.sqz, compare its checksums, and write nothing."),
-    "train": ("train:train", "Learn from sample FILEs what many small files like them begin with."),
-    "unpack": ("unpack:unpack", "Restore a packed checkpoint, byte for byte."),
-    "verify": ("verify:verify", "Decode a packed checkpoint, compare every checksum, and write nothing."),
+SECTIONS = {  # commands by what they are for: where each one is, and the first line of its help
+    "Files": {
+        "compress": ("compress:compress", "Compress files, or a folder into one archive."),
+        "decompress": ("decompress:decompress", "Restore files and folders, or a part of a file."),
+        "list": ("list:list_command", "Show sizes, ratio, level and members of compressed files."),
+        "test": ("decompress:test", "Check that compressed files decode to their checksums."),
+        "explain": ("explain:explain", "Show which bytes or tokens of a file cost how many bits."),
+        "train": ("train:train", "Train a dictionary for small files, or a language model adapter."),
+        "bench": ("bench:bench", "Compare sizes and speeds with xz, zstd and others on your files."),
+    },
+    "Checkpoints": {
+        "pack": ("pack:pack", "Compress a checkpoint losslessly."),
+        "unpack": ("unpack:unpack", "Restore a packed checkpoint, byte for byte."),
+        "verify": ("unpack:verify", "Check that a packed checkpoint decodes to its checksums."),
+        "inspect": ("inspect:inspect", "Show entropy and coded size of a checkpoint, by tensor."),
+        "history": ("inspect:history", "Show the chain of bases that a packed checkpoint depends on."),
+        "import": ("gguf:import_", "Convert a GGUF file to a Hugging Face folder."),
+    },
+    "Smaller models": {
+        "quantize": ("weights:quantize", "Quantise a model's weights to 2 to 8 bits, and report the loss."),
+        "prune": ("weights:prune", "Set weights of a model to zero, and report the loss."),
+        "factorize": (
+            "weights:factorize",
+            "Factorise matrices into smaller ones, and report the loss.",
+        ),
+        "delta": ("weights:delta", "Store a fine-tune as a small lossy difference from its base."),
+        "densify": ("weights:densify", "Write a compressed model's weights dense, for any other tool."),
+        "apply": ("apply:apply", "Run a recipe of steps, such as prune, quantize and pack."),
+        "imatrix": ("gguf:imatrix", "Compute an importance matrix for llama-quantize."),
+        "advise": ("weights:advise", "Predict which layers run faster with 2:4 sparsity on a device."),
+    },
+    "Look and measure": {
+        "eval": ("eval:evaluate", "Measure perplexity, KL divergence and task scores of models."),
+        "compare": ("compare:compare", "Compare what two models generate after the same prompts."),
+        "generate": ("generate:generate", "Generate text with a model, also with a compressed KV cache."),
+        "kv-eval": ("kv_eval:kv_eval", "Measure quality, memory and time of KV cache policies."),
+        "report": ("report:report", "Compare runs on one page: sizes, quality and layers."),
+        "info": ("info:info", "Show versions, hardware, folders and models."),
+        "completion": ("info:completion", "Print the completion script for bash, fish or zsh."),
+    },
 }
-# Threads of OpenMP (torch) that wait for each other give way after some microseconds: spinning for longer makes nothing
-# faster on a quiet machine, and everything two to three times as slow beside other processes.
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+# OpenMP threads (of torch) that wait for each other yield after some microseconds. Longer spinning is no faster on a
+# quiet machine, and two to three times slower if other processes run.
 _WAITING = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
 _SHORT = {"c": "compress", "d": "decompress"}
 _LEVEL = re.compile("-[1-9]")
-_BAD_LEVEL = re.compile("-[cfkqrvh]*(0|[0-9]{2,})[cfkqrvh]*")  # which would be read as several levels
+_BAD_LEVEL = re.compile("-[cfkqrvh]*(0|[0-9]{2,})[cfkqrvh]*")  # click would read it as several levels
 _WITH_LEVELS = ("bench", "c", "compress", "explain", "train")
-_DECOMPRESS = ("-d", "--decompress")  # as other compressors have it
+_DECOMPRESS = ("-d", "--decompress")  # options of other compressors
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """The commands of COMMANDS, each imported when it is taken."""
+    """A mapping of COMMANDS that imports each command when it is looked up."""
 
     def __init__(self) -> None:
         self._known: dict[str, click.Command] = {}
@@ -83,25 +95,26 @@ class Commands(MutableMapping[str, click.Command]):
 
 
 class Misused(click.ClickException):
-    """An option's value is out of bounds."""
+    """An error of exit code 2: an option's value is out of bounds."""
 
     exit_code = 2
 
 
 class Group(click.Group):
-    """Turns exceptions into one line, knows the one-letter names of two commands, and lists all without their code."""
+    """A group that turns exceptions into one line, and lists commands by section without importing them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
         ctx.obj = _bad_level(args)
         return super().parse_args(ctx, ["compress"] if ctx.obj and args[0].startswith("-") else _as_filter(args))
 
     def invoke(self, ctx: click.Context) -> Any:
-        from squeeze.commands import standard  # what `--help` does not need
-        from squeeze.commands.echo import mention
-        from squeeze.commands.job import MISHAPS, explain
+        from squeeze.commands.echo import guard, mention  # what `--help` does not need
+        from squeeze.commands.job import EXPECTED_ERRORS, explain
         from squeeze.system import extras, files, notices
 
-        standard.guard()
+        guard()
         notices.listen(mention)  # until a command has -q
         if "OMP_WAIT_POLICY" not in os.environ:
             for name, value in _WAITING.items():
@@ -116,7 +129,7 @@ class Group(click.Group):
             raise  # click ends in silence
         except OptionError as error:
             raise Misused(explain(error)) from error
-        except (*MISHAPS, KeyboardInterrupt) as error:
+        except (*EXPECTED_ERRORS, KeyboardInterrupt) as error:
             failed = click.ClickException(explain(error))
             if isinstance(error, KeyboardInterrupt) and files.interrupted.is_set():
                 failed.show()
@@ -127,24 +140,28 @@ class Group(click.Group):
         return super().get_command(ctx, _SHORT.get(cmd_name, cmd_name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
 
 def _end_by(number: int) -> None:
-    """End by a signal, as other filters do: a shell's loop ends with a command that Ctrl-C has ended, and tar takes any
-    status for an error, but SIGPIPE for none."""
+    """End this process by a signal, as other filters do.
+
+    A shell's loop ends with a command that Ctrl-C ended. tar takes every exit status for an error, but not SIGPIPE.
+    """
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 def _as_filter(args: list[str]) -> list[str]:
-    """The arguments; where they are what tar gives a program for its archives, with the name of the command.
+    """Add the name of the command if the arguments are those that tar gives its compression program.
 
-    That is nothing, or a level, for compressing from a pipe or file, and -d after it for decompressing.
+    tar gives nothing or a level to compress from a pipe or file, and -d as well to decompress.
     """
-    others = [one for one in args if not _LEVEL.fullmatch(one)]
-    if others and all(one in _DECOMPRESS for one in others):
+    others = [word for word in args if not _LEVEL.fullmatch(word)]
+    if others and all(word in _DECOMPRESS for word in others):
         return ["decompress"]
     if not others and (args or _is_fed()):
         return ["compress", *args]
@@ -152,7 +169,7 @@ def _as_filter(args: list[str]) -> list[str]:
 
 
 def _bad_level(args: list[str]) -> str | None:
-    """The first level of two digits, or 0, among the arguments of a command that takes levels, or of a filter."""
+    """Return the first level of two digits, or 0, in the arguments of a command that takes levels, or of a filter."""
     if not args or not (args[0] in _WITH_LEVELS or args[0].startswith("-")):
         return None
     flags = args[: args.index("--")] if "--" in args else args
@@ -160,11 +177,11 @@ def _bad_level(args: list[str]) -> str | None:
 
 
 def _is_fed() -> bool:
-    """Whether standard input is a pipe or a file, and standard output no terminal."""
+    """Return whether standard input is a pipe or a file, and standard output is not a terminal."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
         return (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)) and not sys.stdout.isatty()
-    except (AttributeError, OSError, ValueError):  # closed, or not the system's
+    except (AttributeError, OSError, ValueError):  # a closed stream, or one of a test
         return False
 
 
@@ -179,18 +196,26 @@ def _say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> No
 
 @click.group(cls=Group, commands=Commands(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_say_version,
-    help="Show the version, and the format and numerics it reads.",
+    help="Print the version, and the file format that it reads",
 )
 def main() -> None:
-    """Lossless compression with predictive models.
+    """Lossless compression with predictive models, for files and model checkpoints.
 
-    `squeeze c` and `squeeze d` are short for compress and decompress. Without
-    a file, or for the file -, standard input goes to standard output. tar
-    takes it: tar --use-compress-program=squeeze. Files and checkpoints may be
-    at URLs that fsspec reads, such as s3://bucket/name.
+    \b
+    Examples: squeeze compress -8 report.txt
+              squeeze decompress report.txt.sqz
+              squeeze compress photos -o photos.tar.sqz
+              squeeze pack my-model my-model-packed
+              squeeze quantize my-model my-model-4bit --bits 4
+
+    `squeeze help COMMAND` explains a command. `squeeze c` and `squeeze d` are short for compress and decompress.
+
+    Standard input goes to standard output if no file is named, or the file -. tar can use the command: tar
+    --use-compress-program=squeeze. A file or checkpoint can also be a URL that fsspec reads, such as s3://bucket/name.
     """

@@ -13,8 +13,9 @@ from typing import BinaryIO
 import click
 
 from squeeze.codecs.stream.decompressor import decompress_stream
-from squeeze.commands import options, standard
-from squeeze.commands.job import MISHAPS, explain
+from squeeze.commands import options
+from squeeze.commands.echo import guard
+from squeeze.commands.job import EXPECTED_ERRORS, explain
 from squeeze.system import files
 from squeeze.system.binary import flush
 from squeeze.system.extras import DISTRIBUTION
@@ -48,7 +49,7 @@ def main(
         output, stdout = None, True
     if output and stdout:
         raise click.UsageError("-c and -o exclude each other")
-    standard.guard()
+    guard()
     try:
         with files.interruptible():
             target = None if stdout else output or files.restored_name(source)
@@ -56,7 +57,7 @@ def main(
     except ImportError as error:
         said = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install {DISTRIBUTION}"
         raise click.ClickException(said) from error
-    except (*MISHAPS, KeyboardInterrupt) as error:
+    except (*EXPECTED_ERRORS, KeyboardInterrupt) as error:
         raise click.ClickException(explain(error, str(source))) from error
 
 

@@ -20,7 +20,7 @@ def test_help_imports_nothing_heavy():
 
 
 def test_version():
-    assert run("--version").stdout == "squeeze 0.1.0, .sqz format 1, numerics 1\n"
+    assert run("--version").stdout == run("-V").stdout == "squeeze 0.1.0, .sqz format 1, numerics 1\n"
 
 
 def test_help_of_every_command_ends_in_an_example():

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import clustered, options
+from squeeze.commands import cluster as clusters, options
 from squeeze.commands.echo import echo
 from squeeze.commands.job import explain
 from squeeze.commands.models import Verdict, use
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
+from squeeze.commands.sections import command
 from squeeze.errors import SqueezeError
 from squeeze.system import machine
 
@@ -21,20 +22,18 @@ if TYPE_CHECKING:
     from squeeze.engine.report import Report
 
 
-@click.command()
+@command()
 @click.argument("paths", metavar="RECIPE.yaml... [IN OUT]", nargs=-1, required=True, type=options.PATH)
 @click.option(
     "--models",
     metavar="DIR",
     multiple=True,
     type=options.PATH,
-    help="Apply every recipe to each of these; -o holds a folder for each pair, and a table compares them.",
+    help="Model to apply every recipe to; repeatable; a table compares the results",
 )
-@click.option("-o", "--output", metavar="DIR", type=options.PATH, help="With --models: where the folders go.")
-@click.option(
-    "--calibration", metavar="FILE", type=options.PATH, help="Text to calibrate on, instead of the recipe's own."
-)
-@clustered.cluster
+@click.option("-o", "--output", metavar="DIR", type=options.PATH, help="Folder for the results (--models only)")
+@click.option("--calibration", metavar="FILE", type=options.PATH, help="Calibration text, instead of the recipe's")
+@clusters.cluster
 @options.measuring
 @options.resume
 @options.force()
@@ -51,7 +50,11 @@ def apply(
     as_json: bool,
     **params: Any,
 ) -> None:
-    """Do what a recipe says to a model's folder: prune, quantize, factorize, recover and pack, in few passes.
+    """Run a recipe of steps, such as prune, quantize and pack.
+
+    \b
+    Example: squeeze apply recipe.yaml my-model my-model-small
+             squeeze apply a.yaml b.yaml --models my-model --text wiki.txt -o small
 
     \b
     A recipe is YAML:
@@ -60,10 +63,6 @@ def apply(
         - prune: {pattern: "2:4", permute: true}
         - quantize: {bits: 4, group_size: 128}
         - pack
-
-    \b
-    Example: squeeze apply recipe.yaml my-model my-model-small
-             squeeze apply a.yaml b.yaml --models my-model --text wiki.txt -o small
     """
     verdict = Verdict.taken_from(params)
     if models:
@@ -116,7 +115,7 @@ def _sweep(
     settings = sweep.Settings(calibration, verdict.text, verdict.windows, verdict.tasks, force, device, per_call)
     done: list[tuple[sweep.Pair, Report]] = []
     with (
-        closing(clustered.connected(cluster)) if cluster else nullcontext() as engine,
+        closing(clusters.connected(cluster)) if cluster else nullcontext() as engine,
         bar("apply", len(wanted), unit="", quiet=quiet, as_json=as_json) as tick,
     ):
         for pair, report, error in sweep.sweep(wanted, settings, engine):

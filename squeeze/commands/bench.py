@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from squeeze.commands import clustered, options
+from squeeze.commands import cluster as clusters, options
 from squeeze.commands.echo import echo
 from squeeze.commands.job import explain
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
+from squeeze.commands.sections import command
 from squeeze.system import machine
 
 if TYPE_CHECKING:
     from squeeze.recipes.measure.benchmark import Result
 
 
-@click.command()
+@command()
 @options.levels
-@click.option("--against", default="", metavar="NAMES", help="Rivals: xz,zstd,brotli,bzip2,zpaq,lpaq1,7z.")
-@click.option("--runs", default=1, type=click.IntRange(1), help="Take the shortest time of so many runs.")
+@click.option("--against", default="", metavar="NAMES", help="Other compressors: xz,zstd,brotli,bzip2,zpaq,lpaq1,7z")
+@click.option("--runs", default=1, type=click.IntRange(1), help="Runs, of which the fastest counts; default: 1")
 @options.report
 @options.threads
-@click.option("--processes", is_flag=True, help="Time squeeze as a whole process too, with start-up.")
-@clustered.cluster
+@click.option("--processes", is_flag=True, help="Time squeeze as a whole process as well, with start-up")
+@clusters.cluster
 @options.as_json
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=options.PATH)
 def bench(
@@ -41,9 +42,12 @@ def bench(
     paths: tuple[Path, ...],
     levels: tuple[int, ...] = (),
 ) -> None:
-    """Compare sizes and speeds on each FILE, every round trip proved.
+    """Compare sizes and speeds with xz, zstd and others on your files.
 
+    \b
     Example: squeeze bench -1 -3 --against xz,zpaq report.txt
+
+    Every result is decompressed and compared with the original.
     """
     from squeeze.recipes.measure import benchmark
 
@@ -88,7 +92,7 @@ def _on_cluster(
     from squeeze.cluster.tasks import each
     from squeeze.recipes.measure import benchmark
 
-    with closing(clustered.connected(cluster)) as engine:
+    with closing(clusters.connected(cluster)) as engine:
         settings = (list(levels), rivals, processes, threads, runs)
         needs = Needs(threads, 0, PROCESS + benchmark.memory(levels, rivals, threads))
         calls = (Call(path, f"bench {path.name}", benchmark.of_file, (path, *settings), needs) for path in paths)

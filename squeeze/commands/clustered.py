@@ -4,66 +4,34 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from xxhash import xxh3_64_hexdigest
 
-from squeeze.commands import options
+from squeeze.cluster.engine import PROCESS, Engine, Needs
+from squeeze.cluster.files import COMPRESS, TEST, Done, File, Task, remove, still_the_same, version_of, whole
+from squeeze.cluster.manifest import Manifest, is_over, read_manifest
+from squeeze.cluster.run import Run
+from squeeze.cluster.shards import SHARDS, proved
+from squeeze.cluster.summary import Summary
+from squeeze.commands.cluster import connected
 from squeeze.commands.echo import echo
-from squeeze.commands.job import Job, explain, is_compressed
+from squeeze.commands.job import Job, is_compressed
 from squeeze.commands.progress import Tick
 from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError, printable
 from squeeze.system import files, storage
 from squeeze.system.moving import harmless_to
 from squeeze.system.remote_path import look_together
+from squeeze.system.unchanged import stamp_of
 
-if TYPE_CHECKING:
-    from squeeze.cluster.engine import Engine
-    from squeeze.cluster.files import Done, File, Task
-    from squeeze.cluster.manifest import Manifest
-    from squeeze.cluster.run import Run
-    from squeeze.engine.sharding import Workers
-    from squeeze.packing.pack import Totals
+__all__ = ["run", "test"]
 
-__all__ = ["checkpoint", "cluster", "connected", "option", "run", "test", "workers"]
-
-_PATIENCE = f"{__name__}.patience"  # in the context's meta
-
-
-def _keep(ctx: click.Context, param: click.Parameter, value: float) -> None:
-    ctx.meta[_PATIENCE] = value
-
-
-cluster = options.several(
-    click.option(
-        "--cluster",
-        metavar="NAME",
-        help="Let the workers of a Ray cluster do it: auto, local (this machine's cores) or ray://HOST:PORT.",
-    ),
-    click.option(
-        "--cluster-wait",
-        metavar="S",
-        type=options.Time(zero=True),
-        default=600.0,
-        expose_value=False,
-        callback=_keep,
-        help="Seconds to wait for a machine that is large enough, which a growing cluster may add (600).",
-    ),
-)
-option = options.several(
-    cluster,
-    click.option(
-        "--manifest",
-        type=options.PATH,
-        metavar="FILE",
-        help="Where a run on a cluster, or one of --shards, notes what is done: the same command goes on after a stop.",
-    ),
-)
 _MARK = ".squeeze-{}"
 _MANIFEST = re.compile(r"\.squeeze-(de)?compress(-[0-9a-f]{8})?\.jsonl")
 _PARTS = ".parts"
@@ -75,17 +43,14 @@ class _Listing:
     """What is to be done of what the command names, as it is found."""
 
     job: Job
-    manifest: "Manifest"
+    manifest: Manifest
     name: Callable[[Path], Path]
     wanted: Callable[[Path], bool]
     passed_over: Callable[[Path], bool]
     skipped: int = 0
     parts: set[Path] = field(default_factory=set)  # of files that an earlier run cut
 
-    def files(self) -> Iterator["File"]:
-        from squeeze.cluster.files import File, version_of
-        from squeeze.system.unchanged import stamp_of
-
+    def files(self) -> Iterator[File]:
         going_on = bool(self.manifest.earlier) and not self.manifest.was_complete
         listed = self.job.each(lambda path: not self._is_our_own(path) and self.wanted(path))
         found = (path for path in listed if path is not None and not self._is_our_own(path))
@@ -117,7 +82,7 @@ class _Listing:
             return True
         return path.stem.endswith(_MARK.format(self.manifest.session))
 
-    def _is_done(self, found: "File") -> bool:
+    def _is_done(self, found: File) -> bool:
         assert found.target
         try:
             size = (found.target.lstat() if storage.remote(found.target) else found.target.stat()).st_size
@@ -128,7 +93,6 @@ class _Listing:
 
 def _with_targets(paths: Iterable[Path], name: Callable[[Path], Path]) -> Iterator[tuple[Path, Path | Exception]]:
     """Each source with where its result goes. A store has been asked what is there then, of many at a time."""
-
     paths = iter(paths)
     while some := list(islice(paths, _ASKED)):
         targets = [_target_of(path, name) for path in some]
@@ -161,9 +125,6 @@ def run(
     name: where a result goes. wanted: which files of folders are taken. passed_over: which others are not, though they
     are named. memory: bytes that a call takes.
     """
-    from squeeze.cluster.files import Task, remove
-    from squeeze.cluster.manifest import Manifest
-
     if job.stdout or job.output or "-" in job.files:
         raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
     sources = [str(storage.path_of(name)) for name in job.files]
@@ -197,8 +158,6 @@ def test(
     job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: Path | None, page: Path | None = None
 ) -> None:
     """Decode all files that a command names, or with a manifest all outputs that it tells of."""
-    from squeeze.cluster.files import TEST, File, Task, whole
-    from squeeze.system.unchanged import stamp_of
 
     def named() -> Iterator[File]:
         for path in job.each(is_compressed):
@@ -220,20 +179,6 @@ def test(
     job.finish()
 
 
-def checkpoint(operation: str, cluster: str, manifest: Path | None, **given: Any) -> "Totals":
-    """Pack, unpack or verify a checkpoint by the workers of a cluster; what fails is told while it goes on."""
-    from squeeze.cluster.checkpoints import run as checkpoints
-
-    def failed(done: "Done") -> None:
-        echo(f"Error: {explain(SqueezeError(done.error), str(done.file.source))}", err=True)
-
-    if operation != "verify":
-        given["manifest"] = manifest
-    with closing(connected(cluster)) as engine:
-        totals: Totals = getattr(checkpoints, operation)(engine, failed=failed, **given)
-    return totals
-
-
 def _folder_of(name: str) -> Path:
     """Where the manifest of a run lies: with the files, and where they are at URLs in the current folder."""
     path = storage.path_of(name)
@@ -244,24 +189,15 @@ def _folder_of(name: str) -> Path:
 
 def _usual(folder: Path, operation: str, sources: list[str]) -> Path:
     """The manifest of a run that names none: where that of another run is in the place, one of its own."""
-    from xxhash import xxh3_64_hexdigest
-
-    from squeeze.cluster.manifest import is_over
-
     usual = folder / f".squeeze-{operation}.jsonl"
     digest = xxh3_64_hexdigest(json.dumps(sorted(set(sources))).encode(errors="surrogatepass"))
     own = usual.with_name(f"{usual.stem}-{digest[:8]}{usual.suffix}")
     return own if own.exists() or not is_over(usual, sources) else usual
 
 
-def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator["File"]:
+def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator[File]:
     """Yield the outputs that a manifest names; one that is missing is an error. Of shards the files in them are held
     against it, too. Outputs lie in the manifest's folder, or below what the command names: no other file is opened."""
-    from squeeze.cluster.files import COMPRESS, File
-    from squeeze.cluster.manifest import read_manifest
-    from squeeze.cluster.shards import SHARDS, proved
-    from squeeze.system.unchanged import stamp_of
-
     told = read_manifest(manifest, settings.get("limits"))
     records, roots = told.records, [manifest.parent, *(storage.path_of(name) for name in job.files if name != "-")]
     if told.operation == SHARDS:
@@ -284,42 +220,15 @@ def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator["Fi
             yield File(output, status.st_size, stamp_of(status), None, record.checksum)
 
 
-def connected(cluster: str | None) -> "Engine[Any]":
-    from squeeze.cluster import engine as engines
-
-    if cluster is None:
-        raise click.UsageError("--manifest belongs to --cluster: give both")
-    engine = engines.connect(cluster)
-    engine.warn = lambda sentence: echo(f"Warning: {sentence}", err=True)
-    engine.patience = click.get_current_context().meta[_PATIENCE]
-    return engine
-
-
-@contextmanager
-def workers(cluster: str | None, threads: int) -> Iterator["Workers | None"]:
-    """Those of a cluster, where there is to be one, for a checkpoint's blocks. threads: of a worker, 0 for one."""
-    if cluster is None:
-        yield None
-        return
-    from squeeze.cluster.calibrating import ClusterWorkers
-
-    with closing(connected(cluster)) as engine:
-        yield ClusterWorkers(engine, threads or 1)
-
-
 def _go(
     job: Job,
-    task: "Task",
-    notes: "Manifest | None",
-    engine: "Engine[Any]",
-    files: Iterable["File"],
+    task: Task,
+    notes: Manifest | None,
+    engine: Engine[Any],
+    files: Iterable[File],
     memory: int,
     page: Path | None,
-) -> "Run":
-    from squeeze.cluster.engine import PROCESS, Needs
-    from squeeze.cluster.run import Run
-    from squeeze.cluster.summary import Summary
-
+) -> Run:
     summary = Summary(task.operation)
     gpus = 1 if str(task.options.get("device")).startswith("cuda") else 0
     needs = Needs(task.options["threads"], gpus, PROCESS + memory)
@@ -335,7 +244,7 @@ def _go(
     return going
 
 
-def _counted(files: Iterable["File"], tick: Tick) -> Iterator["File"]:
+def _counted(files: Iterable[File], tick: Tick) -> Iterator[File]:
     """The same, until it is known how many bytes there are in all."""
     total = 0
     for file in files:
@@ -344,7 +253,7 @@ def _counted(files: Iterable["File"], tick: Tick) -> Iterator["File"]:
     tick.expect(total)
 
 
-def _tell(tick: Tick, count: int, going: "Run") -> None:
+def _tell(tick: Tick, count: int, going: Run) -> None:
     workers = going.engine.at_once(going.needs)
     failed = f", {going.failures} failed" if going.failures else ""
     numbers = {"files": going.files, "failed": going.failures, "workers": workers}
@@ -352,7 +261,7 @@ def _tell(tick: Tick, count: int, going: "Run") -> None:
     tick(count)
 
 
-def _say(job: Job, done: "Done") -> None:
+def _say(job: Job, done: Done) -> None:
     source, target = done.file.source, done.file.target
     if done.error:
         with job.attempt(str(source)):
@@ -367,10 +276,8 @@ def _say(job: Job, done: "Done") -> None:
     _remove(job, done.file)
 
 
-def _remove(job: Job, file: "File") -> None:
+def _remove(job: Job, file: File) -> None:
     """Delete a source that is done, where the user asks for that and nobody has written to it since."""
-    from squeeze.cluster.files import still_the_same
-
     if job.rm and file.target:
         with job.attempt(str(file.source)), harmless_to(file.target, file.source):
             still_the_same(file)

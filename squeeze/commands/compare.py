@@ -11,12 +11,13 @@ from squeeze.commands.echo import echo
 from squeeze.commands.models import use
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
+from squeeze.commands.sections import command
 
 if TYPE_CHECKING:
     from squeeze.recipes.measure.compare import Comparison
 
 
-@click.command()
+@command()
 @click.argument("original", metavar="A", type=options.PATH)
 @click.argument("model", metavar="B", type=options.PATH)
 @click.option(
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     required=True,
     metavar="FILE",
     type=options.PATH,
-    help='One prompt a line, or .jsonl whose objects have a "prompt" or "text".',
+    help='Prompts: one per line, or .jsonl objects with "prompt" or "text"',
 )
-@click.option("-n", "--tokens", default=64, type=click.IntRange(1), metavar="N", help="Tokens after each prompt (64).")
+@click.option(
+    "-n", "--tokens", default=64, type=click.IntRange(1), metavar="N", help="Tokens after each prompt; default: 64"
+)
 @options.base
 @options.resident
 @options.computing
@@ -43,11 +46,12 @@ def compare(
     as_json: bool,
     **opening: Any,
 ) -> None:
-    """Show what two models write after the same prompts, and how far apart they are, token by token.
+    """Compare what two models generate after the same prompts.
 
-    A is the original. KL divergence and agreement are measured along its greedy text, which both models read.
+    \b
+    Example: squeeze compare my-model my-model-4bit --prompts prompts.txt --report pairs.html
 
-    Example: squeeze compare my-model my-model-4bit --prompts prompts.txt --report side-by-side.html
+    A is the original model. KL divergence and agreement are measured along its greedy text, which both models read.
     """
     from squeeze.recipes.measure.compare import compare as run, read_prompts
 

@@ -1,42 +1,69 @@
 """`squeeze compress`."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 import squeeze
 from squeeze.codecs.stream.resources import Totals
-from squeeze.commands import clustered, options, sharded
+from squeeze.commands import options
+from squeeze.commands.cluster import with_manifest
 from squeeze.commands.job import Job, is_compressed, size_of, transform
 from squeeze.commands.progress import Tick
+from squeeze.commands.sections import command, in_section
+from squeeze.commands.side_by_side import LARGE, each
 from squeeze.errors import SqueezeError
-from squeeze.system import files
-from squeeze.system.storage import remote
+from squeeze.system import files, storage
+
+if TYPE_CHECKING:
+    from squeeze.codecs.shards.plan import Template
+
+_TAR = f".tar{files.SUFFIX}"
+_FOLDERS = f"use -o NAME{_TAR} for one archive, or -r for each file in it"
+
+_coding = in_section(
+    "Compression",
+    click.option("--no-verify", is_flag=True, help="Do not decode the result again to compare it"),
+    click.option("--block-size", type=options.Size(), metavar="SIZE", help="Bytes per block; default: 16M"),
+)
+_backend = in_section(
+    options.MODEL,
+    click.option(
+        "--backend",
+        type=click.Choice(["exact", "llamacpp"]),
+        help="Engine; files of llamacpp open on similar machines only; default: exact",
+    ),
+)
+_shards = in_section(
+    "Shards of a folder (-r only)",
+    click.option(
+        "--shards",
+        type=options.Size(),
+        metavar="SIZE",
+        help="Raw size of each archive, such as 1G (-o part-{}.tar.sqz only)",
+    ),
+    click.option(
+        "--train-dictionary", is_flag=True, help="Train a dictionary on some of the files first (--shards only)"
+    ),
+)
 
 
-@click.command()
+@command()
 @options.levels
-@click.option("--no-verify", is_flag=True, help="Do not decode the result again to prove it.")
-@click.option("--block-size", type=options.Size(), help="Bytes coded on their own, such as 4M.")
+@_coding
+@options.dictionary
 @options.model
 @options.adapter
 @options.runs_on
-@click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
-@click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
-@click.option(
-    "--backend",
-    type=click.Choice(["exact", "llamacpp"]),
-    help="What runs the model: llamacpp takes any GGUF, but its files open on machines like this one only.",
-)
-@options.dictionary
-@clustered.option
+@options.lanes
+@_backend
+@_shards
+@with_manifest
 @options.report
-@sharded.option
 @options.writing
 def compress(
     no_verify: bool,
@@ -56,38 +83,40 @@ def compress(
     levels: tuple[int, ...] = (),
     **common: Any,
 ) -> None:
-    """Compress each FILE to FILE.sqz, or with --shards all files of a folder to few files.
+    """Compress files, or a folder into one archive.
 
     \b
     Example: squeeze compress -8 report.txt
-             squeeze compress -3 -r --shards 1G pictures -o out/part-{}.tar.sqz
-             squeeze compress -3 -r --shards 64M --cluster auto s3://b/pictures -o s3://b/out/part-{}.tar.sqz
+             squeeze compress photos -o photos.tar.sqz
+             squeeze compress -r photos --output-dir small --exclude '*.tmp'
+             squeeze compress -r --shards 1G photos -o out/part-{}.tar.sqz
+
+    FILE becomes FILE.sqz. An archive is a tar with names, modes, times and links: `squeeze list` shows its members, and
+    `squeeze decompress -C OUT` extracts them. With --shards the files of a folder go into several archives of one size.
     """
     from squeeze.codecs.stream import estimates, levels as known, resources
 
     if cluster and backend == "llamacpp":
-        raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
+        raise click.UsageError("files of llama.cpp open on similar machines only: leave out --cluster")
     per_call = common["threads"] or 1
-    template = sharded.template(shards, train_dictionary, dictionary, common)
-    job = Job(**common)
+    template = _template(shards, train_dictionary, dictionary, common)
+    job = Job(**common, archive=not template and _is_archive(common), folders=_FOLDERS)
     verify = not no_verify or backend == "llamacpp"
     learned = resources.as_dictionary(dictionary)
     row = known.level(levels[-1] if levels else learned.level if learned else known.DEFAULT)
     if job.stdout and sys.stdout.isatty():
-        raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
+        raise SqueezeError("compressed data is not written to a terminal: use -o, or redirect standard output")
     language = resources.LanguageOptions(model, lanes, window, backend, adapter, device)
     needed = estimates.memory_to_compress(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0
-    settings: dict[str, Any] = {
-        **vars(language),
-        "level": row.number,
-        "verify": verify,
-        "block_size": block_size,
-        "dictionary": learned or dictionary,
-    }
+    settings: dict[str, Any] = {**vars(language), "level": row.number, "verify": verify, "block_size": block_size}
+    if page and not cluster and not template:
+        raise click.UsageError("--report shows a run on a cluster: give --cluster as well")
     if template and shards:
+        from squeeze.commands import sharded
+
         sharded.run(
             job,
-            settings | {"threads": per_call},
+            settings | {"dictionary": learned or dictionary, "threads": per_call},
             template,
             shards,
             levels[-1:] if train_dictionary else None,
@@ -97,10 +126,15 @@ def compress(
             page=page,
             memory=needed,
         )
-        return
-    if page and not cluster:
-        raise click.UsageError("--report is of a run on a cluster: give --cluster")
-    if cluster or manifest:
+    elif job.archive:
+        if cluster or manifest:
+            raise click.UsageError("an archive is made on this machine: leave out --cluster, or give --shards")
+        from squeeze.commands import archives
+
+        archives.compress(job, settings | {"dictionary": learned or dictionary})
+    elif cluster or manifest:
+        from squeeze.commands import clustered
+
         clustered.run(
             job,
             "compress",
@@ -113,44 +147,71 @@ def compress(
             passed_over=partial(_passes_over, job),
             memory=needed,
         )
-        return
-    sources = job.sources(partial(_is_wanted, job))
-    sizes = [_size_of(path) for path in sources if path]
-    for word in (
-        estimates.time_message(row, sum(sizes), job.threads, verify),
-        estimates.memory_message(row, max(sizes, default=None), job.threads, language) if job.verbose else None,
-    ):
-        if word:
-            job.say(word)
-    _compress_each(job, sources, settings)
+    else:
+        sources = job.sources(partial(_is_wanted, job))
+        raw = [_size_of(path) for path in sources if path]
+        for line in (
+            estimates.time_message(row, sum(raw), job.threads, verify),
+            estimates.memory_message(row, max(raw, default=None), job.threads, language) if job.verbose else None,
+        ):
+            if line:
+                job.say(line)
+        small = [size for size in raw if size < LARGE]
+        seconds = known.estimate_seconds(row.number, sum(small), 1, verify) if len(small) > 1 else 0
+        wanted = (path for path in sources if not (path and _passes_over(job, path)))
+        each(job, job.tasks(wanted, files.compressed_name), _compress, settings | {"dictionary": dictionary}, seconds)
+        job.finish()
 
 
-def _compress_each(job: Job, sources: Sequence[Path | None], settings: dict[str, Any]) -> None:
-    """Compress files on this machine, one after the other. None: standard input."""
+def _template(
+    size: int | None, trains: bool, dictionary: Path | str | None, common: dict[str, Any]
+) -> "Template | None":
+    """Return the names of shards, from the option -o, which is taken out of `common`; None without --shards."""
+    if size is None:
+        if trains:
+            raise click.UsageError("--train-dictionary belongs to --shards: give both")
+        return None
+    if common["stdout"] or common["rm"] or common["output_dir"]:
+        raise click.UsageError("--shards takes neither -c nor --rm nor --output-dir")
+    if trains and dictionary:
+        raise click.UsageError("--train-dictionary and -D exclude each other")
+    if not common["recursive"] or len(common["files"]) != 1 or common["files"] == ("-",):
+        raise click.UsageError("--shards takes one folder, and -r")
+    if common["output"] is None or size < 1:
+        raise click.UsageError("--shards takes a size, and -o with the name of a shard, such as part-{}.tar.sqz")
+    from squeeze.codecs.shards.plan import Template  # which imports numba
+
+    return Template(common.pop("output"))
+
+
+def _is_archive(common: dict[str, Any]) -> bool:
+    """Return whether all files go into one archive: a folder is named without -r, or several files for one .tar.sqz."""
+    names, output = common["files"], common["output"]
+    if common["recursive"] or not (output or common["stdout"]):
+        return False
+    several = len(names) > 1 and bool(output) and output.name.endswith(_TAR)
+    return several or any(name != "-" and not storage.is_url(name) and Path(name).is_dir() for name in names)
+
+
+def _compress(job: Job, path: Path | None, target: Path | None, settings: dict[str, Any]) -> None:
+    """Compress one file. None: standard input or output."""
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         return squeeze.compress_stream(source, sink, threads=job.threads, progress=tick, **settings)
 
-    for path in sources:
-        if path and _passes_over(job, path):
-            continue
-        with job.attempt(str(path or "-")):
-            target = job.target(path, files.compressed_name)
-            if job.passes_over(path, target):
-                continue
-            passes = 2 if settings["verify"] else 1
-            transform(job, path, target, action, size_of, passes=passes, level=settings["level"])
-    job.finish()
+    with job.attempt(str(path or "-")):
+        passes = 2 if settings["verify"] else 1
+        transform(job, path, target, action, size_of, passes=passes, level=settings["level"])
 
 
 def _is_wanted(job: Job, path: Path) -> bool:
-    """Whether a file of a folder is to be compressed; those that are already are counted."""
+    """Return whether a file of a folder is to be compressed, and count those that are compressed already."""
     job.compressed += is_compressed(path)
     return not is_compressed(path)
 
 
 def _passes_over(job: Job, path: Path) -> bool:
-    """Return whether a file that is named is compressed already, which is said."""
+    """Return whether a named file is compressed already, and say so."""
     found = is_compressed(path) and not job.force
     if found:
         job.skip(f"{path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)", named=True)
@@ -158,9 +219,9 @@ def _passes_over(job: Job, path: Path) -> bool:
 
 
 def _size_of(path: Path) -> int:
-    """As it was listed, without holes; 0 of what cannot be looked at, of which more is said when it is its turn."""
+    """Return the size of a file without its holes; 0 if it cannot be read, which is reported when it is its turn."""
     try:
-        status = path.lstat() if remote(path) else path.stat()
+        status = path.lstat() if storage.remote(path) else path.stat()
         return status.st_size if status.st_blocks is None else min(status.st_size, 512 * status.st_blocks)
     except (OSError, SqueezeError):
         return 0

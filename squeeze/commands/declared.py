@@ -1,13 +1,15 @@
-"""Click options made of declared ones: what a command takes of an operation's methods and settings."""
+"""Click options made of declared ones: the options of an operation and of its methods, in sections."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import click
 
-from squeeze.commands.options import PATH, PLACE, Command, Size, several
+from squeeze.commands.options import PATH, PLACE, Size
+from squeeze.commands.sections import Command, Decorator, place, several
 from squeeze.options import MethodOption, Operation, Option, options_of
 from squeeze.recipes.options import Common, Packing
 
@@ -16,17 +18,19 @@ __all__ = ["OperationCommand", "base", "both_ways", "calibrating", "default_of",
 _KINDS: dict[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path": PATH}
 _YES = "yes"
 _METAVARS = {"int": "N", "float": "X", "Path": "PATH"}
+_CALIBRATION = "Calibration and modules"
+_ONLY = re.compile(r"( \([^()]* only\))?$")  # the end of a help text
 
 
-class OperationCommand(click.Command):
-    """A command with the options of an operation, of its methods as they are when it is called, before its own."""
+class OperationCommand(Command):
+    """A command with the options of an operation and of all methods registered when it is called, before its own."""
 
     def __init__(self, *args: Any, operation: Operation[Any], **options: Any) -> None:
         self.operation = operation
         super().__init__(*args, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """A flag that may have a value has none where what follows is not one of its choices."""
+        """Give a flag that may have a value none if what follows is not one of its choices."""
         flags = {
             spelled(one.option): one.option.choices for one in self.operation.options().values() if _both(one.option)
         }
@@ -40,14 +44,14 @@ class OperationCommand(click.Command):
 
 
 def given(operation: Operation[Any], options: dict[str, Any]) -> dict[str, Any]:
-    """What a user gave of an operation's options, which are taken out of a command's."""
+    """Take the options of an operation out of those of a command, and return those that the user gave."""
     names = [*operation.keys, *(option.name for option in options_of(Common))] if operation.methods else operation.keys
     values = {name: options.pop(name) for name in names}
     return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def _options(operation: Operation[Any]) -> list[click.Parameter]:
-    """Made once for each state of the registry, since click compares parameters by identity."""
+    """Make click's options once for each state of the registry, since click compares parameters by identity."""
     state = tuple(operation.methods.items())
     known = _made.get(operation.name)
     if known is None or known[0] != state:
@@ -59,25 +63,35 @@ _made: dict[str, tuple[Any, list[click.Parameter]]] = {}
 
 
 def _make(operation: Operation[Any]) -> list[click.Parameter]:
-    parameters: list[click.Parameter] = []
+    """Return `--method`, the options of all methods and of each, and those of the calibration."""
+    title, found = f"{operation.name.capitalize()} options", list[click.Parameter]()
     if operation.methods:
         kind = click.Choice(list(operation.methods))
-        parameters.append(click.Option(["--method"], type=kind, help=f"How ({operation.default})."))
-    parameters += [_option(owned, len(operation.methods)) for owned in operation.options().values()]
-    return parameters + [
-        _option(MethodOption(option), 0) for option in (options_of(Common) if operation.methods else ())
-    ]
+        found.append(place(click.Option(["--method"], type=kind, help=f"Method; default: {operation.default}"), title))
+    owned = sorted(operation.options().values(), key=lambda one: _is_of_some(one, operation))
+    for one in owned:
+        names = ", ".join(one.defaults)
+        section = f"Method{'s' * (len(one.defaults) > 1)} {names}" if _is_of_some(one, operation) else title
+        found.append(place(_option(one), section))
+    common = options_of(Common) if operation.methods else ()
+    return found + [place(_option(MethodOption(option)), _CALIBRATION) for option in common]
 
 
-def _option(owned: MethodOption, methods: int) -> click.Option:
-    names, facts = _declaration(owned, methods)
+def _is_of_some(owned: MethodOption, operation: Operation[Any]) -> bool:
+    """Return whether only some of the methods have an option."""
+    return 0 < len(owned.defaults) < len(operation.methods)
+
+
+def _option(owned: MethodOption) -> click.Option:
+    names, facts = _declaration(owned)
     return click.Option(names, **facts)
 
 
-def _declaration(owned: MethodOption, methods: int) -> tuple[list[str], dict[str, Any]]:
-    """What click is told of an option. None and () mean that it was not given: defaults are the dataclass's."""
+def _declaration(owned: MethodOption) -> tuple[list[str], dict[str, Any]]:
+    """Return the names and settings of a click option. None and () mean that it was not given: defaults are the
+    dataclass's."""
     option = owned.option
-    facts: dict[str, Any] = {"default": None, "help": _help(owned, methods)}
+    facts: dict[str, Any] = {"default": None, "help": _help(owned)}
     if option.type.startswith("tuple"):
         facts |= {"multiple": True, "metavar": "NAMES", "callback": _split}
     elif _both(option):
@@ -96,7 +110,7 @@ def _declaration(owned: MethodOption, methods: int) -> tuple[list[str], dict[str
 
 
 def _both(option: Option) -> bool:
-    """Whether an option is a flag that may have a value."""
+    """Return whether an option is a flag that may have a value."""
     return "bool" in option.types and bool(option.choices)
 
 
@@ -105,32 +119,31 @@ def _yes(ctx: click.Context, param: click.Parameter, value: str | None) -> str |
 
 
 def _split(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Several names may be given in one, with commas."""
+    """Split names that are given in one, with commas."""
     return tuple(name for text in value for name in text.split(",") if name)
 
 
 def spelled(option: Option) -> str:
-    """As the command line has it."""
+    """Return the name of an option on the command line."""
     return option.spelling or "--" + option.name.replace("_", "-")
 
 
 def both_ways(option: Option) -> str:
-    """As `spelled`, of a flag with what turns it off."""
+    """Return `spelled`, and for a flag also the name that turns it off."""
     name = spelled(option)
     return name if "bool" not in option.types or option.choices else f"{name}/{option.off or '--no-' + name[2:]}"
 
 
-def _help(owned: MethodOption, methods: int) -> str:
-    """The sentence, after the methods that have the option if not all do, and with what it is by default."""
-    option, owners = owned.option, owned.defaults
-    names = "" if not owners or len(owners) == methods else ", ".join(owners) + ": "
-    default = default_of(option, owners)
-    text = option.help[0].lower() + option.help[1:] if names and option.help[1].islower() else option.help
-    return names + (f"{text.removesuffix('.')} ({default})." if default else text)
+def _help(owned: MethodOption) -> str:
+    """Return the text of an option with its default, which comes before a condition such as "(gptq only)"."""
+    text, default = owned.option.help, default_of(owned.option, owned.defaults)
+    if not default or default == "no" or "default:" in text:
+        return text
+    return _ONLY.sub(lambda end: f"; default: {default}{end[0]}", text, count=1)
 
 
 def default_of(option: Option, owners: Mapping[str, Any]) -> str:
-    """What an option is by default, in words; empty for nothing."""
+    """Return the default of an option in words, by method if they differ, or an empty text for none."""
     variants = [replace(option, default=value) for value in owners.values()] or [option]
     words = {name: _word(variant) for name, variant in zip(owners or ("",), variants, strict=True)}
     if len(set(words.values())) == 1:
@@ -147,16 +160,16 @@ def _word(option: Option) -> str:
 
 
 def kind_of(option: Option) -> str:
-    """The type in words."""
+    """Return the type of an option in words."""
     if option.choices:
         return " or ".join(option.choices)
     words = {"int": "whole number", "float": "number", "bool": "yes or no", "str": "text", "tuple[str, ...]": "names"}
     return "size" if option.unit else words.get(option.type, "text")
 
 
-def _declared(kind: type, name: str) -> Callable[[Command], Command]:
-    """A decorator that adds one option of a dataclass to a command of its own."""
-    names, facts = _declaration(MethodOption(next(one for one in options_of(kind) if one.name == name)), 0)
+def _declared(kind: type, name: str) -> Decorator:
+    """Return a decorator that adds one option of a dataclass to a command."""
+    names, facts = _declaration(MethodOption(next(one for one in options_of(kind) if one.name == name)))
     return click.option(*names, **facts)
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import clustered, options
+from squeeze.commands import cluster as clusters, options
 from squeeze.commands.echo import echo
 from squeeze.commands.job import explain
 from squeeze.commands.models import judged, tasks_of, use
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
+from squeeze.commands.sections import command
 from squeeze.errors import SqueezeError
 
 if TYPE_CHECKING:
@@ -25,18 +26,20 @@ _LEAST_MEMORY = 1 << 30  # bytes of a worker beside the models
 _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "top1_agreement", "ratio")
 
 
-@click.command(name="eval")
+@command(name="eval")
 @click.argument("checkpoints", metavar="CKPT...", nargs=-1, required=True, type=options.PATH)
-@click.option("--text", metavar="FILE", type=options.PATH, help="The text to predict.")
-@click.option("--original", metavar="CKPT", type=options.PATH, help="Also measure the distance from this model.")
-@click.option("--window", metavar="N", type=click.IntRange(2), help="Tokens seen at once, default: 1024.")
-@click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between windows (default: the window).")
-@click.option("--windows", metavar="N", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--text", metavar="FILE", type=options.PATH, help="Text to predict")
+@click.option(
+    "--original", metavar="CKPT", type=options.PATH, help="Original model, to measure KL divergence and agreement"
+)
+@click.option("--window", metavar="N", type=click.IntRange(2), help="Tokens per window; default: 1024")
+@click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between window starts; default: --window")
+@click.option("--windows", metavar="N", type=click.IntRange(1), help="Windows to measure; default: all")
 @options.scoring
 @options.max_task_drop
 @options.base
 @options.resident
-@clustered.cluster
+@clusters.cluster
 @options.computing
 @options.report
 @options.saying
@@ -48,14 +51,13 @@ def evaluate(
     cluster: str | None,
     **params: Any,
 ) -> None:
-    """Measure how well a model predicts a text, and what it scores on tasks.
-
-    Of a text, perplexity; with --original KL divergence and agreement. Tasks are lm-eval's, with the original's scores
-    beside them. Their data comes from the Hugging Face Hub, or lies in --task-folder.
+    """Measure perplexity, KL divergence and task scores of models.
 
     \b
     Example: squeeze eval my-model-4bit --original my-model --text wiki.txt
              squeeze eval my-model-4bit --original my-model --tasks hellaswag,arc_easy
+
+    Tasks are those of lm-eval. Their data comes from the Hugging Face Hub or from --task-folder.
     """
     tasks = tasks_of(params)
     if tasks is None and params["text"] is None:
@@ -64,7 +66,7 @@ def evaluate(
         raise click.UsageError("--max-task-drop needs --tasks and --original")
     threads = params.pop("threads")
     records, failed = [], False
-    with closing(clustered.connected(cluster)) if cluster else nullcontext() as engine:
+    with closing(clusters.connected(cluster)) if cluster else nullcontext() as engine:
         if engine:
             found = _on_cluster(engine, checkpoints, original, tasks, threads or 1, params)
         else:

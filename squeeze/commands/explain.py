@@ -11,6 +11,7 @@ import squeeze
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.progress import bar
+from squeeze.commands.sections import command
 from squeeze.system import files, machine, storage
 
 
@@ -26,18 +27,17 @@ class Level(click.ParamType):  # type: ignore[type-arg]
         return int(digits)
 
 
-@click.command()
+@command()
 @click.argument("source", metavar="FILE", type=options.PLACE)
 @options.levels
-@click.option("-o", "--output", type=options.PLACE, metavar="FILE", help="Write the page to this file (FILE.html).")
+@click.option("-o", "--output", type=options.PLACE, metavar="FILE", help="Output page; default: FILE.html")
 @options.force("the page")
-@click.option("--range", "span", type=options.Range(), metavar="A:B", help="Show only these bytes.")
-@click.option("--against", type=Level(), metavar="-N", help="Compare with this level.")
-@click.option("--against-model", type=options.PATH, metavar="PATH", help="Compare with this language model.")
+@click.option("--range", "span", type=options.Range(), metavar="A:B", help="Bytes to show, such as 100:200")
+@click.option("--against", type=Level(), metavar="-N", help="Level to compare with")
+@click.option("--against-model", type=options.PATH, metavar="PATH", help="Language model to compare with")
 @options.model
 @options.adapter
-@click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
-@click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
+@options.lanes
 @options.dictionary
 @options.limits
 @options.coding
@@ -55,12 +55,13 @@ def explain(
     levels: tuple[int, ...] = (),
     **settings: Any,
 ) -> None:
-    """Show where the bits of FILE go: what each byte or token costs, and why.
+    """Show which bytes or tokens of a file cost how many bits.
 
-    Writes a page, FILE.html, that any browser opens; with --json prints the numbers, and writes a page where -o names
-    one. A .sqz file is shown as it was written.
-
+    \b
     Example: squeeze explain -6 report.txt
+
+    Writes FILE.html, a page for any browser. With --json it prints the numbers, and writes a page only if -o names one.
+    A .sqz file is explained as it was compressed.
     """
     from squeeze.codecs.stream import estimates, levels as known
     from squeeze.recipes.reports.explanation.explain import is_compressed, passes

@@ -11,31 +11,40 @@ import click
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.models import use
+from squeeze.commands.sections import command
 from squeeze.errors import SqueezeError
 
 
-@click.command()
+@command()
 @click.argument("model", metavar="MODEL", type=options.PATH)
 @click.argument("prompt", metavar="PROMPT")
-@click.option("-n", "--tokens", default=100, type=click.IntRange(1), metavar="N", help="Tokens to generate (100).")
 @click.option(
-    "--draft", metavar="MODEL", type=options.PATH, help="A smaller model that suggests tokens, which MODEL checks."
+    "-n", "--tokens", default=100, type=click.IntRange(1), metavar="N", help="Tokens to generate; default: 100"
 )
-@click.option("--kv", metavar="BITS|POLICY", help="Code the KV cache: 4, a policy such as rotated:3, or its file.")
+@click.option("--draft", metavar="MODEL", type=options.PATH, help="Smaller model for speculative decoding")
+@click.option(
+    "--kv", metavar="BITS|POLICY", help="KV cache: bits, a policy such as rotated:3, or its file; default: bf16"
+)
 @click.option(
     "--kv-file",
     metavar="FILE",
     type=options.PATH,
-    help="Take up the prompt's cache from FILE, or write it there for prompts that begin like this one.",
+    help="File for the prompt's KV cache; reused if the prompt begins alike",
 )
-@click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 takes the likeliest.")
-@click.option("--seed", default=0, metavar="N", help="Of sampling.")
+@click.option(
+    "--temperature",
+    default=0.0,
+    type=click.FloatRange(0),
+    metavar="X",
+    help="Sampling temperature, 0 for greedy; default: 0",
+)
+@click.option("--seed", default=0, metavar="N", help="Random seed; default: 0")
 @options.base
 @options.resident
 @click.option(
     "--product",
     type=click.Choice(["exact", "fused"]),
-    help="Of a packed model: torch's of decoded weights (exact), or faster, while they are decoded.",
+    help="Matrix products: exact, or fused with decoding, faster (packed models only)",
 )
 @options.caching
 def generate(
@@ -54,9 +63,12 @@ def generate(
     seed: int,
     **opening: Any,
 ) -> None:
-    """Continue PROMPT, as it comes; with --kv, in less memory. What memory that was is said at the end.
+    """Generate text with a model, also with a compressed KV cache.
 
+    \b
     Example: squeeze generate my-model "Once upon a time" --kv 4
+
+    The text is printed token by token. The last line says how much memory the KV cache took.
     """
     from squeeze.recipes.measure import generate as generating
     from squeeze.recipes.measure.kv_eval import cache_for, memory_line

@@ -1,4 +1,4 @@
-"""`squeeze inspect`."""
+"""`squeeze inspect` and `squeeze history`."""
 
 import json
 from pathlib import Path
@@ -10,17 +10,18 @@ from squeeze.commands import options
 from squeeze.commands.declared import base
 from squeeze.commands.echo import echo
 from squeeze.commands.reporting import checkpoint_bar, write_page
-from squeeze.errors import PackageError
+from squeeze.commands.sections import command
+from squeeze.errors import PackageError, printable
 from squeeze.system import machine
 
 
-@click.command()
+@command()
 @click.argument("source", metavar="IN", type=options.PLACE)
 @click.option(
     "--level",
     type=click.Choice(["runtime", "archive"]),
     default="runtime",
-    help="How a checkpoint that is not packed is coded to learn its size.",
+    help="Level to measure a checkpoint at that is not packed; default: runtime",
 )
 @base
 @options.report
@@ -28,11 +29,13 @@ from squeeze.system import machine
 def inspect(
     source: Path, level: str, base: Path | None, page: Path | None, threads: int, quiet: bool, as_json: bool
 ) -> None:
-    """Show the entropy of each field, the bound, the coded size and the gap between, by tensor and dtype.
+    """Show entropy and coded size of a checkpoint, by tensor.
 
-    Of a quantised checkpoint also the bits that a weight takes.
-
+    \b
     Example: squeeze inspect model.safetensors
+
+    The table compares the entropy of each field, the bound that follows, and the coded size. For a quantised checkpoint
+    it also shows the bits per weight.
     """
     from squeeze.recipes.measure import inspect as inspecting
 
@@ -59,3 +62,41 @@ def inspect(
             f"quantised in the format {quantised['format']}: {quantised['modules']} modules, "
             f"{quantised['bits_per_weight']:.3f} bits a weight"
         )
+
+
+@command()
+@click.argument("source", metavar="IN", type=options.PLACE)
+@options.as_json
+def history(source: Path, as_json: bool) -> None:
+    """Show the chain of bases that a packed checkpoint depends on.
+
+    \b
+    Example: squeeze history run/checkpoint-1000
+
+    The chain ends with a checkpoint that is packed whole. Bases are searched for in the folder that holds the
+    checkpoint.
+    """
+    from squeeze.packing import chain as chains
+    from squeeze.packing.chain import SHOWN
+
+    for number, link in enumerate(chains.history(source)):
+        if as_json:
+            record: dict[str, Any] = {
+                "path": str(link.path) if link.path else None,
+                "raw": link.raw,
+                "coded": link.coded,
+            }
+            record |= {"sha256": list(link.sha256), "base": list(link.base)}
+            click.echo(json.dumps(record | ({"faults": list(link.faults)} if link.faults else {})))
+            continue
+        if number == 0:
+            click.echo(_ROW.format("raw", "packed", "ratio", "SHA-256", "checkpoint"))
+        if link.path is None:
+            missing = "; ".join(["no packed checkpoint beside has it", *link.faults])
+            echo(_ROW.format("", "", "", link.sha256[0][:SHOWN], missing))
+        else:
+            sizes = f"{link.raw:,}", f"{link.coded:,}", f"{link.coded / link.raw:.3f}"
+            echo(_ROW.format(*sizes, link.sha256[0][:SHOWN], printable(str(link.path))))
+
+
+_ROW = "{:>16} {:>16} {:>7}  {:<16}  {}"

@@ -1,7 +1,7 @@
-"""One run of a command over several files: which come in, where they go, what is said of them.
+"""One run of a command over several files: which files it takes, where results go, and what it prints.
 
-A file that fails is reported and the next one follows. What is done to a file
-is the command's; how a file is replaced is files.py's.
+A file that fails is reported, and the next one follows. Each command does its own work on a file. system/files.py
+replaces files.
 """
 
 import errno
@@ -11,9 +11,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -30,8 +31,8 @@ from squeeze.system.moving import harmless_to
 if TYPE_CHECKING:
     from squeeze.codecs.stream.resources import Totals
 
-MISHAPS = (SqueezeError, OSError, MemoryError)
-_RENAMED = {  # arguments whose options are not called like them
+EXPECTED_ERRORS = (SqueezeError, OSError, MemoryError)
+_RENAMED = {  # arguments whose options have other names
     "base_folder": "--base",
     "dictionary": "-D",
     "limits.memory": "--memlimit",
@@ -40,12 +41,11 @@ _RENAMED = {  # arguments whose options are not called like them
     "span": "--range",
     "target_bytes": "--target-size",
 }
-_ARGUMENT = re.compile(r"`([a-z_.]+)(?:=(?:True|'(\w+)'))?`")  # as messages of the library name them
+_ARGUMENT = re.compile(r"`([a-z_.]+)(?:=(?:True|'(\w+)'))?`")  # in messages of the library
 
 
 def explain(error: BaseException, name: str = "") -> str:
-    """Return one sentence for what went wrong with the file `name`, with the error's notes, on one line. It names
-    options in place of arguments."""
+    """Return one line that says what went wrong with the file `name`, with options in place of arguments."""
     name = "" if getattr(error, "is_named", False) else name
     said = "; ".join([_explain(error, f"{name}: " if name else ""), *getattr(error, "__notes__", ())])
     return escaped(_ARGUMENT.sub(_as_option, said))
@@ -59,9 +59,9 @@ def _as_option(argument: re.Match[str]) -> str:
 
 def _explain(error: BaseException, prefix: str) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; what was not done by then is as it was"
+        return "interrupted; unfinished files were left unchanged"
     if isinstance(error, MemoryError):
-        return f"{prefix}not enough memory; use fewer threads (-T) or a smaller --block-size"
+        return f"{prefix}not enough memory: use fewer threads (-T) or a smaller --block-size"
     if isinstance(error, OSError) and error.strerror == os.strerror(errno.ENOSPC):
         return f"{prefix}no space is left on the disk; nothing was replaced"
     if isinstance(error, OSError) and error.strerror and not isinstance(error, StorageError):
@@ -71,36 +71,46 @@ def _explain(error: BaseException, prefix: str) -> str:
 
 @dataclass
 class Job:
-    """The options that the commands on files share, and whether a file has failed."""
+    """The options that the commands on files share, and the counts of a run."""
 
     files: tuple[str, ...]
-    threads: int  # 0: one a core
+    threads: int  # 0: one per core
     quiet: bool
     verbose: bool
     as_json: bool
     recursive: bool = False
+    exclude: tuple[str, ...] = ()  # patterns
     output: Path | None = None
+    output_dir: Path | None = None
     stdout: bool = False
     rm: bool = False
     force: bool = False
     reads_only: bool = False
+    restores: bool = False  # whether results are the raw files
+    archive: bool = False  # whether all files go into one
+    folders: str = "use -r to take every file in it"  # what to do with a folder
+    told: bool = False  # whether a line is printed for each file although standard error is not a terminal
     failed: bool = False
-    skipped: bool = False  # a file that was named, which ends in exit code 2
+    skipped: bool = False  # whether a file that was named is skipped, which ends in exit code 2
     done: int = 0  # files
-    before: int = 0  # bytes of them
-    after: int = 0
-    passed_over: int = 0  # files of folders whose results are there
-    compressed: int = 0  # files of folders that are not compressed again
+    raw: int = 0  # bytes
+    coded: int = 0
+    passed_over: int = 0  # files in folders that were done before
+    compressed: int = 0  # files in folders that are compressed already
+    started: float = field(default_factory=time.perf_counter)
+    targets: set[Path] = field(default_factory=set)  # in output_dir
 
     def __post_init__(self) -> None:
         if self.output is STDOUT:
             self.output, self.stdout = None, True
         self.threads = self.threads or machine.available_cores()
         self.files = self.files or ("-",)
-        if self.output and (self.recursive or len(self.files) > 1):
-            raise click.UsageError("-o takes one file")
+        if self.output and not self.archive and (self.recursive or len(self.files) > 1):
+            raise click.UsageError("-o takes one file: use --output-dir for several")
         if self.output and self.stdout:
             raise click.UsageError("-c and -o exclude each other")
+        if self.output_dir and (self.stdout or self.output or "-" in self.files):
+            raise click.UsageError("--output-dir takes files, and neither -c nor -o")
         if self.reads_only:
             return
         self.stdout = self.stdout or (self.output is None and "-" in self.files)
@@ -110,8 +120,46 @@ class Job:
             raise click.UsageError("--rm and -c exclude each other")
 
     def target(self, path: Path | None, name: Callable[[Path], Path]) -> Path | None:
-        """Where the result of `path` goes; None is standard output."""
-        return self.output if self.stdout or self.output or path is None else name(path)
+        """Return where the result of `path` goes, or None for standard output. Folders in --output-dir are made."""
+        if self.stdout or self.output or path is None:
+            return self.output
+        if not self.output_dir:
+            return name(path)
+        target = self.output_dir / self._below(path).parent / name(path).name
+        if target in self.targets:
+            raise SqueezeError(f"{target} is the result of another file already: use another --output-dir for this one")
+        self.targets.add(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+    def _below(self, path: Path) -> Path:
+        """Return the path of a file below the folder that was named, with that folder's name."""
+        roots = [storage.path_of(name) for name in self.files]
+        root = next((root for root in roots if path != root and path.is_relative_to(root)), None)
+        if root is None:
+            return Path(path.name)
+        return Path("" if root.name == ".." else root.name) / path.relative_to(root)
+
+    def excludes(self, root: Path, path: Path) -> bool:
+        """Return whether a pattern of --exclude matches a path below `root`, or a folder that it is in.
+
+        A pattern is compared with names, and with whole paths relative to `root`.
+        """
+        if not self.exclude:
+            return False
+        parts = path.relative_to(root).parts
+        wholes = ("/".join(parts[: i + 1]) for i in range(len(parts)))
+        return any(fnmatchcase(text, pattern) for text in (*parts, *wholes) for pattern in self.exclude)
+
+    def tasks(
+        self, sources: Iterable[Path | None], name: Callable[[Path], Path]
+    ) -> Iterator[tuple[Path | None, Path | None]]:
+        """Yield each source with the place of its result, except those that were done before."""
+        for path in sources:
+            with self.attempt(str(path or "-")):
+                target = self.target(path, name)
+                if not self.passes_over(path, target):
+                    yield path, target
 
     def say(self, line: str) -> None:
         if not self.quiet:
@@ -124,7 +172,7 @@ class Job:
             yield
         except BrokenPipeError:
             raise
-        except MISHAPS as error:
+        except EXPECTED_ERRORS as error:
             self.failed = True
             message = explain(error, name)
             click.echo(f"Error: {message}", err=True)
@@ -132,23 +180,42 @@ class Job:
                 click.echo(json.dumps({"file": name, "error": message}))
 
     def sources(self, wanted: Callable[[Path], bool]) -> list[Path | None]:
-        """The files to work on; None is standard input."""
+        """Return the files to work on; None is standard input."""
         return list(self.each(wanted))
 
     def each(self, wanted: Callable[[Path], bool]) -> Iterator[Path | None]:
-        """As `sources`, each when it is asked for."""
+        """Yield the files to work on as they are found; None is standard input."""
         for name in self.files:
             if name == "-":
                 yield None
                 continue
             with self.attempt(name):
                 root = storage.path_of(name)
-                for path in files.expand(root, self.recursive, wanted, self._pass_over, self._leave_out):
-                    taken = False
-                    with self.attempt(str(path)):
-                        taken = self._takes(path, named=path == root)
-                    if taken:
-                        yield path
+                if not self.recursive and not storage.remote(root) and root.is_dir() and not root.is_symlink():
+                    raise SqueezeError(f"is a folder: {self.folders}")
+                yield from self._in(root, wanted)
+
+    def _in(self, root: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
+        """Yield a file, or the files of a folder that are wanted and not excluded."""
+
+        def unreadable(error: OSError) -> None:
+            if not self.excludes(root, Path(error.filename)):
+                with self.attempt(str(error.filename)):
+                    raise error
+
+        def linked(folder: Path) -> None:
+            if not self.excludes(root, folder):
+                self.say(f"Warning: {folder}: is a link to a folder; skipped")
+
+        def takes(path: Path) -> bool:
+            return not self.excludes(root, path) and wanted(path)
+
+        for path in files.expand(root, self.recursive, takes, unreadable, linked):
+            taken = False
+            with self.attempt(str(path)):
+                taken = self._takes(path, named=path == root)
+            if taken:
+                yield path
 
     def _takes(self, path: Path, named: bool) -> bool:
         reason = files.reason_to_skip(path)
@@ -175,32 +242,35 @@ class Job:
         self.passed_over += done
         return done
 
-    def _pass_over(self, error: OSError) -> None:
-        """Report a folder that cannot be read."""
-        with self.attempt(str(error.filename)):
-            raise error
-
-    def _leave_out(self, folder: Path) -> None:
-        self.say(f"Warning: {folder}: is a link to a folder; skipped")
-
     def progress(
         self, name: str, total: Callable[[], int | None] = lambda: None, passes: int = 1
     ) -> AbstractContextManager[Tick]:
-        """As progress.bar; the total is asked for only if it is shown."""
+        """Return `progress.bar` of this run. The total is computed only if it is shown."""
         known = total() if is_shown(self.quiet, self.as_json) else None
         return bar(name, known, passes=passes, quiet=self.quiet, as_json=self.as_json)
 
     def is_told(self) -> bool:
-        return self.verbose or sys.stderr.isatty()
+        """Return whether a line is printed for each file."""
+        return self.verbose or self.told or sys.stderr.isatty()
 
     def finish(self) -> None:
-        """Say one line about all files of folders, and exit with 1 or 2 if files failed or were skipped."""
-        if self.recursive and (self.passed_over or self.compressed or self.is_told()):
-            line = f"{self.done} files, {self.before} -> {self.after} bytes"
-            line += f"; {self.passed_over} were done before (-f does them again)" if self.passed_over else ""
-            self.say(line + (f"; {self.compressed} .sqz files were left alone" if self.compressed else ""))
+        """Print the totals of a run over several files, and exit with 1 or 2 if files failed or were skipped."""
+        if (self.recursive and (self.passed_over or self.compressed)) or (self._is_many() and self.is_told()):
+            seconds = time.perf_counter() - self.started
+            line = f"{self.done:,} files, {self.sizes(self.raw, self.coded, seconds)}"
+            line += f"; {self.passed_over:,} were done before (-f does them again)" if self.passed_over else ""
+            self.say(line + (f"; {self.compressed:,} .sqz files were left alone" if self.compressed else ""))
         if self.failed or self.skipped:
             raise click.exceptions.Exit(1 if self.failed else 2)
+
+    def sizes(self, raw: int, coded: int, seconds: float) -> str:
+        """Return sizes before and after, the ratio and the time in words."""
+        before, after = (coded, raw) if self.restores else (raw, coded)
+        percent = f" ({100 * coded / raw:.1f} %)" if raw else ""
+        return f"{before:,} -> {after:,} bytes{percent}, {seconds:.1f} s"
+
+    def _is_many(self) -> bool:
+        return self.recursive or len(self.files) > 1
 
 
 def transform(
@@ -212,9 +282,16 @@ def transform(
     passes: int = 1,
     **details: object,
 ) -> None:
-    """Run `action` from `path` (None: standard input) into `target` (None: standard output), and say how it went.
+    """Run `action` from one file into another, and print how it went.
 
-    `total` gives the bytes that the action ticks, once in each of its `passes`.
+    Args:
+        job: The run.
+        path: The source; None is standard input.
+        target: The result; None is standard output.
+        action: Is called with the source, the sink and a tick.
+        total: Returns the bytes that the action ticks in each of its passes.
+        passes: How often the action goes through the content.
+        details: Entries of the JSON record.
     """
     started = time.perf_counter()
     if target:
@@ -249,30 +326,31 @@ def transform(
 
 def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: float) -> None:
     if job.as_json:
-        sizes = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
+        facts = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
         damage = {"damage": totals.damage} if totals.damage else {}
-        click.echo(json.dumps({**record, **sizes, **damage}))
-    before, after = (totals.raw, totals.coded) if "level" in record else (totals.coded, totals.raw)
-    job.done, job.before, job.after = job.done + 1, job.before + before, job.after + after
-    if job.verbose or (job.is_told() and not job.recursive):
-        percent = f" ({100 * totals.coded / totals.raw:.1f} %)" if totals.raw else ""
-        job.say(f"{record['file']}: {before} -> {after} bytes{percent}, {seconds:.1f} s")
+        click.echo(json.dumps({**record, **facts, **damage}))
+    job.done, job.raw, job.coded = job.done + 1, job.raw + totals.raw, job.coded + totals.coded
+    if job.reads_only:
+        if not job.as_json and not job.quiet and not totals.damage:
+            echo(f"{record['file']}: OK")
+    elif job.verbose or (job.is_told() and not job.recursive):
+        job.say(f"{record['file']}: {job.sizes(totals.raw, totals.coded, seconds)}")
 
 
 def _output(job: Job, target: Path | None) -> BinaryIO:
-    """Standard output; where nothing is written to it, nobody asks whether it is open."""
+    """Return standard output, or a buffer if nothing is written to it, so that it can be closed."""
     return io.BytesIO() if job.reads_only or target else sys.stdout.buffer
 
 
 def is_compressed(path: Path) -> bool:
-    """By its name."""
+    """Return whether the name of a file is that of a compressed one."""
     return path.suffix == files.SUFFIX
 
 
 def refuse_terminal(job: Job) -> None:
-    """Raises SqueezeError where compressed data would be typed in."""
+    """Raise SqueezeError if compressed data would be read from a terminal."""
     if "-" in job.files and sys.stdin.isatty():
-        raise SqueezeError("compressed data is not read from a terminal; name a file or redirect one")
+        raise SqueezeError("compressed data is not read from a terminal: name a file, or redirect standard input")
 
 
 def size_of(source: BinaryIO) -> int | None:

@@ -10,32 +10,57 @@ from squeeze.commands import options
 from squeeze.commands.models import use
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
+from squeeze.commands.sections import command
 from squeeze.errors import SqueezeError
 
 _ROW = "{:<28} {:>7} {:>8} {:>10} {:>9} {:>10} {:>12} {:>12} {:>9} {:>8}"
 _HEAD = ("policy", "context", "bits", "perplexity", "%", "KL", "cache bytes", "peak bytes", "ms/token", "passkeys")
 
 
-@click.command(name="kv-eval")
+@command(name="kv-eval")
 @click.argument("model", metavar="MODEL", type=options.PATH)
-@click.option("--text", required=True, metavar="FILE", type=options.PATH, help="The text to predict.")
+@click.option("--text", required=True, metavar="FILE", type=options.PATH, help="Text to predict")
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     metavar="POLICY",
-    help="kivi:4, rotated:3,window=128, kivi:mean=3, kivi:2+snapkv:512, transform:2, FILE.",
+    help="Policy or its file, such as kivi:4, rotated:3,window=128 or kivi:2+snapkv:512; repeatable",
 )
-@click.option("--context", "contexts", multiple=True, type=click.IntRange(2), metavar="N", help="Tokens (1024).")
-@click.option("--windows", default=8, type=click.IntRange(1), metavar="N", help="Windows of each context (8).")
-@click.option("--sinks", default=4, type=click.IntRange(0), metavar="N", help="First tokens kept exact (4).")
-@click.option("--window", default=64, type=click.IntRange(0), metavar="N", help="Recent tokens kept exact (64).")
-@click.option("--against", multiple=True, type=click.Choice(["quanto", "hqq"]), help="transformers' own cache.")
-@click.option("--passkeys", default=0, type=click.IntRange(0), metavar="N", help="Depths to look for a passkey at.")
-@click.option("--no-cost", is_flag=True, help="Measure quality only.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="The model's; on a CPU float32.")
 @click.option(
-    "--save-policy", metavar="FILE", type=options.PATH, help="Write the policy, for --policy and --kv to read."
+    "--context",
+    "contexts",
+    multiple=True,
+    type=click.IntRange(2),
+    metavar="N",
+    help="Context length in tokens; repeatable; default: 1024",
+)
+@click.option(
+    "--windows", default=8, type=click.IntRange(1), metavar="N", help="Windows per context length; default: 8"
+)
+@click.option("--sinks", default=4, type=click.IntRange(0), metavar="N", help="First tokens kept exact; default: 4")
+@click.option("--window", default=64, type=click.IntRange(0), metavar="N", help="Recent tokens kept exact; default: 64")
+@click.option(
+    "--against",
+    multiple=True,
+    type=click.Choice(["quanto", "hqq"]),
+    help="Quantised cache of transformers, for comparison; repeatable",
+)
+@click.option(
+    "--passkeys",
+    default=0,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Number of depths at which a passkey is searched for; default: 0",
+)
+@click.option("--no-cost", is_flag=True, help="Measure quality only, not memory and time")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Type of the weights; default: the model's, float32 on a CPU",
+)
+@click.option(
+    "--save-policy", metavar="FILE", type=options.PATH, help="File to write the policy to, for --policy and --kv"
 )
 @options.report
 @options.caching
@@ -52,9 +77,12 @@ def kv_eval(
     threads: int,
     **params: Any,
 ) -> None:
-    """Measure what KV cache policies cost and save: perplexity, KL, bytes, peak, time, passkeys.
+    """Measure quality, memory and time of KV cache policies.
 
+    \b
     Example: squeeze kv-eval my-model --text book.txt --policy kivi:4 --policy rotated:3
+
+    Quality is perplexity and KL divergence from the exact cache, and the share of passkeys that are found.
     """
     from squeeze.recipes.measure.kv_eval import KVEvalOptions, rows
 

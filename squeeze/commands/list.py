@@ -10,6 +10,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, is_compressed
+from squeeze.commands.sections import command
 from squeeze.errors import escaped, printable
 
 if TYPE_CHECKING:
@@ -17,15 +18,19 @@ if TYPE_CHECKING:
     from squeeze.codecs.stream.members import Member
 
 
-@click.command(name="list")
+@command(name="list")
 @options.reading
 def list_command(**common: Any) -> None:
-    """Show sizes, level and checksum of each FILE.sqz, the files in it where it is a shard, and with -v its blocks.
+    """Show sizes, ratio, level and members of compressed files.
 
-    Example: squeeze list -v report.txt.sqz
+    \b
+    Example: squeeze list photos.tar.sqz
+             squeeze list -v report.txt.sqz
+
+    With -v the blocks are listed as well. Nothing is decompressed, except the list of members.
     """
     from squeeze.codecs.stream.index import read_index
-    from squeeze.codecs.stream.members import read_members
+    from squeeze.codecs.stream.members import read_members, read_tail
 
     if "-" in (common["files"] or ("-",)):
         raise click.UsageError("list takes files: it reads their ends first")
@@ -35,12 +40,14 @@ def list_command(**common: Any) -> None:
     for path in job.sources(is_compressed):
         with job.attempt(str(path)), path.open("rb") as file:  # type: ignore[union-attr]
             streams = read_index(file)
-            found = read_members(path) if path else None
+            beside = read_members(path) if path else None
+            found = beside or read_tail(file, streams)
             members = list(found.by_name.values()) if found else []
             if job.as_json:
                 _list_as_json(path, streams, members)
             else:
-                _list_as_text(path, streams, job.verbose)
+                content = streams if beside or job.verbose or not found else streams[:-1]  # without the index
+                _list_as_text(path, content, job.verbose)
                 _list_members(members)
     job.finish()
 

@@ -1,7 +1,7 @@
-"""Options that several commands share, each declared once, and the kinds of value they take."""
+"""Options that several commands share, each declared once, and the kinds of values that they take."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,11 @@ import click
 
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.codecs.stream.resources import BUILT_IN
+from squeeze.commands.sections import Decorator, Function, in_section, several
 from squeeze.errors import OptionError, SqueezeError
 from squeeze.options import MOST_MINUTES, size_of
 from squeeze.system import notices, storage
 from squeeze.system.limits import Limits
-
-Command = Callable[..., None]
-
 
 STDOUT = Path("-")  # this object alone; a file of this name is another
 
@@ -102,31 +100,25 @@ class Range(click.ParamType):  # type: ignore[type-arg]
         return start, end
 
 
-def several(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """All of them, as one decorator; `--help` lists them in this order."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+MODEL, CLUSTER = "Language model (levels 7 to 9)", "Ray cluster"  # titles of sections
+_CODING, _LIMITS, _QUALITY, _TASKS = "Compression", "Limits", "Quality of the result", "Tasks (lm-eval)"
 
 
-def levels(command: Command) -> Command:
-    """-1 to -9 and --level N; the command gets the list `levels` in the order given."""
+def levels(command: Function) -> Function:
+    """Add -1 to -9 and --level N; the command gets the list `levels` in the order given."""
     for n in range(1, 10):
         command = click.option(
             f"-{n}", f"level{n}", flag_value=n, type=int, hidden=True, expose_value=False, callback=_note_level
         )(command)
-    return click.option(
+    level = click.option(
         "--level",
         metavar="N",
         type=int,
         expose_value=False,
         callback=_note_level,
-        help="From 1 (fast) to 9 (small); -1 to -9 for short.",
-    )(command)
+        help="Level from 1 (fast) to 9 (small), short: -1 to -9; default: 3",
+    )
+    return in_section(_CODING, level)(command)
 
 
 def _note_level(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
@@ -143,54 +135,66 @@ def _silence(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
     return value
 
 
-quiet = click.option("-q", "--quiet", is_flag=True, callback=_silence, help="Say nothing but errors.")
-verbose = click.option("-v", "--verbose", is_flag=True, help="Say what became of each file.")
+quiet = click.option("-q", "--quiet", is_flag=True, callback=_silence, help="Print errors only")
+verbose = click.option("-v", "--verbose", is_flag=True, help="Print a line for each file")
 as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object for each result, and progress on standard error."
+    "--json", "as_json", is_flag=True, help="JSON output: an object per result, and progress on standard error"
 )
 threads = click.option(
-    "-T",
-    "--threads",
-    metavar="N",
-    type=click.IntRange(0),
-    default=0,
-    help="Threads; 0, the default, for one a core.",
+    "-T", "--threads", metavar="N", type=click.IntRange(0), default=0, help="Number of threads; default: one per core"
 )
-device = click.option("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")
+device = click.option("--device", default="cpu", metavar="NAME", help="PyTorch device, such as cuda; default: cpu")
 resident = click.option(
-    "--resident",
-    metavar="SIZE",
-    type=Size(),
-    help="Of a packed model, keep so much decoded, such as 2G.",
+    "--resident", metavar="SIZE", type=Size(), help="Memory for decoded weights, such as 2G (packed models only)"
 )
 base = click.option(
     "--base",
     metavar="PATH",
     type=PATH,
-    help="Of what `squeeze delta` or `pack --base` wrote, its base; without, it is looked for beside it.",
+    help="Base checkpoint of a difference; default: searched for in the folder next to it",
 )
-resume = click.option(
-    "--resume",
-    is_flag=True,
-    help="Go on with a stopped run even if OUT is written already; until then the same command goes on by itself.",
+resume = click.option("--resume", is_flag=True, help="Continue a stopped run, even if OUT exists already")
+model = in_section(
+    MODEL,
+    click.option("--model", type=PATH, metavar="PATH", help="A .gguf file, a folder, or smollm2; default: smollm2"),
 )
-model = click.option("--model", type=PATH, help="Language model of -7 to -9: a .gguf file, a folder, or smollm2.")
-adapter = click.option(
-    "--adapter", type=PATH, metavar="FILE", help="Of the language model: what `squeeze train --adapter` wrote, or none."
+adapter = in_section(
+    MODEL,
+    click.option("--adapter", type=PATH, metavar="FILE", help="Adapter that `squeeze train --adapter` wrote, or none"),
 )
-runs_on = click.option(
-    "--device",
-    default="cpu",
-    metavar="NAME",
-    help="What runs that model: cpu (default), cuda (all GPUs), cuda:N, or auto: GPUs, if any. Files are the same.",
+runs_on = in_section(
+    MODEL,
+    click.option(
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help="Device, with the same bytes on each: cpu, cuda, cuda:N or auto; default: cpu",
+    ),
 )
-dictionary = click.option(
-    "-D",
-    "--dictionary",
-    type=PlaceOrName(BUILT_IN),
-    metavar="FILE|NAME",
-    help="What `squeeze train` learned from files like these; needed again to decompress. Or what is built in: auto "
-    "(default), none, or text at -5 and -6.",
+lanes = in_section(
+    MODEL,
+    click.option(
+        "--lanes",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Parts of a text coded side by side; default: by its size",
+    ),
+    click.option(
+        "--window",
+        type=click.IntRange(16),
+        metavar="N",
+        help="Tokens that a prediction looks back at; default: by level",
+    ),
+)
+dictionary = in_section(
+    _CODING,
+    click.option(
+        "-D",
+        "--dictionary",
+        type=PlaceOrName(BUILT_IN),
+        metavar="FILE|NAME",
+        help="A file of `squeeze train`, auto, none, or text (-5 and -6 only); default: auto",
+    ),
 )
 
 
@@ -208,57 +212,56 @@ report = click.option(
     type=PATH,
     metavar="PAGE.html",
     callback=_check_page,
-    help="Write a page that shows the result, which any browser opens.",
+    help="Page to write with the result, for any browser",
 )
 
 
-def force(what: str = "OUT") -> Callable[[Command], Command]:
-    return click.option("-f", "--force", is_flag=True, help=f"Overwrite {what}.")
+def force(what: str = "OUT") -> Decorator:
+    """Return the option -f, which overwrites `what`."""
+    return click.option("-f", "--force", is_flag=True, help=f"Overwrite {what}")
 
 
-def output(what: str = "this file", learned: bool = False) -> Callable[[Command], Command]:
-    """Where the result goes; a dictionary that is learned may be named with the options that read it, too."""
+def output(learned: bool = False) -> Decorator:
+    """Return the option -o. A dictionary that is learned can also be named with -D, as when it is read."""
     names = ("-o", "--output", *(("-D", "--dictionary") if learned else ()), "output")
     place = PLACE if learned else PathOrUrl(urls=True, standard=True)
-    return click.option(*names, type=place, metavar="FILE", help=f"Write to {what}{'' if learned else '; - is -c'}.")
+    words = "Dictionary to write" if learned else "Output file; - is standard output"
+    return click.option(*names, type=place, metavar="FILE", help=words)
 
 
-def converting(of: click.ParamType = PATH) -> Callable[[Command], Command]:  # type: ignore[type-arg]
-    """IN and OUT, of the kind that a command takes."""
+def converting(of: click.ParamType = PATH) -> Decorator:  # type: ignore[type-arg]
+    """Return the arguments IN and OUT of a type, and -f."""
     return several(
         click.argument("source", metavar="IN", type=of), click.argument("target", metavar="OUT", type=of), force()
     )
 
 
 def _note_limit(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
-    """The command gets both options as one: `limits`."""
+    """Let the command get both limits as one value, `limits`."""
     changed = {} if value is None else {"memory" if param.name == "memlimit" else "output": value}
     ctx.params["limits"] = replace(ctx.params.get("limits") or Limits(), **changed)
 
 
-limits = several(
-    click.option(
-        "--memlimit",
-        metavar="SIZE",
-        type=Size(),
-        expose_value=False,
-        callback=_note_limit,
-        help="The most memory that reading a file may take, such as 4G; half of what is free, and at least 2G.",
-    ),
-    click.option(
-        "--max-output",
-        metavar="SIZE",
-        type=Size(),
-        expose_value=False,
-        callback=_note_limit,
-        help="The most bytes that may come out of a file, such as 1G.",
-    ),
+def _limit(name: str, help: str) -> Decorator:
+    return click.option(name, metavar="SIZE", type=Size(), expose_value=False, callback=_note_limit, help=help)
+
+
+limits = in_section(
+    _LIMITS,
+    _limit("--memlimit", "Memory for decoding, such as 4G; default: half of the free memory, at least 2G"),
+    _limit("--max-output", "Size of the decoded content, such as 1G; default: no limit"),
 )
 saying = several(quiet, as_json)
 computing = several(device, threads)
 reading = several(
     click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path()),
-    click.option("-r", "--recursive", is_flag=True, help="Take every file in the folders named."),
+    click.option("-r", "--recursive", is_flag=True, help="Take every file of the folders that are named"),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Names or paths in folders to leave out, such as '*.log'; repeatable",
+    ),
     threads,
     quiet,
     verbose,
@@ -266,53 +269,79 @@ reading = several(
 )
 writing = several(
     output(),
-    click.option("-c", "--stdout", is_flag=True, help="Write to standard output."),
-    click.option("-k", "--keep", "rm", flag_value=False, type=bool, default=False, help="Keep the source (default)."),
-    click.option("--rm", "rm", flag_value=True, type=bool, help="Delete the source once its result is written."),
-    force("files, and take links and special files"),
+    click.option("-c", "--stdout", is_flag=True, help="Write to standard output"),
+    click.option("--output-dir", type=PATH, metavar="DIR", help="Folder for the results, with the subfolders of -r"),
+    click.option("-k", "--keep", "rm", flag_value=False, type=bool, default=False, help="Keep sources; the default"),
+    click.option("--rm", "rm", flag_value=True, type=bool, help="Delete a source after its result is written"),
+    force("existing files, and take links and special files"),
     reading,
 )
 coding = several(threads, quiet, as_json)
-scoring = several(
-    click.option("--tasks", metavar="NAMES", help="Score it on tasks by lm-eval, such as hellaswag,arc_easy."),
+scoring = in_section(
+    _TASKS,
+    click.option("--tasks", metavar="NAMES", help="Tasks to score, such as hellaswag,arc_easy"),
     click.option(
         "--task-folder",
         metavar="DIR",
         type=PATH,
-        help="Folder of lm-eval task files; their paths are relative to DIR. These can run code: use only folders "
-        "that you trust.",
+        help="Folder of lm-eval task files; these can run code: use only trusted ones",
     ),
-    click.option("--task-limit", metavar="N", type=click.IntRange(1), help="Score so many examples of each task only."),
-    click.option("--shots", metavar="N", type=click.IntRange(0), help="Solved examples before each; as the task says."),
+    click.option("--task-limit", metavar="N", type=click.IntRange(1), help="Examples of each task; default: all"),
+    click.option(
+        "--shots", metavar="N", type=click.IntRange(0), help="Solved examples in each prompt; default: the task's own"
+    ),
 )
-max_task_drop = click.option(
-    "--max-task-drop",
-    metavar="POINTS",
-    type=click.FloatRange(0),
-    help="Exit with 3 where accuracy on a task falls by more.",
+max_task_drop = in_section(
+    _TASKS,
+    click.option(
+        "--max-task-drop",
+        metavar="POINTS",
+        type=click.FloatRange(0),
+        help="Largest loss of accuracy on a task; exit code 3 if exceeded",
+    ),
 )
 measuring = several(
-    click.option("--text", metavar="FILE", type=PATH, help="Measure the quality on this text, before and after."),
-    click.option(
-        "--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only."
+    in_section(
+        _QUALITY,
+        click.option("--text", metavar="FILE", type=PATH, help="Text to measure perplexity on, before and after"),
+        click.option(
+            "--windows",
+            metavar="N",
+            type=click.IntRange(1),
+            help="Windows of 1,024 tokens to measure; default: all (--text only)",
+        ),
+        click.option(
+            "--max-ppl-increase",
+            metavar="PERCENT",
+            type=float,
+            help="Largest increase of perplexity; exit code 3 if exceeded (--text only)",
+        ),
+        click.option(
+            "--max-kl",
+            metavar="NATS",
+            type=click.FloatRange(0),
+            help="Largest mean KL divergence; exit code 3 if exceeded (--text only)",
+        ),
     ),
     scoring,
-    click.option(
-        "--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more."
-    ),
-    click.option(
-        "--max-kl", metavar="NATS", type=click.FloatRange(0), help="Exit with 3 where the mean KL divergence is above."
-    ),
     max_task_drop,
 )
 caching = several(
-    click.option(
-        "--kv-budget",
-        metavar="SHARE",
-        type=click.FloatRange(0, 1, min_open=True),
-        help="Share of 16 bits a value; the calibration spreads it over heads.",
+    in_section(
+        "KV cache",
+        click.option(
+            "--kv-budget",
+            metavar="SHARE",
+            type=click.FloatRange(0, 1, min_open=True),
+            help="Share of 16 bits per value, spread over the heads by calibration",
+        ),
+        click.option(
+            "--calibration",
+            metavar="FILE",
+            type=PATH,
+            help="Calibration text (--kv-budget and calibrated policies only)",
+        ),
     ),
-    click.option("--calibration", metavar="FILE", type=PATH, help="A text to calibrate on."),
     computing,
     saying,
 )

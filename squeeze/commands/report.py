@@ -6,9 +6,10 @@ import click
 
 from squeeze.commands import options
 from squeeze.commands.echo import echo
+from squeeze.commands.sections import command
 
 
-@click.command()
+@command()
 @click.argument("runs", metavar="RUN.json...", nargs=-1, required=True, type=options.PATH)
 @click.option(
     "-o",
@@ -16,15 +17,16 @@ from squeeze.commands.echo import echo
     default=Path("report.html"),
     type=options.PATH,
     metavar="PAGE.html",
-    help="Write to (report.html).",
+    help="Output page; default: report.html",
 )
 @options.quiet
 def report(runs: tuple[Path, ...], output: Path, quiet: bool) -> None:
-    """Compare runs: a page with sizes against quality, a table, and the differences layer by layer.
+    """Compare runs on one page: sizes, quality and layers.
+
+    \b
+    Example: squeeze report gptq.json rtn.json -o compared.html
 
     A RUN is what a command printed with --json, or a folder that quantize, prune, factorize or apply wrote.
-
-    Example: squeeze report gptq.json rtn.json -o compared.html
     """
     from squeeze.recipes.reports.page import check_page, write
     from squeeze.recipes.reports.read import read

@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from squeeze.commands import clustered, options
+from squeeze.cluster.engine import PROCESS, Engine, Needs
+from squeeze.cluster.manifest import Manifest
+from squeeze.cluster.shards import SHARDS, Noted, Result, Task, by_workers, here, note
+from squeeze.cluster.summary import Summary
+from squeeze.codecs.shards.plan import Planned, Template, plan
+from squeeze.codecs.shards.reading import Source
+from squeeze.codecs.shards.write import check_targets, list_sources, sample
+from squeeze.codecs.stream import resources, training
+from squeeze.commands.cluster import connected
 from squeeze.commands.echo import echo
 from squeeze.commands.job import Job
 from squeeze.commands.progress import Tick
@@ -18,60 +26,16 @@ from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 
-if TYPE_CHECKING:
-    from squeeze.cluster.engine import Engine
-    from squeeze.cluster.manifest import Manifest
-    from squeeze.cluster.shards import Result
-    from squeeze.codecs.shards.plan import Planned, Template
-    from squeeze.codecs.shards.reading import Source
-
-__all__ = ["option", "run", "template"]
+__all__ = ["run"]
 
 _MARK = ".squeeze-{}"
 _ANEW = "delete that and run again to take it anew"
-
-option = options.several(
-    click.option(
-        "--shards",
-        type=options.Size(),
-        metavar="SIZE",
-        help="With -r, put the files of a folder into tars of so many raw bytes, such as 1G: -o part-{}.tar.sqz. "
-        "The same command goes on after a stop; with --cluster workers make them.",
-    ),
-    click.option(
-        "--train-dictionary",
-        is_flag=True,
-        help="Learn a dictionary from a sample of the files first; it lies beside the shards.",
-    ),
-)
-
-
-def template(
-    size: int | None, trains: bool, dictionary: Path | str | None, common: dict[str, Any]
-) -> "Template | None":
-    """What shards are to be called, from -o, which is taken out of what commands have in common; None where there are
-    none."""
-    if size is None:
-        if trains:
-            raise click.UsageError("--train-dictionary belongs to --shards")
-        return None
-    from squeeze.codecs.shards.plan import Template
-
-    if common["stdout"] or common["rm"]:
-        raise click.UsageError("--shards takes neither -c nor --rm")
-    if trains and dictionary:
-        raise click.UsageError("--train-dictionary and -D exclude each other")
-    if not common["recursive"] or len(common["files"]) != 1 or common["files"] == ("-",):
-        raise click.UsageError("--shards takes one folder, and -r")
-    if common["output"] is None or size < 1:
-        raise click.UsageError("--shards takes a size, and -o with the name of a shard, such as part-{}.tar.sqz")
-    return Template(common.pop("output"))
 
 
 def run(
     job: Job,
     settings: dict[str, Any],
-    targets: "Template",
+    targets: Template,
     size: int,
     learns: tuple[int, ...] | None,
     *,
@@ -86,9 +50,6 @@ def run(
     learns: the level of a dictionary to train first, where that was given; None for no training. dictionary: as it was
     named, for workers to read. memory: bytes that a call takes.
     """
-    from squeeze.cluster.manifest import Manifest
-    from squeeze.cluster.shards import SHARDS
-
     root = storage.path_of(job.files[0])
     if not root.is_dir():
         raise SqueezeError(f"{root}: is not a folder")
@@ -97,7 +58,7 @@ def run(
     chosen = _chosen(settings) | {"root": str(root), "output": str(targets.place), "shards": size}
     chosen |= {"train_dictionary": learns is not None}
     with ExitStack() as opened:
-        engine = opened.enter_context(closing(clustered.connected(cluster))) if cluster else None
+        engine = opened.enter_context(closing(connected(cluster))) if cluster else None
         notes = opened.enter_context(closing(Manifest(manifest or targets.manifest, SHARDS, chosen)))
         going = _Run(job, root, targets, size, notes, job.force)
         try:
@@ -134,9 +95,7 @@ def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
 class _Run:
     """Over the files of a folder, which are listed while others are coded."""
 
-    def __init__(self, job: Job, root: Path, targets: "Template", size: int, notes: "Manifest", overwrite: bool):
-        from squeeze.cluster.shards import Noted, Task
-        from squeeze.cluster.summary import Summary
+    def __init__(self, job: Job, root: Path, targets: Template, size: int, notes: Manifest, overwrite: bool):
 
         self._job, self._root, self._targets, self._size = job, root, targets, size
         self._notes, self._noted = notes, Noted(notes.path, targets)
@@ -150,8 +109,6 @@ class _Run:
         """What shards are compressed with."""
         going_on = bool(self._notes.earlier)
         if not going_on:
-            from squeeze.codecs.shards.write import check_targets
-
             check_targets(self._targets.path(0), self._job.force)
         _tidy(self._targets, self._notes.earlier)
         if learns is not None:
@@ -159,7 +116,7 @@ class _Run:
             self.begun = True
         self._task.options.update(settings)
 
-    def go(self, engine: "Engine[Planned] | None", memory: int) -> None:
+    def go(self, engine: Engine[Planned] | None, memory: int) -> None:
         """Make all shards that are to be made."""
         verify = self._task.options["verify"]
         with self._job.progress(str(self._targets.place), passes=2 if verify and not engine else 1) as tick:
@@ -172,15 +129,12 @@ class _Run:
         if (left := next(ours)).exists():
             self.fails(left, SqueezeError("is there from an earlier run, and not one of these shards: delete it"))
 
-    def _here(self, tick: Tick) -> Iterator[tuple["Planned", "Result"]]:
-        from squeeze.cluster.shards import here
+    def _here(self, tick: Tick) -> Iterator[tuple[Planned, Result]]:
 
         for planned in self._to_be_made(tick):
             yield planned, here(planned, self._task, threads=self._job.threads, progress=tick)
 
-    def _by_workers(self, engine: "Engine[Planned]", memory: int, tick: Tick) -> Iterator[tuple["Planned", "Result"]]:
-        from squeeze.cluster.engine import PROCESS, Needs
-        from squeeze.cluster.shards import by_workers
+    def _by_workers(self, engine: Engine[Planned], memory: int, tick: Tick) -> Iterator[tuple[Planned, Result]]:
 
         gpus = 1 if str(self._task.options["device"]).startswith("cuda") else 0
         needs = Needs(self._task.options["threads"], gpus, PROCESS + memory)
@@ -191,11 +145,8 @@ class _Run:
             tick.say(f"{self.files} files{failed}, {numbers['workers']:g} workers", **numbers)
             tick(planned.size)
 
-    def _to_be_made(self, tick: Tick) -> Iterator["Planned"]:
+    def _to_be_made(self, tick: Tick) -> Iterator[Planned]:
         """Shards, as files are listed; in the end it is known how many bytes they are."""
-        from squeeze.codecs.shards.plan import plan
-        from squeeze.codecs.shards.write import check_targets
-
         total, going_on = 0, bool(self._notes.earlier)
         compared = going_on and not self._notes.was_complete
         for planned in plan(self._listed(), self._targets, self._size, self._noted):
@@ -210,8 +161,7 @@ class _Run:
                 yield planned
         tick.expect(total)
 
-    def _listed(self) -> Iterator["Source"]:
-        from squeeze.codecs.shards.write import list_sources
+    def _listed(self) -> Iterator[Source]:
 
         for source in list_sources(self._paths(), self._root, self.fails):
             if there := self._noted.changed(source):
@@ -229,10 +179,8 @@ class _Run:
     def _is_ours(self, path: Path) -> bool:
         return path in self._planned or self._noted.is_there(path)
 
-    def _ended(self, planned: "Planned", result: "Result") -> None:
+    def _ended(self, planned: Planned, result: Result) -> None:
         """Note and say what became of a shard."""
-        from squeeze.cluster.shards import note
-
         self.calls, self.lost = self.calls + result.attempts, self.lost + result.lost
         for done in note(self._notes, planned, result):
             self.files += 1
@@ -250,7 +198,7 @@ class _Run:
         with self._job.attempt(str(path)):
             raise error
 
-    def _say(self, planned: "Planned", result: "Result") -> None:
+    def _say(self, planned: Planned, result: Result) -> None:
         job, members = self._job, len(result.checksums)
         if job.as_json:
             facts = {"output": str(planned.target), "level": int(self._task.options["level"]), "members": members}
@@ -260,19 +208,16 @@ class _Run:
             sizes = f"{result.raw} -> {result.coded} bytes ({100 * result.coded / result.raw:.1f} %)"
             job.say(f"{planned.target}: {members} files, {sizes}, {result.seconds:.1f} s")
 
-    def say(self, engine: "Engine[Any]") -> None:
+    def say(self, engine: Engine[Any]) -> None:
         failed = f", {self.failures} failed" if self.failures else ""
         sizes = f"{self.summary.raw} bytes raw, {self.summary.coded} compressed"
         where = f"{self.summary.seconds:.1f} s on {engine.processors:g} cores"
         self._job.say(f"{self.files} files{failed} in {self.shards} shards, {sizes}, {where}")
 
 
-def _learned(job: Job, root: Path, targets: "Template", levels: tuple[int, ...], going_on: bool) -> dict[str, Any]:
+def _learned(job: Job, root: Path, targets: Template, levels: tuple[int, ...], going_on: bool) -> dict[str, Any]:
     """What changes in the settings by a dictionary that is learned from a sample of a folder, and written; or was by
     the run that this one goes on with."""
-    from squeeze.codecs.shards.write import list_sources, sample
-    from squeeze.codecs.stream import resources, training
-
     if going_on and targets.dictionary.exists():
         known = resources.as_dictionary(targets.dictionary)
         assert known
@@ -289,7 +234,7 @@ def _nothing(*what: object) -> None:
     """Of what is left out, the run itself tells."""
 
 
-def _tidy(targets: "Template", sessions: set[str]) -> None:
+def _tidy(targets: Template, sessions: set[str]) -> None:
     """Delete what runs left that were killed; nothing is seen of half an object."""
     if storage.remote(targets.place):
         return

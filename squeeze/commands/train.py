@@ -12,6 +12,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.job import Job
 from squeeze.commands.progress import steps
+from squeeze.commands.sections import command
 from squeeze.errors import SqueezeError
 from squeeze.system import storage
 
@@ -19,18 +20,23 @@ _MINUTES = 30.0  # of an adapter
 _BATCH, _BATCH_OF_GPU = 4, 64  # sequences of 512 bytes
 
 
-@click.command()
+@command()
 @options.levels
-@options.output("this dictionary", learned=True)
-@options.force("it")
-@click.option("--text-size", type=options.Size(), help="The most bytes of samples that a dictionary holds; 112K.")
-@click.option("--learn-size", type=options.Size(), help="The most bytes of samples that it is learned from; 512K.")
-@click.option("--adapter", type=options.PATH, metavar="OUT", help="Train an adapter of a language model instead.")
+@options.output(learned=True)
+@options.force("the file")
+@click.option("--text-size", type=options.Size(), help="Size of the samples that the dictionary holds; default: 112K")
+@click.option("--learn-size", type=options.Size(), help="Size of the samples to learn from; default: 512K")
+@click.option(
+    "--adapter",
+    type=options.PATH,
+    metavar="OUT",
+    help="Adapter of the language model to train, in place of a dictionary",
+)
 @options.model
 @click.option(
     "--minutes",
     type=options.Time(minutes=True),
-    help="How long an adapter is trained, 30; or train the network of level 5 or 6 so long, as part of the dictionary.",
+    help="Training time of an adapter (default: 30), or of the network of -5 and -6",
 )
 @options.device
 @options.resume
@@ -48,12 +54,14 @@ def train(
     levels: tuple[int, ...] = (),
     **common: Any,
 ) -> None:
-    """Learn from sample FILEs what many small files like them begin with, or an adapter of a language model.
+    """Train a dictionary for small files, or a language model adapter.
 
     \b
     Example: squeeze train -5 samples/*.json -o events.sqzp
              squeeze train -5 --minutes 20 samples/*.json -o events.sqzp
              squeeze train --adapter letters.safetensors --minutes 60 letters/*.txt
+
+    FILEs are samples of what will be compressed with -D or --adapter later.
     """
     job = Job(**common, reads_only=True)
     if (output is None) == (adapter is None):

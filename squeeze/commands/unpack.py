@@ -1,4 +1,4 @@
-"""`squeeze unpack`."""
+"""`squeeze unpack` and `squeeze verify`."""
 
 from pathlib import Path
 from typing import Any
@@ -6,17 +6,18 @@ from typing import Any
 import click
 
 import squeeze
-from squeeze.commands import clustered, options
+from squeeze.commands import cluster as clusters, options
 from squeeze.commands.declared import base
 from squeeze.commands.reporting import reporting
+from squeeze.commands.sections import command
 from squeeze.system.limits import Limits
 
 
-@click.command()
+@command()
 @options.converting(options.PLACE)
 @base
 @options.limits
-@clustered.option
+@clusters.with_manifest
 @options.report
 @options.coding
 def unpack(
@@ -31,6 +32,7 @@ def unpack(
 ) -> None:
     """Restore a packed checkpoint, byte for byte.
 
+    \b
     Example: squeeze unpack my-model-packed my-model
     """
     settings: dict[str, Any] = {"source": source, "target": target, "overwrite": force, "base": base, "limits": limits}
@@ -39,6 +41,29 @@ def unpack(
     with reporting(source, target, "unpack", **common) as (shared, done):
         if cluster:
             shared["threads"] = common["threads"] or 1
-            done(clustered.checkpoint("unpack", cluster, manifest, **settings, **shared))
+            done(clusters.checkpoint("unpack", cluster, manifest, **settings, **shared))
         else:
             done(squeeze.unpack(**settings, **shared))
+
+
+@command()
+@click.argument("source", metavar="IN", type=options.PLACE)
+@base
+@options.limits
+@clusters.cluster
+@options.report
+@options.coding
+def verify(source: Path, base: Path | None, limits: Limits, cluster: str | None, **common: Any) -> None:
+    """Check that a packed checkpoint decodes to its checksums.
+
+    \b
+    Example: squeeze verify my-model-packed
+
+    Nothing is written.
+    """
+    with reporting(source, None, "verify", **common) as (shared, done):
+        if cluster:
+            shared["threads"] = common["threads"] or 1
+            done(clusters.checkpoint("verify", cluster, None, source=source, base=base, limits=limits, **shared))
+        else:
+            done(squeeze.verify(source, base=base, limits=limits, **shared))

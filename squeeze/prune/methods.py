@@ -16,7 +16,7 @@ class PatternOptions:
     """Options of every method (method.py)."""
 
     pattern: Pattern = option(
-        Pattern(), "N:M such as 2:4, a share such as 50%, or units as 16x50%.", parse=Pattern.parse
+        Pattern(), "Sparsity pattern: 2:4, a share such as 50%, or units such as 16x50%", parse=Pattern.parse
     )
 
 
@@ -24,20 +24,20 @@ class PatternOptions:
 class SparseGPTOptions(PatternOptions):
     """Options of SparseGPT (sparsegpt.py)."""
 
-    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
-    block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
-    refine: int = option(4, "Rounds over groups of N:M that give each its best mask.", least=0)
-    reconstruct: int = option(8, "Steps of reconstruction after that.", least=0)
-    keep_zeros: bool = option(False, "The weights are pruned already, and dense; quantise what is left of them.")
-    exact: bool = option(False, "Compute in float64.")
+    damping: float = option(0.01, "Damping, as a share of the Hessian's mean diagonal", least=0)
+    block_size: int = option(128, "Columns per block of error updates", least=1)
+    refine: int = option(4, "Rounds of the search for the best mask of each N:M group", least=0)
+    reconstruct: int = option(8, "Reconstruction steps after the masks are chosen", least=0)
+    keep_zeros: bool = option(False, "Keep the zeros of a model that is pruned already, and quantise its other weights")
+    exact: bool = option(False, "Compute in float64")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SLiMOptions(PatternOptions):
     """Options of SLiM (slim.py)."""
 
-    rank: float = option(0.1, "Rank of the adapters as a share of the smaller side, above 0 and at most 1.")
-    rounds: int = option(2, "Rounds between the sparse matrix and its adapters.")
+    rank: float = option(0.1, "Rank of the adapters, as a share of the smaller dimension, at most 1")
+    rounds: int = option(2, "Rounds of refitting the sparse matrix and its adapters in turn")
 
 
 METHODS: dict[str, Reference] = {

@@ -17,48 +17,48 @@ class GridOptions:
 
     bits: int | Bits = option(
         4,
-        "Bits of a code; by name as in experts=2,attention=4,8.",
+        "Bits per weight, also by part of the model: experts=2,attention=4,8",
         least=2,
         most=8,
         parse=Bits.parse,
     )
-    group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
-    symmetric: bool = option(True, "Without zero points.", off="--asymmetric")
+    group_size: int = option(64, "Inputs per scale, -1 for a whole row")
+    symmetric: bool = option(True, "Symmetric grid, without zero points", off="--asymmetric")
     grid: str = option(
-        "integer", "integer, whole (one scale for a matrix), nf4(-nested), mxfp4, nvfp4, fp8, ternary(-planes)."
+        "integer", "Grid: integer, whole (one scale per matrix), nf4(-nested), mxfp4, nvfp4, fp8 or ternary(-planes)"
     )
-    clip: bool = option(True, "Search each group's range for the least error.")
+    clip: bool = option(True, "Search for each group's clipping range with the least error")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPTQOptions(GridOptions):
     """Options of GPTQ (gptq.py)."""
 
-    damping: float = option(0.1, "Share of the Hessian's mean diagonal added to it.", least=0)
-    block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
-    act_order: bool = option(True, "Take the largest inputs first.")
-    dynamic: bool = option(False, "Choose a group's scale when it is reached.")
-    weighted: bool = option(True, "Weigh errors with the Hessian's diagonal when a range is searched.")
-    refine: int = option(1, "Rounds of refitting scales and re-rounding columns.", least=0)
-    outliers: int = option(0, "Inputs kept as they are, those that are largest.", least=0)
-    exact: bool = option(False, "Compute in float64.")
+    damping: float = option(0.1, "Damping, as a share of the Hessian's mean diagonal", least=0)
+    block_size: int = option(128, "Columns per block of error updates", least=1)
+    act_order: bool = option(True, "Columns with the largest inputs first")
+    dynamic: bool = option(False, "Dynamic groups: each scale is computed when its group is reached")
+    weighted: bool = option(True, "Weigh errors by the Hessian's diagonal in the search for ranges")
+    refine: int = option(1, "Rounds of refitting scales and rounding columns again", least=0)
+    outliers: int = option(0, "Columns kept exact, those with the largest inputs", least=0)
+    exact: bool = option(False, "Compute in float64")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AWQOptions(GridOptions):
     """Options of AWQ (awq.py)."""
 
-    strengths: int = option(20, "Strengths of scaling that are tried.", least=1)
-    sweep: bool = option(False, "Round by GPTQ after scaling, and not to the nearest.")
+    strengths: int = option(20, "Number of scaling strengths to try", least=1)
+    sweep: bool = option(False, "Round with GPTQ after scaling, not to nearest")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrellisOptions:
     """Options of trellis codes (trellis/method.py)."""
 
-    rate: float = option(2.0, "Bits of a weight, in sixteenths: 2.25.", least=1, most=4)
-    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
-    act_order: bool = option(True, "Take the largest inputs first.")
+    rate: float = option(2.0, "Bits per weight, in sixteenths, such as 2.25", least=1, most=4)
+    damping: float = option(0.01, "Damping, as a share of the Hessian's mean diagonal", least=0)
+    act_order: bool = option(True, "Columns with the largest inputs first")
 
 
 METHODS: dict[str, Reference] = {

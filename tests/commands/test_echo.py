@@ -1,9 +1,14 @@
-"""Whatever a file says, or is called, is printed escaped."""
+"""What a file says, or is called, is printed escaped. A closed standard stream is one line of error."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
+import squeeze
 from squeeze import cli
 from squeeze.commands.echo import echo
 from squeeze.commands.job import explain
@@ -28,3 +33,24 @@ def test_names_on_the_command_line_are_escaped(tmp_path):
         assert found.exit_code == 1
         assert "\x1b" not in found.output
         assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("compress -1 -q <&-", "Error: -: standard input is closed: redirect it, or name a file"),
+        ("decompress <&-", "Error: -: standard input is closed: redirect it, or name a file"),
+        ("compress -1 -c note >&-", "Error: note: standard output is closed: redirect it, or name a file"),
+        ("list note.sqz >&-", "Error: standard output is closed: redirect it, or name a file"),
+        ("test note.sqz <&- >&-", ""),
+        ("decompress -f note.sqz <&- >&- 2>&-", ""),
+    ],
+)
+def test_what_is_closed_is_named(tmp_path: Path, command: str, said: str):
+    (tmp_path / "note").write_bytes(b"a note")
+    (tmp_path / "note.sqz").write_bytes(squeeze.compress(b"a note", 1))
+    line = f"{sys.executable} -m squeeze {command}"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == said + "\n" * bool(said)
+    assert done.returncode == bool(said)
+    assert (tmp_path / "note").read_bytes() == b"a note"

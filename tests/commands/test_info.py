@@ -1,6 +1,8 @@
 """`squeeze info`: facts as a table and as JSON."""
 
 import json
+import subprocess
+import sys
 
 from squeeze.errors import DeviceError
 from squeeze.kernels import choices
@@ -16,7 +18,17 @@ def test_info():
     assert facts["levels"] == "1, 2, 3, 4, 5, 6, 7, 8, 9"
     text = run("info").stdout
     assert f"processor:        {facts['processor']}\n" in text
-    assert f"compiled code:    {facts['compiled_code']}\n" in text
+
+
+def test_info_imports_nothing_heavy_and_asks_pytorch_only_if_the_user_does():
+    code = (
+        "import sys; from squeeze.cli import main; main(['info'], standalone_mode=False); "
+        "print({'numba', 'numpy', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\nset()\n") and "core bytes" not in done.stdout
+    facts = json.loads(run("info", "--full", "--json").stdout)
+    assert facts["start_up_seconds"] > 0 and "exact_model_on" in facts
 
 
 def test_what_runs_the_language_model_on_gpus(monkeypatch):
@@ -33,7 +45,7 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
     monkeypatch.setattr(
         "squeeze.lm.fused.operations.choose_operations", lambda device, products, sizes: operations[device]
     )
-    assert about.gather()["exact_model_on"] == [
+    assert about.gather(full=True)["exact_model_on"] == [
         "cuda:0 by fused kernels",
         "cuda:1 by torch (no ptxas)",
         "cuda:2 by nothing (cuda:2 does not compute as IEEE 754 says)",
@@ -44,4 +56,4 @@ def test_what_is_fastest_on_a_gpu_is_told(monkeypatch):
     monkeypatch.setattr(about, "_gpus", lambda: ["A GPU", "A GPU"])
     monkeypatch.setattr(about, "_engines", list)
     monkeypatch.setattr(choices, "remembered", lambda device: {f"a shape on {device}": "dense"})
-    assert about.gather()["fastest_kernels"] == ["a shape on A GPU: dense"]
+    assert about.gather(full=True)["fastest_kernels"] == ["a shape on A GPU: dense"]

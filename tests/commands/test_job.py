@@ -40,7 +40,7 @@ def test_output(note: Path):
 
 
 def test_output_takes_one_file(note: Path):
-    assert usage_error("compress", note, note, "-o", "x") == "Error: -o takes one file"
+    assert usage_error("compress", note, note, "-o", "x") == "Error: -o takes one file: use --output-dir for several"
 
 
 def test_output_and_stdout_exclude_each_other(note: Path):
@@ -148,7 +148,9 @@ def test_folder(note: Path):
     Path("folder/below").mkdir(parents=True)
     for name in ("folder/a", "folder/below/b"):
         Path(name).write_bytes(TEXT)
-    assert fails("compress", "-1", "folder") == "Error: folder: is a directory; use -r to take every file in it\n"
+    assert fails("compress", "-1", "folder") == (
+        "Error: folder: is a folder: use -o NAME.tar.sqz for one archive, or -r for each file in it\n"
+    )
     run("compress", "-1", "-r", "folder", "--rm")
     assert sorted(str(p) for p in Path("folder").rglob("*") if p.is_file()) == ["folder/a.sqz", "folder/below/b.sqz"]
     Path("folder/other").write_bytes(b"")
@@ -192,8 +194,8 @@ def test_threads_write_the_same_bytes(note: Path):
 def test_verbose_and_quiet(note: Path):
     said = call("compress", "-1", "-v", note).stderr
     coded = Path("note.txt.sqz").stat().st_size
-    assert said.startswith(f"note.txt: 2960 -> {coded} bytes ({100 * coded / 2960:.1f} %), ")
-    assert call("decompress", "-vf", "note.txt.sqz").stderr.startswith(f"note.txt.sqz: {coded} -> 2960 bytes")
+    assert said.startswith(f"note.txt: 2,960 -> {coded} bytes ({100 * coded / 2960:.1f} %), ")
+    assert call("decompress", "-vf", "note.txt.sqz").stderr.startswith(f"note.txt.sqz: {coded} -> 2,960 bytes")
     assert call("compress", "-1vqf", note).stderr == ""
 
 
@@ -261,21 +263,25 @@ def on_terminal(*arguments: str, reads: bool) -> tuple[int, bytes]:
 def test_coded_data_and_terminals(note: Path):
     assert on_terminal("compress", "-c", "note.txt", reads=False) == (
         1,
-        b"Error: compressed data is not written to a terminal; use -o or redirect it\n",
+        b"Error: compressed data is not written to a terminal: use -o, or redirect standard output\n",
     )
-    expected = b"Error: compressed data is not read from a terminal; name a file or redirect one\n"
+    expected = b"Error: compressed data is not read from a terminal: name a file, or redirect standard input\n"
     assert on_terminal("decompress", reads=True) == (1, expected)
     assert on_terminal("test", "-", reads=True) == (1, expected)
 
 
 def start_long_run(*options: str) -> subprocess.Popen[bytes]:
     """A compression that has begun to write its temporary file."""
-    Path("big.txt").write_bytes(big_text(6_000_000))
-    process = subprocess.Popen(
-        [*SQUEEZE, "compress", "-3", "--rm", "--block-size", "256K", *options, "big.txt"], stderr=subprocess.PIPE
-    )
-    deadline = time.monotonic() + 60
-    while not any(path.stat().st_size for path in Path().glob(".big.txt.sqz.*.tmp")):
+    return start_in(".", "compress", "-3", "--rm", "--block-size", "256K", *options, "big.txt")
+
+
+def start_in(folder: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a command on a folder with a large file, and return when it has begun to write its temporary file."""
+    Path(folder).mkdir(exist_ok=True)
+    Path(folder, "big.txt").write_bytes(big_text(6_000_000))
+    process = subprocess.Popen([*SQUEEZE, *arguments], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not any(path.stat().st_size for path in Path().glob(".*.sqz.*.tmp")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     return process
@@ -287,7 +293,7 @@ def test_interrupt(number: signal.Signals, threads: str):
     process = start_long_run(threads)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (-number, b"Error: interrupted; what was not done by then is as it was\n")
+    assert (process.returncode, said) == (-number, b"Error: interrupted; unfinished files were left unchanged\n")
     assert names() == ["big.txt"]
 
 

@@ -25,7 +25,7 @@ def test_progress_on_a_terminal(note: Path):
     said = os.read(master, 65536)
     os.close(master)
     assert b"note.txt:" in said
-    assert b"2960 -> " in said
+    assert b"2,960 -> " in said
 
 
 def test_one_line_has_what_is_worked_on_and_the_memory(monkeypatch):

@@ -83,9 +83,9 @@ def packed(name):
 def test_what_a_member_cannot_be_of(tree):
     run(*SHARDS, "out/part-{}.tar.sqz")
     shard = Path("out/part-0.tar.sqz")
-    assert fails("decompress", shard, "--member", "no\n") == f"Error: {shard}: has no member no\\n\n"
+    assert fails("decompress", shard, "--member", "no\n") == f"Error: {shard}: the shard has no member no\\n\n"
     assert fails("decompress", packed("note"), "--member", "a") == (
-        "Error: note.sqz: has no index of members: it is not a shard of `squeeze compress --shards`\n"
+        "Error: note.sqz: there is no index of members: use an archive or a shard of `squeeze compress`\n"
     )
     index = Path("out/part-0.tar.members.sqz")
     data = bytearray(index.read_bytes())

@@ -225,7 +225,7 @@ def test_what_the_manifest_proves():
     index = Path("out/part-1.tar.members.sqz")
     data = index.read_bytes()
     index.unlink()
-    assert "out/part-1.tar.sqz: has no index of members" in fails("test", "-q", "--manifest", MANIFEST)
+    assert "out/part-1.tar.sqz: there is no index of members" in fails("test", "-q", "--manifest", MANIFEST)
     index.write_bytes(Path("out/part-2.tar.members.sqz").read_bytes())
     assert "is that of another shard" in fails("test", "-q", "--manifest", MANIFEST)
     index.write_bytes(data)

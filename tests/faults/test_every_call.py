@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from squeeze.commands.job import MISHAPS, explain
+from squeeze.commands.job import EXPECTED_ERRORS, explain
 from squeeze.kv import KIVI, QuantizedKVCache
 from squeeze.kv.contract import CACHE
 from tests.faults.disk import Disk, broken_at, full_from
@@ -133,7 +133,7 @@ def save_cache() -> tuple[int, str]:
         model(tokens(1, 40), **{CACHE: cache})
     try:
         cache.save("a.kv")
-    except MISHAPS as error:
+    except EXPECTED_ERRORS as error:
         return 1, f"Error: {explain(error)}\n"
     return 0, ""
 

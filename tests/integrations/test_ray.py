@@ -136,7 +136,7 @@ def test_what_cannot_be_read_or_written(sqz, tmp_path):
     with pytest.raises(SqueezeError, match=r"holds no files that end in \.jsonl\.sqz"):
         sqz.SqzDatasource(tmp_path, "json", {})
     packed(path, "no\nobjects")
-    for rows, said in (("json", "Expecting value"), ("samples", "has no index of members")):
+    for rows, said in (("json", "Expecting value"), ("samples", "there is no index of members")):
         with pytest.raises(SqueezeError, match=rf"a\.txt\.sqz: .*{said}"):
             rows_of(sqz, path, rows, 1)
     path.write_bytes(squeeze.compress(b"\xff\n", 1))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from squeeze.commands.advise import advise
+from squeeze.commands.weights import advise
 from squeeze.errors import SqueezeError
 from squeeze.kernels.roofline import GPUS, Constants, constants_of, fastest, known, predict
 
@@ -48,4 +48,4 @@ def test_a_name_that_only_looks_like_another_is_unknown(name):
 
 def test_the_command_names_every_gpu():
     (device,) = (option for option in advise.params if option.name == "device")
-    assert device.help == f"cpu (default), cuda, {', '.join(GPUS)}."
+    assert device.help == f"cpu, cuda, {', '.join(list(GPUS)[:-1])} or {list(GPUS)[-1]}; default: cpu"

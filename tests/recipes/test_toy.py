@@ -36,7 +36,7 @@ def toy_pruning():
         name: ClassVar[str] = "toy"
         needs_hessian: ClassVar[bool] = False
 
-        times: float = option(2.0, "What weights are multiplied by.", above=0)
+        times: float = option(2.0, "Factor of the weights", above=0)
 
         def compress(self, weight, hessian=None):
             mask = mask_of(self.pattern, -weight.float().abs())
@@ -55,7 +55,7 @@ def toy_quantising():
 
         name: ClassVar[str] = "toy"
 
-        times: float = option(0.5, "What weights are multiplied by.", above=0, most=1)
+        times: float = option(0.5, "Factor of the weights", above=0, most=1)
 
         def compress(self, weight, hessian=None):
             return Result(self.apply(self.times * weight))
@@ -102,8 +102,8 @@ def test_a_pruning_method(tmp_path, folders, monkeypatch):
     assert same(weights(tmp_path / "python"), weights(tmp_path / "command"))
     assert same(weights(tmp_path / "python"), weights(tmp_path / "recipe"))
     assert not same(weights(tmp_path / "python"), weights(source))
-    assert "toy: what weights are multiplied by (2)." in " ".join(run("prune", "--help").split())
-    assert "| `times` | `--times` | number | 2 | above 0 | toy: What weights" in operation_table(PRUNE)
+    assert "Method toy: --times X Factor of the weights; default: 2" in " ".join(run("prune", "--help").split())
+    assert "| `times` | `--times` | number | 2 | above 0 | toy: Factor of the weights" in operation_table(PRUNE)
 
 
 def test_a_quantisation_method(tmp_path, folders, monkeypatch):
@@ -115,7 +115,7 @@ def test_a_quantisation_method(tmp_path, folders, monkeypatch):
     apply(Recipe.parse({"steps": [{"quantize": shared}]}), source, tmp_path / "recipe")
     assert same(weights(tmp_path / "python"), weights(tmp_path / "command"))
     assert same(weights(tmp_path / "python"), weights(tmp_path / "recipe"))
-    assert "toy: what weights are multiplied by (0.5)." in " ".join(run("quantize", "--help").split())
+    assert "Method toy: --times X Factor of the weights; default: 0.5" in " ".join(run("quantize", "--help").split())
     assert "| `times` | `--times` | number | 0.5 | above 0" in operation_table(QUANTIZE)
     wrong = "times must be above 0 and at most 1, got 2"
     with pytest.raises(squeeze.OptionError, match=wrong):

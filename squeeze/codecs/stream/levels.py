@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from squeeze.codecs.bytewise import presets
 from squeeze.codecs.bytewise.presets import BYTEWISE, Preset, TokenPreset
 from squeeze.errors import LevelError, printable
-from squeeze.lm.arrays import SINK
 
 if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset
@@ -41,6 +40,8 @@ class TextModel:
             lanes: a user's choice, or None for the level's.
             window: a user's choice, or None for the level's.
         """
+        from squeeze.lm.arrays import SINK  # with numpy, and `--help` imports this module
+
         window = min(window or self.window, max(context - SINK, SINK))
         lanes = lanes or min(max(size // self.lane_bytes, 1), self.most_lanes)
         return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16)

@@ -1,18 +1,21 @@
-"""The index of a shard's members: the place of each file in a .sqz file of a tar.
+"""The index of a .sqz file of a tar: where each file of the tar is in it.
 
-It is a file next to the shard, so that the shard itself is a tar for every reader. docs/format.md specifies it;
-shards/tar.py makes the tars.
+A shard has it in a file of its own next to it, and an archive of a folder in its last stream, so every reader of tars
+reads both. docs/format.md specifies it. shards/tar.py and archive/write.py make the tars.
 """
 
 import json
+import tarfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
+from squeeze.codecs.stream import container
 from squeeze.codecs.stream.compressor import compress
 from squeeze.codecs.stream.decompressor import decompress
+from squeeze.codecs.stream.index import Stream
 from squeeze.errors import DamagedError, FormatError, LimitError, printable
 from squeeze.system.binary import SizedFile
 from squeeze.system.documents import check, parse
@@ -20,11 +23,25 @@ from squeeze.system.files import SUFFIX, status
 from squeeze.system.limits import Limits
 from squeeze.system.storage import relative
 
-__all__ = ["MAX_TEXT", "Member", "MemberFile", "Members", "index_bytes", "index_name", "line_of", "read_members"]
+__all__ = [
+    "LEVEL",
+    "MAX_TEXT",
+    "Member",
+    "MemberFile",
+    "Members",
+    "index_bytes",
+    "index_name",
+    "line_of",
+    "read_members",
+    "read_tail",
+    "tail_bytes",
+]
 
 MAX_TEXT = 1 << 26  # bytes of an index, before it is compressed
+_END = bytes(2 * tarfile.BLOCKSIZE)  # the end mark of a tar
+_TAIL = 1 << 15  # bytes around the index at the end of a tar
 _MORE = 1 << 12  # bytes of its first line and of the stream's header
-_LEVEL = 1
+LEVEL = 1
 _FORMAT, _VERSION = "squeeze.members", 1
 _OF_LINE = 512  # bytes of memory for a parsed line
 _LONGEST = 1 << 16  # bytes of a line: the longest name with every letter escaped, and numbers
@@ -66,8 +83,50 @@ def index_bytes(lines: bytes, size: int, checksum: int) -> bytes:
         size: bytes of the tar.
         checksum: XXH3-64 of the tar.
     """
+    return compress(_text(lines, size, checksum), LEVEL)
+
+
+def tail_bytes(lines: bytes, size: int, checksum: int) -> bytes:
+    """Return the end of an archive's tar: its end mark, and after that the index, which readers of tars do not read.
+
+    Args:
+        lines: Those of the index.
+        size, checksum: Of the tar before its end.
+    """
+    tail = _END + _text(lines, size, checksum)
+    return tail + bytes(-(size + len(tail)) % tarfile.RECORDSIZE)
+
+
+def read_tail(file: BinaryIO, streams: list[Stream], limits: Limits | None = None) -> Members | None:
+    """Return the index in the last stream of an archive, or None if the file is not an archive.
+
+    Args:
+        file: A seekable .sqz file.
+        streams: Those that `read_index` found in it.
+        limits: Of memory.
+
+    Raises:
+        FormatError: The index is damaged, or that of another archive.
+        LimitError: The index needs more memory than the limits allow.
+    """
+    limits, last = limits or Limits(), streams[-1]
+    if len(streams) != 2 or not len(_END) < last.raw_size <= MAX_TEXT + _TAIL:
+        return None
+    limits.need_memory(last.coded_size, f"an index of {last.coded_size:,} bytes")
+    file.seek(last.offset)
+    tail = decompress(file.read(last.coded_size), limits=replace(limits, output=MAX_TEXT + _TAIL))
+    if not tail.startswith(_END + b'{"format":'):
+        return None
+    text = tail[len(_END) :].rstrip(b"\0")
+    found, before = _parsed(text, limits), streams[0]
+    if found.size != before.raw_size or not container.matches_checksum(found.checksum, before.checksum, before.short):
+        raise FormatError("the index of members is that of another archive")
+    return found
+
+
+def _text(lines: bytes, size: int, checksum: int) -> bytes:
     first = {"format": _FORMAT, "version": _VERSION, "size": size, "checksum": f"{checksum:016x}"}
-    return compress(_line(first) + lines, _LEVEL)
+    return _line(first) + lines
 
 
 def _line(value: object) -> bytes:

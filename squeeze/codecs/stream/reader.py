@@ -16,7 +16,7 @@ from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader, Header, read
 from squeeze.codecs.stream.decoding import Coded, check_raw, decode_block
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import Index, before_padding, header_of, read_index, read_index_before
-from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members
+from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members, read_tail
 from squeeze.codecs.stream.memory import EntryCounter
 from squeeze.codecs.stream.resources import DictionarySource, Resources
 from squeeze.codecs.stream.settings import Settings, from_header
@@ -194,14 +194,17 @@ class SqueezeFile(SizedFile):
 
     @cached_property
     def members(self) -> Members:
-        """The index of members next to the file.
+        """The index in a file next to this one, or in its last stream.
 
         Raises:
-            FormatError: if it is missing, damaged or of another file.
+            FormatError: It is missing, damaged, or that of another file.
         """
         found = read_members(self._path, self._limits) if self._path else None
         if found is None:
-            raise FormatError("there is no index of members: use a shard of `squeeze compress --shards`")
+            found = read_tail(self._source, read_index(self._source, self._limits), self._limits)
+            if found is None:
+                raise FormatError("there is no index of members: use an archive or a shard of `squeeze compress`")
+            return found
         first = self._blocks[0][0] if self._blocks and found.size == self._size else None
         if first is None or not container.matches_checksum(found.checksum, first.checksum, first.stream.short):
             raise FormatError("the index of members is that of another shard")

@@ -1,47 +1,71 @@
-"""What `squeeze info` tells: versions, hardware, folders and models."""
+"""The facts of `squeeze info`: versions, hardware, folders and models.
+
+Only the full account imports numba and torch, so that the short one is there at once.
+"""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from squeeze.codecs.stream import dictionary_file
 from squeeze.codecs.stream.container import FORMAT, NUMERICS
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.errors import DeviceError
-from squeeze.numerics.jit import cache_root
-from squeeze.packing import container
 from squeeze.recipes.measure.installed import core_sizes, start_up
 from squeeze.system import machine
 from squeeze.version import __version__
 
 Fact = str | int | float | list[str]
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
-def gather() -> dict[str, Fact]:
+def gather(full: bool = False) -> dict[str, Fact]:
+    """Return facts by name.
+
+    Args:
+        full: Whether to add the folder of compiled code, what PyTorch does on each GPU, the size on the disk and the
+            start-up.
+    """
     facts: dict[str, Fact] = {
         "squeeze": __version__,
-        "formats": [
-            f".sqz {FORMAT}",
-            f"{dictionary_file.SUFFIX} {dictionary_file.VERSION}",
-            f"packed checkpoint {container.FORMAT}",
-        ],
+        "format": f".sqz {FORMAT}",
         "numerics": NUMERICS,
         "python": platform.python_version(),
     }
     facts |= {name: _version(name) for name in ("numba", "numpy", "torch")}
-    return facts | {
+    facts |= {
         "processor": _processor(),
         "threads": machine.available_cores(),
-        "gpus": _gpus(),
-        "exact_model_on": _engines(),
-        "fastest_kernels": [f"{shape}: {way}" for gpu in sorted(set(_gpus())) for shape, way in _fastest(gpu).items()],
-        "compiled_code": str(cache_root()),
+        "gpus": _gpus() if full else _nvidia(),
         "models": _models(),
         "levels": ", ".join(map(str, LEVELS)),
+    }
+    return facts | _measured() if full else facts
+
+
+def _measured() -> dict[str, Fact]:
+    from squeeze.numerics.jit import cache_root  # imports numba
+
+    fastest = [f"{shape}: {kernel}" for gpu in sorted(set(_gpus())) for shape, kernel in _fastest(gpu).items()]
+    return {
+        "compiled_code": str(cache_root()),
+        "exact_model_on": _engines(),
+        "fastest_kernels": fastest,
         "core_bytes": sum(core_sizes().values()) or "not installed",
         "start_up_seconds": round(start_up(), 3),
     }
+
+
+def _nvidia() -> list[str]:
+    """Return the names of GPUs as NVIDIA's driver for Linux has them."""
+    names = []
+    for path in sorted(_NVIDIA.glob("*/information")):
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue
+        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return names
 
 
 def _version(package: str) -> str:
@@ -72,7 +96,7 @@ def _gpus() -> list[str]:
 
 
 def _engines() -> list[str]:
-    """What runs the language model of files on each GPU, asked for a model of SmolLM2-135M's sizes."""
+    """Return what runs the language model of levels 7 to 9 on each GPU, for the sizes of SmolLM2-135M."""
     if not (gpus := _gpus()):
         return []
     from squeeze.lm.fused.attention import Shape
@@ -91,7 +115,7 @@ def _engines() -> list[str]:
 
 
 def _fastest(gpu: str) -> dict[str, str]:
-    """What was measured to be fastest for each shape; see kernels/choices.py, which needs torch."""
+    """Return the kernel that was measured to be fastest for each shape (kernels/choices.py)."""
     from squeeze.kernels.choices import remembered
 
     return remembered(gpu)
