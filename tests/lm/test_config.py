@@ -16,10 +16,10 @@ GOOD = {
     ("change", "message"),
     [
         ({"layers": 0}, "a size is not positive"),
-        ({"kv_heads": 3}, "its attention heads do not fit together"),
+        ({"kv_heads": 3}, "its numbers of attention heads do not fit together"),
         ({"start_token": 9}, "its start token is outside its vocabulary"),
         ({"epsilon": float("inf")}, "a number that is not finite"),
-        ({"frequencies": (1e30, 1.0)}, "a rotary angle is no share of a turn"),
+        ({"frequencies": (1e30, 1.0)}, "a rotary angle is out of range"),
     ],
 )
 def test_refuses_impossible_descriptions(change, message):

@@ -223,7 +223,7 @@ def test_refuses_unsupported_gguf_files(tmp_path, tokenizer):
     with pytest.raises(ModelError, match="tiny: a mixture of experts is not supported; plain llama"):
         load(experts)
     part = tiny_models.write_gguf(tmp_path / "b.gguf", tokenizer, split__count=2)
-    with pytest.raises(ModelError, match="one part of a split model; join its parts"):
+    with pytest.raises(ModelError, match="this is one part of a split model: join the parts"):
         load(part)
     with pytest.raises(ModelError, match="architecture 'gemma2' is not supported"):
         load(tiny_models.write_gguf(tmp_path / "c.gguf", tokenizer, architecture="gemma2"))

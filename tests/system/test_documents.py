@@ -81,7 +81,7 @@ def test_the_index_of_a_shard_takes_little(tmp_path):
     first = {"format": "squeeze.members", "version": 1, "size": len(raw), "checksum": "0" * 16}
     line = b"[" + b"[]," * 1_000_000 + b"[]]\n"
     (tmp_path / "a.tar.members.sqz").write_bytes(squeeze.compress(json.dumps(first).encode() + b"\n" + line, 1))
-    limits, said = Limits(memory=256 << 20), "a line of it says what cannot be"
+    limits, said = Limits(memory=256 << 20), "a line is invalid"
     with squeeze.open(tmp_path / "a.tar.sqz", limits=limits) as file, pytest.raises(FormatError, match=said):
         file.members()
 

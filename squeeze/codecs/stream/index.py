@@ -4,6 +4,7 @@ docs/format.md specifies it; container.py has headers and blocks.
 """
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -215,14 +216,26 @@ def read_index(file: BinaryIO, limits: Limits | None = None) -> list[Stream]:
         return _in_whole_file(streams)
 
 
-def _streams_from_end(file: BinaryIO, end: int, entries: EntryCounter) -> list[Stream]:
-    streams: list[Stream] = []
+def indexes_from_end(file: BinaryIO, end: int, entries: EntryCounter) -> Iterator[tuple[Index, int, int]]:
+    """Yield the index, start and end of every stream before offset `end`, the last stream first.
+
+    Args:
+        file: seekable.
+        end: offset after the last stream.
+        entries: counts blocks and streams against the limit of memory.
+
+    Raises:
+        FormatError: if an index is missing or damaged.
+    """
     while end := before_padding(file, end):
         index, start = read_index_before(file, end, entries)
-        streams.append(_stream(file, index, start, end))
+        yield index, start, end
         entries.add()
         end = start
-    return streams[::-1]
+
+
+def _streams_from_end(file: BinaryIO, end: int, entries: EntryCounter) -> list[Stream]:
+    return [_stream(file, *place) for place in indexes_from_end(file, end, entries)][::-1]
 
 
 def _streams_from_front(file: BinaryIO, end: int, entries: EntryCounter) -> list[Stream]:

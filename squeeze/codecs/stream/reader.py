@@ -15,7 +15,7 @@ from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader, Header, read_block_header, read_short_block_header
 from squeeze.codecs.stream.decoding import Coded, check_raw, decode_block
 from squeeze.codecs.stream.estimates import check_block_memory
-from squeeze.codecs.stream.index import Index, before_padding, header_of, read_index, read_index_before
+from squeeze.codecs.stream.index import header_of, indexes_from_end, read_index
 from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members, read_tail
 from squeeze.codecs.stream.memory import EntryCounter
 from squeeze.codecs.stream.resources import DictionarySource, Resources
@@ -56,16 +56,13 @@ def read_places(file: BinaryIO, limits: Limits | None = None) -> list[Place]:
 
 
 def _places_from_end(file: BinaryIO, end: int, entries: EntryCounter) -> list[Place]:
-    found: list[tuple[Header, Index, int]] = []
     if not end:
         raise FormatError("not a .sqz file: it is empty")
-    while end := before_padding(file, end):
-        index, start = read_index_before(file, end, entries)
-        found.append((header_of(file, index, start), index, start))
-        entries.add()
-        end = start
+    streams = [
+        (header_of(file, index, start), index, start) for index, start, _ in indexes_from_end(file, end, entries)
+    ]
     places, raw_offset = [], 0
-    for header, index, start in reversed(found):
+    for header, index, start in reversed(streams):
         offset = start + index.header_size
         for raw, coded in index.entries:
             places.append(Place(header, raw_offset, raw, offset, coded, index.checksum))

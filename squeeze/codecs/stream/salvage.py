@@ -15,7 +15,7 @@ import xxhash
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block
 from squeeze.codecs.stream.estimates import check_block_memory
-from squeeze.codecs.stream.index import Index, before_padding, index_bytes, read_checksum, read_index_before
+from squeeze.codecs.stream.index import Index, index_bytes, indexes_from_end, read_checksum
 from squeeze.codecs.stream.memory import EntryCounter
 from squeeze.codecs.stream.resources import Resources, Totals
 from squeeze.codecs.stream.salvaged import Salvaged
@@ -112,21 +112,16 @@ def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
 
 def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
     """Return every stream by the indexes alone, or None if an index is damaged."""
-    streams, entries = [], EntryCounter(limits)
-    while end:
-        try:
-            if not (end := before_padding(file, end)):
-                break
-            index, start = read_index_before(file, end, entries)
-        except FormatError:
-            return None
-        places, offset = [], start + index.header_size
-        for raw, coded in index.entries:
-            places.append(_Place(offset, raw, coded))
-            offset += coded
-        streams.append(_Found(start, index.header_size, None, places, index.checksum))
-        entries.add()
-        end = start
+    streams = []
+    try:
+        for index, start, _ in indexes_from_end(file, end, EntryCounter(limits)):
+            places, offset = [], start + index.header_size
+            for raw, coded in index.entries:
+                places.append(_Place(offset, raw, coded))
+                offset += coded
+            streams.append(_Found(start, index.header_size, None, places, index.checksum))
+    except FormatError:
+        return None
     return streams[::-1]
 
 

@@ -165,7 +165,7 @@ def test_levels_that_cannot_be_used_are_refused_with_the_reason(level, message):
 
 @pytest.mark.parametrize("size", [0, -1, container.MAX_BLOCK + 1])
 def test_refuses_impossible_block_sizes(size):
-    with pytest.raises(squeeze.LevelError, match="a block holds from 1 byte"):
+    with pytest.raises(squeeze.LevelError, match="a block size must be from 1 byte"):
         compress_in_blocks(b"data", level=1, block_size=size)
 
 

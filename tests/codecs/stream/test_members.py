@@ -94,7 +94,7 @@ def test_one_member_takes_index_header_and_its_blocks(made):
 
 
 def test_refuses_a_name_that_is_not_a_member(path):
-    with squeeze.open(path) as file, pytest.raises(SqueezeError, match=r"^has no member nothing\\n$"):
+    with squeeze.open(path) as file, pytest.raises(SqueezeError, match=r"^the shard has no member nothing\\n$"):
         file.member("nothing\n")
 
 
@@ -124,13 +124,13 @@ LINE = '["a",512,3,"0123456789abcdef"]\n'
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("squeeze.members", "another", "is not one"),
-        (FIRST, "1\n", "is not one"),
-        (FIRST, "", "is not one"),
+        ("squeeze.members", "another", "it is not an index of members"),
+        (FIRST, "1\n", "it is not an index of members"),
+        (FIRST, "", "it is not an index of members"),
         ('n":1', 'n":2', "its version 2 is unknown: use a newer squeeze"),
         ('n":1', 'n":"\\n"', r"its version \\n is unknown"),
         *(
-            (old, new, "a line of it says what cannot be")
+            (old, new, "a line is invalid")
             for old, new in [
                 (FIRST, "[" * 5000 + "\n"),
                 ("10240", '"10240"'),
@@ -201,7 +201,7 @@ def test_an_index_larger_than_any_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("squeeze.codecs.stream.members.MAX_TEXT", 1000)
     shard = tmp_path / "part.tar.sqz"
     index_name(shard).write_bytes(bytes(1000 + 4097))
-    with pytest.raises(FormatError, match="is larger than any"):
+    with pytest.raises(FormatError, match="it is larger than an index can be"):
         read_members(shard)
     index_name(shard).write_bytes(bytes(5000))
     with pytest.raises(LimitError, match="an index of 5,000 bytes needs"):

@@ -193,7 +193,7 @@ def test_what_is_missing_is_zeros_or_left_out(blocks):
         "bytes 1000 to 2000 are lost: their block is damaged",
         "the order of the other blocks in bytes 0 to 4000 is unproved: the checksum of all of them cannot be compared",
     )
-    with pytest.raises(OptionError, match="missing 'ones' is unknown: choose from zeros, skip"):
+    with pytest.raises(OptionError, match="missing must be one of zeros, skip, got 'ones'"):
         salvage(damaged(blocks), missing="ones")
 
 
