@@ -1,4 +1,7 @@
-"""The contract between a cache's layers and the methods that shrink them: policies, coders, and groups of heads."""
+"""The contract between a cache's layers and the methods that shrink them: policies, coders, and groups of heads.
+
+A layer tells its policy what happens (`on_prompt`, `on_step`), and never asks which policy it is.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,23 @@ __all__ = ["Bits", "Coder", "FullPrecision", "HeadBits", "HeadGroup", "Held", "P
 
 
 class Coder(Protocol):
-    """Codes blocks of keys or of values. Frozen, pure, and equal to another one of the same parameters."""
+    """A coder of blocks of keys or values: frozen, pure, and equal to another one with the same parameters."""
 
     def encode(self, blocks: torch.Tensor, start: int) -> Fields:
-        """[B, H, n, T, D] in any float dtype to fields [B, H, n, ...]; the first token stands at position `start`."""
+        """Code blocks [B, H, n, T, D] of any float dtype as fields [B, H, n, ...]. `start` is the position of the first
+        token.
+        """
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
-        """What `encode` kept, [B, H, n, T, D]."""
+        """Return the blocks that `encode` coded, [B, H, n, T, D]."""
 
     def bits(self, block: int, size: int) -> float:
-        """Bits a value of blocks of `block` tokens and `size` channels, scales and all else included."""
+        """Return the bits per value of blocks of `block` tokens and `size` channels, including scales."""
 
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """Heads of a layer that are coded alike; all of them where `heads` is None."""
+    """Heads of a layer that are coded alike: all heads if `heads` is None."""
 
     keys: Coder
     values: Coder
@@ -37,10 +42,14 @@ class HeadGroup:
 
 
 class Held(Protocol):
-    """What a policy is shown of a layer, and what it may do with the tokens there.
+    """A layer as its policy sees it, and what the policy may do with the tokens there.
 
-    index: the layer's number. sinks, residual: keys and values [B, H, tokens, D]. A layer with a sliding window gives
-    up tokens on its own.
+    A layer with a sliding window drops tokens by itself.
+
+    Attributes:
+        index: The layer's number.
+        sinks: Keys and values [B, H, tokens, D] of the first tokens.
+        residual: Keys and values [B, H, tokens, D] of the residual window.
     """
 
     index: int
@@ -49,30 +58,37 @@ class Held(Protocol):
 
     @property
     def choosable(self) -> int:
-        """Tokens of the residual window that are older than the policy's window."""
+        """The number of tokens in the residual window that are older than the policy's window."""
 
     def keep(self, tokens: torch.Tensor) -> None:
-        """Give up all choosable tokens but those at int64 [B, H, N], ascending."""
+        """Evict all choosable tokens except those at int64 [B, H, N], ascending."""
 
     def keep_exact(self, tokens: torch.Tensor) -> None:
-        """Let choosable tokens at int64 [B, H, N], ascending, stay in the model's dtype, as sinks do."""
+        """Keep choosable tokens at int64 [B, H, N], ascending, in the model's dtype, as sinks are."""
 
     def keep_by_heads(self, tokens: list[torch.Tensor]) -> None:
-        """Give up all choosable tokens but those at int64 [B, N] of each head, ascending, whose numbers N may differ.
-        The policy says so before (`by_heads`)."""
+        """Evict all choosable tokens except those at int64 [B, N] for each head, ascending. N may differ between heads.
+
+        The policy must have `by_heads` set.
+        """
 
     def keep_latest(self, limit: int) -> None:
-        """Give up the oldest tokens after the sinks, so that `limit` stay, the window aside; whole blocks of coded
-        ones."""
+        """Evict the oldest tokens after the sinks until `limit` remain outside the window, in whole blocks if they are
+        coded.
+        """
 
 
 class Policy:
-    """A frozen dataclass below this: which coder for which layer and head, and what stays in the model's dtype.
+    """A base of frozen dataclasses that choose a coder for each layer and head, and the tokens that stay in the model's
+    dtype.
 
-    sinks: first tokens that stay. window: latest tokens that stay, the residual window, at least; a block more at
-    most. block: tokens coded at a time; 0 codes nothing. by_heads: whether heads of a layer may keep different numbers
-    of tokens. adds_sinks: whether more tokens than the first stay in the model's dtype before all others. evicts:
-    whether tokens may be given up.
+    Attributes:
+        sinks: The number of first tokens that stay.
+        window: The number of latest tokens that stay (the residual window), at least; at most one block more.
+        block: The number of tokens that are coded at a time; 0 codes nothing.
+        by_heads: Whether heads of a layer may keep different numbers of tokens.
+        adds_sinks: Whether more tokens than the first ones stay in the model's dtype before all others.
+        evicts: Whether tokens may be evicted.
     """
 
     by_heads: ClassVar[bool] = False
@@ -92,23 +108,23 @@ class Policy:
         raise NotImplementedError
 
     def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
-        """How layer number `layer` of `heads` KV heads is coded. Raises PolicyError where it cannot be."""
+        """Return the coders of layer number `layer` with `heads` KV heads. Raise PolicyError if it cannot be coded."""
         raise NotImplementedError
 
     @property
     def observes(self) -> bool:
-        """Whether the policy looks at queries of a prompt, which has to be read at once."""
+        """Whether the policy needs the queries of a prompt, which must then be read at once."""
         return False
 
     def wants_queries(self, layer: int, tokens: int) -> bool:
-        """Whether `on_prompt` is to be called for a layer, which has `tokens` tokens to choose from."""
+        """Return whether `on_prompt` is to be called for a layer that has `tokens` tokens to choose from."""
         return False
 
     def on_prompt(self, held: Held, query: torch.Tensor) -> None:
-        """The first prompt was read, and its queries [B, Hq, Q, D] have attended; nothing is coded yet."""
+        """React to the first prompt, whose queries [B, Hq, Q, D] have attended. Nothing is coded yet."""
 
     def on_step(self, held: Held) -> None:
-        """Tokens were added, and full blocks outside the window are coded."""
+        """React to new tokens, after full blocks outside the window were coded."""
 
 
 HeadBits = int | tuple[int, ...]  # of a layer, or of each of its KV heads
@@ -116,7 +132,7 @@ Bits = int | tuple[HeadBits, ...]  # of the model, or of each of its layers
 
 
 def _of_layer(bits: Bits, layer: int, heads: int) -> tuple[int, ...]:
-    """Bits of each head. Raises PolicyError where there are none for this layer or head."""
+    """Return the bits of each head. Raise PolicyError if bits are missing for this layer or head."""
     if isinstance(bits, tuple | list):
         if layer >= len(bits):
             raise PolicyError(f"bits are given for {len(bits)} layers, and the model has more")
@@ -138,7 +154,19 @@ def groups_by_bits(
     keys: Callable[[int], Coder],
     values: Callable[[int], Coder],
 ) -> list[HeadGroup]:
-    """Heads that share both numbers of bits become one group."""
+    """Group the heads of a layer by their bits.
+
+    Args:
+        key_bits: Bits of keys, for the model, each layer, or each head of each layer.
+        value_bits: Bits of values.
+        layer: The number of the layer.
+        heads: The number of its KV heads.
+        keys: Returns the coder of keys for a number of bits.
+        values: Returns the coder of values for a number of bits.
+
+    Raises:
+        PolicyError: Bits are missing for the layer or one of its heads.
+    """
     pairs = list(zip(_of_layer(key_bits, layer, heads), _of_layer(value_bits, layer, heads), strict=True))
     if len(set(pairs)) == 1:
         return [HeadGroup(keys(pairs[0][0]), values(pairs[0][1]))]
@@ -159,7 +187,7 @@ def check_bits(bits: Bits, known: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True)
 class FullPrecision(Policy):
-    """Every token stays in the model's dtype."""
+    """A policy that codes nothing, equal to transformers' DynamicCache: the reference for all others."""
 
     sinks: int = 0
     window: int = 0

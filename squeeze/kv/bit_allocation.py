@@ -1,8 +1,9 @@
-"""Bits of each head for a policy that has a number of bits, so that a budget goes where errors cost most.
+"""Bit allocation among heads, for policies with a number of bits per head.
 
-What an error of a head's keys or values costs is e^T F e / 2 with the Fisher information F of statistics.py, taken over
-the calibration's sample as the policy's own coder gives it back. Bits are then raised head by head, the steepest fall
-of the cost for each bit first (Shoham and Gersho, "Efficient bit allocation for an arbitrary set of quantizers", 1988).
+The loss that an error e of a head's keys or values causes is e^T F e / 2 with the Fisher information F of
+statistics.py. It is measured on the calibration sample with the policy's own coder. Bits are then added head by head,
+the steepest decrease of the loss per bit first (Shoham and Gersho, "Efficient bit allocation for an arbitrary set of
+quantizers", 1988).
 """
 
 from __future__ import annotations
@@ -24,9 +25,16 @@ Place = tuple[int, int, int]  # layer; 0 of keys, 1 of values; KV head
 
 
 def bits_by_head(model: Any, statistics: dict[int, KVStatistics], policy: Any, bits: float) -> Policy:
-    """`policy` (of bits and value_bits) with bits for each head: `bits` a value in the mean, scales included.
+    """Return the policy with bits for each head.
 
-    Raises PolicyError where that is less than two bits and their scales, or the policy has no bits to choose.
+    Args:
+        model: The model.
+        statistics: Its statistics.
+        policy: A policy with `bits` and `value_bits`.
+        bits: The mean bits per value, including scales.
+
+    Raises:
+        PolicyError: The bits are fewer than two plus scales, or the policy has no choice of bits.
     """
     if not {"bits", "value_bits"} <= {field.name for field in dataclasses.fields(policy)}:
         raise PolicyError(f"{type(policy).__name__} has no bits that heads could differ in")
@@ -45,7 +53,7 @@ def bits_by_head(model: Any, statistics: dict[int, KVStatistics], policy: Any, b
 
 
 def _costs(model: Any, statistics: dict[int, KVStatistics], policy: Any) -> dict[Place, dict[int, tuple[float, float]]]:
-    """For each head and number of bits: bits a value, scales included, and nats a token."""
+    """Return for each head and number of bits: the bits per value including scales, and the loss in nats per token."""
     frequencies = frequencies_of(model)
     costs: dict[Place, dict[int, tuple[float, float]]] = {}
     for width in _WIDTHS:
@@ -88,7 +96,7 @@ def _allocated(costs: dict[Place, dict[int, tuple[float, float]]], bits: float) 
 
 
 def _hull(known: dict[int, tuple[float, float]]) -> list[int]:
-    """Widths on the lower convex hull of cost over bits, ascending, from the least width on."""
+    """Return the numbers of bits on the lower convex hull of loss over bits, ascending."""
     hull: list[int] = []
     for width in sorted(known):
         while len(hull) > 1 and _slope(known, hull[-2], hull[-1]) >= _slope(known, hull[-1], width):

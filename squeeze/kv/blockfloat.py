@@ -1,7 +1,7 @@
-"""Block floating point: channels of a token share an exponent, in an order that brings like channels together.
+"""Block floating point: channels of a token share an exponent, in an order that groups channels of similar size.
 
-A block's exponent is its largest value's, so a block of channels of like size loses least; the order is found
-offline, from calibration (Drumond et al. 2018 for the format; KVmix and Ecco for the reordering of KV channels).
+The exponent of a block is that of its largest value, so blocks of similar channels lose least. The order is found
+offline by calibration (Drumond et al. 2018 for the format; KVmix and Ecco for reordering channels of KV caches).
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _BIAS = 128  # code of the exponent 0
 
 @dataclass(frozen=True)
 class BlockFloatCoder:
-    """Mantissas of `width` bits with their sign, an exponent of 8 bits for each `share` channels.
-
-    order: channels as coded.
+    """A coder with signed mantissas of `width` bits and an 8-bit exponent for each `share` channels. `order` permutes
+    channels.
     """
 
     width: int
@@ -66,13 +65,23 @@ class BlockFloatCoder:
 @lru_cache(maxsize=4096)  # a copy to the device each
 @torch.inference_mode(False)
 def _places(order: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Where each channel stands in an order of them, int64 [D]."""
+    """Return the position of each channel in an order, int64 [D]."""
     return torch.tensor(order, device=device).argsort()
 
 
 @dataclass(frozen=True)
 class BlockFloat(Policy):
-    """orders: of the channels of each head, from `channel_orders`; None for the model's own."""
+    """A policy of block floating point.
+
+    Args:
+        bits: Bits of a mantissa with its sign, of keys and, unless `value_bits` is given, of values.
+        value_bits: Bits of a mantissa of values.
+        share: The number of channels that share an exponent.
+        orders: The order of channels of each head, from `channel_orders`, or None for the model's own order.
+        sinks: The number of first tokens in full precision.
+        window: The number of latest tokens in full precision.
+        block: The number of tokens that are coded at a time.
+    """
 
     bits: int = 4
     share: int = 16
@@ -98,7 +107,7 @@ class BlockFloat(Policy):
 
 
 def channel_orders(model: Any, statistics: dict[int, KVStatistics], policy: BlockFloat) -> Orders:
-    """For each head the order of least cost of three: as they are, by size, and by the loss that is at stake.
+    """Return the best of three channel orders for each head: the model's own, by size, and by Fisher information.
 
     Large channels together waste no exponent, but share a coarse one, and are often those that matter most.
     """
@@ -124,5 +133,5 @@ def channel_orders(model: Any, statistics: dict[int, KVStatistics], policy: Bloc
 
 
 def ordered(model: Any, statistics: dict[int, KVStatistics], policy: BlockFloat, wanted: int) -> BlockFloat:
-    """`policy` with the orders of `channel_orders` where `wanted` is not 0."""
+    """Return the policy with the orders of `channel_orders`, or unchanged if `wanted` is 0."""
     return replace(policy, orders=channel_orders(model, statistics, policy)) if wanted else policy

@@ -1,4 +1,4 @@
-"""The cache that transformers is given: a list of layers, and what is asked of all of them at once."""
+"""The cache that is passed to transformers: a list of layers, and operations on all of them."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class QuantizedKVCache(Cache):
         super().__init__(layers=layers)
 
     def save(self, path: Path | str, model: Any = None, prompt: torch.Tensor | None = None) -> int:
-        """Write the cache to a file; see file.save_cache."""
+        """Write the cache to a file, and return its bytes. See `squeeze.kv.file.save_cache`."""
         return save_cache(self, path, model, prompt)
 
     @staticmethod
     def load(path: Path | str, config: Any, **options: Any) -> QuantizedKVCache:
-        """The cache of a file; see file.load_cache for the options and what it raises."""
+        """Read a cache from a file. See `squeeze.kv.file.load_cache` for the options and errors."""
         return load_cache(path, QuantizedKVCache, config, **options)
 
     @property
@@ -62,22 +62,22 @@ class QuantizedKVCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for keys and values, unused growth and full-precision tokens included."""
+        """The bytes allocated for keys and values, including unused capacity and tokens in full precision."""
         return sum(layer.nbytes for layer in self.packed_layers)
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The model's, once there are tokens."""
+        """The model's dtype, known after the first token."""
         return next((layer.dtype for layer in self.packed_layers if layer.is_initialized), None)
 
     @property
     def full_precision_nbytes(self) -> int:
-        """Bytes that the tokens held would take in the model's dtype."""
+        """The bytes that the tokens held would take in the model's dtype."""
         return sum(layer.full_precision_nbytes for layer in self.packed_layers)
 
     @property
     def nominal_bits(self) -> float:
-        """Bits a coded value, scales included, the mean over layers and heads; 0.0 before the first token."""
+        """The bits per coded value, including scales, in the mean over layers and heads; 0.0 before the first token."""
         total, count = 0.0, 0
         for layer in self.packed_layers:
             for group in layer.head_groups:
@@ -97,6 +97,6 @@ def _is_native(config: Any) -> bool:
 
 
 def _latent(config: Any) -> tuple[int, int] | None:
-    """Channels of the latent and of the rotary key that models with multi-head latent attention cache."""
+    """Return the channels of the latent and of the rotary key that multi-head latent attention caches, or None."""
     latent, rotary = (getattr(config, name, None) for name in ("kv_lora_rank", "qk_rope_head_dim"))
     return (latent, rotary) if isinstance(latent, int) and isinstance(rotary, int) else None

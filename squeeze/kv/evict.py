@@ -1,7 +1,7 @@
-"""Giving up tokens, or keeping some better than others, around any other policy: what is left is coded as it codes it.
+"""Eviction of tokens, or keeping some in full precision, around any other policy that codes the rest.
 
-Evicted tokens keep their place in the count of tokens, so that positions go on as before. A batch with padding does
-not go with eviction: masks are then of the wrong tokens. Nor does a crop into the prompt that was chosen from.
+Evicted tokens still count, so that positions are unchanged. Eviction does not work with padded batches, whose masks
+would apply to the wrong tokens, and a cache cannot be cropped into the prompt from which tokens were chosen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PerLayer = int | tuple[int, ...]  # of every layer, or of each
 
 @dataclass(frozen=True)
 class Eviction(Policy):
-    """Goes around a policy that keeps all tokens, whose coders and numbers of tokens it has."""
+    """A base of policies that wrap a policy which keeps all tokens, and take over its coders and numbers of tokens."""
 
     policy: Policy
     evicts = True
@@ -48,8 +48,9 @@ class Eviction(Policy):
 
 @dataclass(frozen=True)
 class SinksAndWindow(Eviction):
-    """Sinks, recent tokens, and `limit` tokens between them, rounded up to blocks; older ones are given up
-    (StreamingLLM: Xiao et al., "Efficient streaming language models with attention sinks", 2023).
+    """A policy that keeps the sinks, the latest tokens, and `limit` tokens between them, rounded up to blocks.
+
+    StreamingLLM: Xiao et al., "Efficient streaming language models with attention sinks", 2023.
     """
 
     limit: PerLayer = 1024
@@ -61,9 +62,16 @@ class SinksAndWindow(Eviction):
 
 @dataclass(frozen=True)
 class _Observing(Eviction):
-    """select: tokens of a prompt that each KV head chooses, sinks and window aside: those that get most of the
-    attention that its last queries give to all tokens. observed: queries that are asked. pool: tokens over which their
-    weights are smoothed, odd. Queries are seen by squeeze's attention only.
+    """A base of policies in which each KV head chooses tokens of a prompt by the attention of its last queries.
+
+    Queries are seen by squeeze's attention only.
+
+    Args:
+        policy: The policy that codes tokens.
+        select: The number of tokens that each KV head chooses outside sinks and window, for the model or for each
+            layer.
+        observed: The number of last queries.
+        pool: The number of adjacent tokens over which weights are smoothed, odd.
     """
 
     select: PerLayer = 1024
@@ -78,17 +86,18 @@ class _Observing(Eviction):
         return 0 < of_layer(self.select, layer) < tokens
 
     def chosen(self, query: torch.Tensor, held: Held) -> torch.Tensor:
-        """The choosable tokens that are chosen, ascending, int64 [B, H, select]."""
+        """Return the choosable tokens with the highest weights, ascending, int64 [B, H, select]."""
         weights = self._weights(query, held.sinks[0], held.residual[0], held.choosable)
         return weights.topk(of_layer(self.select, held.index), -1).indices.sort(-1).values
 
     def _weights(self, query: torch.Tensor, sinks: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Tensor:
-        """By which the first `count` of keys after the sinks are chosen, [B, H, count]."""
+        """Return the weights of the first `count` keys after the sinks, [B, H, count]."""
         shares = self._shares(query, torch.cat([sinks, keys], 2))[..., sinks.shape[2] :][..., :count]
         return torch.nn.functional.avg_pool1d(shares, self.pool, 1, self.pool // 2)
 
     def _shares(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Of the attention of the last queries, what goes to each of keys [B, H, T, D], [B, H, T]."""
+        """Return the share of the attention of the last queries that goes to each of keys [B, H, T, D], as [B, H, T].
+        """
         rows = query[:, :, -self.observed :].float().unflatten(1, (keys.shape[1], -1))  # [B, H, G, Q, D]
         hidden = torch.ones(rows.shape[3], keys.shape[2], dtype=torch.bool, device=keys.device).triu(
             keys.shape[2] - rows.shape[3] + 1
@@ -100,8 +109,10 @@ class _Observing(Eviction):
 
 @dataclass(frozen=True)
 class SnapKV(_Observing):
-    """The tokens chosen are coded, all others are given up (Li et al., "SnapKV: LLM knows what you are looking for
-    before generation", 2024; other numbers in other layers: PyramidKV, Cai et al., 2024).
+    """A policy that codes the chosen tokens and evicts all others.
+
+    Li et al., "SnapKV: LLM knows what you are looking for before generation", 2024. Different numbers in each layer are
+    PyramidKV (Cai et al., 2024).
     """
 
     def on_prompt(self, held: Held, query: torch.Tensor) -> None:
@@ -110,9 +121,14 @@ class SnapKV(_Observing):
 
 @dataclass(frozen=True)
 class AdaKV(_Observing):
-    """As SnapKV, but the heads of a layer share what it keeps: of the weights of all heads together, the highest count,
-    and a head's number of tokens is that of its weights among them (Feng et al., "Ada-KV", 2024). `select` is the mean
-    over heads. floor: share of `select` that every head has at least.
+    """A policy like SnapKV in which the heads of a layer share a budget of tokens.
+
+    Tokens with the highest weights of all heads together are chosen, so that heads keep different numbers (Feng et al.,
+    "Ada-KV", 2024).
+
+    Args:
+        select: The mean number of tokens over heads.
+        floor: The share of `select` that every head has at least.
     """
 
     floor: float = 0.2
@@ -127,8 +143,9 @@ class AdaKV(_Observing):
         held.keep_by_heads(self.chosen_by_heads(query, held))
 
     def chosen_by_heads(self, query: torch.Tensor, held: Held) -> list[torch.Tensor]:
-        """The choosable tokens that each head chooses, ascending, int64 [B, tokens]: whole blocks, and as many in all
-        rows of a batch."""
+        """Return the choosable tokens of each head, ascending, int64 [B, tokens]: whole blocks, as many in all rows of
+        a batch.
+        """
         weights = self._weights(query, held.sinks[0], held.residual[0], held.choosable)
         counts = _counts(weights, of_layer(self.select, held.index), self.block or 1, self.floor)
         return [weights[:, head].topk(tokens, -1).indices.sort(-1).values for head, tokens in enumerate(counts)]
@@ -136,8 +153,9 @@ class AdaKV(_Observing):
 
 @dataclass(frozen=True)
 class SoftPrune(_Observing):
-    """The tokens chosen stay in the model's dtype, all others are coded instead of given up (MiKV: Yang et al., "No
-    token left behind", 2024).
+    """A policy that keeps the chosen tokens in the model's dtype and codes all others.
+
+    MiKV: Yang et al., "No token left behind", 2024.
     """
 
     select: PerLayer = 128
@@ -148,8 +166,14 @@ class SoftPrune(_Observing):
 
 
 def _counts(weights: torch.Tensor, select: int, block: int, floor: float) -> list[int]:
-    """Tokens of each head, whole blocks, by the weights [B, H, T] of the tokens to choose from; `select` in the mean,
-    rounded up to a block of one head."""
+    """Return the number of tokens of each head in whole blocks.
+
+    Args:
+        weights: The weights of the tokens to choose from, [B, H, T].
+        select: The mean number of tokens over heads.
+        block: Tokens of a block.
+        floor: The share of `select` that every head has at least.
+    """
     heads, tokens = weights.shape[1:]
     most = tokens // block
     total = min(-(-heads * select // block), heads * most)
@@ -167,12 +191,12 @@ def _counts(weights: torch.Tensor, select: int, block: int, floor: float) -> lis
 
 
 def innermost(policy: Policy) -> Policy:
-    """What evictions go around; any other policy itself."""
+    """Return the policy that evictions wrap, or the policy itself."""
     return innermost(policy.policy) if isinstance(policy, Eviction) else policy
 
 
 def of_layer(number: PerLayer, layer: int) -> int:
-    """The number of tokens of one layer. Raises PolicyError where none is given for it."""
+    """Return the number of tokens for one layer. Raise PolicyError if there is no number for it."""
     if isinstance(number, int):
         return number
     if layer >= len(number):

@@ -1,8 +1,8 @@
-"""A KV cache as a file: safetensors whose tensors are entropy-coded, checked, and without pickle.
+"""A KV cache as a file: safetensors with entropy-coded, checksummed tensors, without pickle.
 
-What a cache holds comes back to the bit: packed codes, scales, and tokens in full precision, so a cache without a
-policy is stored without loss. The header names format, version, policy, and digests of the model's config and weights;
-records.py codes each tensor, saved.py has the bytes of the file, and fit.py says whether they are a cache.
+Packed codes, scales and tokens in full precision are restored to the bit, so a cache without a policy is stored
+losslessly. The header has the format, its version, the policy, and digests of the model's config and weights. saved.py
+codes tensors and lays out the file; fit.py checks that they make up a cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VOLATILE = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transfor
 
 
 class Saved(Protocol):
-    """What a file holds of a cache."""
+    """A protocol for caches that a file can hold."""
 
     config: Any
     policy: Policy
@@ -51,10 +51,19 @@ Cache = TypeVar("Cache", bound=Saved)
 
 
 def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.Tensor | None = None) -> int:
-    """Write a cache; bytes of the file. model: whose weights it belongs to, and prompt: the tokens [T] that it read,
-    both compared when it is loaded.
+    """Write a cache to a file.
 
-    Raises SqueezeError where a layer is of a kind that the file cannot hold.
+    Args:
+        cache: The cache.
+        path: The file.
+        model: The model that it belongs to, whose weights are compared when it is loaded; None to skip that.
+        prompt: The tokens [T] that it has read, which are compared when it is loaded; None to skip that.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        SqueezeError: The file cannot hold a layer of this kind.
     """
     if len(cache.packed_layers) != len(cache.layers):
         raise SqueezeError("only caches of attention layers can be saved: this model has states of other kinds")
@@ -89,12 +98,24 @@ def load_cache(
     device: str = "cpu",
     limits: Limits | None = None,
 ) -> Cache:
-    """The cache of a file, which `make` makes empty. policy: needed where it was calibrated, which the file does not
-    hold. prompt: tokens [T] that have to begin with those that the cache was saved with.
+    """Read a cache from a file.
 
-    Raises FormatError and its children for a file that is not one, ModelError where config or weights are not those
-    that it was made with, PolicyError where the policy is not the one, SqueezeError where the prompt is another,
-    LimitError where it takes more memory than `limits` allow.
+    Args:
+        path: The file.
+        make: Creates the empty cache of a policy.
+        config: The model's config.
+        policy: The policy, which is required if it was calibrated: the file has only its digest.
+        model: The model, whose weights are compared; None to skip that.
+        prompt: Tokens [T] that must begin with those that the cache has read; None to skip that.
+        device: The device of the cache.
+        limits: Limits on memory.
+
+    Raises:
+        FormatError: The file is not a saved cache, or is damaged.
+        ModelError: The config or the weights are of another model.
+        PolicyError: The policy is missing or another one.
+        SqueezeError: The prompt begins with other tokens.
+        LimitError: Decoding needs more memory than `limits` allow.
     """
     path, limits = local_path(path), limits or Limits()
     try:
@@ -112,7 +133,7 @@ def load_cache(
 
 
 def _policy(file: SavedFile, config: Any, policy: Policy | None, model: Any) -> Policy:
-    """The file's policy. Raises ModelError and PolicyError where file, config, model and policy do not go together."""
+    """Return the file's policy. Raise ModelError or PolicyError if file, config, model and policy do not match."""
     if file.config != config_digest(config):
         raise ModelError("this cache was made by a model of another config")
     if model is not None and file.weights not in (None, weights_digest(model)):
@@ -124,7 +145,7 @@ def _policy(file: SavedFile, config: Any, policy: Policy | None, model: Any) -> 
 
 
 def _check_prompt(file: SavedFile, prompt: torch.Tensor) -> None:
-    """Raises SqueezeError where a cache is not that of a prompt's first tokens."""
+    """Raise SqueezeError if the prompt does not begin with the tokens of the file."""
     if file.prompt is None:
         raise SqueezeError("this cache does not say what prompt it is of")
     count = file.prompt["tokens"]
@@ -142,7 +163,7 @@ def _check_limits(file: SavedFile, limits: Limits) -> None:
 
 
 def _fill(file: SavedFile, layers: list[PackedLayer], device: str) -> None:
-    """Fill the empty layers of a cache, one after the other."""
+    """Fill the empty layers of a cache."""
     if len(file.layers) != len(layers):
         raise DamagedError("the header's layers are not those of the config")
     names: dict[str, list[str]] = {str(index): [] for index in range(len(layers))}
@@ -166,7 +187,7 @@ def _fill(file: SavedFile, layers: list[PackedLayer], device: str) -> None:
 def _fill_layer(
     layer: PackedLayer, state: dict[str, int], tensors: dict[str, torch.Tensor], known: dict[Any, Any]
 ) -> None:
-    """known: see fit.check_fields."""
+    """Fill one layer. `known` caches results of fit.check_fields."""
     try:
         sinks, residual = ((tensors.pop(f"{name}.0"), tensors.pop(f"{name}.1")) for name in (_SINKS, _RESIDUAL))
     except KeyError:
@@ -191,7 +212,7 @@ def _fill_layer(
 
 
 def _tensors(layer: PackedLayer) -> list[tuple[str, torch.Tensor, int]]:
-    """Name, tensor, and bits of its codes where it is of codes along tokens or channels, else 0."""
+    """Yield name, tensor, and the bits of its codes if adjacent codes are similar, otherwise 0."""
     if not layer.is_initialized:
         return []
     tensors = [(f"{_SINKS}.{i}", x, 0) for i, x in enumerate(layer.sinks)]
@@ -203,7 +224,7 @@ def _tensors(layer: PackedLayer) -> list[tuple[str, torch.Tensor, int]]:
 
 
 def _parts(layer: PackedLayer) -> Iterator[tuple[str, int, HeadGroup, BlockStore]]:
-    """Coded blocks by groups of heads, and the tokens that each head chose of a prompt."""
+    """Yield the coded blocks of each group of heads, and the tokens that each head chose of a prompt."""
     for number, (group, store) in enumerate(zip(layer.head_groups, layer.stores, strict=True)):
         yield _GROUP, number, group, store
     for head, (group, store) in enumerate(zip(layer.selected.groups, layer.selected.stores, strict=True)):
@@ -211,7 +232,7 @@ def _parts(layer: PackedLayer) -> Iterator[tuple[str, int, HeadGroup, BlockStore
 
 
 def _width(coder: Any) -> int:
-    """Bits of codes whose rows run along tokens, which differ little from one token to the next."""
+    """Return the bits of codes whose rows run along tokens, which differ little from one token to the next."""
     return (
         coder.width if isinstance(coder, GroupedCoder) and coder.along == "tokens" and coder.width in (2, 4, 8) else 0
     )
@@ -222,18 +243,19 @@ def _state(layer: PackedLayer) -> dict[str, int]:
 
 
 def config_digest(config: Any) -> str:
-    """SHA-256 of what a config says of the network, without names, versions and dtypes."""
+    """Return the SHA-256 of a config without names, versions and dtypes."""
     network = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE}
     return hashlib.sha256(json.dumps(network, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _prompt_digest(prompt: torch.Tensor) -> str:
-    """SHA-256 of tokens as little-endian int64."""
+    """Return the SHA-256 of tokens as little-endian int64."""
     return hashlib.sha256(prompt.cpu().numpy().astype("<i8").tobytes()).hexdigest()
 
 
 def weights_digest(model: Any) -> str:
-    """XXH3 of all parameters of a model, and of what it stores instead of some, in the order of their names."""
+    """Return the XXH3 of all parameters of a model, and of what is stored instead of some, in the order of their names.
+    """
     digest = xxhash.xxh3_64()
     names = set(model.state_dict())
     stored = [(name, tensor) for name, tensor in model.named_buffers() if name in names]

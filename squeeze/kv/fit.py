@@ -1,6 +1,6 @@
-"""Whether tensors that came from a file make up a layer of a cache: shapes, types and numbers against the policy.
+"""Checks that tensors from a file make up a layer of a cache: shapes, dtypes and numbers must fit the policy.
 
-Attention reads the fields of a layer without a look at their shapes, so nothing else may get there.
+Attention reads the fields of a layer without checking shapes, so nothing invalid may get there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ Kinds = dict[str, tuple[tuple[int, ...], torch.dtype]]  # of the fields of one h
 
 
 def misfit() -> DamagedError:
+    """Return the error for tensors that do not fit."""
     return DamagedError("the tensors do not make up a KV cache of this policy")
 
 
 def check_states(layer: PackedLayer, sinks: tuple[torch.Tensor, ...], residual: tuple[torch.Tensor, ...]) -> None:
-    """Raises DamagedError where keys and values [B, H, tokens, D] do not go together."""
+    """Raise DamagedError if keys and values [B, H, tokens, D] do not match each other."""
     states = (*sinks, *residual)
     if any(x.dim() != 4 or x.dtype != states[0].dtype or not x.dtype.is_floating_point for x in states):
         raise misfit()
@@ -47,7 +48,7 @@ def check_states(layer: PackedLayer, sinks: tuple[torch.Tensor, ...], residual: 
 
 
 def check_numbers(layer: PackedLayer, state: Mapping[str, int]) -> None:
-    """Raises DamagedError where a filled layer cannot have come to these numbers."""
+    """Raise DamagedError if a filled layer cannot have these numbers."""
     block, coded = layer.policy.block, state["coded_tokens"]
     if layer.sliding_window is not None and state["dropped"] and layer.stored < layer.sliding_window - 1:
         raise misfit()
@@ -63,8 +64,15 @@ def check_numbers(layer: PackedLayer, state: Mapping[str, int]) -> None:
 
 
 def check_fields(layer: PackedLayer, group: HeadGroup, block: int, fields: Fields, known: dict[Any, Kinds]) -> None:
-    """Raises DamagedError where these are not what the coders of a group write. block: tokens coded at once. known:
-    what was asked before."""
+    """Raise DamagedError if the fields are not what the coders of a group write.
+
+    Args:
+        layer: The layer.
+        group: The coders.
+        block: Tokens of a block.
+        fields: The fields.
+        known: Cached results of earlier calls.
+    """
     batch, heads = layer.residual[0].shape[:2]
     heads = heads if group.heads is None else len(group.heads)
     blocks = next(iter(fields.values())).shape[2:3]
@@ -80,7 +88,10 @@ def check_fields(layer: PackedLayer, group: HeadGroup, block: int, fields: Field
 
 
 def _kinds(coder: Coder, block: int, size: int, dtype: torch.dtype, known: dict[Any, Kinds]) -> Kinds:
-    """What a coder writes for one block of a head: it says so, or is asked to code one, and to read it again."""
+    """Return the shape and dtype of each field that a coder writes for one block of a head.
+
+    A coder without `kinds` has to code a block and decode it again.
+    """
     if block * size > _MOST_VALUES:
         raise misfit()
     if isinstance(coder, TransformCoder):

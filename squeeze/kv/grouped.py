@@ -1,6 +1,6 @@
-"""The coder under most policies: groups of values on an even grid, or on Lloyd-Max points, with a scale each.
+"""The coder of most policies: groups of values on a uniform grid or on Lloyd-Max points, with a scale per group.
 
-A group lies along the tokens of one channel (what KIVI does to keys) or along the channels of one token.
+A group lies along the tokens of one channel, as in KIVI's keys, or along the channels of one token.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,14 @@ _SCALE = torch.bfloat16
 
 @dataclass(frozen=True)
 class GroupedCoder:
-    """Codes of `width` bits, and for each group a scale and, on an even grid, a minimum, in bfloat16.
+    """A coder of groups of values with a bfloat16 scale and, on a uniform grid, a bfloat16 minimum per group.
 
-    along: "tokens" or "channels", the direction in which a group runs. group: values of a group; 0 for all.
-    rotate: multiply each token by a Hadamard matrix first, which spreads outliers over all channels (QuaRot,
-    TurboQuant). points: "even" for minimum + scale * code; "normal" for scale * the Lloyd-Max points of a normal
-    distribution, the scale chosen so that the decoded group keeps the length of the original (norm correction).
+    Args:
+        width: Bits of a code.
+        along: "tokens" or "channels", the direction of a group.
+        group: The number of values of a group; 0 for all.
+        rotate: Whether to multiply each token by a Hadamard matrix, which spreads outliers (QuaRot, TurboQuant).
+        points: "even" for minimum + scale * code, or "normal" for scale * a Lloyd-Max point of a normal variable.
     """
 
     width: int

@@ -1,4 +1,7 @@
-"""The states that a layer of the cache holds."""
+"""The states that a layer of the cache holds, and operations on them: batch rows, devices, bytes, and eviction.
+
+layer.py decides how tokens get there, and the policy decides which of them stay.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ __all__ = ["HeldStates", "KeptCoder", "Selected", "joined"]
 
 
 class HeldStates(CacheLayerMixin):
-    """Sinks, tokens that heads chose of a prompt, coded blocks, and the residual window, in this order."""
+    """A layer's sinks, the tokens that heads chose of a prompt, coded blocks, and the residual window, in this order.
+    """
 
     policy: Policy
     index: int
@@ -35,24 +39,24 @@ class HeldStates(CacheLayerMixin):
 
     @property
     def blocks(self) -> int:
-        """That all heads have."""
+        """The number of blocks that all heads have."""
         return self.stores[0].blocks if self.stores else 0
 
     @property
     def stored(self) -> int:
-        """Tokens that are held, by the head that holds most."""
+        """The number of tokens of the head that holds most."""
         return self._common + self.selected.tokens
 
     @property
     def _common(self) -> int:
-        """Tokens that all heads hold."""
+        """The number of tokens that all heads hold."""
         if not self.is_initialized:
             return 0
         return self.sinks[0].shape[2] + self.blocks * self.policy.block + self.residual[0].shape[2]
 
     @property
     def _begin(self) -> int:
-        """Position of the first block that all heads have."""
+        """The position of the first block that all heads have."""
         return self.dropped + self.evicted + self.sinks[0].shape[2] + self.selected.tokens
 
     @property
@@ -98,7 +102,7 @@ class HeldStates(CacheLayerMixin):
 
     @property
     def full_precision_nbytes(self) -> int:
-        """Bytes that the tokens held would take in the model's dtype."""
+        """The bytes that the tokens held would take in the model's dtype."""
         if not self.is_initialized:
             return 0
         held = self.residual[0].shape[1] * self._common + self.selected.total
@@ -123,7 +127,7 @@ class HeldStates(CacheLayerMixin):
             self._select(torch.arange(self.residual[0].shape[0], device=self.device).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Rows of the batch by number, or by a mask of them."""
+        """Select rows of the batch by number or by a mask."""
         self._select(indices.nonzero().flatten() if indices.dtype == torch.bool else indices.flatten())
 
     def offload(self) -> None:
@@ -142,25 +146,25 @@ class HeldStates(CacheLayerMixin):
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for tokens."""
+        """The bytes allocated for tokens."""
         return sum(x.untyped_storage().nbytes() for x in (*self.sinks, *self.residual)) + sum(
             s.nbytes for s in self._stores()
         )
 
 
 def joined(old: tuple[torch.Tensor, ...], new: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Keys and values [B, H, tokens, D], those of `new` after those of `old`."""
+    """Append keys and values [B, H, tokens, D]."""
     return tuple(torch.cat(pair, 2) for pair in zip(old, new, strict=True))
 
 
 def _at(states: tuple[torch.Tensor, ...], tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Keys and values of tokens at int64 [B, H, N]."""
+    """Return the keys and values of tokens at int64 [B, H, N]."""
     return tuple(x.take_along_dim(tokens[..., None], 2) for x in states)
 
 
 @dataclass(frozen=True)
 class KeptCoder:
-    """Tokens as they are, for policies that code nothing."""
+    """A coder that keeps tokens as they are, for policies that code nothing."""
 
     def encode(self, blocks: torch.Tensor, start: int) -> Fields:
         return {"states": blocks.contiguous()}
@@ -173,9 +177,14 @@ class KeptCoder:
 
 
 class Selected:
-    """groups: those of a layer's policy. heads: of the layer. block: tokens coded at once; 0 codes nothing.
+    """The tokens of a prompt that each head of a layer chose, which are coded once and stay.
 
     Fields of a head are [B, 1, blocks, ...], and a head may have none.
+
+    Args:
+        groups: The coders of the policy.
+        heads: The number of KV heads.
+        block: The number of tokens that are coded at a time; 0 codes nothing.
     """
 
     def __init__(self, groups: Sequence[HeadGroup], heads: int, block: int) -> None:
@@ -185,16 +194,16 @@ class Selected:
 
     @property
     def tokens(self) -> int:
-        """Of the head that has most."""
+        """The number of tokens of the head that has most."""
         return max((store.blocks for store in self.stores), default=0) * self.block
 
     @property
     def total(self) -> int:
-        """Of all heads."""
+        """The number of tokens of all heads together."""
         return sum(store.blocks for store in self.stores) * self.block
 
     def fill(self, states: Iterable[Sequence[torch.Tensor]], start: int) -> None:
-        """Code keys and values [B, 1, tokens, D] of each head; the first of them stands at position `start`."""
+        """Code keys and values [B, 1, tokens, D] of each head. `start` is the position of the first token."""
         for group, store, pair in zip(self.groups, self.stores, states, strict=True):
             coded: Fields = {}
             for kind, coder, x in zip(("keys", "values"), (group.keys, group.values), pair, strict=True):
@@ -204,7 +213,7 @@ class Selected:
                 store.fill(coded)
 
     def read(self) -> list[tuple[HeadGroup, Fields]]:
-        """Of the heads that chose any."""
+        """Return the coders and fields of the heads that chose any tokens."""
         return [(group, store.read()) for group, store in zip(self.groups, self.stores, strict=True) if store.blocks]
 
 

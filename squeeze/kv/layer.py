@@ -1,6 +1,6 @@
-"""One layer of the cache: how tokens come into it, are coded and given up, and what transformers asks of them.
+"""One layer of the cache: how tokens are added, coded and evicted, for full attention and sliding windows.
 
-Full attention and sliding windows alike. How blocks are coded is the policy's, where they lie the store's.
+The policy decides how blocks are coded, and store.py holds them.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,9 @@ class PackedLayer(HeldStates):
         return self.sliding_window if self.sliding_window is not None else -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the keys that `update` will return; evicted tokens count as if before all others."""
+        """Return length and offset of the keys that `update` will return. Evicted tokens count as if they preceded all
+        others.
+        """
         past = self.get_seq_length()
         if self.sliding_window is None:
             return self.stored + query_length, self.evicted
@@ -82,10 +84,9 @@ class PackedLayer(HeldStates):
         return past - offset + query_length, offset
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Add tokens; return all that attention sees, as tensors, or as what is decoded if need be.
+        """Add tokens, and return all keys and values that attention sees, as tensors or lazily decoded.
 
-        What is returned holds the new tokens, and those that were recent before, as they are: they are coded for the
-        queries after these.
+        New tokens and those that were recent before are returned exactly: they are coded for later queries only.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -121,7 +122,7 @@ class PackedLayer(HeldStates):
         self.residual = joined(self.residual, (keys, values))
 
     def _view(self, offset: int = 0, observer: Callable[[torch.Tensor], None] | None = None) -> LayerView:
-        """All tokens from position `offset` on, as they are now."""
+        """Return a view of all tokens from position `offset` on."""
         stores = [
             (group, store.read()) for group, store in zip(self.head_groups, self.stores, strict=True) if self.blocks
         ]
@@ -132,7 +133,7 @@ class PackedLayer(HeldStates):
         )  # fmt: skip
 
     def _selects(self) -> bool:
-        """Whether the policy wants to see the queries of this prompt, the first that is read, before it is coded."""
+        """Return whether the policy needs the queries of this first prompt before it is coded."""
         if not self.policy.wants_queries(self.index, self.choosable) or self.is_sliding:
             return False
         if not self.native():
@@ -140,13 +141,13 @@ class PackedLayer(HeldStates):
         return True
 
     def _observed(self, query: torch.Tensor) -> None:
-        """Let the policy choose tokens of a prompt by its queries [B, Hq, Q, D], then code what left the window."""
+        """Let the policy choose tokens of a prompt by its queries [B, Hq, Q, D], and code what has left the window."""
         self.is_unseen = False
         self.policy.on_prompt(self, query)
         self._code()
 
     def _code(self) -> None:
-        """Move full blocks that have left the window into the store, and tell the policy."""
+        """Code full blocks that have left the window, and notify the policy."""
         block = self.policy.block
         full = max(self.residual[0].shape[2] - self.policy.window, 0) // block if block else 0
         for first in range(0, full, _AT_ONCE):
@@ -158,7 +159,7 @@ class PackedLayer(HeldStates):
         self.policy.on_step(self)
 
     def _code_blocks(self, states: list[torch.Tensor], count: int) -> None:
-        """Add keys and values [B, H, count * block, D] to the store."""
+        """Code keys and values [B, H, count * block, D] and append them to the store."""
         start = self._begin + self.blocks * self.policy.block
         blocks = [x.detach().unflatten(2, (count, self.policy.block)) for x in states]
         for group, store in zip(self.head_groups, self.stores, strict=True):
@@ -168,7 +169,7 @@ class PackedLayer(HeldStates):
             store.append(coded)
 
     def _forget(self) -> None:
-        """Drop what no sliding window will see again: whole blocks, or single tokens where nothing is coded."""
+        """Drop what no sliding window will see again: whole blocks, or single tokens if nothing is coded."""
         if self.sliding_window is None:
             return
         beyond = self.stored - (self.sliding_window - 1)
@@ -183,7 +184,7 @@ class PackedLayer(HeldStates):
         self.dropped += blocks * self.policy.block + tokens
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of all tokens held, [B, H, tokens, D], in the model's dtype."""
+        """Return the keys and values of all tokens held, [B, H, tokens, D], in the model's dtype."""
         return self._view().dense()
 
     @property
@@ -195,14 +196,14 @@ class PackedLayer(HeldStates):
         return self.dense()[1] if self.is_initialized else None
 
     def activate_past_recording(self) -> None:
-        """Keep what leaves a sliding window until the next `crop`, which may bring it back."""
+        """Keep what leaves a sliding window until the next `crop`, which may restore it."""
         self.record_past = True
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last -n tokens, or, as older versions had it, all but the first n.
+        """Remove the last -n tokens, or for positive n all except the first n, as older versions of transformers did.
 
-        A block that is cut is decoded, and what is left of it stands in the residual window again. Raises
-        RuntimeError, as transformers does, where a sliding window has dropped what would be needed.
+        A block that is cut is decoded, and the rest of it returns to the residual window. Raises RuntimeError, as
+        transformers does, if a sliding window has dropped tokens that would be needed.
         """
         length = self.get_seq_length()
         if self.sliding_window is not None and length >= self.sliding_window and not self.record_past:

@@ -1,7 +1,7 @@
-"""Low rank: keys and values in their leading principal components, beside a window of full precision.
+"""Low-rank KV caches: leading principal components of keys and values, next to a window in full precision.
 
 CSKV (Wang et al., "CSKV: training-efficient channel shrinking for KV cache in long-context scenarios", 2024) without
-its fine-tuning: what is left of the channels is stored in few bits.
+fine-tuning; the components are stored in few bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,20 @@ def low_rank_policy(
     window: int = 64,
     block: int = 32,
 ) -> Transform:
-    """The first `rank` components of each head, in `bits` bits each. Raises PolicyError where they do not exist."""
+    """Return a policy that keeps the first `rank` principal components of each head in `bits` bits each.
+
+    Args:
+        model: The model.
+        statistics: Its statistics.
+        rank: The number of components, a multiple of 8.
+        bits: Bits of a component.
+        sinks: The number of first tokens in full precision.
+        window: The number of latest tokens in full precision.
+        block: The number of tokens that are coded at a time.
+
+    Raises:
+        PolicyError: A head has fewer components.
+    """
     if rank <= 0 or rank % GROUP or not 1 <= bits <= MOST_BITS:
         raise PolicyError(f"low rank takes {GROUP}, {2 * GROUP}, ... components in 1 to {MOST_BITS} bits")
     frequencies, layers, total = frequencies_of(model), [], []

@@ -1,6 +1,6 @@
-"""Constant tensors on the devices that compute with them.
+"""Copies of constant tensors on the devices that use them.
 
-A copy to a GPU waits for all that runs there, and cannot be recorded in a CUDA graph: each is made once.
+A copy to a GPU waits for everything that runs there and cannot be recorded in a CUDA graph, so each is made once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _copies = WeakTensorKeyDictionary()
 
 
 def on(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-    """A tensor that nobody writes to, on a device. The copy lives as long as the tensor."""
+    """Return a constant tensor on a device. The copy lives as long as the tensor."""
     device = torch.device(device)
     if tensor.device == device:
         return tensor

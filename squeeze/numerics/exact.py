@@ -1,8 +1,8 @@
 """The arithmetic of exact inference: the same integers on every machine. docs/exactness.md states the contract.
 
-Sums of more than one term are sums of integers; what is floating point is elementwise and uses only
-operations that IEEE 754 defines. Activations are integers with one float32 scale a row, weights and cached keys and
-values are 8-bit integers. int8.py and quads.py multiply them, so exactness is not paid for with speed.
+Sums of more than one term are sums of integers. Floating-point operations are elementwise, and only those that IEEE 754
+defines. Activations are integers with one float32 scale per row; weights and cached keys and values are 8-bit integers.
+int8.py and quads.py multiply them, so exactness costs no speed.
 """
 
 import numpy as np
@@ -18,19 +18,19 @@ _LEAST = np.float32(1e-20)
 
 @inline
 def _magnitude_bits(x):
-    """An integer that grows with |x|, so that a maximum is one of integers, which vectorises."""
+    """Return an integer that grows with |x|, so that the maximum is one of integers, which vectorises."""
     return np.int32(np.float32(x).view(np.int32) & np.int32(0x7FFFFFFF))
 
 
 @inline
 def to_integer(x):
-    """float32 within 2^22 -> the nearest int32, half to even."""
+    """Return the nearest int32 of a float32 within 2^22, rounding half to even."""
     return np.int32(np.float32(x + _ROUND).view(np.int32) - np.int32(0x4B400000))
 
 
 @inline
 def quantise(x, top, out):
-    """Integers `out` = round(x / scale), the largest of magnitude `top`; returns the float32 scale."""
+    """Write round(x / scale) to `out`, at most `top` in magnitude, and return the float32 scale."""
     bits = np.int32(0)
     for i in range(x.size):
         bits = np.int32(max(bits, _magnitude_bits(x[i])))
@@ -43,7 +43,7 @@ def quantise(x, top, out):
 
 @inline
 def quantise_summed(x, top, out):
-    """`quantise`, and the sum of the integers: (float32 scale, int32)."""
+    """Quantise as `quantise` does, and return (float32 scale, int32 sum of the integers)."""
     scale, total = quantise(x, top, out), np.int32(0)
     for i in range(x.size):
         total = np.int32(total + np.int32(out[i]))
@@ -52,20 +52,20 @@ def quantise_summed(x, top, out):
 
 @inline
 def normalise(x, epsilon, out):
-    """8-bit integers of x / sqrt(mean(x^2) + epsilon), float32 [n]: (float32 scale, int32 sum)."""
+    """Write x / sqrt(mean(x^2) + epsilon) to `out` as 8-bit integers, and return (float32 scale, int32 sum)."""
     scale, total = quantise_summed(x, 127, out)
     return scale * rms_inverse(x, epsilon), total
 
 
 @inline
 def _ordered(bits):
-    """The bits of a float32 to an int32 that has the same order, and back."""
+    """Map the bits of a float32 to an int32 of the same order. The map is its own inverse."""
     return np.int32(bits ^ np.int32((bits >> 31) & np.int32(0x7FFFFFFF)))
 
 
 @inline
 def maximum(x):
-    """The largest float32 of an array, found as a maximum of integers that have the same order."""
+    """Return the largest float32 of an array, compared as integers of the same order."""
     best = np.int32(-0x7FFFFFFF)
     for i in range(x.size):
         best = np.int32(max(best, _ordered(np.float32(x[i]).view(np.int32))))
@@ -74,7 +74,7 @@ def maximum(x):
 
 @inline
 def _maximum_of_sums(x, y):
-    """That of x + y."""
+    """Return the largest float32 of x + y."""
     best = np.int32(-0x7FFFFFFF)
     for i in range(x.size):
         best = np.int32(max(best, _ordered(np.float32(x[i] + y[i]).view(np.int32))))
@@ -83,7 +83,7 @@ def _maximum_of_sums(x, y):
 
 @inline
 def rms_inverse(x, epsilon):
-    """float32 1 / sqrt(mean(x^2) + epsilon), the mean over integers of 21 bits."""
+    """Return 1 / sqrt(mean(x^2) + epsilon), float32. The mean is one of squares of 21-bit integers."""
     top = np.int32(0)
     for i in range(x.size):
         top = np.int32(max(top, _magnitude_bits(x[i])))
@@ -100,7 +100,7 @@ def rms_inverse(x, epsilon):
 
 @inline
 def exp_negative(x):
-    """e^x of a float32 x <= 0: 2^k times a polynomial on [-1/2, 1/2]; below -87 as at -87."""
+    """Return e^x of a float32 x <= 0: a power of two times a polynomial on [-1/2, 1/2]. Below -87 it is e^-87."""
     t = max(x, np.float32(-87.0)) * np.float32(1.4426950408889634)
     rounded = t + _ROUND
     k = np.int32(np.float32(rounded).view(np.int32) - np.int32(0x4B400000 - 127))
@@ -117,14 +117,16 @@ def exp_negative(x):
 
 @inline
 def sigmoid(x):
-    """1 / (1 + e^-x) of a float32."""
+    """Return 1 / (1 + e^-x) of a float32."""
     e = exp_negative(-abs(x))
     return (np.float32(1) if x >= np.float32(0) else e) / (np.float32(1) + e)
 
 
 @inline
 def cumulate(logits, bias, cdf, r):
-    """Logits plus bias, float32 [leaves], to frequencies in row r, every leaf's at least 1."""
+    """Write the cumulative frequencies of softmax(logits + bias) to row r of `cdf`. Every leaf's frequency is at least
+    1.
+    """
     top, sums, parts, total = _maximum_of_sums(logits, bias), cdf.sums[r], cdf.parts[r], np.int64(0)
     sums[0] = total
     for i in range(logits.size):
@@ -139,8 +141,16 @@ def cumulate(logits, bias, cdf, r):
 
 @kernel
 def cumulate_row(logits, leaves, bias, picked, cdf, r):
-    """The same of the tokens `leaves`, int32, of logits float32 [vocabulary]; numbers that are not finite count as a
-    logit far below all others. `picked` is scratch, float32 [leaves]."""
+    """Write the cumulative frequencies of the tokens `leaves` to row r of `cdf`.
+
+    Args:
+        logits: float32 [vocabulary]. A logit that is not finite counts as -1e30.
+        leaves: int32 [leaves], the tokens.
+        bias: float32 [leaves], added to the logits.
+        picked: float32 [leaves], scratch memory.
+        cdf: The frequencies.
+        r: The row.
+    """
     for i in range(leaves.size):
         value = logits[leaves[i]]
         picked[i] = value if abs(value) < np.float32(1e30) else np.float32(-1e30)

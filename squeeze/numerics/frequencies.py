@@ -1,7 +1,7 @@
 """Integer frequencies of the leaves of a vocabulary, and their cumulative sums.
 
-A walk through the trie asks for some twenty of 49,152 sums. So only those of groups of leaves are kept, beside the
-frequencies, and within a group they are added up where they are asked for: 200 kB a row, and not 400.
+A walk through the trie needs about twenty of 49,152 cumulative sums. So only the sums before each group of leaves are
+stored with the frequencies, and the rest is added up when needed: 200 kB a row in place of 400.
 """
 
 from typing import NamedTuple
@@ -14,19 +14,19 @@ GROUP = 64  # leaves
 
 
 class Cdf(NamedTuple):
-    """The frequencies of R rows."""
+    """Cumulative frequencies of R rows."""
 
     sums: np.ndarray  # uint64 [R, groups + 1]: of all leaves before each group, and of all
     parts: np.ndarray | None  # float32 [R, leaves]: cut to an integer and 1 more, a leaf's; None: a group is one leaf
 
 
 def room(rows: int, leaves: int) -> Cdf:
-    """For so many rows."""
+    """Return zeroed frequencies for `rows` rows of `leaves` leaves."""
     return Cdf(np.zeros((rows, -(-leaves // GROUP) + 1), np.uint64), np.zeros((rows, leaves), np.float32))
 
 
 def expanded(cdf: Cdf) -> np.ndarray:
-    """uint64 [R, leaves + 1]: the sums of all leaves before each, and of all."""
+    """Return all cumulative sums, uint64 [R, leaves + 1]: of the leaves before each leaf, and of all."""
     if cdf.parts is None:
         return cdf.sums
     frequencies = cdf.parts.astype(np.uint64) + np.uint64(1)
@@ -35,13 +35,13 @@ def expanded(cdf: Cdf) -> np.ndarray:
 
 @inline
 def total(cdf, r):
-    """The sum of all leaves of a row, uint64."""
+    """Return the sum of all frequencies of a row, uint64."""
     return cdf.sums[r, cdf.sums.shape[1] - 1]
 
 
 @inline
 def before(cdf, r, leaf):
-    """The sum of all leaves of a row before this one, uint64."""
+    """Return the sum of the frequencies of a row before this leaf, uint64."""
     return _before(cdf.sums, cdf.parts, r, leaf)
 
 
@@ -58,7 +58,7 @@ def _before(sums, parts, r, leaf):
 
 @inline
 def frequency(cdf, r, leaf):
-    """Of a leaf in a row, uint64: at least 1."""
+    """Return the frequency of a leaf in a row, uint64, at least 1."""
     return _frequency(cdf.sums, cdf.parts, r, leaf)
 
 

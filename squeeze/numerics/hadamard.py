@@ -1,4 +1,4 @@
-"""Hadamard matrices: of any order that the classical constructions give, and in blocks for an order that has none."""
+"""Hadamard matrices in torch: of every order that classical constructions give, and block-diagonal for other orders."""
 
 from functools import cache
 
@@ -11,8 +11,9 @@ __all__ = ["block_hadamard", "hadamard", "turned"]
 
 @cache
 def hadamard(n: int) -> torch.Tensor | None:
-    """A matrix [n, n] of +1 and -1, float64, whose rows are orthogonal, by Sylvester's, Paley's and product
-    constructions; None where these give none."""
+    """Return a Hadamard matrix [n, n] of +1 and -1, float64, by Sylvester's, Paley's and Kronecker constructions, or
+    None.
+    """
     if n in (1, 2):
         return _sylvester(n, torch.float64)
     if n % 4:
@@ -30,9 +31,9 @@ def hadamard(n: int) -> torch.Tensor | None:
 
 
 def block_hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """A symmetric orthogonal matrix [size, size] of Sylvester's blocks, float32, its own inverse.
+    """Return a symmetric orthogonal matrix [size, size], float32, that is its own inverse.
 
-    The blocks are as large as the largest power of two that divides `size`.
+    It is block-diagonal. The blocks are normalised Sylvester matrices of the largest power of two that divides `size`.
     """
     block = size & -size
     small = on(_normed(block), device)
@@ -40,8 +41,12 @@ def block_hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tenso
 
 
 def turned(values: torch.Tensor, most: int) -> torch.Tensor:
-    """Values [..., n], in their type, times a symmetric orthogonal matrix of Sylvester's blocks: the largest power of
-    two that divides n, at most `most`, which is one. Twice gives the values again."""
+    """Rotate values [..., n] by a block-diagonal Hadamard matrix that is its own inverse, and keep their dtype.
+
+    Args:
+        values: The values. Blocks lie along the last dimension.
+        most: The largest block, a power of two. Blocks are the largest power of two up to it that divides n.
+    """
     block = min(values.shape[-1] & -values.shape[-1], most)
     if block <= 1:
         return values
@@ -55,7 +60,7 @@ def _normed(size: int) -> torch.Tensor:
 
 
 def _sylvester(size: int, dtype: torch.dtype) -> torch.Tensor:
-    """+1 and -1, symmetric, `size` a power of two."""
+    """Return Sylvester's symmetric matrix of +1 and -1. `size` is a power of two."""
     matrix = torch.ones(1, 1, dtype=dtype)
     while matrix.shape[0] < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
@@ -67,7 +72,7 @@ def _is_prime(n: int) -> bool:
 
 
 def _bordered(q: int, sign: int) -> torch.Tensor:
-    """Paley's conference matrix [q + 1, q + 1]: quadratic residues modulo a prime q within a border of ones."""
+    """Return Paley's conference matrix [q + 1, q + 1] of the quadratic residues modulo a prime q, bordered by ones."""
     residues = {i * i % q for i in range(1, q)}
     character = torch.tensor([0.0] + [1.0 if i in residues else -1.0 for i in range(1, q)], dtype=torch.float64)
     row = torch.arange(q)

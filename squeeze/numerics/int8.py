@@ -1,10 +1,10 @@
-"""Products of rows of int8 activations and panels of int8 weights: sums of products of bytes in fours.
+"""Compiled products of int8 activations and int8 weights, which add products of bytes in fours.
 
-Matrices are *packed* for it: panels of 16 outputs, in each the inputs in fours, every weight plus 128: uint8
-[outputs / 16, inputs / 4, 16, 4]. Processors with VNNI multiply four unsigned bytes by four signed ones and add the
-products to a sum in one instruction; what the 128 adds to a sum follows from the sum of the activations. Those with
-AVX2 or AVX512 alone widen both to words, and multiply these in pairs. On others the same integers come from vectors of
-generic LLVM. Sums wrap at 32 bits, and the result does not, to LONGEST inputs.
+Weights are packed in panels of 16 outputs. A panel has the inputs in fours, with 128 added to every weight: uint8
+[outputs / 16, inputs / 4, 16, 4]. A VNNI instruction multiplies four unsigned bytes by four signed ones and adds the
+products to a sum. The sum of the activations tells what the 128 adds. Processors with only AVX2 or AVX512 widen both to
+16 bits and multiply pairs; on others the same integers come from vectors of generic LLVM. Sums wrap at 32 bits, but the
+result does not for up to LONGEST inputs.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ ACTIVATION = np.int8 if PARTS == 2 else np.int16  # what holds an activation: wh
 
 
 def pack(matrix: np.ndarray) -> np.ndarray:
-    """int8 [N, K] -> uint8 [ceil(N / 16), ceil(K / 4), 16, 4], padded with what stands for zeros."""
+    """Pack int8 [N, K] to uint8 [ceil(N / 16), ceil(K / 4), 16, 4], padded with zeros (128)."""
     outputs, inputs = matrix.shape
     padded = np.full((-(-outputs // PANEL) * PANEL, -(-inputs // STEP) * STEP), 128, np.uint8)
     padded[:outputs, :inputs] = matrix.view(np.uint8) ^ 128
@@ -44,11 +44,10 @@ def unpack(packed: np.ndarray, outputs: int, inputs: int) -> np.ndarray:
 
 
 def _tile(rows: int, panels: int) -> Any:
-    """A compiled product of `rows` rows of activations and of packed panels.
+    """Return a compiled product of `rows` rows of activations and `panels` panels of weights.
 
-    The intrinsic's arguments: activations (ACTIVATION), their offset and row stride; packed weights, their offset and
-    panel stride; fours of inputs (at least one); int32 results, their offset and row stride. All sums stay in
-    registers: where these do not hold those of a panel, its outputs come in two runs over the inputs.
+    All sums stay in registers. If the registers do not hold a whole panel, its outputs take two passes over the inputs.
+    The arguments of the result are those of `products` without the counts.
     """
 
     @intrinsic
@@ -86,7 +85,7 @@ def _tile(rows: int, panels: int) -> Any:
 
 
 def _of_height(panels: int, tallest: int) -> Any:
-    """A compiled product of a few rows, at most `tallest`, and so many panels."""
+    """Return a compiled product of up to `tallest` rows and `panels` panels."""
 
     @inline
     def run(height, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):
@@ -112,8 +111,10 @@ _few, _many, _single = (_of_height(_MOST, _FEW), _of_height(_SOME, _TALLEST), _o
 
 @inline
 def split(x, out, offset, stride):
-    """int16 x within TOP_16 -> what is multiplied: high bytes from out[offset] on and low bytes from offset + stride
-    on, or x itself where the processor multiplies words; returns the sum of x, int32."""
+    """Write an int16 vector within TOP_16 in the form that is multiplied, and return its sum, int32.
+
+    With VNNI that is the high bytes at out[offset:] and the low bytes at out[offset + stride:], otherwise x itself.
+    """
     total = np.int32(0)
     first, second = out[offset : offset + x.size], out[offset + stride : offset + stride + x.size]
     for i in range(x.size):
@@ -130,16 +131,30 @@ def split(x, out, offset, stride):
 
 @inline
 def joined(high, low):
-    """The product of a split activation from those of its parts."""
+    """Return the product of a split activation from the products of its high and low bytes."""
     return np.int32(np.int32(high << 8) + low) if PARTS == 2 else high
 
 
 @part
 def products(rows, panels, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):
-    """int32 products of rows and panels: row r of panel p lies from out[out_offset + r * out_stride + 16 p] on.
+    """Multiply rows of activations by panels of weights, and write int32 to `out`.
 
-    a is flat, of ACTIVATION; b are packed panels, `b_stride` apart; `fours` of inputs, at least one. To each product
-    128 times the sum of its row is added.
+    Row r of panel p is written to out[out_offset + r * out_stride + 16 p:]. Each product exceeds the true one by 128
+    times the sum of its row.
+
+    Args:
+        rows: The number of rows.
+        panels: The number of panels.
+        a: Activations, flat.
+        a_offset: Where the first row begins.
+        a_stride: The distance between rows.
+        b: Packed weights, flat.
+        b_offset: Where the first panel begins.
+        b_stride: The distance between panels.
+        fours: Fours of inputs, at least one.
+        out: The results, flat.
+        out_offset: Where the first result goes.
+        out_stride: The distance between rows of results.
     """
     panel = 0
     while panel < panels:
@@ -161,10 +176,19 @@ def products(rows, panels, a, a_offset, a_stride, b, b_offset, b_stride, fours, 
 
 @part
 def matmul(a, sums, scales, weights, w_scales, first, last, add, out, found):
-    """Columns 16 * first to 16 * last of out = (a * scales) @ (weights * w_scales), or += where `add`.
+    """Compute columns 16 * first to 16 * last of out = (a * scales) @ (weights * w_scales).
 
-    a [R, K] of ACTIVATION with the sums of its rows int32 [R] and their scales float32 [R]; packed weights; w_scales
-    float32 [N]; out float32 [R, N]. Scratch of this thread: found int32 [SCRATCH].
+    Args:
+        a: Activations [R, K] of ACTIVATION.
+        sums: The sums of their rows, int32 [R].
+        scales: The scales of their rows, float32 [R].
+        weights: Packed weights.
+        w_scales: The scales of their outputs, float32 [N].
+        first: The first panel.
+        last: The panel after the last one.
+        add: Whether to add to `out`.
+        out: float32 [R, N].
+        found: int32 [SCRATCH], memory of this thread.
     """
     rows, fours, outputs, length = a.shape[0], weights.shape[1], w_scales.size, a.shape[1]
     stride, panel = STEP * PANEL * fours, first

@@ -1,9 +1,8 @@
-"""The instructions that multiply rows of activations by packed weights: VNNI's, AVX512's, AVX2's, and generic ones of
-LLVM.
+"""Instruction sets that multiply activations by packed weights: VNNI, AVX512, AVX2, and generic LLVM.
 
-A class of instructions says how weights and activations reach vectors, how their products are added to sums, how the
-sums of a panel follow in the end, and how many sums stay in registers. `sums` is the loop over inputs. int8.py packs
-matrices, and walks over them.
+A class of instructions defines how weights and activations are loaded into vectors, and how products are added to the
+sums. It also defines how sums are folded at the end, and how many of them fit in registers. `sums` is the loop over the
+inputs. int8.py packs matrices and iterates over them.
 """
 
 from typing import Any
@@ -32,7 +31,7 @@ STEP = 4  # inputs come in so many
 
 
 class Vnni:
-    """16 outputs a vector: vpdpbusd of AVX512."""
+    """AVX512 VNNI: vpdpbusd with 16 outputs a vector."""
 
     four = INT32  # activations
     width = PANEL  # outputs of an instruction
@@ -62,7 +61,7 @@ class Vnni:
 
 
 class NarrowVnni(Vnni):
-    """8 outputs a vector: vpdpbusd of processors that have it without AVX512."""
+    """AVX VNNI, for processors without AVX512: vpdpbusd with 8 outputs a vector."""
 
     width = PANEL // 2
     tallest, few, most, some = 6, 2, 3, 1
@@ -78,7 +77,7 @@ class NarrowVnni(Vnni):
 
 
 class Generic:
-    """16 outputs a vector, of each two sums: of products in pairs, as every processor adds them (pmaddwd, smlal)."""
+    """Generic LLVM: 16 outputs a vector with two sums each, by multiplying pairs (pmaddwd, smlal)."""
 
     four = INT64
     vectors = 1
@@ -106,7 +105,7 @@ class Generic:
 
 
 class Avx2:
-    """4 outputs a vector, of each two sums: vpmaddwd, the weights widened as they are loaded."""
+    """AVX2: vpmaddwd with 4 outputs a vector and two sums each. Weights are widened as they are loaded."""
 
     four = INT64
     width = 4
@@ -137,7 +136,7 @@ class Avx2:
 
 
 class Avx512(Avx2):
-    """8 outputs a vector, otherwise as Avx2."""
+    """AVX512 without VNNI: vpmaddwd with 8 outputs a vector and two sums each."""
 
     width = 8
     vectors = PANEL // width
@@ -147,7 +146,7 @@ class Avx512(Avx2):
 
 
 def fastest() -> Any:
-    """Of the classes of instructions that the processor has."""
+    """Return the fastest class of instructions that the processor supports."""
     if has("avx512vnni"):
         return Vnni
     if has("avxvnni"):
@@ -158,8 +157,15 @@ def fastest() -> Any:
 
 
 def sums(builder: Any, isa: Any, a_rows: list[Any], vectors: list[tuple[Any, int]], fours: Any) -> list[Any]:
-    """A loop over the inputs: the sums of each row with each vector of weights, given as a panel's start and an offset
-    in bytes."""
+    """Emit the loop over the inputs, and return the sums of each row with each vector of weights.
+
+    Args:
+        builder: The LLVM builder.
+        isa: An instance of a class of instructions.
+        a_rows: Pointers to the rows of activations.
+        vectors: Pairs of a panel's start and an offset in bytes.
+        fours: The number of fours of inputs, as an LLVM value.
+    """
 
     def step(k: Any, totals: list[Any]) -> list[Any]:
         place = builder.mul(k, INT64(STEP * PANEL))

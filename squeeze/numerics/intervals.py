@@ -1,4 +1,4 @@
-"""Confidence intervals of what is measured token by token on a text."""
+"""Confidence intervals for means over the tokens of a text."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,14 @@ _Z = NormalDist().inv_cdf(0.975)
 
 
 def interval(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, float] | None:
-    """Of sum(sums) / sum(counts), a mean over tokens, with 95 % confidence; None of fewer than LEAST blocks.
+    """Return the 95 % confidence interval of sum(sums) / sum(counts), or None for fewer than LEAST blocks.
 
-    Each sum is that of a block of consecutive tokens, and each count how many they are. Tokens of one block may depend
-    on each other, blocks are taken as independent: clustered standard errors (Miller 2024, arXiv 2411.00640), times
-    Student's t.
+    Tokens of one block may depend on each other; blocks are taken as independent. This is the clustered standard error
+    (Miller 2024, arXiv:2411.00640) times Student's t.
+
+    Args:
+        sums: The sum over each block of consecutive tokens.
+        counts: The number of tokens of each block.
     """
     blocks = len(sums)
     if blocks < LEAST:
@@ -28,7 +31,8 @@ def interval(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, float
 
 
 def _student(freedom: int) -> float:
-    """The 97.5 % point of Student's t, to 0.1 % from 7 degrees of freedom on (Abramowitz and Stegun 26.7.5)."""
+    """Return the 97.5 % quantile of Student's t, to 0.1 % from 7 degrees of freedom on (Abramowitz and Stegun 26.7.5).
+    """
     z, n = _Z, freedom
     return (
         z

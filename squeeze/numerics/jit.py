@@ -1,12 +1,12 @@
-"""Compiling the inner loops: five decorators over numba, and a prefetch instruction.
+"""Compiling inner loops with numba: decorators for kernels and the steps that they inline, and a prefetch instruction.
 
-`kernel` compiles an entry point and caches it on disk; `inline` compiles a
-step that entry points call, and always merges it into its caller;
-`lossy_kernel` is for what no coded bit depends on, `callback` for what C calls. numba's own
-cache notices a change in the entry point's file only, so the cache folder of a
-file's entry points is named after the content of every file that their code
-comes from, wherever it lies: their own, and what it imports in turn. An edited
-or upgraded package never runs yesterday's machine code.
+`kernel` compiles an entry point and caches it on disk. `inline` compiles a step that is merged into its callers, `part`
+one that is too large for that. `lossy_kernel` is for results that no coded bit depends on, and `callback` for functions
+that C calls.
+
+numba's own cache notices a change only in the file of the entry point. So the cache folder of a file is named after the
+content of every source that its code depends on: its own, and all that it imports in turn. An edited or upgraded
+package never runs outdated machine code.
 """
 
 import atexit
@@ -45,8 +45,7 @@ _STEP: dict[str, Any] = {**_KERNEL, "no_cpython_wrapper": True}
 
 
 def cache_root() -> Path:
-    """Where the folders of compiled code lie: in a folder of the user's own, or among temporary files where there is
-    none."""
+    """Return the folder that holds the folders of compiled code, in the user's cache or among temporary files."""
     if base := os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "squeeze" / "numba"
     try:
@@ -57,7 +56,7 @@ def cache_root() -> Path:
 
 @cache
 def _temporary() -> Path:
-    """A folder for temporary files that nobody else can write to: the same for each process, where it can be."""
+    """Return a folder for temporary files that no other user can write to, the same for each process if possible."""
     from squeeze.system.cache import open_to_others  # in the function, since no machine code comes from it
 
     folder = Path(tempfile.gettempdir(), f"squeeze-numba-{os.geteuid()}")
@@ -72,8 +71,10 @@ def _temporary() -> Path:
 
 @cache
 def cache_folder(file: Path) -> Path:
-    """The folder of code compiled from a file's entry points, as its sources are now; created when missing. It is one
-    that no other user can write to."""
+    """Return the folder for code compiled from a file's entry points, and create it if necessary.
+
+    Its name depends on the sources, and no other user can write to it.
+    """
     from squeeze.system.cache import make_folder  # as above
 
     digest = hashlib.sha256(numba.__version__.encode())
@@ -98,7 +99,7 @@ _troubles: set[str] = set()  # for the user, who is told when something is compi
 
 
 def _trouble_with(folder: Path) -> str | None:
-    """Why a folder cannot serve as a cache of machine code, if it cannot."""
+    """Return why a folder cannot be used as a cache of machine code, or None."""
     from squeeze.system.cache import open_to_others  # as above
 
     if place := open_to_others(folder):
@@ -109,8 +110,10 @@ def _trouble_with(folder: Path) -> str | None:
 
 
 def compiled_sources(file: Path, package: Path) -> dict[Path, str]:
-    """The text of each file that a file's compiled code comes from: its own, and, since the steps and the constants of
-    other files become part of the machine code, all that it imports from the package."""
+    """Return the text of each file that a file's compiled code depends on: its own, and all that it imports in turn.
+
+    Steps and constants of imported files become part of the machine code.
+    """
     sources: dict[Path, str] = {}
     waiting = [file, package / Path(__file__).relative_to(_PACKAGE)]
     while waiting:
@@ -123,7 +126,7 @@ def compiled_sources(file: Path, package: Path) -> dict[Path, str]:
 
 @cache
 def _read(path: Path) -> tuple[str, frozenset[str]]:
-    """A file's text, and what it imports from the package when it is loaded: modules, and names that may be such."""
+    """Return a file's text and the modules that it imports from the package, among names that may not be modules."""
     text, modules = path.read_text("utf-8"), set()
     for module, several, one in _IMPORT.findall(text):
         modules |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", several or one))}
@@ -132,14 +135,16 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 
 @cache
 def _file(package: Path, module: str) -> Path | None:
-    """Where a module lies; None for what is no module, and for the package as a whole, which compiles nothing."""
+    """Return the path of a module, or None if there is no such module or it is the whole package, which compiles
+    nothing.
+    """
     path = package.joinpath(*module.split(".")[1:])
     files = (path.with_name(f"{path.name}.py"), path / "__init__.py") if path != package else ()
     return next(filter(Path.is_file, files), None)
 
 
 def kernel(function: Callable) -> Any:
-    """Compile an entry point, cached on disk, without holding the GIL."""
+    """Compile an entry point without the GIL, and cache it on disk."""
     compiled = _cached(function, _KERNEL)
     cache = compiled._cache  # kernels need nothing of what compiling needs of numba
 
@@ -148,14 +153,16 @@ def kernel(function: Callable) -> Any:
 
 
 def lossy_kernel(*, fastmath: bool | set[str]) -> Callable[[Callable], Any]:
-    """Compile a function of approximate results, cached on disk, without holding the GIL. It may allocate, and where
-    `fastmath` lets it (all, or LLVM's names of what it may), sums take the order that is fastest. Never for a value
-    that reaches a coded bit."""
+    """Compile a function without the GIL whose results need not be exact, and cache it on disk.
+
+    It may allocate. Never use it for a value that a coded bit depends on. `fastmath` is True or the LLVM flags that
+    allow other orders of operations.
+    """
     return lambda function: _cached(function, {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": True})
 
 
 def callback(function: Callable) -> Any:
-    """Compile, at once, a C function of one pointer, cached on disk: its `address` is for C libraries to call."""
+    """Compile a C function of one pointer at once, and cache it on disk. C libraries call its `address`."""
     compiler = partial(numba.cfunc, types.void(types.voidptr))
     try:
         return _cached(function, _OPTIONS, compiler)
@@ -189,7 +196,7 @@ def _cached(function: Callable, options: dict[str, Any], compiler: Callable[...,
 
 
 def _loading(cache: Any, load: Callable[..., Any]) -> Callable[..., Any]:
-    """Loads compiled code; what a crash has cut off counts for none, and goes."""
+    """Return a loader of compiled code that deletes files which a crash has truncated."""
 
     def loaded(*arguments: Any) -> Any:
         for trouble in _troubles:
@@ -209,32 +216,34 @@ def _loading(cache: Any, load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _mention(sentence: str | None = None) -> None:
-    """Say a sentence to the user; None says that something is compiled."""
+    """Show a notice to the user: the sentence, or that code is being compiled."""
     from squeeze.system.notices import COMPILING, mention  # in the function, since no machine code comes from it
 
     mention(sentence or COMPILING)
 
 
 def part(function: Callable) -> Any:
-    """Compile a part of kernels that is too large to be merged into what calls it. Not for Python to call."""
+    """Compile a function for kernels that is too large to be inlined. Python cannot call it."""
     return numba.njit(pipeline_class=_StepCompiler, **_STEP)(function)
 
 
 def inline(function: Callable) -> Any:
-    """Compile a step that is merged into every kernel that calls it. Not for Python to call."""
+    """Compile a step that is inlined into every kernel that calls it. Python cannot call it."""
     return numba.njit(pipeline_class=_StepCompiler, forceinline=True, **_STEP)(function)
 
 
 class _StepLibrary(JITCodeLibrary):
-    """The code of a step as it is merged into kernels. LLVM optimises a kernel as a whole, so that of a step it only
-    merges what the step itself calls, and it makes no machine code of it."""
+    """The LLVM code of a step before it is merged into kernels, without machine code.
+
+    LLVM optimises a kernel as a whole. So only what the step itself calls is merged here.
+    """
 
     @property
     def codegen(self) -> Any:
         return self  # numba asks for it in order to set the environment
 
     def set_env(self, name: str, environment: Any) -> None:
-        """The environment lies in machine code, and is for calls of Python: a step has neither."""
+        """Do nothing: the environment is part of machine code and serves calls from Python, and a step has neither."""
 
     def get_pointer_to_function(self, name: str) -> int:
         self._ensure_finalized()
@@ -257,7 +266,7 @@ class _StepCompiler(Compiler):
 
 @intrinsic
 def prefetch(typingctx, array, index):
-    """Ask the processor to load `array[index]`; changes no value."""
+    """Prefetch `array[index]` into the processor's cache."""
 
     def codegen(context, builder, signature, args):
         if isinstance(context, CPUContext):  # a GPU has no such instruction
@@ -269,7 +278,7 @@ def prefetch(typingctx, array, index):
 
 
 def ask_for(builder: Any, address: Any) -> None:
-    """In code of LLVM: ask the processor to load what lies at an address, which may be none of ours."""
+    """Emit a prefetch of an address, which may be invalid."""
     byte_pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
     function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
     function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")

@@ -1,10 +1,8 @@
 """The logistic domain in integers: `stretch(p) = ln(p / (1 - p))` and its inverse.
 
-A *logit* is a Q12 integer (4096 is 1.0) within ±LOGIT_MAX, which is ±16. A
-*probability* is that of a one bit. Where it is kept in tables it has 22 bits;
-where it is coded it has 32 bits, so that a certain bit costs under a millionth
-of a bit. The tables are computed in integer arithmetic, so they are the same
-everywhere.
+A logit is a Q12 integer (4096 is 1.0) within ±LOGIT_MAX, just below 16. A probability is that of a one bit. It has 22
+bits in tables, and 32 bits where it is coded, so that a certain bit costs less than a millionth of a bit. The tables
+are computed in integer arithmetic, so they are the same everywhere.
 """
 
 import numpy as np
@@ -18,7 +16,7 @@ _PRECISION = 96  # fractional bits while the tables are computed
 
 
 def _squash_table() -> np.ndarray:
-    """int64 [4097]: 2^32 / (1 + e^-x) for x = -16, -16 + 1/128, ..., 16."""
+    """Return int64 [4097]: 2^32 / (1 + e^-x) for x = -16, -16 + 1/128, ..., 16."""
     one = 1 << _PRECISION
     step, term = one, one  # e^(1/128) by its power series
     for k in range(1, 16):
@@ -34,7 +32,7 @@ def _squash_table() -> np.ndarray:
 
 
 def _stretch_table() -> np.ndarray:
-    """int32 [4096]: the Q12 logit of (i + 1/2) / 4096."""
+    """Return int32 [4096]: the Q12 logit of (i + 1/2) / 4096."""
     table = np.zeros(4096, np.int32)
     logarithm = 0  # ln(2k + 1), each from the one before: ln(n+2) - ln(n) = 2 atanh(1 / (n + 1))
     odd = []
@@ -60,12 +58,13 @@ STRETCH = _stretch_table()
 
 @inline
 def clamp_logit(x):
+    """Clamp a logit to ±LOGIT_MAX."""
     return min(max(x, -LOGIT_MAX), LOGIT_MAX)
 
 
 @inline
 def squash(x):
-    """Q12 logit within ±LOGIT_MAX -> 32-bit probability, 1 to 2^32 - 1."""
+    """Return the 32-bit probability, 1 to 2^32 - 1, of a Q12 logit within ±LOGIT_MAX."""
     position = np.uint32(x + (16 << LOGIT_BITS))
     i = np.int64(position >> np.uint32(5))
     fraction = np.int64(position & np.uint32(31))

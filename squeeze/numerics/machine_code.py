@@ -29,9 +29,11 @@ _config: Any = config
 
 
 def has(feature: str) -> bool:
-    """Whether it has a feature by LLVM's name, such as "avx512vnni". Where NUMBA_CPU_NAME or NUMBA_CPU_FEATURES ask for
-    another processor than this machine's, it has what the latter says; NUMBA_ENABLE_AVX=0 leaves AVX out. "neon" is
-    what every 64-bit Arm has, which LLVM does not always say."""
+    """Return whether the processor that numba compiles for has a feature, by LLVM's name such as "avx512vnni".
+
+    NUMBA_CPU_FEATURES replaces the features of this machine, and NUMBA_ENABLE_AVX=0 leaves out AVX. "neon" is true on
+    every 64-bit Arm processor, even if LLVM does not list it.
+    """
     if _config.CPU_FEATURES is not None:  # numba makes it "" for a name alone
         return f"+{feature}" in _config.CPU_FEATURES.split(",")
     if feature.startswith("avx") and not _config.ENABLE_AVX:
@@ -42,7 +44,7 @@ def has(feature: str) -> bool:
 
 
 def gathers_slowly() -> bool:
-    """Whether a load for each number of a vector is faster than the instruction that gathers them: so it is by AMD."""
+    """Return whether single loads are faster than a gather instruction, as on AMD's processors."""
     name: str = _config.CPU_NAME or llvm.get_host_cpu_name()
     return name.startswith("znver")
 
@@ -52,9 +54,13 @@ PANEL = 16  # outputs side by side: a vector of sums
 
 
 def summed(builder: Any, count: Any, start: Sequence[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-    """Emit a loop: step(k, sums) -> sums for k from 0 up to `count`, at least once. Return the last sums.
+    """Emit a loop that updates sums in registers, and return the final sums. The builder continues after the loop.
 
-    Code goes on behind the loop. start: what the sums are at first.
+    Args:
+        builder: The LLVM builder.
+        count: The number of iterations, at least one, as an LLVM value.
+        start: The initial sums.
+        step: step(k, sums) emits iteration k and returns the new sums.
     """
     before, body = builder.block, builder.append_basic_block("step")
     builder.branch(body)
@@ -76,7 +82,7 @@ def summed(builder: Any, count: Any, start: Sequence[Any], step: Callable[[Any, 
 
 
 def pointer(context: Any, builder: Any, signature: Any, arguments: Any, i: int, kind: Any) -> Any:
-    """Argument `i` of an intrinsic, an array, as a pointer to values of `kind`."""
+    """Return argument `i` of an intrinsic, an array, as a pointer to values of `kind`."""
     array = context.make_array(signature.args[i])(context, builder, arguments[i])
     return builder.bitcast(array.data, kind.as_pointer())
 
@@ -103,12 +109,12 @@ def shuffle(builder: Any, vector: Any, indices: Sequence[int]) -> Any:
 
 
 def spread(builder: Any, value: Any, count: int) -> Any:
-    """Return a vector of `count` times one value."""
+    """Return a vector that repeats one value `count` times."""
     single = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     return shuffle(builder, builder.insert_element(single, value, INT32(0)), [0] * count)
 
 
 def pairs(builder: Any, values: Any) -> Any:
-    """Return the sums of neighbours."""
+    """Return the sums of adjacent pairs of elements."""
     even, odd = (shuffle(builder, values, range(first, values.type.count, 2)) for first in (0, 1))
     return builder.add(even, odd)

@@ -1,11 +1,11 @@
-"""Products of one row of 16-bit activations and weights of 4 bits, by multiplying pairs: half the bytes of tiles.py's.
+"""Compiled products of one row of 16-bit activations and 4-bit weights, by multiplying pairs.
 
-A row against weights that are used once is bound by how they reach the registers. Weights are odd, from -15 to 15, and
-stored as their half plus 7.5; what that adds to the sums follows from the sum of the activations. The integers are
-those of tiles.py.
+A row times weights that are used once is bound by the memory traffic of the weights, and these take half the bytes of
+tiles.py for the same integers. Weights are odd, from -15 to 15, and stored as their half plus 7.5. The sum of the
+activations tells what that adds.
 
-Panels of 16 outputs lie one after the other, in each the inputs in eights, [panels, inputs / 8, 16, 2] of 16 bits: the
-first of them hold inputs 0, 2, 4 and 6 of an output, from the lowest bits up, the second 1, 3, 5 and 7.
+Panels of 16 outputs follow each other. A panel has the inputs in eights, [panels, inputs / 8, 16, 2] of 16 bits. The
+first word has inputs 0, 2, 4 and 6 of an output from the lowest bits up, the second 1, 3, 5 and 7.
 """
 
 from typing import Any
@@ -26,17 +26,17 @@ _AT_ONCE = 4  # panels
 
 
 def pack(matrix: np.ndarray) -> np.ndarray:
-    """int8 [N, K], odd and from -15 to 15 -> uint16 [N / 16, K / 8, 16, 2]. N is a multiple of 16, K of 8."""
+    """Pack int8 [N, K], odd and from -15 to 15, to uint16 [N / 16, K / 8, 16, 2]. N is a multiple of 16, K of 8."""
     stored = (matrix + 15 >> 1).astype(np.uint16).reshape(-1, PANEL, matrix.shape[1] // STEP, _PAIRS, 2)
     words = (stored << np.arange(0, 16, 4, dtype=np.uint16)[:, None]).sum(3, dtype=np.uint16)
     return np.ascontiguousarray(words.transpose(0, 2, 1, 3))
 
 
 def _tile(panels: int) -> Any:
-    """A compiled product of one row and so many panels, without what the stored form adds.
+    """Return a compiled product of one row and `panels` panels, without the correction for the stored form.
 
-    The intrinsic's arguments: activations int16; weights and the number of the first panel; steps, at least one; int32
-    results.
+    Its arguments are int16 activations; weights and the number of the first panel; the number of steps, at least one;
+    and int32 results.
     """
 
     @intrinsic

@@ -1,7 +1,7 @@
-"""Compiled work on the threads that torch computes with.
+"""Running compiled code on torch's OpenMP threads.
 
-After each operation the threads of torch's OpenMP team wait for the next one without sleeping, for milliseconds. Other
-threads would wait for a processor meanwhile; and these begin within a microsecond.
+After each operation torch's threads spin for milliseconds while they wait for the next one, and other threads would
+compete with them for the processors. Torch's threads start within a microsecond.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ __all__ = ["run"]
 
 
 def run(callback: Any, job: np.ndarray, threads: int) -> None:
-    """Call a `jit.callback` with a pointer to `job` on so many threads at once, the caller's among them.
+    """Call a `jit.callback` with a pointer to `job` on `threads` threads at once, including the caller's.
 
-    Where torch has no OpenMP that can be called, as on macOS and Windows, they are threads of their own.
+    If torch has no OpenMP library that can be called, as on macOS and Windows, a thread pool is used.
     """
     function, address = _function(callback), job.ctypes.data
     if threads == 1:
@@ -38,7 +38,7 @@ def _function(callback: Any) -> Callable[[int], None]:
 
 @cache
 def _team() -> Any:
-    """What compilers call at the start of a parallel region, in the library that torch is linked with."""
+    """Return the function of the OpenMP library that starts a parallel region, or None."""
     try:
         found = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
     except (OSError, AttributeError):

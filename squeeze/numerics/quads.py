@@ -1,13 +1,12 @@
-"""Products of one row of 16-bit activations and weights of 8 or 4 bits, by multiplying bytes in fours (VNNI).
+"""Compiled products of one row of 16-bit activations and weights of 8 or 4 bits, in fours of bytes (VNNI).
 
-The integers are those of tiles.py, at several times the speed: a row against weights that are used once is bound by how
-weights reach the registers, so they are read in the order in which they lie, and are not widened. An activation a is
-256 h + l, both signed bytes. Weights are unsigned: one of 8 bits is stored plus 128; one of 4 bits is odd, from -15 to
-15, and stored as its half plus 7.5. What that adds to the sums follows from the sum of the activations. Sums wrap at
-32 bits, and the result does not, as long as `exact.CHUNK` says.
+The integers are those of tiles.py at several times the speed: weights are read sequentially and not widened. An
+activation is 256 h + l, both signed bytes. Weights are unsigned: an 8-bit weight is stored plus 128; a 4-bit weight is
+odd, from -15 to 15, and stored as its half plus 7.5. The sum of the activations tells what that adds. Sums wrap at 32
+bits, but the result does not for up to `exact.CHUNK` inputs.
 
-Panels of 16 outputs lie in groups, 8 of them or 4 of 4 bits, the last ones in smaller groups; in a group, the inputs in
-fours, uint8 [inputs / 4, panels, 16, 4]. Of 4 bits, a byte holds two fours of inputs, the first one low.
+Panels of 16 outputs are stored in groups of 8 (4 bits: 4), the last ones in smaller groups. A group has the inputs in
+fours, uint8 [inputs / 4, panels, 16, 4]. With 4 bits, a byte holds two fours of inputs, the first one low.
 """
 
 from typing import Any
@@ -29,8 +28,10 @@ AVAILABLE = machine_code.has("avx512vnni")
 
 
 def pack(matrix: np.ndarray, bits: int) -> np.ndarray:
-    """int8 [N, K] -> uint8 [N * K * bits / 8] as `multiply` reads it. N is a multiple of 16, K of 8; of 4 bits, all are
-    odd and from -15 to 15."""
+    """Pack int8 [N, K] to uint8 [N * K * bits / 8] for `multiply`. N is a multiple of 16, K of 8.
+
+    4-bit weights are odd and from -15 to 15.
+    """
     outputs, inputs = matrix.shape
     stored = matrix.astype(np.int16) + 128 if bits == 8 else matrix + 15 >> 1
     fours = stored.astype(np.uint8).reshape(-1, PANEL, inputs // _FOUR, _FOUR)
@@ -47,10 +48,10 @@ _SUMS = ir.VectorType(INT32, PANEL)
 
 
 def _tile(panels: int, bits: int) -> Any:
-    """A compiled product of one row and a group of panels.
+    """Return a compiled product of one row and a group of panels.
 
-    The intrinsic's arguments: high and low bytes of activations int8; weights and their offset in bytes; steps (fours
-    of inputs, or eights; at least one); int32 results and their offset.
+    Its arguments are high and low bytes of the activations, the weights and their offset, the number of steps, and the
+    results and their offset. A step is four inputs, or eight for 4 bits; there is at least one.
     """
 
     halves = 8 // bits  # weights in a byte
@@ -107,7 +108,7 @@ def _each(byte: int) -> Any:
 
 
 def _in_groups(bits: int) -> Any:
-    """A compiled walk over the panels from one on, in groups as `pack` lays them."""
+    """Return a compiled loop over the panels from a given one on, in the groups that `pack` makes."""
 
     @inline
     def walk(high, low, weights, stride, steps, panel, panels, out):
@@ -119,7 +120,7 @@ def _in_groups(bits: int) -> Any:
 
 
 def _before(others: Any, size: int, tile: Any) -> Any:
-    """Groups of `size`, then what `others` walks over."""
+    """Return a compiled loop over groups of `size` panels, followed by the loop `others`."""
 
     def walk(high, low, weights, stride, steps, panel, panels, out):  # type: ignore[no-untyped-def]
         while panels - panel >= size:
@@ -135,7 +136,7 @@ _walk_bytes, _walk_nibbles = _in_groups(8), _in_groups(4)
 
 @inline
 def split(activations, high, low):
-    """int16 within TOP -> both halves, int8; returns their sum."""
+    """Split int16 activations within TOP into high and low bytes, int8, and return their sum."""
     total = np.int32(0)
     for i in range(activations.size):
         value = np.int32(activations[i])
@@ -148,9 +149,17 @@ def split(activations, high, low):
 
 @part
 def multiply(high, low, total, weights, bits, outputs, inputs, out):
-    """int32 sums `out` [at least `outputs`]: activations split with their total, times packed weights.
+    """Multiply split activations by packed weights, and write int32 to `out` [at least `outputs`].
 
-    `inputs` is at most exact.CHUNK.
+    Args:
+        high: High bytes of the activations, int8 [inputs].
+        low: Low bytes, int8 [inputs].
+        total: The sum of the activations.
+        weights: Packed weights.
+        bits: Bits of a weight, 8 or 4.
+        outputs: A multiple of 16.
+        inputs: A multiple of 8, at most exact.CHUNK.
+        out: The results.
     """
     panels = outputs // PANEL
     if bits == 8:

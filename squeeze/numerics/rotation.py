@@ -1,8 +1,7 @@
-"""Rotations by blocks of Hadamard matrices in exact arithmetic: sums and differences of pairs, in one order.
+"""Block-diagonal Hadamard rotations in exact arithmetic: sums and differences of pairs in one order.
 
-A rotation spreads what lies in few numbers over a block of them, so that they may be rounded to 8 bits (QuaRot:
-Ashkboos et al. 2024, arXiv:2404.00456). Blocks are Sylvester's matrices, symmetric and their own inverse but for a
-factor.
+A rotation spreads outliers over a block, so that the values can be rounded to 8 bits (QuaRot: Ashkboos et al. 2024,
+arXiv:2404.00456). Blocks are Sylvester matrices, symmetric and, up to a factor, their own inverse.
 """
 
 import math
@@ -20,17 +19,17 @@ _VECTOR = 16
 
 
 def block_of(size: int) -> int:
-    """How many numbers a block has: the largest power of two that divides `size`, at most 512."""
+    """Return the size of a block: the largest power of two that divides `size`, at most 512."""
     return min(size & -size, _MOST)
 
 
 def factor(block: int) -> np.float32:
-    """What makes the sums of a block a rotation."""
+    """Return the factor that makes the sums of a block a rotation."""
     return np.float32(1 / math.sqrt(block))
 
 
 def rotate(values: np.ndarray, block: int) -> np.ndarray:
-    """float32 [..., n] with each block of its last axis rotated, the same numbers on every machine."""
+    """Rotate each block of the last axis of float32 [..., n], with the same result on every machine."""
     x, half = np.array(values, np.float32).reshape(-1, block), 1
     while half < block:
         pairs = x.reshape(-1, 2, half)
@@ -39,13 +38,13 @@ def rotate(values: np.ndarray, block: int) -> np.ndarray:
 
 
 def rotate_rows(values: np.ndarray, block: int) -> np.ndarray:
-    """float32 [n, K] with each block of its first axis rotated."""
+    """Rotate each block of the first axis of float32 [n, K]."""
     return np.ascontiguousarray(rotate(np.ascontiguousarray(values.T), block).T)
 
 
 @intrinsic
 def _spread(typingctx, array, offset):
-    """Sums and differences at distances 1, 2, 4 and 8 of the 16 float32 from `offset` on."""
+    """Replace 16 float32 from `offset` on by their sums and differences at distances 1, 2, 4 and 8."""
 
     def codegen(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -65,7 +64,7 @@ def _spread(typingctx, array, offset):
 
 @inline
 def rotate_sums(x, block):
-    """Rotate float32 x [n] by blocks, in place, but for the factor: sums and differences only."""
+    """Rotate float32 x [n] by blocks in place, without the factor."""
     half = 1
     if block >= _VECTOR:
         for start in range(0, x.size, _VECTOR):

@@ -1,8 +1,8 @@
-"""A few threads that work as one inside compiled code, with barriers cheap enough for thousands a second.
+"""A team of threads for compiled code, with barriers cheap enough for thousands a second.
 
-Threads that wait for each other lose most where other processes use the processors: each barrier may then take as long
-as the system lets others run. So who waits for long sleeps, and a team that was kept from working does so with the
-caller's thread alone for a while, before it tries again.
+Threads that wait for each other lose most when other processes use the processors: each barrier may take as long as the
+system lets others run. So a thread that waits for long sleeps, and a team that is kept from working uses only the
+caller's thread for a while.
 """
 
 import threading
@@ -29,7 +29,7 @@ def _pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 @intrinsic
 def add_atomic(typingctx, array, index, value):
-    """array[index] += value for all threads to see; returns what it was."""
+    """Add to array[index] atomically, and return the old value."""
 
     def codegen(context, builder, signature, arguments):
         return builder.atomic_rmw("add", _pointer(context, builder, signature, arguments), arguments[2], "seq_cst")
@@ -55,7 +55,7 @@ _ALONE, _LONGEST = 0.5, 16.0  # seconds: the first time that a team works alone,
 
 @inline
 def _pause(barrier, spins):
-    """After so many turns of a waiting loop."""
+    """Yield or sleep after many iterations of a waiting loop."""
     if spins > _SPINS + _YIELDS:
         add_atomic(barrier, _NAPS, 1)
         _sleep(np.uint32(_NAP))
@@ -65,7 +65,7 @@ def _pause(barrier, spins):
 
 @inline
 def wait(barrier, size):
-    """Wait until all `size` threads are here. Returns False where the team was broken off."""
+    """Wait until all `size` threads have called this. Return False if the team was broken off."""
     if size == 1:
         return True
     turn = _load_atomic(barrier, _ROUND)
@@ -84,20 +84,21 @@ def wait(barrier, size):
 
 @inline
 def take(tickets, place):
-    """The number in a place of `tickets`, int64, which one thread alone gets; the next one gets one more."""
+    """Return the next number of a counter, tickets[place], which no other thread gets."""
     return add_atomic(tickets, place, 1)
 
 
 @inline
 def advance(barrier, rank):
-    """Tell the threads that wait for this one that it has done one thing more in this run."""
+    """Tell the threads that wait for this one that it has finished one more step of this run."""
     add_atomic(barrier, _DONE + _LINE * rank, 1)
 
 
 @inline
 def wait_for(barrier, first, rank, count):
-    """Wait until the threads from `first` on, before this one, have done so many things. Returns False where the team
-    was broken off."""
+    """Wait until each thread from `first` up to this one has finished `count` steps. Return False if the team was
+    broken off.
+    """
     for before in range(first, rank):
         spins = 0
         while _load_atomic(barrier, _DONE + _LINE * before) < count:
@@ -109,17 +110,18 @@ def wait_for(barrier, first, rank, count):
 
 
 class Watch:
-    """Says whether a team should work together, from how much of their time its threads had a processor."""
+    """A monitor that decides whether a team works together, by how much of their time its threads had a processor."""
 
     def __init__(self) -> None:
         self._wanted = self._had = 0.0  # seconds of all threads since the last judgement
         self._pause, self._until = _ALONE, 0.0
 
     def together(self, now: float) -> bool:
+        """Return whether the team should use all its threads at this time in seconds."""
         return now >= self._until
 
     def note(self, now: float, wanted: float, had: float) -> None:
-        """A run of all threads ended, which took them so many seconds together, in which they ran or napped so many."""
+        """Record a run of all threads: the thread-seconds that it took, and those in which threads ran or napped."""
         self._wanted += wanted
         self._had += had
         if self._wanted < _WATCHED:
@@ -132,10 +134,10 @@ class Watch:
 
 
 class Team:
-    """`size` threads, the caller's among them. `run(f)` calls f(rank, n, barrier) on n of them, all or the caller's
-    alone, and returns when all are done.
+    """A team of `size` threads, including the caller's.
 
-    What one of them raises, `run` raises; after that, and after `close`, it raises RuntimeError.
+    `run(f)` calls f(rank, n, barrier) on n of them, all or only the caller's, and returns when all have finished. It
+    raises the exception of a thread. After that, and after `close`, it raises RuntimeError.
     """
 
     def __init__(self, size: int, watch: Watch | None = None):
@@ -152,7 +154,8 @@ class Team:
             thread.start()
 
     def run(self, work: _Work, apart: bool = False) -> None:
-        """apart: the threads hardly wait for each other, so that it is no loss where some are kept from working."""
+        """Run `work` on the team. `apart` says that its threads hardly wait for each other, so that delays do no harm.
+        """
         self._refuse_if_broken()
         began = time.perf_counter()
         self.barrier[_DONE:] = 0
@@ -190,7 +193,7 @@ class Team:
             raise RuntimeError("a team of threads was broken off")
 
     def close(self) -> None:
-        """End the threads; a team that is broken off in the middle of its work ends too."""
+        """End the threads, even in the middle of their work."""
         with self._lock:
             self.barrier[_BROKEN] = 1
             self._work = None

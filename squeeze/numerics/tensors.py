@@ -1,4 +1,10 @@
-"""The exact arithmetic of this package by torch, on any device: the same integers as int8.py and exact.py give."""
+"""The exact arithmetic in torch, on any device: the same integers as int8.py and exact.py give.
+
+`torch._int_mm` adds in 32-bit integers, but it silently saturates on processors without VNNI, and not every device has
+it. So `products_of` tests a device and falls back to float32 if the results are wrong. In float32, sums of integers
+below 2^24 are exact in any order. That holds with fused operations, and if torch may round inputs to bfloat16 or TF32:
+both hold integers up to 256.
+"""
 
 from abc import ABC, abstractmethod
 from functools import cache
@@ -18,24 +24,30 @@ _STEP = 32  # CUDA wants inputs and outputs in eights and more than 16 rows, and
 
 
 class Products(ABC):
-    """One way to multiply."""
+    """A method of multiplying integer matrices exactly."""
 
     @abstractmethod
     def prepared(self, matrix: np.ndarray, device: str) -> Tensor:
-        """int8 [N, K] as `sums` wants it, on a device."""
+        """Return int8 [N, K] in the form that `sums` takes, on a device."""
 
     @abstractmethod
     def room(self, rows: int, inputs: int, device: str | torch.device) -> Tensor:
-        """[rows or more, inputs or more] for integers within TOP, as `sums` wants them. What lies beyond counts for
-        nothing."""
+        """Return memory for [rows, inputs] integers within TOP in the form that `sums` takes. It may be larger; padding
+        is ignored.
+        """
 
     @abstractmethod
     def sums(self, a: Tensor, weights: Tensor) -> Tensor:
-        """int32 [rows or more, N or more]: sums of products below 2^31, of what a `room` was filled with and a prepared
-        matrix."""
+        """Multiply a filled `room` by a prepared matrix.
+
+        Returns:
+            int32 [rows or more, N or more], sums of products below 2^31.
+        """
 
     def __call__(self, a: Tensor, weights: Tensor, outputs: int) -> Tensor:
-        """float32 [R, outputs], each rounded once, of float32 a [R, K], integers within TOP."""
+        """Multiply float32 a [R, K] of integers within TOP by prepared weights, and return float32 [R, outputs] rounded
+        once.
+        """
         rows, inputs = a.shape
         room = self.room(rows, inputs, a.device)
         room[:rows, :inputs] = a
@@ -43,7 +55,7 @@ class Products(ABC):
 
 
 class Int8Products(Products):
-    """`torch._int_mm`: int8 to int32. Inputs beyond those of a matrix meet weights of 0."""
+    """Products by `torch._int_mm`, int8 to int32. Padded inputs meet weights of 0."""
 
     def prepared(self, matrix: np.ndarray, device: str) -> Tensor:
         return torch.tensor(np.pad(matrix, [(0, -size % _STEP) for size in matrix.shape]), device=device)
@@ -56,7 +68,7 @@ class Int8Products(Products):
 
 
 class FloatProducts(Products):
-    """float32, cut along the inputs so that sums stay below 2^24; the parts are added as int32."""
+    """Products in float32, split along the inputs so that partial sums stay below 2^24 and are added as int32."""
 
     def prepared(self, matrix: np.ndarray, device: str) -> Tensor:
         return torch.tensor(matrix.astype(np.float32), device=device)
@@ -73,7 +85,7 @@ class FloatProducts(Products):
 
 @cache
 def products_of(device: str) -> Products:
-    """The first way that a device does right. Raises DeviceError where it does none."""
+    """Return the first method that is exact on a device. Raise DeviceError if neither is."""
     for way in (Int8Products(), FloatProducts()):
         if _is_exact(way, device):
             return way
@@ -81,7 +93,7 @@ def products_of(device: str) -> Products:
 
 
 def _is_exact(way: Products, device: str) -> bool:
-    """By random numbers, and by the largest sums of either sign, where what saturates or rounds does so."""
+    """Return whether a method is exact for random numbers and for the largest sums of either sign."""
     random = np.random.default_rng(1)
     for inputs in (64, 4097):
         a, b = (random.integers(-TOP, TOP + 1, (rows, inputs), np.int8) for rows in (40, 24))
@@ -99,10 +111,17 @@ def _is_exact(way: Products, device: str) -> bool:
 
 
 def split_product(a: Tensor, b: Tensor) -> Tensor:
-    """float32 [B, M, N], each a sum of products rounded once: float32 a [B, M, K], integers of 16 bits within
-    int8.TOP_16, times float32 b [B, K, N] within TOP.
+    """Multiply 16-bit by 8-bit integers exactly in float32 and float64.
 
-    a is 256 h + l, both at most 128 in magnitude, so that float32 is exact for _CHUNK inputs, and float64 for the rest.
+    a is split as 256 h + l, both at most 128 in magnitude. So float32 is exact for 1024 inputs, and float64 for the
+    rest.
+
+    Args:
+        a: float32 [B, M, K], integers within int8.TOP_16.
+        b: float32 [B, K, N], integers within TOP.
+
+    Returns:
+        float32 [B, M, N], each sum rounded once.
     """
     high = torch.floor((a + 128.0) * (1.0 / 256.0))  # a power of two: exact
     parts = torch.cat([high, a - 256.0 * high], 1)
@@ -123,7 +142,7 @@ _NORM_UNIT = 1 << 21  # of the integers whose squares a norm sums
 
 
 def quotient(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """a / b of each element, where at least one is a tensor, and the other may be a number that its type holds."""
+    """Return a / b elementwise. One of them may be a number that the tensor's dtype holds."""
     if not isinstance(a, Tensor):
         assert isinstance(b, Tensor)
         return _number(a, b.dtype, b.device) / b
@@ -140,20 +159,25 @@ def _largest(x: Tensor) -> Tensor:
 
 
 def quantise(x: Tensor, top: int | Tensor) -> tuple[Tensor, Tensor]:
-    """Integers of magnitude at most `top` (a number, or float32 [..., 1]) as float32 [..., n], and the float32 scale
-    [...] of each row."""
+    """Quantise rows x [..., n] to integers of magnitude at most `top`, a number or float32 [..., 1].
+
+    Returns:
+        The integers as float32 [..., n], and the float32 scales [...].
+    """
     largest = _largest(x)
     return torch.round(x * quotient(top, largest)), quotient(largest, top)[..., 0]
 
 
 def normalise(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """8-bit integers of x / sqrt(mean(x^2) + epsilon), as `quantise`."""
+    """Return x / sqrt(mean(x^2) + epsilon) as 8-bit integers and scales, as `quantise` does."""
     integers, scale = quantise(x, 127)
     return integers, scale * rms_inverse(x, epsilon)
 
 
 def rms_inverse(x: Tensor, epsilon: float) -> Tensor:
-    """float32 [...]: 1 / sqrt(mean(x^2) + epsilon) of rows of x [..., n], the mean over integers of 21 bits."""
+    """Return 1 / sqrt(mean(x^2) + epsilon), float32 [...], of rows x [..., n]. The mean is one of squares of 21-bit
+    integers.
+    """
     largest = _largest(x)
     integers = torch.round(x * quotient(_NORM_UNIT, largest)).to(torch.int64)
     total = (integers * integers).sum(-1).to(torch.float64)  # rounded once, as the compiled engine does
@@ -163,12 +187,12 @@ def rms_inverse(x: Tensor, epsilon: float) -> Tensor:
 
 
 def square_root(x: Tensor) -> Tensor:
-    """Of float64, rounded once. On processors torch takes a library's, which misses the nearest number now and then."""
+    """Return the correctly rounded square root of float64. On CPUs torch's own is now and then off by one ulp."""
     return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else torch.sqrt(x)
 
 
 def exp_negative(x: Tensor) -> Tensor:
-    """e^x of float32 x <= 0: 2^k times a polynomial on [-1/2, 1/2]; below -87 as at -87."""
+    """Return e^x of float32 x <= 0: a power of two times a polynomial on [-1/2, 1/2]. Below -87 it is e^-87."""
     t = x.clamp(min=_LOWEST) * _LOG2_E
     k = torch.round(t)
     r = t - k
@@ -179,13 +203,13 @@ def exp_negative(x: Tensor) -> Tensor:
 
 
 def gated(gate: Tensor, up: Tensor) -> Tensor:
-    """gate * sigmoid(gate) * up, float32."""
+    """Return gate * sigmoid(gate) * up, float32."""
     e = exp_negative(-gate.abs())
     return gate * quotient(torch.where(gate >= 0, 1.0, e), 1.0 + e) * up
 
 
 def rotate_sums(x: Tensor, block: int) -> Tensor:
-    """float32 [R, n] rotated by blocks but for the factor: sums and differences of two, distance 1 first."""
+    """Rotate float32 [R, n] by blocks without the factor: sums and differences of pairs, distance 1 first."""
     half, rows = 1, x.shape[0]
     while half < block:
         pairs = x.view(rows, -1, 2, half)
@@ -195,8 +219,14 @@ def rotate_sums(x: Tensor, block: int) -> Tensor:
 
 
 def angles(table: Tensor, factor: float, positions: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """float32 cosine and sine [..., n] of positions int64 [...], the largest `most`, times each frequency, from
-    `table` float64 [2, bits, n]: those of the powers of two in a position, lowest first."""
+    """Return the float32 cosines and sines [..., n] of rotary embeddings.
+
+    Args:
+        table: float64 [2, bits, n], cosines and sines of the powers of two in a position, lowest first, per frequency.
+        factor: The factor of both.
+        positions: int64 [...].
+        most: The largest position.
+    """
     cosine = torch.full((*positions.shape, table.shape[2]), factor, dtype=torch.float64, device=positions.device)
     sine = torch.zeros_like(cosine)
     for bit in range(most.bit_length()):
@@ -210,14 +240,15 @@ def angles(table: Tensor, factor: float, positions: Tensor, most: int) -> tuple[
 
 
 def cumulate(logits: Tensor) -> Tensor:
-    """Logits float32 [R, leaves] to cumulative frequencies int64 [R, leaves], every leaf's at least 1."""
+    """Return the cumulative frequencies int64 [R, leaves] of logits float32 [R, leaves]. Every frequency is at least 1.
+    """
     shares = exp_negative(logits - logits.amax(-1, keepdim=True)) * float(1 << FREQUENCY_BITS)
     return (shares.to(torch.int64) + 1).cumsum(-1)
 
 
 @cache
 def check(device: str) -> None:
-    """Raises DeviceError where a device's elementwise operations are not those of IEEE 754."""
+    """Raise DeviceError if a device's elementwise operations are not those of IEEE 754."""
     random = np.random.default_rng(1)
     words = random.integers(0, 1 << 32, (3, 1 << 16), np.uint32).view(np.float32)
     a, b, c = np.where(np.isfinite(words), words, np.float32(0.5))

@@ -1,8 +1,8 @@
-"""Integer products of one row of activations and panels of weights: compiled as vectors, all sums in registers.
+"""Compiled products of one row of 16-bit activations and 8-bit weights, by multiplying pairs.
 
-Matrices are *packed* for it: panels of 16 output channels, in each the inputs in pairs, int8
-[outputs / 16, inputs / 2, 16, 2]. A product is a sum over pairs: every x86 processor since 2001 multiplies 16-bit
-pairs and adds them in one instruction. exact.py says how long a sum may be.
+Weights are packed in panels of 16 outputs with the inputs in pairs: int8 [outputs / 16, inputs / 2, 16, 2]. Every x86
+processor since 2001 multiplies pairs of 16-bit integers and adds them in one instruction. exact.py defines how long a
+sum may be.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ _AT_ONCE = 4  # panels
 
 
 def pack(matrix: np.ndarray) -> np.ndarray:
-    """int8 [N, K] -> int8 [ceil(N / 16), ceil(K / 2), 16, 2], zero padded; [p, k, c, j] is [16 p + c, 2 k + j]."""
+    """Pack int8 [N, K] to int8 [ceil(N / 16), ceil(K / 2), 16, 2], zero-padded; [p, k, c, j] is [16 p + c, 2 k + j]."""
     outputs, inputs = matrix.shape
     padded = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // 2) * 2), np.int8)
     padded[:outputs, :inputs] = matrix
@@ -41,22 +41,22 @@ def pack(matrix: np.ndarray) -> np.ndarray:
 
 
 def spread_pair(builder: Any, address: Any) -> Any:
-    """Two int16 side by side, where an int32 pointer points to, for each output of a panel: int32 [2 * PANEL]."""
+    """Load two adjacent int16 from an int32 pointer and repeat them for each output of a panel: int32 [2 * PANEL]."""
     words = builder.bitcast(spread(builder, builder.load(address, align=2), PANEL), ir.VectorType(INT16, 2 * PANEL))
     return builder.sext(words, ir.VectorType(INT32, 2 * PANEL))
 
 
 def pair_sums(builder: Any, activations: Any, weights: Any) -> Any:
-    """int32 [PANEL]: products of int32 [2 * PANEL] that hold 16-bit values, added in pairs."""
+    """Multiply two int32 [2 * PANEL] of 16-bit values and add the products in pairs: int32 [PANEL]."""
     return pairs(builder, builder.mul(activations, weights, flags=["nsw"]))
 
 
 def _tile(panels: int) -> Any:
-    """Return a compiled product of a row of activations and `panels` panels of packed weights.
+    """Return a compiled product of one row of activations and `panels` panels of packed weights.
 
-    The intrinsic's arguments: int16 activations; packed weights, and the first panel; pairs of inputs (at least one);
-    int32 results. All sums stay in registers. They are written as vectors of generic LLVM, which every processor's
-    compiler turns into its own multiply-add of pairs (pmaddwd, vpdpwssd, smlal).
+    Its arguments are int16 activations; packed weights and the first panel; the number of pairs of inputs, at least
+    one; and int32 results. All sums stay in registers. Vectors are generic LLVM, which every processor's compiler turns
+    into its own multiply-add of pairs (pmaddwd, vpdpwssd, smlal).
     """
 
     @intrinsic
@@ -96,9 +96,14 @@ _several, _single = _tile(_AT_ONCE), _tile(1)
 
 @part
 def multiply(activations, weights, outputs, inputs, out):
-    """int32 sums `out` [at least `outputs`]: int16 activations [inputs] times packed weights [bytes].
+    """Multiply int16 activations [inputs] by packed weights, and write int32 to `out` [at least `outputs`].
 
-    `inputs` is at most exact.CHUNK.
+    Args:
+        activations: int16 [inputs].
+        weights: The packed weights, flat.
+        outputs: A multiple of 16.
+        inputs: A multiple of 2, at most exact.CHUNK.
+        out: The results.
     """
     panels, pairs, panel = outputs // PANEL, inputs // 2, 0
     while panels - panel >= _AT_ONCE:

@@ -1,9 +1,8 @@
-"""A vocabulary as a binary trie: which token comes next, as a handful of binary decisions.
+"""A vocabulary as a binary trie, in which choosing a token is a sequence of binary decisions.
 
-Sorted by their bytes, the tokens that begin alike are neighbours, so every node is an interval of leaves. At
-a node the decision is either whether the token stops here, or the next bit of its next byte; where all
-leaves of the interval agree there is no decision. A model's probability of a decision is a quotient of two
-differences of one cumulative sum, and the product along a path is exactly its probability of the token.
+Tokens sorted by their bytes are neighbours if they begin alike, so every node is an interval of leaves. At a node the
+decision is whether the token stops here, or the next bit of its next byte. The probability of a decision is the share
+of the frequencies of its leaves.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ _STEPS = 12  # bits of the mantissa that the table resolves
 
 
 class Trie(NamedTuple):
-    """Inner nodes in the order of a walk from the root; a child is a node, or ~leaf."""
+    """The inner nodes of a trie in the order of a walk from the root. A child is a node, or ~leaf."""
 
     low: np.ndarray  # int32: first leaf of a node
     middle: np.ndarray  # first leaf of its second child
@@ -36,7 +35,7 @@ class Trie(NamedTuple):
 
 
 def build(leaves: Sequence[bytes]) -> Trie:
-    """The trie of distinct byte strings, none empty, in sorted order."""
+    """Build the trie of distinct, non-empty byte strings in sorted order."""
     count = len(leaves)
     offsets = np.concatenate([[0], np.cumsum([len(leaf) for leaf in leaves])]).astype(np.int64)
     nodes = max(count - 1, 0)
@@ -55,7 +54,9 @@ def build(leaves: Sequence[bytes]) -> Trie:
 
 @kernel
 def _fill(trie, stack):
-    """Walk from the root; a stack entry is an interval, where to decide next, whose child it is, and its level."""
+    """Fill the nodes from the root. A stack entry is an interval, the next decision, the parent and side, and the
+    level.
+    """
     count, nodes = trie.offsets.size - 1, 0
     stack[0, 1], stack[0, 3], stack[0, 4] = count, STOP, -1
     size = 1
@@ -93,7 +94,7 @@ def _following(depth, shift):
 
 @inline
 def _split(trie, low, high, depth, shift):
-    """The first leaf of the interval that goes on, or whose bit is set."""
+    """Return the first leaf of the interval that goes on, or whose bit is set."""
     if shift == STOP:
         return low + 1 if trie.offsets[low + 1] - trie.offsets[low] == depth else low
     begin, end = low, high
@@ -107,7 +108,7 @@ def _split(trie, low, high, depth, shift):
 
 
 def _logarithm_table() -> np.ndarray:
-    """int64 [4097]: ln(1 + i / 4096) with _PRECISION fractional bits, in integer arithmetic."""
+    """Return int64 [4097]: ln(1 + i / 4096) with _PRECISION fractional bits, computed in integers."""
     one, table, total = 1 << 96, np.zeros((1 << _STEPS) + 1, np.int64), 0
     for i in range(1, (1 << _STEPS) + 1):
         n = 2 * ((1 << _STEPS) + i) - 1  # ln(m / (m - 1)) = 2 atanh(1 / (2m - 1))
@@ -127,7 +128,7 @@ FIRST_CHOICE = np.int64(FREQUENCY_BITS) * _LN2  # the logarithm of the most prob
 
 @inline
 def logarithm(x):
-    """ln of a positive integer below 2^63, with 24 fractional bits."""
+    """Return ln of a positive integer below 2^63 with 24 fractional bits."""
     bits = np.float64(x).view(np.int64)
     exponent = (bits >> 52) - 1023
     i = (bits >> (52 - _STEPS)) & ((1 << _STEPS) - 1)
@@ -137,7 +138,7 @@ def logarithm(x):
 
 @inline
 def logit_of(trie, cdf, r, node):
-    """The Q12 logit that a decision is a one, by the leaves' frequencies in a row."""
+    """Return the Q12 logit that the decision of a node is a one, from the frequencies of its leaves in row r."""
     low, middle = frequencies.before(cdf, r, trie.low[node]), frequencies.before(cdf, r, trie.middle[node])
     high = frequencies.before(cdf, r, trie.high[node])
     difference = logarithm(np.int64(high - middle)) - logarithm(np.int64(middle - low))

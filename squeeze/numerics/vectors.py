@@ -1,8 +1,7 @@
-"""Vector code of LLVM for float32, where a loop of Python would leave the compiler in doubt.
+"""LLVM vector code for float32 loops that numba might not vectorise.
 
-Every product is rounded before it is added, and a sum has one order: 16
-partial sums, each over every 16th element, added by halves at the end. So the
-result is the same whatever vectors the processor has.
+Every product is rounded before it is added, and sums have one order: 16 partial sums, each over every 16th element, are
+added by halves at the end. So the result does not depend on the processor's vectors.
 """
 
 import numpy as np
@@ -19,7 +18,7 @@ _INT64 = ir.IntType(64)
 
 
 def _start(context, builder, array_type, array, offset):
-    """Pointer to array[offset]."""
+    """Return a pointer to array[offset]."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [offset])
 
@@ -39,7 +38,16 @@ def _spread(builder, value):
 
 
 def _loop(builder, count, carried, step, stride=LANES, first=None):
-    """Run step(at, carried) -> carried for at = `first`, by `stride`, below `count`; returns what is carried last."""
+    """Emit a loop and return the values that it carries.
+
+    Args:
+        builder: The LLVM builder.
+        count: The end of the index.
+        carried: The initial values.
+        step: step(index, carried) emits an iteration and returns the new values.
+        stride: The increment of the index.
+        first: The first index; 0 if None.
+    """
     before = builder.block
     head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
     builder.branch(head)
@@ -74,7 +82,7 @@ def _added_up(builder, sums):
 
 @intrinsic
 def dot(typingctx, a, a_offset, b, b_offset, count):
-    """float32: the sum of a[a_offset + i] * b[b_offset + i] for i below `count`."""
+    """Return the sum of a[a_offset + i] * b[b_offset + i] for i below `count`, float32."""
 
     def codegen(context, builder, signature, args):
         first = _start(context, builder, signature.args[0], args[0], args[1])
@@ -93,7 +101,7 @@ def dot(typingctx, a, a_offset, b, b_offset, count):
 
 @intrinsic
 def add_scaled(typingctx, a, a_offset, scale, b, b_offset, count):
-    """a[a_offset + i] += scale * b[b_offset + i] for i below `count`."""
+    """Add scale * b[b_offset + i] to a[a_offset + i] for i below `count`."""
 
     def codegen(context, builder, signature, args):
         target = _start(context, builder, signature.args[0], args[0], args[1])
@@ -113,11 +121,11 @@ def add_scaled(typingctx, a, a_offset, scale, b, b_offset, count):
 
 
 def _dots(rows):
-    """A compiled sum of products of float32 rows and weights, which are widened: uint16 stands for bfloat16, int16 for
-    float16, uint32 for float32.
+    """Return a compiled product of `rows` float32 rows and one row of weights.
 
-    Its arguments: weights and where they begin; x, where its first row begins, and from there the others; how many; out
-    float32, where the first row's sum goes, and from there the others'.
+    Weights are uint16 for bfloat16, int16 for float16, or uint32 for float32. The arguments of the result are the
+    weights and their offset, the rows with their offset and stride, the number of inputs, and the sums with offset and
+    stride.
     """
 
     @intrinsic
@@ -161,7 +169,7 @@ dots_of_one, dots_of_four = _dots(1), _dots(4)
 
 
 def _widened(builder, element, pointer, count):
-    """A vector of so many float32 of weights: see `_dots`."""
+    """Load `count` weights as a vector of float32. See `_dots` for their types."""
     words = ir.VectorType(_INT32, count)
 
     def each(value):
@@ -191,7 +199,7 @@ def _constant(value):
 
 
 def _exp_negative(builder, x):
-    """exact.exp_negative of each."""
+    """Emit `exact.exp_negative` of each element."""
     words = ir.VectorType(_INT32, LANES)
     low = _constant(_LOWEST)
     t = builder.fmul(builder.select(builder.fcmp_ordered(">", x, low), x, low), _constant(_LOG2_E))
@@ -206,8 +214,17 @@ def _exp_negative(builder, x):
 
 @intrinsic
 def exp_shares(typingctx, x, x_offset, count, top, unit, factors, factors_offset):
-    """int32: the sum of round(e^(x - top) * unit) over `count` elements of x, each of which becomes its
-    e^(x - top) * factor. top is the largest of x, and unit a float32."""
+    """Replace each x by e^(x - top) * factor, and return the sum of round(e^(x - top) * unit), int32.
+
+    Args:
+        x: float32.
+        x_offset: Where the values begin.
+        count: The number of values.
+        top: The largest of them.
+        unit: A float32.
+        factors: float32, a factor for each value.
+        factors_offset: Where the factors begin.
+    """
 
     def codegen(context, builder, signature, args):
         values = _start(context, builder, signature.args[0], args[0], args[1])

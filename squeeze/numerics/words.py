@@ -1,7 +1,7 @@
-"""Vectors of 32-bit numbers in machine code, with what generic LLVM has no words for: gathering, and moving by a mask.
+"""LLVM vectors of 32-bit numbers with operations that generic LLVM lacks: gather, and moves by a mask.
 
-A vector has 16 numbers (AVX-512) or 8 (AVX2, and NEON in two registers). Other processors have none of this: callers
-keep a plain loop.
+A vector has 16 numbers with AVX-512, and 8 with AVX2 or NEON (two registers). Other processors have none of this, and
+callers use a scalar loop.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ _BOOL, _FLOAT = ir.IntType(1), ir.FloatType()
 
 
 class Vectors(ABC):
-    """Vectors of `width` numbers of 32 bits, and what all kinds do alike."""
+    """A vector type of `width` 32-bit numbers, and the operations that all processors share."""
 
     width: int
 
@@ -28,27 +28,31 @@ class Vectors(ABC):
         self.floats = ir.VectorType(_FLOAT, self.width)
 
     def declared(self, name: str, result: Any, *arguments: Any) -> Any:
+        """Declare an LLVM intrinsic and return it."""
         return self.builder.module.declare_intrinsic(name, (), ir.FunctionType(result, arguments))
 
     @abstractmethod
     def gather(self, base: Any, places: Any) -> Any:
-        """The 32-bit numbers at `places` from `base` on."""
+        """Return the 32-bit numbers base[places]."""
 
     @abstractmethod
     def expanded(self, values: Any, mask: Any) -> Any:
-        """The first values, of 16 bits, given to the places where the mask is set, in order; anything elsewhere."""
+        """Move the first values, of 16 bits, in order to the lanes that the mask selects. Other lanes are undefined."""
 
     @abstractmethod
     def compressed_to_end(self, values: Any, mask: Any, count: Any) -> Any:
-        """The low 16 bits of values where the mask is set, in order, the last of them in the last place."""
+        """Move the low 16 bits of the selected lanes in order to the end of the vector."""
 
     @abstractmethod
     def reciprocal(self, values: Any) -> Any:
-        """About one over each of float32 `values`, to 12 bits or more."""
+        """Return 1 / values, float32, to 12 bits or more."""
 
     def loaded(self, base: Any, places: Any) -> Any:
-        """As `gather`, by a load for each. Places leave their registers in pairs; numbers are loaded as if they were
-        float32, so that they get into theirs at once."""
+        """Gather by single loads.
+
+        Places leave their registers in pairs. Numbers are loaded as float32, so that they go straight to a vector
+        register.
+        """
         builder, found = self.builder, ir.Constant(self.floats, ir.Undefined)
         numbers = builder.bitcast(base, _FLOAT.as_pointer())
         pairs = builder.bitcast(places, ir.VectorType(INT64, self.width // 2))
@@ -73,19 +77,19 @@ class Vectors(ABC):
         return self.builder.shuffle_vector(single, undefined, self.constant(0))
 
     def load(self, pointer: Any, kind: Any = INT32) -> Any:
-        """`width` numbers from there on, widened."""
+        """Load `width` numbers of `kind` and widen them to 32 bits."""
         vector = ir.VectorType(kind, self.width)
         found = self.builder.load(self.builder.bitcast(pointer, vector.as_pointer()), align=1)
         return found if kind is INT32 else self.builder.zext(found, self.words)
 
     def store(self, values: Any, pointer: Any, kind: Any) -> None:
-        """Their lowest bits, as numbers of `kind`."""
+        """Store the lowest bits of each lane as numbers of `kind`."""
         vector = ir.VectorType(kind, self.width)
         narrow = values if kind is INT32 else self.builder.trunc(values, vector)
         self.builder.store(narrow, self.builder.bitcast(pointer, vector.as_pointer()), align=1)
 
     def count(self, mask: Any) -> Any:
-        """How many are set, int64."""
+        """Return the number of selected lanes, int64."""
         bits = ir.IntType(self.width)
         counted = self.builder.module.declare_intrinsic(f"llvm.ctpop.i{self.width}", (), ir.FunctionType(bits, [bits]))
         return self.builder.zext(self.builder.call(counted, [self.builder.bitcast(mask, bits)]), INT64)
@@ -123,11 +127,15 @@ class _Avx512(Vectors):
 
 
 def moves(builder: Any, way: str, mask: Any, size: int = 1) -> Any:
-    """A pointer to 8 * `size` bytes: where each byte of 8 values of so many bytes comes from, when they are moved by a
-    mask, an int64 below 256. Values that are not moved to are anything.
+    """Return a pointer to a row of 8 * `size` bytes: the source of each byte when 8 values are moved by a mask.
 
-    way: "expand" gives the first values to where the mask is set, "compress" makes those where it is set the first, and
-    "compress to end" the last.
+    Args:
+        builder: The LLVM builder.
+        way: "expand" moves the first values to the selected lanes, "compress" moves the selected lanes to the front,
+            and
+        "compress to end" moves them to the end. Other lanes are undefined.
+        mask: int64 below 256.
+        size: Bytes of a value.
     """
     name = f"squeeze.{way}.{size}".replace(" ", ".")
     table = builder.module.globals.get(name)
@@ -176,7 +184,7 @@ class _Avx2(Vectors):
 
 
 class _Neon(Vectors):
-    """Two registers of four numbers. What is moved has 16 bits, and is in one register."""
+    """NEON vectors: two registers of four numbers. Values that are moved have 16 bits and fit one register."""
 
     width = 8
 
@@ -205,19 +213,19 @@ class _Neon(Vectors):
         return self.builder.lshr(self._counted(mask), INT64(8))
 
     def _counted(self, mask: Any) -> Any:
-        """A mask as int64, and 256 for each that is set: one sum (addv) tells both."""
+        """Return the mask as int64 plus 256 for each selected lane, with one horizontal sum (addv)."""
         shares = ir.Constant(self.halves, [256 + (1 << lane) for lane in range(self.width)])
         call = self.declared("llvm.vector.reduce.add.v8i16", INT16, self.halves)
         total = self.builder.call(call, [self.builder.select(mask, shares, ir.Constant(self.halves, None))])
         return self.builder.zext(total, INT64)
 
     def reciprocal(self, values: Any) -> Any:
-        """An estimate of 8 bits, and a step of Newton's."""
+        """Return an 8-bit estimate refined by one Newton step."""
         guess = self._by_fours("llvm.aarch64.neon.frecpe.v4f32", values)
         return self.builder.fmul(guess, self._by_fours("llvm.aarch64.neon.frecps.v4f32", values, guess))
 
     def _by_fours(self, name: str, *vectors: Any) -> Any:
-        """An instruction on one register, of float32."""
+        """Call an intrinsic for one register of float32 on both halves."""
         four = ir.VectorType(_FLOAT, 4)
         call = self.declared(name, four, *[four] * len(vectors))
         halves = [ir.Constant(ir.VectorType(INT32, 4), list(range(first, first + 4))) for first in (0, 4)]
@@ -229,7 +237,9 @@ class _Neon(Vectors):
 
 
 def kind() -> type[Vectors] | None:
-    """Of the processor that numba compiles for; None where it has none of these sets of instructions."""
+    """Return the vectors of the processor that numba compiles for, or None if it supports none of these instruction
+    sets.
+    """
     if all(map(machine_code.has, ("avx512f", "avx512bw", "avx512dq", "avx512vl"))):
         return _Avx512
     if machine_code.has("avx2"):

@@ -1,6 +1,8 @@
-"""Memory for results that come one after the other. The system takes as long to hand out a fresh page as decoding takes
-to fill several. So memory comes in blocks so large that they use huge pages, and a block of which nothing is in use any
-more is given out again."""
+"""An allocator for short-lived arrays that reuses its blocks.
+
+The operating system takes as long to provide a fresh page as decoding takes to fill several pages. So memory is
+allocated in blocks large enough for huge pages, and a block that is no longer referenced is used again.
+"""
 
 import threading
 from sys import getrefcount
@@ -19,7 +21,7 @@ _blocks: list[np.ndarray] = []
 
 
 def fresh(size: int) -> np.ndarray:
-    """uint8 [size], undefined. A small one is a part of a piece that goes when all its parts are gone."""
+    """Return undefined memory, uint8 [size]. Small arrays share a block, which is freed when all of them are."""
     if size > _SMALL:
         return np.empty(size, np.uint8) if size > _KEPT else _block(size)[:size]
     start = getattr(_own, "used", _PIECE)
@@ -34,7 +36,7 @@ def fresh(size: int) -> np.ndarray:
 
 
 def _block(size: int) -> np.ndarray:
-    """uint8 of at least so many bytes, and less than twice as many, of which nothing is in use."""
+    """Return an unused block, uint8, of at least `size` bytes and less than twice as many."""
     for _ in range(len(_blocks)):
         try:
             holder = [_blocks.pop(0)]  # from here on no other thread sees it
@@ -52,7 +54,7 @@ def _block(size: int) -> np.ndarray:
 
 
 def _references(holder: list[np.ndarray]) -> int:
-    """To an array, of which each array that lies in it is one, and whatever numpy or torch make of that."""
+    """Return how many references the array has: arrays that are views of it count, and so do tensors made from them."""
     return getrefcount(holder[0])
 
 
@@ -64,7 +66,9 @@ def _rounded(size: int) -> int:
 
 
 def kept(name: str, size: int) -> np.ndarray:
-    """uint8 [size], undefined: the same memory at every call of a thread with this name, as long as it is enough."""
+    """Return undefined memory, uint8 [size], that is the same at every call of this thread with this name if it is
+    large enough.
+    """
     if not hasattr(_own, "kept"):
         _own.kept = {}
     if (found := _own.kept.get(name)) is None or found.size < size:
@@ -74,13 +78,16 @@ def kept(name: str, size: int) -> np.ndarray:
 
 
 def scratch(size: int) -> np.ndarray:
-    """uint8 [size], undefined: the same memory at every call of a thread, of a size below a few MiB; else fresh."""
+    """Return undefined memory, uint8 [size]: the same at every call of this thread if it is below 4 MiB, otherwise new.
+    """
     return np.empty(size, np.uint8) if size >= _LARGE else kept("scratch", _LARGE)[:size]
 
 
 def cut(buffer: np.ndarray, size: int) -> np.ndarray:
-    """The first bytes of what `fresh` gave; `buffer` and its parts are not to be used any more. The rest is given out
-    again, unless more was asked for since."""
+    """Return the first `size` bytes of an array from `fresh` and free the rest, unless more was allocated since.
+
+    Do not use `buffer` or views of it afterwards.
+    """
     if buffer.base is None:
         buffer.resize(size, refcheck=False)
         return buffer

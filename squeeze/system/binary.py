@@ -144,7 +144,7 @@ class Positional:
 
     @property
     def is_local(self) -> bool:
-        """Whether the file has a descriptor, so that reading it again is cheap."""
+        """True if the file has a descriptor, so that reading it again is cheap."""
         return self._handle >= 0
 
     def fill(self, place: int, out: Bytes) -> int:

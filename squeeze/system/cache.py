@@ -1,8 +1,8 @@
-"""The folder of what can be made again, and files in it: each appears at once, whole.
+"""The cache folder, and files in it that appear atomically.
 
-A cache that cannot be written or read is no error: who uses it goes on without it. Folders are made for this user
-alone. Machine code, and what it reads without checking bounds, is loaded only from where no other user can put a file
-(`open_to_others`).
+A cache that cannot be read or written is not an error: callers go on without it. Folders are created for this user
+only. Machine code, and data that it reads without bounds checks, is loaded only from folders in which no other user can
+put a file (`open_to_others`).
 """
 
 import grp
@@ -21,7 +21,7 @@ __all__ = ["make_folder", "make_room", "open_to_others", "replace", "root"]
 
 
 def root() -> Path:
-    """SQUEEZE_CACHE, or `squeeze` in the user's folder of caches. RuntimeError for an account without a home."""
+    """Return $SQUEEZE_CACHE, or `squeeze` in the user's cache folder. Raise RuntimeError if the account has no home."""
     if override := os.environ.get("SQUEEZE_CACHE"):
         return Path(override)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -29,15 +29,17 @@ def root() -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, all for this user alone whatever the umask. Raises OSError."""
+    """Create a folder and its missing parents with mode 0700, whatever the umask. Raise OSError if that fails."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(0o700, exist_ok=True)
 
 
 def open_to_others(folder: Path) -> Path | None:
-    """Return the folder, of this one and all above it, in which another user may put or rename files; None if there is
-    none. Root, and whoever owns /, may do so anywhere. Raises OSError for a folder that is missing."""
+    """Return the first folder on the path in which another user may create or rename files, or None.
+
+    Root and the owner of / are trusted. Raises OSError if the folder is missing.
+    """
     trusted = {0, os.geteuid(), Path("/").stat().st_uid}
     for lowest in dict.fromkeys((folder.absolute(), folder.resolve(strict=True))):
         for place in (lowest, *lowest.parents):
@@ -49,7 +51,7 @@ def open_to_others(folder: Path) -> Path | None:
 
 
 def _written_by_others(status: os.stat_result) -> bool:
-    """Whether the mode lets others write; a group that has no member but this user has no others."""
+    """Return whether the mode lets other users write. A group whose only member is this user does not count."""
     if status.st_mode & stat.S_IWOTH:
         return True
     if not status.st_mode & stat.S_IWGRP:
@@ -63,8 +65,7 @@ def _written_by_others(status: os.stat_result) -> bool:
 
 
 def replace(path: Path, chunks: Iterable[np.ndarray]) -> None:
-    """Put a file of these bytes in place at once; nobody ever sees a part of it. OSError where the folder or the disk
-    does not allow it."""
+    """Write a file atomically: it appears complete or not at all. Raise OSError if it cannot be written."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
@@ -79,8 +80,19 @@ def replace(path: Path, chunks: Iterable[np.ndarray]) -> None:
 
 
 def make_room(folder: Path, size: int, most: int) -> bool:
-    """Delete what was used longest ago until `size` more bytes make at most `most` in a folder; whether they fit then,
-    and the disk has as much again. OSError where there is no such folder."""
+    """Delete the least recently used files of a cache folder until `size` more bytes fit.
+
+    Args:
+        folder: The cache folder.
+        size: Bytes of the file that is to be added.
+        most: Bytes that the folder may hold.
+
+    Returns:
+        Whether the file fits, with as much disk space to spare.
+
+    Raises:
+        OSError: The folder does not exist.
+    """
     if size > most:
         return False
     found = sorted((file.stat().st_mtime_ns, file.stat().st_size, file) for file in folder.iterdir() if file.is_file())

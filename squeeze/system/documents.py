@@ -1,4 +1,9 @@
-"""Reading JSON and YAML that somebody else may have written: bounded, and checked against a schema."""
+"""Reading JSON and YAML from untrusted files: bounded in bytes, memory and depth, and checked against a schema.
+
+A schema is a type, None, `object` for any value, a tuple of alternatives, or a list with the schema of its items. Among
+types, `int` excludes booleans, and `float` includes integers. A dictionary lists the required keys. Keys that end in
+"?" are optional, and `...` is the schema of all others.
+"""
 
 import json
 from collections import Counter
@@ -17,10 +22,17 @@ _NAMES: dict[Any, str] = {str: "a text", int: "a whole number", float: "a number
 
 
 def read_object(path: Path, limits: Limits | None = None, schema: Any = None) -> dict[str, Any]:
-    """Return the object in a file.
+    """Return the JSON object in a file.
 
-    Raises FormatError for anything else, OSError if the file cannot be read, and LimitError if parsing takes more
-    memory than `limits` allow.
+    Args:
+        path: The file.
+        limits: Limits on the memory for parsing; the default limits if None.
+        schema: The schema of the object, or None for any object.
+
+    Raises:
+        FormatError: The file is not a JSON object that fits the schema.
+        LimitError: Parsing needs more memory than `limits` allow.
+        OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         text = file.read(MAX_FILE + 1)
@@ -31,16 +43,24 @@ def read_object(path: Path, limits: Limits | None = None, schema: Any = None) ->
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Return the object that a text in UTF-8 holds; for texts whose size is bounded. Raises FormatError."""
+    """Return the JSON object in a UTF-8 text whose size is already bounded. Raise FormatError if it is not an object.
+    """
     return _object(parse(text))
 
 
 def parse(text: str | bytes, limits: Limits | None = None, schema: Any = None, most: int = MAX_FILE) -> Any:
-    """Return the value of a text.
+    """Return the value of a JSON text.
 
-    Raises FormatError for a text of more than `most` bytes, for text that is not JSON, for a key that appears twice
-    in an object or deep nesting, on which readers disagree, and for a value of other types than the schema names.
-    Raises LimitError if parsing takes more memory than `limits` allow.
+    Args:
+        text: The JSON, as a string or UTF-8.
+        limits: Limits on the memory for parsing, or None for no limit.
+        schema: The schema of the value, or None for any value.
+        most: The most bytes of the text.
+
+    Raises:
+        FormatError: The text is too long, is not JSON, or does not fit the schema. A duplicate key and deep nesting are
+        errors as well, since readers disagree about them.
+        LimitError: Parsing needs more memory than `limits` allow.
     """
     if len(text) > most:
         raise FormatError(f"expected at most {most} bytes of JSON, got {len(text)} or more")
@@ -57,7 +77,7 @@ def parse(text: str | bytes, limits: Limits | None = None, schema: Any = None, m
 
 
 def check(value: Any, schema: Any, where: str = "") -> None:
-    """Raises FormatError if a value is not of the types that a schema names. where: its place, for the message."""
+    """Raise FormatError if a value does not fit a schema. `where` is the path of the value for the message."""
     if isinstance(schema, tuple):
         if not any(_fits(value, one) for one in schema):
             raise _other(value, schema, where)
@@ -126,7 +146,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parsed_size(text: bytes | str) -> int:
-    """About the most bytes of memory that parsing JSON takes: containers cost many times what they are as text."""
+    """Estimate the peak memory of parsing JSON, in bytes. Containers take many times the size of their text."""
     if isinstance(text, bytes):
         marks = text.count(b",") + text.count(b"[") + text.count(b"{")
     else:
@@ -151,9 +171,11 @@ _OF_TAGS_AND_NUMBERS = (ValueError, TypeError, KeyError, AttributeError, Recursi
 
 
 def read_yaml(path: Path) -> Any:
-    """What a file holds: lists, mappings with texts as keys, and plain values.
+    """Return the content of a YAML file: lists, mappings with strings as keys, and plain values, without aliases.
 
-    Raises FormatError, in one line, for what is not that; OSError where the file cannot be read.
+    Raises:
+        FormatError: The file is not such YAML, or is too long. The message is one line.
+        OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         text = file.read(_MAX_YAML + 1)

@@ -1,4 +1,4 @@
-"""Packages that only a part of squeeze needs, and the extras of its distribution that bring them."""
+"""Optional packages, and the extras of the distribution that install them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,15 +19,15 @@ EXTRAS = {
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs squeeze with an extra."""
+    """Return the command that installs squeeze with an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 class Missing:
-    """Stands for a function or class whose packages are not installed.
+    """A placeholder for a function or class whose packages are not installed.
 
-    Using it raises PackageError. Naming it does not, so that `from squeeze import *`, `hasattr` and tools that list a
-    module work.
+    Calling it raises PackageError. Importing it does not, so that `from squeeze import *` and tools that list a module
+    work.
     """
 
     def __init__(self, name: str, message: str):
@@ -47,7 +47,7 @@ class Missing:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raises PackageError, which names the extra, where a package of one is not installed."""
+    """Turn a ModuleNotFoundError for an optional package into a PackageError that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

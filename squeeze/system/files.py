@@ -1,6 +1,6 @@
-"""Files: which ones to take, what to call the result, and replacing a file in one step. Paths may be those of URLs.
+"""Files: which ones to process, what to call the result, and replacing a file atomically. Paths may be URLs.
 
-Nothing here knows the .sqz format; nothing here prints.
+Nothing here knows the .sqz format, and nothing here prints.
 """
 
 import errno
@@ -27,7 +27,7 @@ _LINKS = 40  # that are followed, as by Linux
 
 
 class _Interrupted(threading.Event):
-    """Tells threads that the user wants an end. by: the signal that came."""
+    """An event that is set when the user interrupts the process. `by` is the number of the signal."""
 
     by = 0
 
@@ -36,11 +36,12 @@ interrupted = _Interrupted()
 
 
 def compressed_name(path: Path) -> Path:
+    """Return the path with `.sqz` appended."""
     return path.with_name(path.name + SUFFIX)
 
 
 def restored_name(path: Path) -> Path:
-    """`path` without its suffix. Raises SqueezeError when it has another suffix or nothing else."""
+    """Return the path without `.sqz`. Raise SqueezeError if it has another suffix."""
     if path.suffix != SUFFIX:
         raise SqueezeError(f"the name does not end in {SUFFIX}; say where to write with -o or -c")
     return path.with_suffix("")
@@ -53,10 +54,18 @@ def expand(
     unreadable: Callable[[OSError], None],
     linked: Callable[[Path], None],
 ) -> Iterator[Path]:
-    """`path` itself, or with `recursive` the wanted files below a folder, in the order of their names.
+    """Yield a file, or with `recursive` the wanted files below a folder in the order of their names.
 
-    What is left out: `unreadable` is told of folders that cannot be read, and of objects whose keys end in a slash or
-    are not listed, and `linked` of links to folders. Raises SqueezeError for a folder without `recursive`.
+    Args:
+        path: A file or a folder.
+        recursive: Whether to descend into folders.
+        wanted: Whether to include a file.
+        unreadable: Called for a folder that cannot be read, and for an object that is not listed or whose key ends in a
+        slash.
+        linked: Called for a symbolic link to a folder, which is not followed.
+
+    Raises:
+        SqueezeError: The path is a folder, and `recursive` is false.
     """
     if not path.is_dir() or (path.is_symlink() and not recursive):
         yield path
@@ -82,7 +91,8 @@ def expand(
 
 
 def reason_to_skip(path: Path) -> str | None:
-    """Why `path` is left alone unless the user insists, or None for a regular file. OSError when it is missing."""
+    """Return why a file is skipped unless the user insists, or None for a regular file. Raise OSError if it is missing.
+    """
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return "is a symbolic link"
@@ -92,12 +102,12 @@ def reason_to_skip(path: Path) -> str | None:
 
 
 def status(file: BinaryIO) -> os.stat_result:
-    """Of an open file."""
+    """Return the status of an open file."""
     return file.status if isinstance(file, RemoteFile) else os.fstat(file.fileno())
 
 
 def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None:
-    """Raises SqueezeError when `target` may not be written, OSError where its folder is missing."""
+    """Raise SqueezeError if `target` may not be written, and OSError if its folder is missing."""
     if place := remote(target):
         if target in sources:
             raise SqueezeError("input and output are the same file")
@@ -114,14 +124,14 @@ def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None
 
 
 def is_special(target: Path) -> bool:
-    """Whether `target` is no file that can be replaced, such as a pipe, /dev/null or /dev/stdout."""
+    """Return whether `target` cannot be replaced, such as a pipe, /dev/null or /dev/stdout."""
     if remote(target):
         return False
     return open_file(target) is not None or (target.exists() and not target.is_file())
 
 
 def open_file(target: Path) -> int | None:
-    """The number of the open file of this process that a path stands for, as /dev/stdout and /dev/fd/1 do."""
+    """Return the descriptor that a path such as /dev/stdout or /dev/fd/1 stands for, or None."""
     for _ in range(_LINKS):
         folder = os.path.realpath(target.parent)
         if folder in ("/dev/fd", f"/proc/{os.getpid()}/fd") and target.name.isdecimal():
@@ -140,12 +150,20 @@ def replacing(
     mark: str = temporary.MARK,
     composed: int = 0,
 ) -> Iterator[BinaryIO]:
-    """A file to write that becomes `target` when the block ends well, and vanishes when it does not.
+    """Open a file for writing that replaces `target` when the block succeeds and is deleted when it fails.
 
-    The result has the permissions, group and times of the status `like`, and its owner if root asks. What is special is
-    written directly. What earlier processes left of the target when they were killed goes. mark: what the temporary
-    name ends in, `.squeeze` or that of a run, so that it is known again; composed: about how many bytes it has, where
-    it is put together of files beside it. Raises SqueezeError where `target` has come and may not be overwritten.
+    Special files are written directly. Temporary files of the target that killed processes left are deleted.
+
+    Args:
+        target: The path or URL of the result.
+        like: The status whose permissions, group and times the result gets, and whose owner if root asks.
+        overwrite: Whether an existing target may be replaced.
+        mark: The end of the temporary name: `.squeeze`, or the mark of a run by which the file is found again.
+        composed: The approximate size in bytes of an object that is composed of objects in the same store, otherwise 0.
+
+    Raises:
+        SqueezeError: The target exists and may not be replaced.
+        OSError: The file cannot be written.
     """
     if place := remote(target):
         with uploading(place, overwrite, composed) as file:
@@ -176,7 +194,7 @@ def replacing(
 
 
 def write_text(path: Path, text: str, errors: str = "strict") -> None:
-    """Replace a file by a text in UTF-8, in one step. errors: as str.encode has them."""
+    """Replace a file atomically with a text in UTF-8. `errors` is the error handler of str.encode."""
     with replacing(path) as file:
         file.write(text.encode(errors=errors))
 
@@ -191,19 +209,19 @@ def _make_like(handle: int, like: os.stat_result | None) -> None:
 
 
 def keep_owner(file: int | Path, like: os.stat_result) -> None:
-    """Give a new file the group that another has, and if root asks the owner, where the system allows it."""
+    """Give a new file the group of another one, and its owner if root asks, as far as the system allows it."""
     with suppress(OSError):
         os.chown(file, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
 
 
 def _mode_for(made: os.stat_result, like: os.stat_result) -> int:
-    """The permissions of `like`; in another group its members may do no more than everybody."""
+    """Return the permissions of `like`. If the group differs, its members get no more than everybody has."""
     mode = stat.S_IMODE(like.st_mode) & 0o777
     return mode if made.st_gid == like.st_gid else mode & 0o707 | (mode & 0o007) << 3 & mode
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file, with its permissions and times, to a path on the disk."""
+    """Copy a file with its permissions and times to a path on the disk."""
     if remote(source):
         with source.open("rb") as reading, target.open("wb") as writing:
             shutil.copyfileobj(reading, writing, _PIECE)
@@ -213,7 +231,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def copy_status(source: Path, target: Path) -> None:
-    """Give a copy the permissions, times and group of what it is a copy of, and if root asks its owner."""
+    """Give a copy the permissions, times and group of the original, and its owner if root asks."""
     if remote(source):
         like = source.stat()
         os.utime(target, ns=(like.st_atime_ns, like.st_mtime_ns))
@@ -233,8 +251,10 @@ def _new_file_mode() -> int:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block Ctrl-C, SIGTERM and SIGHUP set `interrupted` and raise KeyboardInterrupt, so that files are
-    tidied. What is ignored, as by nohup, stays so."""
+    """Turn SIGINT, SIGTERM and SIGHUP into KeyboardInterrupt within the block, and set `interrupted`.
+
+    So files are tidied up. A signal that is ignored, as with nohup, stays ignored.
+    """
 
     def interrupt(signum: int, frame: object) -> None:
         if signum != signal.SIGINT:

@@ -1,4 +1,7 @@
-"""Writing that may be done twice: what was written before and not noted, as before a crash, is compared."""
+"""Writing that may be repeated: a file that exists from an earlier try must have the same content.
+
+A run that crashes after it has written a file and before it has recorded that writes the file again.
+"""
 
 import os
 from collections.abc import Iterator
@@ -20,8 +23,18 @@ def replacing_or_equal(
     mark: str = temporary.MARK,
     composed: int = 0,
 ) -> Iterator[BinaryIO]:
-    """As `files.replacing`; where the target is there already and may not be overwritten, what is written has to be
-    what it holds. Raises SqueezeError where it is not."""
+    """Open a file for writing as `files.replacing` does, or compare what is written with an existing target.
+
+    Args:
+        target: The path or URL of the result.
+        like: The status whose permissions and times the result gets.
+        overwrite: Whether an existing target is replaced. If not, it is compared.
+        mark: The end of the temporary name.
+        composed: The approximate size in bytes of an object that is composed of others, otherwise 0.
+
+    Raises:
+        SqueezeError: The target exists and has other content.
+    """
     if there := None if overwrite else _there(target):
         with there:
             sink = _Compared(target, there)
@@ -41,7 +54,7 @@ def _there(path: Path) -> BinaryIO | None:
 
 
 class _Compared:
-    """Takes what is written, which has to be what a file holds. Raises SqueezeError where it is not."""
+    """A sink that compares what is written with an existing file. Raises SqueezeError if they differ."""
 
     def __init__(self, path: Path, file: BinaryIO):
         self._path, self._file = path, file
@@ -56,7 +69,7 @@ class _Compared:
         return self._file.tell()
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """Do nothing: this sink has no buffer."""
 
     def end(self) -> None:
         if self._file.read(1):

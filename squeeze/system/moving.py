@@ -1,4 +1,4 @@
-"""Giving a finished file or folder its name: in one step, over nothing that may not be replaced, through power cuts."""
+"""Moving a finished file or folder into place atomically and durably, without replacing what must not be replaced."""
 
 import ctypes
 import errno
@@ -25,15 +25,23 @@ _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 def in_the_way(target: Path) -> SqueezeError:
+    """Return the error for a target that exists and may not be overwritten."""
     return SqueezeError(f"{target} already exists; use `overwrite=True` to overwrite")
 
 
 def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
-    """Rename a finished file or folder to its name; what it replaces goes only after that.
+    """Rename a finished file or folder to its final name, and delete what it replaces only after that.
 
-    All that is in a folder is synced before. Raises SqueezeError where something is there that may not be replaced,
-    whenever it came: all but an empty folder under a folder. Where anything else goes wrong `target` is what it was, or
-    whole, and OSError says so.
+    The content of a folder is synced first. If anything fails, `target` is unchanged or complete.
+
+    Args:
+        made: The finished file or folder.
+        target: Its final name.
+        overwrite: Whether an existing target is replaced. An empty folder is always replaced by a folder.
+
+    Raises:
+        SqueezeError: The target exists and may not be replaced, even if it appeared in the meantime.
+        OSError: The file system failed.
     """
     replaced, free = None, not os.path.lexists(target)
     with about(target):
@@ -55,7 +63,7 @@ def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
 
 
 def _take_name(made: Path, target: Path) -> None:
-    """Rename to a name that is free, or an empty folder's. Raises SqueezeError where it is taken."""
+    """Rename to a name that is free or that of an empty folder. Raise SqueezeError if the name is taken."""
     try:
         if made.is_dir():
             made.rename(target)  # which replaces no folder with anything in it
@@ -73,9 +81,9 @@ def _take_name(made: Path, target: Path) -> None:
 
 
 def _swap(made: Path, target: Path) -> Path:
-    """Put a folder in the place of what is at `target`; the folder beside it where that is now, to be deleted.
+    """Exchange a folder and its target, and return the folder next to the target that then holds the old content.
 
-    It is renamed before, so that no later run takes what was replaced for its own work.
+    The old content gets another name first, so that no later run takes it for its own work.
     """
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name[:NAME_LIMIT]}.", suffix=".old", dir=target.parent))
     new = aside / "new"
@@ -96,7 +104,7 @@ def _swap(made: Path, target: Path) -> Path:
 
 
 def _exchange(new: Path, target: Path) -> None:
-    """Let each have the other's name: in one step, where the system can."""
+    """Exchange two names, in one step if the system can."""
     if rename(new, target, _EXCHANGE):
         return
     old = new.with_name("old")
@@ -110,7 +118,7 @@ def _exchange(new: Path, target: Path) -> None:
 
 
 def rename(made: Path, target: Path, flag: int) -> bool:
-    """Rename with one of Linux's flags; False where system or file system cannot."""
+    """Rename with a flag of Linux's renameat2. Return False if the system or the file system does not support it."""
     if _renameat2 is None:
         return False
     if _renameat2(_AT_FDCWD, os.fsencode(made), _AT_FDCWD, os.fsencode(target), flag) == 0:
@@ -122,7 +130,7 @@ def rename(made: Path, target: Path, flag: int) -> bool:
 
 
 def _sync_tree(folder: Path) -> None:
-    """Sync all that is in a folder, and below. What is on the disk already takes little time."""
+    """Sync everything in a folder and below. What is on the disk already takes little time."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -135,8 +143,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make what a file holds, or the names in a folder, last through a power cut, where the system can. Raises OSError
-    where the disk fails."""
+    """Sync a file, or the names in a folder, if the system can. Raise OSError if the disk fails."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except PermissionError:
@@ -152,7 +159,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def about(path: Path) -> Iterator[None]:
-    """Let errors of the system be about `path`, and not about a temporary name."""
+    """Make OSError name `path` in place of a temporary name."""
     try:
         yield
     except OSError as error:
@@ -161,7 +168,7 @@ def about(path: Path) -> Iterator[None]:
 
 @contextmanager
 def harmless_to(written: Path, path: Path) -> Iterator[None]:
-    """Let errors of the system be about `path`, and say that `written` is there all the same."""
+    """Make OSError name `path`, and add that `written` was written completely."""
     try:
         yield
     except OSError as error:
@@ -170,8 +177,11 @@ def harmless_to(written: Path, path: Path) -> Iterator[None]:
 
 @contextmanager
 def synced(file: BinaryIO) -> Iterator[None]:
-    """Sync `file` when the block ends well. What is written is synced meanwhile, too, so that the end has little to
-    wait for. Raises OSError where the disk fails."""
+    """Sync an open file when the block ends, and about once a second meanwhile, so that little is left to sync at the
+    end.
+
+    Raises OSError if the disk fails.
+    """
     handle, over, failed = file.fileno(), Event(), list[OSError]()
 
     def keep_up() -> None:

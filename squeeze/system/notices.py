@@ -1,6 +1,6 @@
-"""Sentences for the user from deep inside a computation. The command line shows them; a library says nothing.
+"""Notices for the user from deep inside a computation. The command line shows them; the library does not.
 
-Each sentence goes to the listener once a process.
+A notice is shown once per process.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ _said: set[str] = set()
 
 
 def listen(listener: Callable[[str], None] | None) -> None:
-    """Pass sentences to `listener` from now on, or with None to nobody."""
+    """Pass notices to `listener` from now on, or to nobody if it is None."""
     global _listener  # noqa: PLW0603
     _listener = listener
 
 
 def mention(sentence: str) -> None:
-    """Pass a sentence to the listener, unless that was done before or nobody listens."""
+    """Pass a notice to the listener, unless it was passed before."""
     if _listener is not None and sentence not in _said:
         _said.add(sentence)
         _listener(sentence)

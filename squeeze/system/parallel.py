@@ -1,4 +1,9 @@
-"""Work on several threads whose results come in order: the blocks of a file, and tensors of any size."""
+"""Work on several threads whose results come in order: blocks of a file, tensors of any size, ranges of a loop.
+
+Threads are kept for the next call: starting them and warming up their memory takes as long as a small tensor. The
+caller's thread takes part. A system that wakes several threads of a sleeping one may leave them on one core for some
+milliseconds, and a caller that works needs no waking.
+"""
 
 import os
 from collections import deque
@@ -19,7 +24,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Work(Generic[T]):
-    """What the threads of a pool and the caller's do beside each other, and what comes of it, in order."""
+    """A queue of calls that a thread pool and the caller's thread execute, whose results are taken in order."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
@@ -29,16 +34,19 @@ class Work(Generic[T]):
         return len(self._waiting)
 
     def add(self, work: Callable[..., T], *arguments: object) -> None:
+        """Add a call."""
         self._waiting.append((self._pool.submit(work, *arguments), partial(work, *arguments)))
 
     def take(self) -> T:
-        """What came of the first that was added and is not taken yet. Raises what it raised."""
+        """Return the result of the oldest call that was not taken yet, or raise its exception. Help with the work
+        meanwhile.
+        """
         while not self._waiting[0][0].done() and self._do_one():
             pass
         return self._waiting.popleft()[0].result()
 
     def _do_one(self) -> bool:
-        """Do in this thread what no other has begun; whether there was anything."""
+        """Execute a call that no thread has started. Return False if all are started."""
         for place, (future, work) in enumerate(self._waiting):
             if future.cancel():
                 mine = Future[T]()
@@ -51,15 +59,16 @@ class Work(Generic[T]):
         return False
 
     def end(self) -> None:
-        """Cancel what waits, and wait for what runs."""
+        """Cancel the calls that wait, and wait for those that run."""
         for future in [future for future, _ in self._waiting if not future.cancel()]:
             future.exception()
 
 
 @contextmanager
 def working(threads: int) -> Iterator[Work[Any]]:
-    """Work for so many threads, two or more, with the caller's: no other call uses them meanwhile. It has ended at the
-    end."""
+    """Return a queue with `threads` threads, at least 2 with the caller's, that no other call uses. It ends with the
+    block.
+    """
     idle = _idle.setdefault(threads, [])
     try:
         pool = idle.pop()
@@ -84,11 +93,15 @@ _IN_FLIGHT = 1 << 26  # bytes of batches at once
 
 
 def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> Iterator[T]:
-    """What work(threads) gives for each of the tasks (bytes, work), in order.
+    """Yield the results of tasks in order.
 
-    Small tasks run in batches beside each other, each on one thread, large ones alone on all threads. So does a single
-    task; and where all are one batch, it runs in the caller's thread. Tasks are taken from their iterable in the
-    caller's thread, and only as far ahead as memory for some megabytes of them allows.
+    Small tasks run in batches, each batch on one thread. Large tasks run alone on all threads, and so does a single
+    task. A single batch runs in the caller's thread. Tasks are taken from the iterable in the caller's thread, only as
+    far ahead as about 64 MiB of them allow.
+
+    Args:
+        tasks: Pairs of a size in bytes and a function that takes the number of threads.
+        threads: The number of threads.
     """
     if threads < 2:
         for _, work in tasks:
@@ -119,7 +132,7 @@ def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> I
 
 
 def _batches(tasks: Iterable[tuple[int, Callable[[int], T]]]) -> Iterator[tuple[int, list[Callable[[int], T]]]]:
-    """(bytes, tasks): a large one alone, small ones together."""
+    """Yield (bytes, tasks): large tasks alone, small tasks together."""
     total = 0
     batch: list[Callable[[int], T]] = []
     for size, work in tasks:
@@ -146,8 +159,16 @@ def ordered_map(
     fits: Callable[[int], bool] = lambda total: True,
     ahead: int | None = None,
 ) -> Iterator[R]:
-    """`map` over a few items at a time: at most `ahead` results (None: `threads`) are worked on or wait, and of several
-    only as many as their costs in all fit."""
+    """Yield function(item) for each item in order, with several items in progress.
+
+    Args:
+        function: What to compute.
+        items: Its arguments.
+        threads: The number of threads.
+        cost: The cost of an item, such as bytes of memory.
+        fits: Whether items of this total cost may be in progress. A single item always may.
+        ahead: The most results in progress or waiting; `threads` if None.
+    """
     if threads <= 1:
         yield from map(function, items)
         return

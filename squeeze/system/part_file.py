@@ -1,7 +1,7 @@
-"""What a worker makes of a file until all parts of it are put together: bytes of that file, and what is known of them.
+"""Parts of an output that workers write before they are joined.
 
-A part is these bytes end to end; a description in JSON; its length, 8 bytes; and two XXH3-64, of the bytes and of what
-follows them. Where it is an object of the store that the file goes to, the store copies its bytes.
+A part is bytes of the output, a description in JSON, its length in 8 bytes, and two XXH3-64 checksums: of the bytes and
+of what follows them. If a part is an object of the store that the output goes to, the store copies its bytes.
 """
 
 import io
@@ -25,26 +25,31 @@ _END = 8 + 2 * _DIGEST
 
 
 class PartWriter:
-    """Writes a part to a sink."""
+    """A writer of a part."""
 
     def __init__(self, sink: BinaryIO):
         self._sink, self._hash = sink, xxhash.xxh3_64()
 
     def write(self, data: bytes) -> int:
+        """Write bytes of the output and return their number."""
         self._hash.update(data)
         write_all(self._sink, data)
         return len(data)
 
     def finish(self, description: Any) -> None:
-        """description: of what was written, fit for JSON."""
+        """End the part with a description that JSON can hold."""
         text = json.dumps(description, separators=(",", ":")).encode()
         rest = text + len(text).to_bytes(8, "little") + self._hash.digest()
         write_all(self._sink, rest + xxhash.xxh3_64_digest(rest))
 
 
 class PartFile:
-    """A part that is read from its start to its end. description: of its bytes; size: their number. Raises DamagedError
-    for what is no part."""
+    """A part that is read from start to end. Raises DamagedError if the file is not a part.
+
+    Attributes:
+        description: The description.
+        size: The number of bytes of the output.
+    """
 
     def __init__(self, file: BinaryIO):
         self._file, self._hash, self._copied = file, xxhash.xxh3_64(), False
@@ -62,13 +67,13 @@ class PartFile:
         file.seek(0)
 
     def read(self, count: int) -> bytes:
-        """The next bytes."""
+        """Return the next `count` bytes."""
         data = read_exactly(self._file, count)
         self._hash.update(data)
         return data
 
     def pass_on(self, count: int, sink: BinaryIO) -> None:
-        """Write the next bytes to a sink."""
+        """Write the next `count` bytes to a sink."""
         if copy := copier(sink, self._file, count):
             copy()
             self._copied = True
@@ -78,14 +83,16 @@ class PartFile:
             sink.write(piece)
 
     def check(self) -> None:
-        """Raises DamagedError where all bytes have been read, and are not those that were written. Bytes that a store
-        copies are as they came to it: it keeps checksums of its own, and no half object."""
+        """Raise DamagedError if the bytes that were read do not match the checksum.
+
+        Bytes that a store copied are not checked: stores keep checksums of their own.
+        """
         if not self._copied and self._hash.digest() != self._digest:
             raise damaged()
 
 
 def is_whole(file: BinaryIO, wanted: Callable[[Any], bool] = lambda description: True) -> bool:
-    """Whether a file is a part that was written to its end and has not changed since. wanted: of its description."""
+    """Return whether a file is a complete, undamaged part whose description satisfies `wanted`."""
     with suppress(DamagedError):
         part = PartFile(file)
         if wanted(part.description):
@@ -104,7 +111,7 @@ def _described(text: bytes) -> Any:
 
 
 def passed_on(file: BinaryIO, sink: BinaryIO) -> Iterator[bytes]:
-    """The bytes of a whole file, in pieces for a hash, while it is written to a sink."""
+    """Write a whole file to a sink and yield its bytes in pieces, for a hash."""
     count = file.seek(0, io.SEEK_END)
     file.seek(0)
     copy = copier(sink, file, count)
@@ -118,4 +125,5 @@ def passed_on(file: BinaryIO, sink: BinaryIO) -> Iterator[bytes]:
 
 
 def damaged() -> DamagedError:
+    """Return the error for a damaged part."""
     return DamagedError("a part of the file is damaged: run again, and it is made again")

@@ -1,4 +1,4 @@
-"""What object stores and their packages raise, as the errors that files raise: each is one line about the URL."""
+"""Errors of object stores and their packages, translated to those that files raise: one line that names the URL."""
 
 import errno
 import os
@@ -22,15 +22,20 @@ _REFUSED = re.compile(r"credential|forbidden|unauthori[sz]ed|access ?denied|\b40
 
 
 def broken(url: str, why: object) -> StorageError:
-    """For what ended before all had come."""
+    """Return the error for a connection that ended early."""
     return StorageError(errno.EIO, f"the connection broke: {printable(why)}", url)
 
 
 @contextmanager
 def about_url(url: str) -> Iterator[None]:
-    """Raises StorageError where a connection breaks, other errors of OSError for what the storage of a URL says,
-    PackageError where its package is missing, and SqueezeError for what it cannot do. What squeeze raises itself
-    passes, and so does what stops the process."""
+    """Translate exceptions of a store about this URL. Errors of squeeze itself and signals pass through.
+
+    Raises:
+        StorageError: The connection broke.
+        OSError: The store refused the request, with the error that a file would raise.
+        PackageError: The package for this kind of URL is not installed.
+        SqueezeError: The store does not support the operation.
+    """
     try:
         yield
     except SqueezeError:
@@ -51,7 +56,7 @@ def about_url(url: str) -> Iterator[None]:
 
 
 def persistently(url: str, ask: Callable[[], T]) -> T:
-    """What ask() gives, as about_url; a connection that breaks is tried again."""
+    """Return ask(), and repeat it a few times if the connection breaks. Errors are translated by `about_url`."""
     for wait in _WAITS:
         try:
             with about_url(url):
@@ -63,7 +68,7 @@ def persistently(url: str, ask: Callable[[], T]) -> T:
 
 
 def _as_of_files(error: OSError, url: str) -> OSError:
-    """The same kind of error with a number, a sentence and the URL, of which filesystems leave out some."""
+    """Return the same kind of OSError with errno, message and URL, which filesystems may leave out."""
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
     if isinstance(error, FileExistsError):
@@ -82,6 +87,6 @@ def _refused(error: Exception, url: str) -> PermissionError:
 
 
 def _words(error: BaseException) -> str:
-    """What an error says, or its name where it says nothing, on one line."""
+    """Return the message of an error, or its type if it has none, on one line."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return printable(" ".join(said.split()).rstrip(".") or type(error).__name__)

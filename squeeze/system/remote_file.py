@@ -1,4 +1,4 @@
-"""Reading an object in ranges: few requests where it is read from end to end, and few bytes where it is not."""
+"""Reading an object in ranges, with few requests for sequential reads and few bytes for random access."""
 
 import os
 from collections.abc import Callable
@@ -15,11 +15,22 @@ _MOST = 1 << 26  # bytes of a request that nobody announced
 
 
 class RemoteFile(SizedFile):
-    """An object as a seekable binary file that can only be read. Its reads come short at its end alone.
+    """An object as a seekable read-only binary file. Only a read at the end returns fewer bytes than asked for.
 
-    fetch(begin, end) makes a request. A read after a seek asks for what it wants, and at least 64 KiB; while reads
-    follow each other, what is read ahead doubles up to 8 MiB. A request that breaks is made again, some times. Raises
-    OSError, and StorageError where less comes than was there. key, etag: of the object, as its filesystem names it.
+    A read after a seek fetches what it needs, at least 64 KiB. Sequential reads double the read-ahead up to 8 MiB. A
+    request that breaks is repeated a few times.
+
+    Args:
+        url: The URL, for messages.
+        status: The status with the size.
+        fetch: fetch(begin, end) requests a range of bytes.
+        close: Called when the file is closed.
+        key: The key of the object, as its filesystem names it.
+        etag: The ETag of the object.
+
+    Raises:
+        OSError: The store refused a request.
+        StorageError: The connection broke, or fewer bytes came than requested.
     """
 
     def __init__(
@@ -38,7 +49,7 @@ class RemoteFile(SizedFile):
         self._data = memoryview(b"")  # from `_begin` on
 
     def announce(self, size: int) -> None:
-        """So many bytes will be read from here on: they come in one request."""
+        """Announce that the next `size` bytes will be read, so that one request fetches them."""
         self._announced = min(self._position + size, self._size)
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -67,7 +78,7 @@ class RemoteFile(SizedFile):
         return count
 
     def _fill(self, wanted: int) -> None:
-        """Fetch what the position is in. What is near the end comes with all before it that a request is worth."""
+        """Fetch a range around the position. Near the end, the range begins earlier to make the request worthwhile."""
         follows = bool(self._data) and self._position == self._begin + len(self._data)
         self._ahead = min(2 * self._ahead, _AHEAD) if follows else _LEAST
         if self._position < self._announced:
@@ -91,6 +102,6 @@ class RemoteFile(SizedFile):
 
 
 def will_read(file: BinaryIO, size: int) -> None:
-    """Announce that `size` bytes will be read from where a file is; only one of a URL heeds it."""
+    """Announce that the next `size` bytes of a file will be read. Files on the disk ignore it."""
     if isinstance(file, RemoteFile):
         file.announce(size)

@@ -1,4 +1,7 @@
-"""What a store says about its objects: listings, a page at a time, and descriptions as the status of a file."""
+"""Listings of a store, a page at a time, and descriptions of its objects as file statuses.
+
+Memory holds one page, so that a store may have millions of objects.
+"""
 
 import asyncio
 import hashlib
@@ -20,10 +23,10 @@ Info = dict[str, Any]  # of an object, as fsspec has it
 
 
 def objects(fs: Any, path: str) -> Iterator[Info]:
-    """All objects below a prefix, in the order of their keys if the store lists them so.
+    """Yield all objects below a prefix, in the order of their keys if the store lists them in that order.
 
-    s3fs lists in pages. Of other filesystems each prefix is listed by itself, and those in it after each other; where
-    one does not tell what is in a prefix, it has an entry that is "unlisted".
+    s3fs lists in pages. Other filesystems list each prefix by itself, and then the prefixes in it. If a filesystem
+    cannot tell what is in a prefix, the prefix is one entry with the key "unlisted".
     """
     if hasattr(fs, "_iterdir") and hasattr(fs, "split_path"):
         bucket, key, _ = fs.split_path(path)
@@ -33,7 +36,7 @@ def objects(fs: Any, path: str) -> Iterator[Info]:
 
 
 def take_keys_whole(fs: Any) -> None:
-    """Let s3fs cut no version off a key where it is told to know of none."""
+    """Keep s3fs from cutting a version off a key when it does not use versions."""
     if fs.protocol != ("s3", "s3a") or fs.version_aware or "split_path" in vars(fs):
         return
     split = fs.split_path
@@ -46,7 +49,9 @@ def take_keys_whole(fs: Any) -> None:
 
 
 def infos(fs: Any, paths: list[str]) -> list[Info | Exception | None]:
-    """What the store says of many objects, asked at a time where it can be; None where nothing is there."""
+    """Return what the store says about each path, None for a missing object, or an exception. Ask concurrently if
+    possible.
+    """
     for path in paths:
         fs.invalidate_cache(path)
     if fs.async_impl:
@@ -94,14 +99,19 @@ def _by_prefix(fs: Any, path: str) -> Iterator[Info]:
 
 
 def _is_itself(info: Info, path: str) -> bool:
-    """Whether a prefix that is listed is called as the one that it is in: what begins with it has an empty part, as in
-    a//b, or is an object for the prefix itself."""
+    """Return whether a listed prefix has the name of the prefix that was asked for.
+
+    Keys below it have an empty part, as in a//b, or the entry is an object for the prefix itself.
+    """
     return str(info["name"]).strip("/") == path.strip("/")
 
 
 def _behind_an_empty_part(fs: Any, path: str) -> Iterator[Info]:
-    """By the beginnings of keys, since a filesystem of fsspec takes a prefix without its last slashes. Of one that does
-    not look so, an entry for the prefix: unlisted."""
+    """Yield objects whose keys begin with the path and an empty part.
+
+    A filesystem of fsspec drops the trailing slashes of a prefix. If it cannot search by the beginning of a key, yield
+    an "unlisted" entry for the prefix.
+    """
     begin = f"{path.rstrip('/')}//"
     if "prefix" not in signature(getattr(type(fs), "_find", type(fs).find)).parameters:
         yield {"name": begin, "type": "file", "size": 0, "unlisted": True}
@@ -111,14 +121,14 @@ def _behind_an_empty_part(fs: Any, path: str) -> Iterator[Info]:
 
 
 def _place_in_order(info: Info, path: str) -> str:
-    """By which folders come where their contents would."""
+    """Return a sort key that puts a folder where its contents belong."""
     if info["type"] != "directory":
         return str(info["name"])
     return f"{path.rstrip('/')}//" if _is_itself(info, path) else f"{str(info['name']).rstrip('/')}/"
 
 
 def _is_object(info: Info) -> bool:
-    """Stores may keep an empty object for a folder itself."""
+    """Return whether an entry is an object. Stores may keep an empty object for the folder itself."""
     return info["type"] != "directory" and (not str(info["name"]).endswith("/") or bool(info["size"]))
 
 
@@ -130,13 +140,15 @@ _FOLDER = 0o755
 
 
 def version_of(info: dict[str, Any]) -> str:
-    """What the storage calls a version, in its own words; nothing where it names none."""
+    """Return the store's own name of an object's version, or "" if it has none."""
     return str(next(filter(None, map(info.get, _NAMED)), ""))
 
 
 def status_of(info: dict[str, Any]) -> os.stat_result:
-    """What a file's status would be: the inode is made of what names a version of an object, or, where nothing does, of
-    when this process began."""
+    """Return an entry as a file status. The inode is a hash of what identifies the version.
+
+    Without a version, it is a hash of the start time of this process.
+    """
     is_folder = info["type"] == "directory"
     mode = stat.S_IFDIR | _FOLDER if is_folder else stat.S_IFREG | _file_mode()
     facts = facts_of(info)
@@ -149,7 +161,7 @@ def status_of(info: dict[str, Any]) -> os.stat_result:
 
 
 def has_version(status: os.stat_result) -> bool:
-    """Whether a status has what names a version: one without it is another in each process."""
+    """Return whether a status identifies a version. Without one, the status differs in each process."""
     return status.st_ino != _inode(_STARTED)
 
 
@@ -158,12 +170,12 @@ def _inode(version: object) -> int:
 
 
 def facts_of(info: dict[str, Any]) -> list[object]:
-    """What names the version of an object."""
+    """Return the fields that identify the version of an object."""
     return [_fact(info.get(key)) for key in _FACTS]
 
 
 def _fact(value: object) -> object:
-    """A listing has times in other words than an object's own header."""
+    """Return a field in the form that listings and an object's own header have in common."""
     return int(value.timestamp()) if isinstance(value, datetime) else value
 
 
@@ -174,7 +186,7 @@ def _file_mode() -> int:
 
 
 def _seconds(when: object) -> float:
-    """Since 1970; 0 where that is not known."""
+    """Return the seconds since 1970, or 0 if the time is unknown."""
     with suppress(ValueError):
         when = _time_of(when) if isinstance(when, str) else when
     if isinstance(when, datetime):
@@ -183,7 +195,9 @@ def _seconds(when: object) -> float:
 
 
 def _time_of(text: str) -> datetime:
-    """Raises ValueError where a text is none. Servers of HTTP write times as mail does."""
+    """Parse a time in ISO format or, as HTTP servers write it, in the format of mail. Raise ValueError if it is
+    invalid.
+    """
     with suppress(ValueError):
         return datetime.fromisoformat(text)
     return parsedate_to_datetime(text)

@@ -1,6 +1,6 @@
-"""Objects and prefixes of URLs, with the methods of pathlib.Path that reading needs: code that reads files takes both.
+"""Objects and prefixes at URLs, with the methods of pathlib.Path that reading needs, so that readers accept both.
 
-What changes a folder is not here: upload.py writes.
+Writing is not here: see upload.py.
 """
 
 import errno
@@ -26,10 +26,10 @@ _TOGETHER = 32  # requests of one call that wait at a time: more than there are 
 
 
 class RemotePath:
-    """A URL of fsspec, or what lies below one: the URL alone is parsed, and a key below it is taken as it is.
+    """A URL that fsspec reads, or a key below one. Only the URL is parsed; the key is taken literally.
 
-    The storage is asked once for what `exists`, `is_file` and `is_dir` tell, and each time for `stat`. Raises OSError
-    for what the storage refuses, and where it cannot be reached.
+    The store is asked once for `exists`, `is_file` and `is_dir`, and each time for `stat`. Methods raise OSError if the
+    store refuses a request or cannot be reached.
     """
 
     def __init__(self, url: str, below: str | None = None):
@@ -43,7 +43,7 @@ class RemotePath:
 
     @classmethod
     def of(cls, fs: Any, path: str) -> "RemotePath":
-        """An object of a filesystem that is open already."""
+        """Return the path of an object in a filesystem of fsspec that is already open."""
         found = cls(fs.unstrip_protocol(path))
         found._place = fs, path
         return found
@@ -64,14 +64,14 @@ class RemotePath:
 
     @classmethod
     def listed(cls, named: tuple[str, str | None], size: int) -> "RemotePath":
-        """One that a listing told of, and how long it is: the storage is not asked for that again."""
+        """Return a path from a listing with its size in bytes, so that the store is not asked again."""
         path = cls(*named)
         path._known = {"type": "file", "size": size}
         return path
 
     @property
     def named(self) -> tuple[str, str | None]:
-        """The URL that is parsed, and what is below it: RemotePath(*named) is the same."""
+        """The parsed URL and the key below it: RemotePath(*named) is the same path."""
         return f"{self._scheme}{self._root}{self._rest}", self._below
 
     def __hash__(self) -> int:
@@ -87,7 +87,7 @@ class RemotePath:
 
     @property
     def is_chained(self) -> bool:
-        """Whether another URL follows, which may name the object alone."""
+        """True if another URL follows, as in "simplecache::s3://bucket/key"."""
         return bool(self._rest)
 
     @property
@@ -128,7 +128,9 @@ class RemotePath:
         return self == other
 
     def relative_to(self, folder: "RemotePath") -> PurePosixPath:
-        """Raises SqueezeError for a key that is no path: another's would be the same."""
+        """Return the key relative to a folder. Raise SqueezeError if it is not a normalised path, which could be
+        ambiguous.
+        """
         key = self._path.removeprefix(folder._path)
         key = key.removeprefix("/") if folder._path else key
         path = PurePosixPath(key)
@@ -141,11 +143,11 @@ class RemotePath:
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
-        """The filesystem of fsspec, and the path in it."""
+        """The filesystem of fsspec and the path in it."""
         return self.filesystem()
 
     def filesystem(self, **options: object) -> tuple[Any, str]:
-        """As fsspec.url_to_fs."""
+        """Return the filesystem of fsspec and the path in it. `options` are those of fsspec.url_to_fs."""
         with about_url(str(self)):
             from fsspec.core import url_to_fs
 
@@ -155,7 +157,7 @@ class RemotePath:
             return fs, path if self._below is None else f"{path}/{self._below}"
 
     def _check_chain(self) -> None:
-        """Raises SqueezeError where another URL follows, and this protocol reads within none."""
+        """Raise SqueezeError if another URL follows and this protocol does not support that."""
         if not self._rest:
             return
         from fsspec import get_filesystem_class
@@ -167,7 +169,7 @@ class RemotePath:
             raise SqueezeError(f"{self}: {said}")
 
     def _look(self) -> dict[str, Any] | None:
-        """What the storage says now; None where nothing is there."""
+        """Return what the store says now, or None if the object does not exist."""
         fs, path = self._place
         try:
             with about_url(str(self)):
@@ -183,7 +185,7 @@ class RemotePath:
 
     @property
     def version(self) -> str:
-        """What the storage calls the version that it told of, in its own words; nothing where it names none."""
+        """The store's own name of the version that it described, or "" if it has none."""
         return version_of(self._known or {})
 
     def exists(self) -> bool:
@@ -199,7 +201,7 @@ class RemotePath:
         return False
 
     def stat(self) -> os.stat_result:
-        """As it is now. Raises FileNotFoundError."""
+        """Return the current status. Raise FileNotFoundError if the object does not exist."""
         return self._status(self._look())
 
     def lstat(self) -> os.stat_result:
@@ -213,7 +215,7 @@ class RemotePath:
         return status_of(info)
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """A RemoteFile. Raises FileNotFoundError."""
+        """Return a RemoteFile. Raise FileNotFoundError if the object does not exist."""
         assert mode == "rb"
         fs, path = self._place
         with about_url(str(self)):
@@ -255,14 +257,17 @@ class RemotePath:
 
     @property
     def unlisted(self) -> str:
-        """Why no objects are listed that begin so, where `walk` gave a prefix in place of them."""
+        """The reason why objects below this prefix are not listed, if `walk` yielded the prefix instead of them;
+        otherwise "".
+        """
         if not (self._known or {}).get("unlisted"):
             return ""
         return "the storage's package lists no keys with an empty part, as in a//b, and there are some: rename them"
 
     def below(self) -> list["RemotePath"]:
-        """All objects whose keys begin with this one and a slash, in order. Raises SqueezeError where some are not
-        listed."""
+        """Return all objects whose keys begin with this one and a slash, sorted. Raise SqueezeError if some are not
+        listed.
+        """
         try:
             found = sorted(self.walk())
         except FileNotFoundError:
@@ -273,9 +278,13 @@ class RemotePath:
         return found
 
     def walk(self) -> Iterator["RemotePath"]:
-        """As `below`, each when it is asked for and in the order of the store: memory holds a page of the listing. One
-        that breaks off goes on behind the last key; raises SqueezeError where keys have come in no order. What is not
-        listed is one path that is `unlisted`."""
+        """Yield all objects below this prefix in the order of the store, a page of the listing at a time.
+
+        A listing that breaks resumes after the last key. Objects that cannot be listed are one path that is `unlisted`.
+
+        Raises:
+            SqueezeError: A listing broke whose keys are not sorted, so that it cannot resume.
+        """
         fs, path = self._place
         found, last, again, in_order = objects(fs, path), "", False, True
 
@@ -300,7 +309,7 @@ class RemotePath:
         return self.below()
 
     def _listed(self, name: str, info: dict[str, Any]) -> Iterator["RemotePath"]:
-        """What the filesystem calls so, as it calls it, but for the folder itself, of which it may keep an object."""
+        """Yield the path of a listed entry, unless it is the folder itself, for which a store may keep an object."""
         fs, path = self._place
         root, key = path.strip("/"), name.lstrip("/")
         if key != root and (not key.endswith("/") or info["size"] or "unlisted" in info):
@@ -310,8 +319,11 @@ class RemotePath:
 
 
 def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
-    """What objects of one store hold, as they were listed: a request for each, many at a time. Instead of one that
-    cannot be read, or has another size, an error about it."""
+    """Read many objects of one store concurrently.
+
+    Returns:
+        The content of each object, or an exception if it cannot be read or has another size than listed.
+    """
     if not paths:
         return []
     sizes = [path.lstat().st_size for path in paths]
@@ -323,7 +335,7 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
 
 
 def _first_bytes(fs: Any, names: list[str], ends: list[int]) -> list[bytes | Exception]:
-    """The bytes of objects up to their ends, or errors: by what is fast where it has them, else as fsspec asks."""
+    """Return the first `ends[i]` bytes of each object, or an exception: by obstore if it can, otherwise by fsspec."""
     fast = first_bytes(fs, names, ends)
     left = [number for number, data in enumerate(fast) if data is None]
     more = {"batch_size": _TOGETHER} if "batch_size" in signature(fs.cat_ranges).parameters else {}
@@ -333,7 +345,7 @@ def _first_bytes(fs: Any, names: list[str], ends: list[int]) -> list[bytes | Exc
 
 
 def look_together(paths: list[RemotePath]) -> None:
-    """Ask each store at once what `exists` and `lstat` tell of many objects. Where it fails they ask for themselves."""
+    """Ask each store concurrently for what `exists` and `lstat` return. Where that fails, each path asks for itself."""
     stores: dict[int, list[RemotePath]] = {}
     for path in paths:
         stores.setdefault(id(path._place[0]), []).append(path)

@@ -1,7 +1,7 @@
-"""An object of S3 that is made of others: the store copies what it has already, and only bytes between are sent.
+"""S3 objects that are composed of others: the store copies what it already has, and only other bytes are sent.
 
-S3 takes 10,000 parts of one object, each of 5 MiB or more but for the last. So what is shorter is read, and sent with
-what comes before and after it.
+S3 takes at most 10,000 parts of an object, each of at least 5 MiB except the last. So shorter ranges are read and sent
+together with their neighbours.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,21 @@ _SUMS = "ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", 
 
 
 def composes(fs: Any, size: int) -> bool:
-    """Whether a filesystem of fsspec is S3, so that objects of about so many bytes can be made of others."""
+    """Return whether a filesystem of fsspec is S3 and an object of about `size` bytes is worth composing."""
     return fs.protocol == ("s3", "s3a") and not fs.asynchronous and size >= 2 * _LEAST
 
 
 class Composed:
-    """A new object, with the methods of a file of fsspec that is open for writing in a transaction: it is seen when it
-    is committed. exclusive: another may not be replaced; size: bytes that it has, or somewhat less."""
+    """A new S3 object with the methods of a file that fsspec has open for writing in a transaction.
+
+    It becomes visible when it is committed.
+
+    Args:
+        fs: The filesystem of s3fs.
+        path: The path in it.
+        exclusive: Whether to fail if the object exists.
+        size: The approximate size in bytes, or somewhat less.
+    """
 
     def __init__(self, fs: Any, path: str, exclusive: bool, size: int):
         bucket, key, _ = fs.split_path(path)
@@ -49,18 +57,17 @@ class Composed:
             self._send()
 
     def copies(self, file: BinaryIO, count: int) -> bool:
-        """Whether `copy` would let the store copy most of these bytes."""
+        """Return whether `copy` would let the store copy most of these bytes."""
         is_there = isinstance(file, RemoteFile) and bool(file.key)
         return is_there and self._copies is not False and count - self._short >= self._least
 
     @property
     def _short(self) -> int:
-        """Bytes that those which wait lack to be a part."""
+        """The number of bytes that the waiting data lacks to be a part."""
         return max(self._least - len(self._waiting), 0) if self._waiting else 0
 
     def copy(self, file: BinaryIO, count: int) -> None:
-        """Write the next `count` bytes of a file. Of an object in the same store few are read: those that bring what
-        waits to the least that a part has."""
+        """Write the next `count` bytes of a file. The store copies them if the file is an object in it."""
         if not self.copies(file, count):
             self._pass(file, count)
             return
@@ -77,7 +84,9 @@ class Composed:
         file.seek(end)
 
     def _begin_copy(self, file: RemoteFile, begin: int, end: int) -> bool:
-        """False where the store copies nothing: not all that speak of S3 do."""
+        """Let the store copy a range as a part. Return False if it does not support that, as some S3-compatible stores
+        do not.
+        """
         part = self._pool.submit(self._copied, len(self._parts) + 1, file, begin, end)
         if self._copies is None:
             self._copies = not isinstance(error := part.exception(), OSError | SqueezeError)
@@ -113,7 +122,7 @@ class Composed:
         return persistently(self._url, lambda: self._fs.call_s3(method, **self._place, **given))
 
     def close(self) -> None:
-        """Wait until all is there."""
+        """Send the rest and wait until all parts are stored."""
         if self._waiting or not self._parts:
             self._send()
         for part in self._parts:
@@ -121,24 +130,25 @@ class Composed:
         self._pool.shutdown()
 
     def commit(self) -> None:
-        """Once: where the answer is lost, the object may be there."""
+        """Complete the upload. Do it only once: if the answer is lost, the object may exist."""
         parts = {"Parts": [part.result() for part in self._parts]}
         self._fs.call_s3("complete_multipart_upload", **self._place, MultipartUpload=parts, **self._condition)
         self._fs.invalidate_cache(self._url)
 
     def discard(self) -> None:
+        """Abort the upload."""
         self._pool.shutdown(cancel_futures=True)
         with suppress(Exception):
             self._fs.call_s3("abort_multipart_upload", **self._place)
 
 
 def _part(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-    """What the end of an upload names a part by."""
+    """Return the entry for a part that completing the upload needs."""
     return {"PartNumber": number, **{name: answer[name] for name in ("ETag", *_SUMS) if name in answer}}
 
 
 def _ranges(begin: int, end: int, most: int) -> Iterator[tuple[int, int]]:
-    """A range in pieces of about one size, at most `most` bytes each."""
+    """Split a range into pieces of about the same size, at most `most` bytes each."""
     count = -(-(end - begin) // most)
     bounds = [begin + (end - begin) * number // count for number in range(count + 1)]
     yield from pairwise(bounds)

@@ -1,7 +1,7 @@
 """Sparse files: holes are neither read nor written.
 
-A hole is a stretch of a file without blocks on the disk, which reads as zeros. Where the system tells of none, or a
-sink is no file that can have some, bytes are read and written as ever.
+A hole is a range of a file without blocks on the disk, which reads as zeros. If the system reports no holes, or the
+sink cannot have any, all bytes are read and written.
 """
 
 import errno
@@ -23,7 +23,7 @@ _PIECE = 1 << 20
 
 
 def reading(source: BinaryIO) -> BinaryIO:
-    """Return what reads a source from where it is, without its holes where it is a sparse file."""
+    """Return a file that reads from the current position of a source and skips holes if it is a sparse file."""
     try:
         status = os.fstat(source.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_blocks * 512 >= status.st_size:
@@ -34,7 +34,7 @@ def reading(source: BinaryIO) -> BinaryIO:
 
 
 class _HoledSource:
-    """A sparse file that is read in order."""
+    """A sparse file that is read sequentially."""
 
     def __init__(self, source: BinaryIO, handle: int):
         self._source, self._handle = source, handle
@@ -49,7 +49,8 @@ class _HoledSource:
         return read_some(self._source, min(size, max(self._next(place, os.SEEK_HOLE) - place, 1)))
 
     def _next(self, place: int, whence: int) -> int:
-        """Return where the next data or hole begins; the file's end if there is none. The handle stays where it is."""
+        """Return where the next data or hole begins, or the file's end. The position of the descriptor does not change.
+        """
         before = os.lseek(self._handle, 0, os.SEEK_CUR)
         try:
             return os.lseek(self._handle, place, whence)
@@ -62,14 +63,14 @@ class _HoledSource:
 
 
 class SparseSink:
-    """Writes to a sink, and makes holes of blocks of zeros where it is a regular file that ends where it is."""
+    """A sink that turns blocks of zeros into holes if it is a regular file that ends at the current position."""
 
     def __init__(self, sink: BinaryIO):
         self._sink, self._sparse = sink, _takes_holes(sink)
         self._ends_in_hole = False
 
     def write(self, data: Any) -> None:
-        """Write bytes, or anything else that has a buffer of them."""
+        """Write a buffer of bytes."""
         if not self._sparse:
             write_all(self._sink, data)
             return
@@ -82,7 +83,7 @@ class SparseSink:
                 self._ends_in_hole = False
 
     def skip(self, length: int) -> None:
-        """Write so many zeros."""
+        """Write `length` zeros."""
         if self._sparse:
             self._sink.seek(length, io.SEEK_CUR)
             self._ends_in_hole = length > 0 or self._ends_in_hole
@@ -91,13 +92,13 @@ class SparseSink:
                 write_all(self._sink, bytes(min(_PIECE, length - begin)))
 
     def finish(self) -> None:
-        """Make a last hole part of the file."""
+        """Extend the file over a hole at its end."""
         if self._ends_in_hole:
             self._sink.truncate()
 
 
 def _stretches(view: np.ndarray, begin: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield (start, end, whether it is empty) of stretches of blocks, which begin at `begin`, and of what is around."""
+    """Yield (start, end, is_hole) of the runs of blocks from `begin` on, and of what is before and after them."""
     count = max(view.size - begin, 0) // _BLOCK
     words = view[begin : begin + count * _BLOCK].view(np.uint64).reshape(count, _BLOCK // 8)
     empty = np.zeros(count + 2, bool)
@@ -109,7 +110,8 @@ def _stretches(view: np.ndarray, begin: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def _takes_holes(sink: BinaryIO) -> bool:
-    """Whether it is a file that ends where the next byte goes, so that what is left out reads as zeros."""
+    """Return whether a sink is a regular file that ends where the next byte goes, so that skipped bytes read as zeros.
+    """
     try:
         sink.flush()
         state, flags = os.fstat(sink.fileno()), fcntl.fcntl(sink.fileno(), fcntl.F_GETFL)

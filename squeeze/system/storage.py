@@ -1,4 +1,10 @@
-"""Paths: those that a caller names, on the disk or at a URL, and those that the text of a file names."""
+"""Paths: those that a caller names, on the disk or at a URL, and those that the text of a file names.
+
+A caller may name any path, and any URL that fsspec reads: `path_of`. Code reads both with the methods of pathlib.Path,
+and what is written to a URL appears complete or not at all (upload.py). The text of a manifest, journal, index or
+configuration is untrusted. It becomes a path only by `component`, `relative`, `below` and `within`, and cannot leave
+the folder that the caller named: it is not a URL, not absolute, and has no "..".
+"""
 
 import os
 import re
@@ -14,14 +20,14 @@ _LOCAL = ("file://", "local://")
 
 
 def is_url(name: object) -> bool:
-    """Whether a name is a URL: it has a scheme, "://", and perhaps others that are chained to it by "::"."""
+    """Return whether a name is a URL, such as "s3://bucket/key" or the chained "simplecache::s3://bucket/key"."""
     return isinstance(name, str) and URL.fullmatch(name) is not None
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:
-    """Return the path that the caller named; the text of a file goes through names.py.
+    """Return the path that a caller names.
 
-    A URL of a local file becomes that file's path, any other URL a RemotePath, which has the methods of Path that
+    The URL of a local file becomes its path. Any other URL becomes a RemotePath, which has the methods of Path that
     reading needs. Raises SqueezeError for a URL without a path.
     """
     if not isinstance(name, str) or not is_url(name):
@@ -36,7 +42,7 @@ def path_of(name: str | os.PathLike[str]) -> Path:
 
 
 def local_path(name: str | os.PathLike[str]) -> Path:
-    """The path of what must lie on this machine. Raises SqueezeError for a URL of anything else."""
+    """Return a path on this machine. Raise SqueezeError for the URL of anything else."""
     path = path_of(name)
     if remote(path):
         raise SqueezeError(f"{str(path)!r} is a URL, and this takes a path: fetch the file first")
@@ -44,7 +50,7 @@ def local_path(name: str | os.PathLike[str]) -> Path:
 
 
 def remote(path: object) -> RemotePath | None:
-    """The path, where it is that of a URL."""
+    """Return the path if it is that of a URL, otherwise None."""
     return path if isinstance(path, RemotePath) else None
 
 
@@ -55,14 +61,16 @@ _ELSEWHERE = re.compile(r"[A-Za-z]:|.*::|.*[\\\0]", re.DOTALL)  # a drive; chain
 
 
 def component(text: Any) -> str:
-    """Return the text if it is the name of one file or folder. Raises FormatError for any other value."""
+    """Return the text if it is the name of one file or folder. Raise FormatError otherwise."""
     if not _stays_below(text) or "/" in text:
         raise _wrong(text, "the name of one file or folder")
     return str(text)
 
 
 def relative(text: Any) -> str:
-    """Return the text if it is a path that stays below its folder, with "/" between its parts. Raises FormatError."""
+    """Return the text if it is a path that stays below its folder, with "/" between its parts. Raise FormatError
+    otherwise.
+    """
     if not _stays_below(text):
         raise _wrong(text, "the path of a file below the folder")
     return str(text)
@@ -76,15 +84,15 @@ def _stays_below(text: Any) -> bool:
 
 
 def below(folder: Path, text: Any) -> Path:
-    """Return the path in a folder that the caller named. Raises FormatError for text that leads elsewhere."""
+    """Return the path of an untrusted name in a folder. Raise FormatError for text that leads elsewhere."""
     return folder / relative(text)
 
 
 def within(text: Any, roots: list[Path]) -> Path:
-    """Return the path that a whole name stands for, if it lies in one of the folders or URLs that the caller named.
+    """Return the path of an untrusted absolute name if it is in one of the folders or URLs that the caller named.
 
-    Local names may be relative to the current folder, as the command that wrote them was called, and links are
-    followed before the comparison. Raises FormatError for any other name.
+    Local names may be relative to the current folder, as the command that wrote them was called. Links are followed
+    before the comparison. Raises FormatError for any other name.
     """
     for root in roots if isinstance(text, str) else ():
         if is_url(str(root)):

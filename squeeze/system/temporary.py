@@ -1,8 +1,8 @@
-"""Temporary files and folders beside a target, and those that killed processes left there.
+"""Temporary files and folders next to a target, and their removal after a process was killed.
 
-A name is `.TARGET.RANDOM.squeeze.tmp`, where a run's mark may stand after `squeeze`. The process that writes it holds a
-lock on it, which the system gives up when the process ends, however it ends. So what has such a name, belongs to this
-user and is not locked was left by a process that is gone: `sweep` deletes what is left of one target.
+A name is `.TARGET.RANDOM.squeeze.tmp`, with a run's mark after `squeeze` if it has one. The process that writes the
+file holds a lock on it, which the system releases when the process ends. So a file with such a name that belongs to
+this user and is not locked was left by a killed process, and `sweep` deletes those of one target.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ _looked: dict[Path, tuple[float, dict[str, list[str]]]] = {}  # until when it ho
 
 
 def file_beside(target: Path, mark: str = MARK) -> tuple[int, Path]:
-    """Make an empty file beside a target: its descriptor, with the lock on it, and its path."""
+    """Create an empty file next to a target and return its locked descriptor and its path."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{_known_as(target)}.", suffix=f"{mark}.tmp", dir=target.parent)
         with suppress(OSError):  # of a file system without locks, on which nothing is swept
@@ -40,7 +40,7 @@ def file_beside(target: Path, mark: str = MARK) -> tuple[int, Path]:
 
 
 def folder_beside(target: Path) -> tuple[int, Path]:
-    """Make an empty folder beside a target: a descriptor with the lock on it, to close at the end, and its path."""
+    """Create an empty folder next to a target and return a locked descriptor, to be closed at the end, and its path."""
     while True:
         name = tempfile.mkdtemp(prefix=f".{_known_as(target)}.", suffix=f"{MARK}.tmp", dir=target.absolute().parent)
         with suppress(FileNotFoundError):  # swept, as above
@@ -53,12 +53,12 @@ def folder_beside(target: Path) -> tuple[int, Path]:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file's name is one of those given here."""
+    """Return whether a file name is one that this module creates."""
     return _NAME.fullmatch(name) is not None
 
 
 def sweep(target: Path) -> None:
-    """Delete what processes that are gone left of a target. What cannot be deleted stays."""
+    """Delete the temporary files of a target that killed processes left. Files that cannot be deleted stay."""
     if remote(target):
         return
     folder, known = target.absolute().parent, _known_as(target)
@@ -74,7 +74,9 @@ def sweep(target: Path) -> None:
 
 
 def _known_as(target: Path) -> str:
-    """What a temporary name keeps of a target's: all of it, or if it is long its start and a digest."""
+    """Return the part of a target's name that its temporary names contain: all of it, or its start and a digest if it
+    is long.
+    """
     if len(target.name) <= NAME_LIMIT:
         return target.name
     digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS]
@@ -82,7 +84,7 @@ def _known_as(target: Path) -> str:
 
 
 def _left_in(folder: Path) -> dict[str, list[str]]:
-    """Temporary names in a folder, by what they keep of their target's."""
+    """Return the temporary names in a folder by the part of the target's name that they contain."""
     found: dict[str, list[str]] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -92,7 +94,9 @@ def _left_in(folder: Path) -> dict[str, list[str]]:
 
 
 def _delete(path: Path) -> None:
-    """Delete a temporary file or folder of this user's that nobody has locked. Raises OSError."""
+    """Delete a temporary file or folder of this user that is not locked. Raise OSError if it is locked or cannot be
+    deleted.
+    """
     before = path.lstat()
     is_folder = stat.S_ISDIR(before.st_mode)
     if before.st_uid != os.geteuid() or not (is_folder or (stat.S_ISREG(before.st_mode) and before.st_nlink == 1)):

@@ -1,7 +1,7 @@
-"""Whether a file, the files of a folder or tokens are still those that were read before.
+"""Checks that a file, the files of a folder or tokens are still those that were read before.
 
-A mapped file that becomes shorter kills the process that reads it. So such files are read here instead, and a change
-is an error.
+A mapped file that becomes shorter kills the process that reads it. So such files are read here instead, and a change is
+an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Writing objects so that they appear whole or not at all.
+"""Writing objects that appear complete or not at all.
 
-Stores take large objects in parts (multipart uploads), and nothing is seen of them before they are completed: that is a
-transaction of fsspec, for which each upload has a filesystem of its own. What is interrupted is aborted. A process that
-is killed leaves parts that nobody sees, until the bucket's rules delete them.
+Stores take large objects in parts (multipart uploads), which are invisible until the upload is completed. Each upload
+is a transaction of fsspec with a filesystem of its own, and is aborted if interrupted. A killed process leaves
+invisible parts until the bucket's rules delete them.
 """
 
 import io
@@ -25,17 +25,23 @@ _PIECE = 1 << 24  # bytes handed over at a time: a filesystem copies them
 
 
 def check_free(target: RemotePath, overwrite: bool) -> None:
-    """Raises SqueezeError where `target` may not be written."""
+    """Raise SqueezeError if the object exists and may not be overwritten."""
     if target.exists() and not overwrite:
         raise in_the_way(cast(Path, target))
 
 
 @contextmanager
 def uploading(target: RemotePath, overwrite: bool, composed: int = 0) -> Iterator[BinaryIO]:
-    """A file to write from its start to its end, which becomes the object when the block ends well.
+    """Open an object for sequential writing that appears when the block succeeds.
 
-    composed: about how many bytes it has, where it is put together of objects of the same store. Raises SqueezeError
-    where the object has come and may not be overwritten, and OSError where the storage fails.
+    Args:
+        target: The object.
+        overwrite: Whether an existing object may be replaced.
+        composed: The approximate size in bytes if it is composed of objects in the same store, otherwise 0.
+
+    Raises:
+        SqueezeError: The object exists and may not be overwritten.
+        OSError: The store failed.
     """
     with _transaction(target, overwrite) as objects, objects.writing(target, composed) as file:
         yield file
@@ -43,11 +49,11 @@ def uploading(target: RemotePath, overwrite: bool, composed: int = 0) -> Iterato
 
 @contextmanager
 def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
-    """A local path for a file or folder, which is uploaded when the block ends well, and goes in any case.
+    """Yield a local path for a file or folder that is uploaded when the block succeeds and always deleted.
 
-    It lies in the folder for temporary files, for what is not written from its start to its end. Of a folder every file
-    is uploaded before the first appears, and what was there before goes last. A file whose upload breaks is sent again
-    from its start, some times. Raises as `uploading`.
+    Use it for output that is not written sequentially. All files of a folder are uploaded before the first appears, and
+    objects that were there before are deleted last. A broken upload of a file is repeated a few times. Raises the same
+    errors as `uploading`.
     """
     check_free(target, overwrite)
     with tempfile.TemporaryDirectory(prefix="squeeze-") as scratch:
@@ -70,7 +76,7 @@ def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
 
 
 def given_up(file: Any) -> None:
-    """Let nothing come of an object that fsspec has open for writing, as far as its storage can."""
+    """Discard an object that fsspec has open for writing, as far as the store can."""
     with suppress(Exception):
         file.discard()
     with suppress(Exception):
@@ -84,14 +90,13 @@ def _dropped(file: Any) -> None:
 
 
 def copier(sink: object, file: BinaryIO, count: int) -> Callable[[], None] | None:
-    """What writes the next bytes of a file to an object by a copy within its store; None where they have to be read and
-    written."""
+    """Return a function that copies the next bytes of a file to an object within the store, or None if it cannot."""
     return partial(sink.copy, file, count) if isinstance(sink, _Sink) and sink.copies(file, count) else None
 
 
 @contextmanager
 def _anew() -> Iterator[None]:
-    """What was done goes with the folder for temporary files."""
+    """Make the advice of a StorageError say that the work starts anew, since temporary files are deleted."""
     try:
         yield
     except StorageError as error:
@@ -100,7 +105,7 @@ def _anew() -> Iterator[None]:
 
 
 class _Objects:
-    """What one transaction writes: one object after the other."""
+    """The objects of one transaction, written one after the other."""
 
     def __init__(self, target: RemotePath, overwrite: bool):
         self._mode = "wb" if overwrite else "xb"
@@ -111,7 +116,7 @@ class _Objects:
 
     @contextmanager
     def writing(self, path: RemotePath, composed: int = 0) -> Iterator[BinaryIO]:
-        """An object, which is sent to its last byte when the block ends well."""
+        """Open an object for writing. All its bytes are sent when the block succeeds."""
         key = path.filesystem()[1]
         with _said_of(path):
             if composes(self._fs, composed):
@@ -129,19 +134,20 @@ class _Objects:
             raise
 
     def copy(self, source: Path, target: RemotePath) -> None:
-        """Write what a local file holds."""
+        """Upload a local file."""
         with source.open("rb") as reading, self.writing(target) as sink:
             while piece := reading.read(_PIECE):
                 sink.write(piece)
 
     def commit(self) -> None:
+        """Make all objects visible."""
         for path, file in self._files:
             with _said_of(path):
                 file.commit()
             self._committed += 1
 
     def abort(self) -> None:
-        """Leave nothing behind. Storage that fails in this, too, is let be: the first error is the one to tell of."""
+        """Discard all objects. Errors of the store are ignored, so that the first error is the one reported."""
         for number, (path, file) in enumerate(self._files):
             if number < self._committed:
                 with suppress(Exception):
@@ -163,7 +169,7 @@ def _transaction(target: RemotePath, overwrite: bool) -> Iterator[_Objects]:
 
 
 class _Sink:
-    """An object that is being written. It is closed by its transaction alone: not when it is collected."""
+    """An object that is being written. Only its transaction closes it, not its garbage collection."""
 
     def __init__(self, path: RemotePath, file: Any):
         self._path, self._file, self._position = path, file, 0
@@ -172,7 +178,7 @@ class _Sink:
         return self._position
 
     def flush(self) -> None:
-        """Nothing is seen of an object before it is whole."""
+        """Do nothing: an object is invisible until it is complete."""
 
     def fileno(self) -> int:
         raise io.UnsupportedOperation("an object has no number of a file")
@@ -189,7 +195,7 @@ class _Sink:
         return isinstance(self._file, Composed) and self._file.copies(file, count)
 
     def copy(self, file: BinaryIO, count: int) -> None:
-        """Write the next `count` bytes of a file, which the store copies where they lie in it."""
+        """Write the next `count` bytes of a file, which the store copies if it has them."""
         with _said_of(self._path):
             self._file.copy(file, count)
         self._position += count
@@ -197,7 +203,7 @@ class _Sink:
 
 @contextmanager
 def _said_of(path: RemotePath) -> Iterator[None]:
-    """As about_url; what is there already is in the way."""
+    """Translate errors of the store about this URL, and an existing object to an error that says so."""
     try:
         with about_url(str(path)):
             yield

@@ -1,7 +1,8 @@
-"""The folder beside a target in which a long run leaves what is done, so that it can go on after it was stopped.
+"""The folder next to a target in which a long run keeps finished work, so that it can resume after it was stopped.
 
-A run deletes nothing but what lies in a folder of its own: one that it made, or a real folder of this user's with the
-marker of an earlier run, a file of a random name that the file `lock` tells. Links are never followed.
+A run deletes files only in a folder of its own: one that it created, or one with the marker of an earlier run. The
+marker is a file of a random name that is recorded in the file `lock`. The folder must be a real one of this user. Links
+are never followed.
 """
 
 import errno
@@ -33,7 +34,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class Discards(Enum):
-    """Which stopped runs a new run deletes what they left of; it goes on with those of its own task that stay."""
+    """The stopped runs whose work a new run deletes. It resumes the remaining work if that is of the same task."""
 
     NONE = "none"  # a run of another task is refused
     OTHERS = "others"  # those of another task
@@ -41,18 +42,26 @@ class Discards(Enum):
 
 
 def discards(resume: bool, overwrite: bool) -> Discards:
-    """Return what a run discards that takes both as arguments: finished work goes only if the user overwrites."""
+    """Return what a run with these arguments discards. Finished work is deleted only if the user overwrites."""
     return Discards.OTHERS if overwrite and not resume else Discards.NONE
 
 
 @contextmanager
 def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discards = Discards.OTHERS) -> Iterator[Path]:
-    """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, a disk fails or is full, a storage
-    breaks off or a device has too little memory: the error says so. It goes when the input proves wrong, all is done,
-    or nothing was begun.
+    """Yield the folder `.TARGET.WORK` to write in.
 
-    task: what the run is, as JSON. discarded: which stopped runs are not gone on with. Raises SqueezeError where
-    something else has the folder's name, another process works in it, or a run of another task is to be kept.
+    The folder is kept if the run is stopped, if a disk, a store or the memory of a device fails, and the error says so.
+    It is deleted if the input is invalid, if nothing was started, or when all is done.
+
+    Args:
+        target: The result of the run.
+        work: The kind of work, as part of the folder's name.
+        task: All settings of the run, fit for JSON.
+        discarded: Whose unfinished work is deleted first.
+
+    Raises:
+        SqueezeError: The name is taken by something else, another process works in the folder, or it holds the work of
+        another task that must be kept.
     """
     folder = _place(target, work)
     with _opened(folder, target) as inside, _locked(folder, inside, target) as marker:
@@ -93,7 +102,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
 
 
 def forget(target: Path, work: str) -> None:
-    """Delete the folder `.TARGET.WORK` of a run that ended well, if it is still there. Raises as `work_folder`."""
+    """Delete the folder `.TARGET.WORK` of a finished run if it still exists. Raise the same errors as `work_folder`."""
     if _place(target, work).is_dir():
         with work_folder(target, work, {}, Discards.ALL):
             pass
@@ -101,7 +110,7 @@ def forget(target: Path, work: str) -> None:
 
 @contextmanager
 def _opened(folder: Path, target: Path) -> Iterator[int]:
-    """A handle of the folder, made if nothing is there. Raises SqueezeError for what is no folder of this user's."""
+    """Open the folder, and create it if it does not exist. Raise SqueezeError if it is not a folder of this user."""
     is_new = False
     with about(target), suppress(FileExistsError):
         folder.mkdir(0o700)
@@ -125,8 +134,10 @@ def _opened(folder: Path, target: Path) -> Iterator[int]:
 
 @contextmanager
 def _locked(folder: Path, inside: int, target: Path) -> Iterator[str]:
-    """The name of the marker, with the folder to ourselves. Raises SqueezeError where a process has it, or it is
-    neither marked nor empty."""
+    """Lock the folder and yield the name of its marker.
+
+    Raises SqueezeError if another process has the lock, or if the folder is neither marked nor empty.
+    """
     names = os.listdir(inside)
     if names and _LOCK not in names:
         raise _not_ours(folder)
@@ -163,7 +174,9 @@ def _is_at(folder: Path, inside: int) -> bool:
 
 
 def _marked(folder: Path, inside: int, lock: int) -> str:
-    """The name of the marker, made if there is nothing but the lock. Raises SqueezeError where there is more."""
+    """Return the name of the marker, and create it if the folder holds only the lock. Raise SqueezeError if it holds
+    more.
+    """
     status, names = os.fstat(lock), os.listdir(inside)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise _not_ours(folder)
@@ -180,7 +193,7 @@ def _marked(folder: Path, inside: int, lock: int) -> str:
 
 
 def _empty(inside: int, *kept: str) -> None:
-    """Delete what is in a folder; the task first, so that no run goes on from a part of the rest."""
+    """Delete the content of a folder, the task first, so that no run resumes from a part of the rest."""
     for name in sorted(os.listdir(inside), key=lambda name: name != _TASK):
         if name in kept:
             continue
@@ -191,7 +204,7 @@ def _empty(inside: int, *kept: str) -> None:
 
 
 def _delete(folder: Path, inside: int, marker: str) -> None:
-    """Delete the folder, its marks last, so that it is ours until it is empty."""
+    """Delete the folder and its marks last, so that it is known as ours until it is empty."""
     _empty(inside, marker, _LOCK)
     _empty(inside, _LOCK)
     _empty(inside)
@@ -199,7 +212,7 @@ def _delete(folder: Path, inside: int, marker: str) -> None:
 
 
 def _give_up(folder: Path, inside: int, marker: str, error: BaseException) -> None:
-    """Delete the folder of a run that ends with an error, which says so if that fails."""
+    """Delete the folder of a failed run. If that fails, add a note to the error."""
     try:
         _delete(folder, inside, marker)
     except OSError:
@@ -224,7 +237,7 @@ def _not_ours(folder: Path) -> SqueezeError:
 
 @contextmanager
 def scratch_folder(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` to write in, which goes when the block ends, well or not."""
+    """Yield a new folder next to `target` to write in, which is deleted when the block ends."""
     with about(target):
         lock, folder = temporary.folder_beside(target)
     try:
@@ -242,7 +255,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
 
 
 def other_settings(target: Path, folder: Path | None = None, differing: str = "") -> str:
-    """What is said of a stopped run with other settings, which left finished work in `folder` (None: in `target`)."""
+    """Return the message for a stopped run with other settings, whose finished work is in `folder` or in the target."""
     left = f" and left finished work in {folder}" if folder else ""
     return (
         f"{target}: the run that was stopped had other settings{differing}{left}: repeat its settings to go on, or "
@@ -251,7 +264,7 @@ def other_settings(target: Path, folder: Path | None = None, differing: str = ""
 
 
 def _differing(before: bytes, task: str) -> str:
-    """Name the settings that differ from those of a stopped run, the first few."""
+    """Return the names of the first few settings that differ from those of a stopped run."""
     try:
         was, now = _flat(parse_object(before)), _flat(parse_object(task))
     except FormatError:
@@ -261,7 +274,7 @@ def _differing(before: bytes, task: str) -> str:
 
 
 def _flat(task: dict[str, Any]) -> dict[str, Any]:
-    """With the entries of `settings` beside all others."""
+    """Return a task with the entries of `settings` at the top level."""
     settings = task.get("settings")
     inner = settings if isinstance(settings, dict) else {}
     return {**inner, **{name: value for name, value in task.items() if value is not settings}}

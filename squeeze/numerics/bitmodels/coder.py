@@ -1,9 +1,8 @@
-"""A binary arithmetic coder: 64-bit interval, 32-bit probabilities, carries resolved in the output.
+"""A binary arithmetic coder with a 64-bit interval and 32-bit probabilities, which propagates carries in the output.
 
-A coder is a uint64 array [3]: the low end of the interval (decoding: the code
-minus the low end), its width, and the position in the byte buffer. The width
-stays above 2^56 before each bit, so rounding costs under 2^-24 of a bit. It
-knows nothing of models; see Martin, "Range encoding", 1979.
+A coder is a uint64 array [3]: the low end of the interval (decoding: the code minus the low end), its width, and the
+position in the byte buffer. The width is above 2^56 before each bit, so rounding costs less than 2^-24 of a bit. The
+coder does not know the models. See Martin, "Range encoding", 1979.
 """
 
 import numpy as np
@@ -18,12 +17,13 @@ SPARE = 64  # bytes: more than one byte of input can add to the coded bytes
 
 @inline
 def is_over(coder, coded, decoding):
-    """Whether the coded bytes are used up (decoding), or the buffer for them is full (encoding)."""
+    """Return whether the coded bytes are used up (decoding) or the buffer for them is full (encoding)."""
     return np.int64(coder[POSITION]) > coded.size + (SPARE if decoding else -2 * SPARE)
 
 
 @kernel
 def start_encoder(coder):
+    """Initialise a coder for encoding."""
     coder[_LOW] = np.uint64(0)
     coder[_WIDTH] = _FULL
     coder[POSITION] = np.uint64(0)
@@ -31,6 +31,7 @@ def start_encoder(coder):
 
 @kernel
 def start_decoder(coder, coded):
+    """Initialise a coder for decoding the bytes `coded`."""
     coder[_LOW] = np.uint64(0)
     coder[_WIDTH] = _FULL
     coder[POSITION] = np.uint64(0)
@@ -40,7 +41,7 @@ def start_decoder(coder, coded):
 
 @inline
 def _next_byte(coder, coded):
-    """The next coded byte; zeros after the end."""
+    """Return the next coded byte, or 0 after the end."""
     position = np.int64(coder[POSITION])
     coder[POSITION] += np.uint64(1)
     if position < coded.size:
@@ -59,7 +60,14 @@ def _add_carry(coder, coded):
 
 @inline
 def encode(bit, probability, coder, coded):
-    """Code `bit`, given the 32-bit probability of a one; `coded` has 8 spare bytes."""
+    """Encode a bit.
+
+    Args:
+        bit: The bit.
+        probability: The 32-bit probability that it is a one.
+        coder: The state of the coder.
+        coded: The output, with at least 8 spare bytes.
+    """
     low, width = coder[_LOW], coder[_WIDTH]
     ones = (width >> np.uint64(32)) * np.uint64(probability)
     if bit:
@@ -79,7 +87,7 @@ def encode(bit, probability, coder, coded):
 
 @inline
 def decode(probability, coder, coded):
-    """The bit that was coded with this 32-bit probability of a one."""
+    """Decode the bit that was encoded with this 32-bit probability of a one."""
     width = coder[_WIDTH]
     ones = (width >> np.uint64(32)) * np.uint64(probability)
     bit = np.int64(coder[_LOW] < ones)
@@ -97,7 +105,7 @@ def decode(probability, coder, coded):
 
 @kernel
 def finish_encoder(coder, coded):
-    """Write the fewest bytes that name a point of the interval; returns the coded length."""
+    """Write the fewest bytes that identify a point of the interval, and return the coded length."""
     low, width = coder[_LOW], coder[_WIDTH]
     point, count = low, 0
     for count in range(9):

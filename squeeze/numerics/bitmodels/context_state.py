@@ -1,8 +1,7 @@
-"""The state of contexts, for the levels with many: words, lines, brackets, tags, records, matches.
+"""The state of contexts for levels with many of them: words, lines, brackets, tags, records, matches.
 
-As in contexts.py, 64-bit *registers* are brought up to date after every byte,
-and a context is a row of numbers: two registers, a mask for the first, and a
-mask for the last eight bytes. Knows nothing of what the contexts predict.
+As in contexts.py, 64-bit registers are updated after every byte. A context is a row of two registers, a mask for the
+first, and a mask for the last eight bytes. Nothing here knows what the contexts predict.
 """
 
 import numpy as np
@@ -43,7 +42,7 @@ STACK = 16  # open brackets that are remembered
 
 
 def _bracket_table() -> np.ndarray:
-    """uint8 [256]: for a closing bracket the opening one; 1 for an opening one."""
+    """Return uint8 [256]: for a closing bracket the opening one, and 1 for an opening one."""
     table = np.zeros(256, np.uint8)
     for opening, closing in ("()", "[]", "{}", "<>"):
         table[ord(opening)] = 1
@@ -56,7 +55,18 @@ _BRACKETS = _bracket_table()
 
 @inline
 def update_byte(registers, followed1, followed2, followed3, stack, data, position, record):
-    """Bring the registers up to date after `data[position]`; `record` is the record length or 0."""
+    """Update the registers after the byte data[position].
+
+    Args:
+        registers: uint64 [REGISTERS].
+        followed1: uint16 [256], the last two bytes after each byte.
+        followed2: uint16 [65536], the last two bytes after each pair of bytes.
+        followed3: uint16 [2^18], the last two bytes after each hashed triple.
+        stack: uint8 [STACK], open brackets.
+        data: The block.
+        position: The position of the byte.
+        record: The record length, or 0.
+    """
     byte = np.uint64(data[position])
     history = registers[HISTORY]
     one, two = np.int64(history & np.uint64(0xFF)), np.int64(history & np.uint64(0xFFFF))
@@ -181,7 +191,7 @@ def _update_record(registers, data, position, record):
 
 @inline
 def _update_instruction(registers, byte, history):
-    """A guess at where x86 instructions begin: after calls and jumps with operands of four bytes, and else anywhere."""
+    """Update a guess at where x86 instructions begin, which skips the four-byte operands of calls and jumps."""
     if registers[SKIP] > np.uint64(0):
         registers[SKIP] -= np.uint64(1)
         return

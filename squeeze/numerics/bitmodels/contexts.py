@@ -1,10 +1,8 @@
-"""Contexts: what is known before a byte, hashed. Knows nothing of what the contexts predict.
+"""Contexts of a byte: hashes of what is known before it.
 
-After every byte a handful of 64-bit *registers* is brought up to date. A
-context is a row of three numbers: a register, a mask for it, and a mask for
-the register HISTORY (the last eight bytes, latest lowest). Its hash is over the two masked
-values, so an order-3 context is the mask 0xFFFFFF and no register, and
-sparse, word and column contexts are rows of the same table.
+A few 64-bit registers are updated after every byte. A context is a row of three numbers: a register, a mask for it, and
+a mask for the register HISTORY (the last eight bytes, latest lowest). Its hash is over the two masked values. So an
+order-3 context is the mask 0xFFFFFF and no register, and sparse, word and column contexts are rows of the same table.
 """
 
 import numpy as np
@@ -37,7 +35,7 @@ _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 
 
 def _class_table() -> np.ndarray:
-    """uint64 [256]: 4-bit class of a byte: letters, digits, blanks, brackets, quotes, other marks, control, high."""
+    """Return uint64 [256]: the 4-bit class of a byte, such as letters, digits, blanks, brackets or control codes."""
     table = np.full(256, 12, np.uint64)
     table[:32] = 1
     table[0], table[9], table[10], table[13], table[32] = 0, 2, 3, 3, 2
@@ -57,19 +55,30 @@ CLASS = _class_table()
 
 @inline
 def mix_hash(a, b):
+    """Return a 64-bit hash of two integers."""
     h = (np.uint64(a) + np.uint64(b) * _SPREAD + np.uint64(0x51ED27)) * _MULTIPLY
     return h ^ (h >> np.uint64(29))
 
 
 @inline
 def context_hash(registers, register, register_mask, history_mask, salt):
+    """Return the hash of a context from a masked register and the masked history."""
     h = mix_hash(registers[HISTORY] & history_mask, salt)
     return mix_hash(registers[register] & register_mask, h)
 
 
 @inline
 def update_byte(registers, followed1, followed2, data, position, record):
-    """Bring the registers up to date after `data[position]`; `record` is the record length or 0."""
+    """Update the registers after the byte data[position].
+
+    Args:
+        registers: uint64 [REGISTERS].
+        followed1: uint16 [256], the last two bytes after each byte.
+        followed2: uint16 [65536], the last two bytes after each pair of bytes.
+        data: The block.
+        position: The position of the byte.
+        record: The record length, or 0.
+    """
     byte = np.uint64(data[position])
     history = registers[HISTORY]
     one, two = np.int64(history & np.uint64(0xFF)), np.int64(history & np.uint64(0xFFFF))
@@ -127,7 +136,7 @@ def _update_line(registers, byte, data, position):
 
 @inline
 def update_token_byte(registers, byte):
-    """Bring the registers of a token up to date after one of its bytes."""
+    """Update the registers of the current token after one of its bytes."""
     depth = (registers[PHASE] & np.uint64(0xFF)) + np.uint64(1)
     registers[PHASE] = min(depth, np.uint64(0xFF)) | np.uint64(0x100)
     registers[_SPELLED] = mix_hash(registers[_SPELLED], byte)
@@ -136,7 +145,7 @@ def update_token_byte(registers, byte):
 
 @inline
 def update_token(registers, token):
-    """Begin a new token after `token`."""
+    """Start a new token after `token`."""
     registers[_TOKENS_3] = mix_hash(registers[_TOKENS_2], token)
     registers[_TOKENS_2] = mix_hash(registers[_TOKENS_1], token)
     registers[_TOKENS_1] = mix_hash(np.uint64(token), np.uint64(1))

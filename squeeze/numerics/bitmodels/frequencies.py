@@ -1,7 +1,7 @@
-"""What a network says of the next byte as integers: frequencies of the 256 bytes, and their sums as a tree.
+"""A network's prediction of the next byte as integers: frequencies of the 256 bytes, summed in a tree.
 
-`counts` is int64 [512]: those of bytes from 256 on, and at i the sum of those at 2 i and 2 i + 1, so that a bit's
-probability is a quotient of two.
+`counts` is int64 [512]. The frequencies of the bytes are counts[256:], and counts[i] is the sum of counts[2 i] and
+counts[2 i + 1]. So the probability of a bit is a quotient of two.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _ONE = np.float32(1 << BITS)
 
 @inline
 def count(shares, counts):
-    """Fill `counts` from float32 shares [256], of which the largest is 1."""
+    """Fill `counts` from float32 shares [256], the largest of which is 1."""
     for i in range(BYTES):
         share = shares[i] * _ONE
         counts[BYTES + i] = 1 + (np.int64(share) if share <= _ONE else 0)  # NaN is 0 everywhere
@@ -31,13 +31,18 @@ def add_up(counts):
 
 @inline
 def probability(counts, partial):
-    """That the next bit is a one, in 16 bits, given the bits of the byte so far after a leading one."""
+    """Return the 16-bit probability that the next bit is a one.
+
+    Args:
+        counts: The frequencies.
+        partial: The bits of the byte so far after a leading one.
+    """
     return (counts[2 * partial + 1] << 16) // counts[partial]
 
 
 @inline
 def top_prediction(counts):
-    """The likeliest byte (8 bits), and the class of its probability (3 bits)."""
+    """Return the most probable byte (8 bits) and the class of its probability (3 bits above)."""
     first = BYTES
     for i in range(BYTES + 1, 2 * BYTES):
         if counts[i] > counts[first]:

@@ -1,13 +1,10 @@
-"""What happened in a context: bit histories in hashed slots, and the probabilities they map to.
+"""Bit histories in hashed slots, and the adaptive maps that turn them into probabilities.
 
-A *bit history* is one byte that stands for a sequence of bits: how many zeros
-and ones, which came last, in full while there are few. Each context keeps one
-for each bit position of a nibble, in a *slot* of 16 bytes: a check of the
-context's hash and 15 histories, the nodes of a binary tree. Four slots share a
-cache line. An *adaptive map* learns the probability of a one after each
-history, so what a history is worth is measured on the data itself (the
-indirect modelling of PAQ6; Mahoney, "Adaptive weighing of context models for
-lossless data compression", 2005).
+A bit history is one byte that stands for a sequence of bits: how many zeros and ones, which came last, and the whole
+sequence while it is short. A slot of 16 bytes has a check of the context's hash and the 15 histories of a nibble, one
+for each node of its binary tree. Four slots share a cache line. An adaptive map learns the probability of a one after
+each history, so that its value is measured on the data itself. This is the indirect modelling of PAQ6 (Mahoney,
+"Adaptive weighing of context models for lossless data compression", 2005).
 """
 
 import numpy as np
@@ -23,12 +20,12 @@ _FULL_ORDER = 3  # histories of at most this many bits remember their order
 
 
 def _forget(count: int) -> int:
-    """What is left of a count when the opposite bit arrives: old evidence fades."""
+    """Return what remains of a count when the opposite bit arrives: old evidence fades."""
     return min(count, 2) if count <= 3 else 3 if count <= 5 else 4 if count <= 9 else 5 if count <= 20 else 6
 
 
 def _successor(history: tuple, bit: int) -> tuple:
-    """(zeros, ones, latest bits) after one more bit."""
+    """Return (zeros, ones, latest bits) after one more bit."""
     zeros, ones, latest = history
     if 0 in (zeros, ones):
         latest = (0,) * zeros + (1,) * ones
@@ -45,7 +42,7 @@ def _successor(history: tuple, bit: int) -> tuple:
 
 
 def _history_tables() -> tuple[np.ndarray, np.ndarray]:
-    """NEXT uint8 [512], indexed bit * 256 + history; START uint32 [256], fresh adaptive maps."""
+    """Return the successors uint8 [512], indexed by bit * 256 + history, and the initial adaptive maps uint32 [256]."""
     states = [(0, 0, ())]
     for history in states:
         states += [s for s in (_successor(history, 0), _successor(history, 1)) if s not in states]
@@ -67,13 +64,13 @@ RATES = np.array([65536 * 10 // (10 * n + 16) for n in range(1024)], np.int32)  
 
 @inline
 def line_of(h, line_mask):
-    """Where the cache line of hash `h` starts."""
+    """Return where the cache line of a hash begins."""
     return np.int64((h >> np.uint64(20)) & line_mask) * LINE
 
 
 @inline
 def find_slot(slots, h, line_mask):
-    """The slot of context hash `h`; the one with the least evidence makes room for a new context."""
+    """Return the slot of a context hash. If it is new, it replaces the slot with the least evidence."""
     check = np.uint8(h >> np.uint64(8))
     line = line_of(h, line_mask)
     least, most = line, 256
@@ -90,7 +87,7 @@ def find_slot(slots, h, line_mask):
 
 @inline
 def learn(entries, i, bit, limit):
-    """Move the 22-bit probability of entry `i` towards `bit`, by 1 / (n + 1.6) for n up to `limit`."""
+    """Move the 22-bit probability of entry `i` towards `bit` by 1 / (n + 1.6), for n up to `limit`."""
     entry = np.int64(entries[i])
     count, probability = entry & 1023, entry >> 10
     probability += ((((bit << 22) - bit) - probability) * np.int64(RATES[count])) >> 16

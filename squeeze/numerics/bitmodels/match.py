@@ -1,9 +1,8 @@
-"""Match models: the block is searched for the last place where the latest bytes stood; what followed there is expected.
+"""Match models: they find the last place where the latest bytes occurred, and expect the byte that followed there.
 
-Each of several matches has its own least length. After a wrong expectation it
-does not give up its place: it goes on with length 0 and a record of its recent
-misses, and the adaptive map learns what such a match is worth (the recovery of
-lpaq9 and paq8px), until a longer verified candidate appears.
+Each of several matches has its own minimum length. After a wrong expectation a match keeps its place with length 0 and
+a record of recent misses, until a longer verified candidate appears. The adaptive map learns what such a match is
+worth. This is the recovery of lpaq9 and paq8px.
 """
 
 import numpy as np
@@ -23,18 +22,18 @@ _MULTIPLY = np.uint64(0x9E3779B97F4A7C15)
 
 
 def fresh_table(matches: int, size: int) -> np.ndarray:
-    """int32 [matches, rows]: where each hash stood last in a block of `size` bytes."""
+    """Return int32 [matches, rows], the last position of each hash in a block of `size` bytes."""
     return np.zeros((matches, 1 << min(max(size.bit_length(), 8), 22)), np.int32)
 
 
 def fresh_maps(matches: int) -> np.ndarray:
-    """uint32 [matches * ENTRIES]: adaptive maps of the chance that an expectation comes true."""
+    """Return uint32 [matches * ENTRIES], adaptive maps of the probability that an expectation is right."""
     return np.full(matches * ENTRIES, START_ENTRY, np.uint32)
 
 
 @inline
 def expect(state, data):
-    """Note which byte every match expects next."""
+    """Record the byte that every match expects next."""
     for k in range(state.shape[0]):
         state[k].expected = np.int64(data[state[k].pointer]) | 256 if state[k].pointer > 0 else 0
 
@@ -52,9 +51,18 @@ def _length_class(length):
 
 @inline
 def gather(state, maps, partial, shift, inputs, first):
-    """Fill two inputs per match; returns the class of the first live match, twice, plus its expected bit, or 0.
+    """Write two inputs per match to inputs[first:].
 
-    `partial` is the byte so far with a leading one; `shift` is 7 for its first bit.
+    Args:
+        state: The matches.
+        maps: Their adaptive maps.
+        partial: The bits of the byte so far after a leading one.
+        shift: The place of the next bit, 7 for the first one.
+        inputs: Q12 logits.
+        first: Where the inputs go.
+
+    Returns:
+        Twice the class of the first live match plus its expected bit, or 0.
     """
     found = 0
     for k in range(state.shape[0]):
@@ -79,7 +87,7 @@ def gather(state, maps, partial, shift, inputs, first):
 
 @inline
 def follow_bit(state, k, bit, shift):
-    """Whether match `k`, which expected a bit, was right; where it was not, it begins anew."""
+    """Return whether match `k`, which expected a bit, was right. If not, it starts again."""
     hit = np.int64(((state[k].expected >> shift) & 1) == bit)
     if hit == 0:
         state[k].length = 0
@@ -89,6 +97,7 @@ def follow_bit(state, k, bit, shift):
 
 @inline
 def update_bit(state, maps, bit, shift, limit):
+    """Update the adaptive maps and the matches after a bit."""
     for k in range(state.shape[0]):
         if state[k].entry >= 0:
             learn(maps, state[k].entry, follow_bit(state, k, bit, shift), limit)
@@ -96,7 +105,7 @@ def update_bit(state, maps, bit, shift, limit):
 
 @inline
 def row_of(table, data, position, least):
-    """Where the table of a match of at least so many bytes has what last followed the latest ones."""
+    """Return the row for the latest `least` bytes in the table of a match."""
     h = np.uint64(0)
     for i in range(least):
         h = (h + np.uint64(data[position - i]) + np.uint64(1)) * _MULTIPLY
@@ -105,7 +114,7 @@ def row_of(table, data, position, least):
 
 @inline
 def fetch(least_lengths, table, data, position):
-    """Ask for what `update_byte` will look up."""
+    """Prefetch what `update_byte` will look up."""
     for k in range(least_lengths.size):
         if position + 1 >= least_lengths[k]:
             prefetch(table, k * table.shape[1] + row_of(table, data, position, least_lengths[k]))
@@ -113,7 +122,7 @@ def fetch(least_lengths, table, data, position):
 
 @inline
 def update_byte(state, least_lengths, table, data, position):
-    """Advance every match past `data[position]` and look for better ones."""
+    """Advance every match past data[position] and look for better ones."""
     for k in range(state.shape[0]):
         if state[k].pointer > 0:
             if data[state[k].pointer] == data[position]:

@@ -1,11 +1,11 @@
-"""What every decision costs, and which inputs earned that: a passenger of the coders' compiled steps.
+"""A meter that coders update: what every decision costs, and which inputs saved how much.
 
-A coder is given a `Meter`, or None, and then its steps are compiled without it. What is measured is a *unit*: a byte,
-or a token. A decision that nothing is known of costs one bit. What the mixed logit saves of that is shared among the
-inputs as they add up to it, which is what integrated gradients say of a sum (Sundararajan, Taly and Yan 2017,
-arXiv:1703.01365); what adaptive probability maps change after that is theirs.
+A coder gets a `Meter`, or None; then its steps are compiled without it. The unit that is measured is a byte or a token.
+A decision without a model costs one bit. What the mixed logit saves is shared among the inputs in proportion to their
+terms, as integrated gradients attribute a sum (Sundararajan, Taly and Yan 2017, arXiv:1703.01365). What adaptive
+probability maps change after that is theirs.
 
-Nothing here reaches a coded bit, so logarithms may be the library's.
+No coded bit depends on anything here, so logarithms may be the library's.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _STATE = np.dtype([(name, np.float64) for name in ("cost", "reached", "rival")] 
 
 
 class Meter(NamedTuple):
-    """What is known of n units, and of the present one."""
+    """The measurements of n units, and the state of the current one."""
 
     state: Any  # a record of _STATE: bits so far; probability of what is decided so far; the likeliest other branch
     part_of: np.ndarray  # int64 [kinds of decisions, runs]: the part of each run of inputs
@@ -51,7 +51,13 @@ class Meter(NamedTuple):
 
 
 def build(units: int, names: Sequence[Sequence[str]], tokens: bool = False) -> tuple[Meter, tuple[str, ...]]:
-    """A meter, and the names of its parts. `names` has those of each input, for each kind of decision."""
+    """Return a meter and the names of its parts.
+
+    Args:
+        units: The number of units.
+        names: For each kind of decision, the part of each input.
+        tokens: Whether units are tokens.
+    """
     parts = tuple(dict.fromkeys((REFINEMENTS, *(name for kind in names for name in kind))))
     width, runs = len(names[0]), [[(name, len(list(same))) for name, same in groupby(kind)] for kind in names]
     most = max(map(len, runs))
@@ -87,14 +93,14 @@ Spell = Callable[[int], bytes]  # the bytes of a leaf
 
 
 class Recorder:
-    """Makes the meter of a block when its coder asks for one, and keeps it."""
+    """A holder that creates the meter of a block when its coder asks for one."""
 
     meter: Meter | None = None
     parts: tuple[str, ...] = ()  # their names
     spell: Spell | None = None  # where units are tokens
 
     def start(self, units: int, names: Sequence[Sequence[str]], spell: Spell | None = None) -> Meter:
-        """As `build`; symbols are leaves where there is something that spells them, and else bytes."""
+        """Create a meter as `build` does. Its symbols are leaves if `spell` is given, and bytes otherwise."""
         self.meter, self.parts = build(units, names, spell is not None)
         self.spell = spell
         return self.meter
@@ -102,7 +108,7 @@ class Recorder:
 
 @inline
 def begin(meter):
-    """A unit begins."""
+    """Start a unit."""
     meter.state.cost, meter.state.reached = 0.0, 1.0
     meter.state.rival, meter.state.rival_shift = 0.0, 0
     for i in range(meter.pending.size):
@@ -111,13 +117,13 @@ def begin(meter):
 
 @inline
 def cost_of(bit, probability):
-    """Bits that a decision costs, given the 32-bit probability of a one."""
+    """Return the bits that a decision costs, given the 32-bit probability of a one."""
     return 32.0 - np.log2(np.float64(probability if bit else _ONE - probability))
 
 
 @inline
 def decide(meter, bit, probability, shift):
-    """Count a decision, in which the branches part at the bit of this place."""
+    """Count a decision between branches that differ at bit `shift`."""
     one = np.float64(probability) * 2.0**-32
     taken = one if bit else 1.0 - one
     rival = meter.state.reached * (1.0 - taken)
@@ -129,8 +135,15 @@ def decide(meter, bit, probability, shift):
 
 @inline
 def share(meter, kind, bit, probability, mixed):
-    """Share what a decision saved among the inputs whose `terms` made the logit of the 32-bit probability `mixed`;
-    refinements get what they changed of that."""
+    """Share what a decision saved among the inputs whose `terms` made the logit.
+
+    Args:
+        meter: The meter.
+        kind: The kind of decision.
+        bit: The decision.
+        probability: The final 32-bit probability of a one.
+        mixed: The 32-bit probability before refinement, which gets credit for the difference.
+    """
     total = 0.0
     for i in range(meter.terms.size):
         total += meter.terms[i]
@@ -148,7 +161,7 @@ def share(meter, kind, bit, probability, mixed):
 
 @inline
 def finish(meter, unit):
-    """The unit is complete: keep what is known of it."""
+    """Store the measurements of a finished unit."""
     meter.bits[unit] = np.float32(meter.state.cost)
     meter.rivals[unit] = np.float32(meter.state.rival)
     meter.rival_shifts[unit] = np.uint8(meter.state.rival_shift)
@@ -166,7 +179,7 @@ def finish(meter, unit):
 
 @inline
 def follow(meter, unit, source, length):
-    """Note where the unit's match points: more than 65,535 are not told apart."""
+    """Record where the unit's match points. Lengths above 65,535 are stored as that."""
     if length > 0:
         meter.sources[unit] = np.int32(source)
         meter.lengths[unit] = np.uint16(min(length, 65535))
@@ -174,7 +187,7 @@ def follow(meter, unit, source, length):
 
 @inline
 def longest(state):
-    """Which of several matches (match.py) agreed in most bytes; -1 where none did."""
+    """Return the match (match.py) with the most matching bytes, or -1."""
     best, length = -1, 0
     for k in range(state.size):
         if state[k].pointer > 0 and state[k].length > length:
@@ -184,7 +197,18 @@ def longest(state):
 
 @inline
 def candidate(meter, unit, symbol, probability, filled):
-    """Put a symbol among a unit's likeliest, in falling order, of which so many are `filled`; how many then are."""
+    """Insert a symbol into a unit's most probable ones, in falling order.
+
+    Args:
+        meter: The meter.
+        unit: The unit.
+        symbol: The byte or leaf.
+        probability: Its probability.
+        filled: How many symbols the unit has.
+
+    Returns:
+        How many symbols the unit has now.
+    """
     chance = np.uint16(probability * 65535.0 + 0.5)
     if filled == TOP and chance <= meter.chances[unit, TOP - 1]:
         return filled

@@ -1,10 +1,8 @@
-"""Logistic mixing: many predictions of one bit become one probability, and each is told how it did.
+"""Logistic mixing: combining many predictions of one bit into one probability, and learning the weights.
 
-Inputs are Q12 logits. A *weight set* is one row of Q16 weights; several
-selectors each choose a row by a small context, every row gives a prediction,
-and a final mixer adds those. All sums are of integers, so any order of
-addition gives the same bits. See Mahoney's PAQ7 and PAQ8 mixers; the last
-stage (`refine`) is PAQ's adaptive probability map (APM).
+Inputs are Q12 logits. A weight set is one row of Q16 weights. Several selectors each choose a row by a small context,
+every row gives a prediction, and a final mixer combines those. All sums are of integers, so any order of addition gives
+the same bits. See Mahoney's PAQ7 and PAQ8 mixers; the last stage (`refine`) is PAQ's adaptive probability map (APM).
 """
 
 import numpy as np
@@ -19,7 +17,7 @@ IDENTITY = np.minimum(SQUASH[2048 - 128 * (APM_STEPS // 2) :: 128], (1 << 32) - 
 
 @inline
 def dot(weights, inputs):
-    """The logit that a weight set gives: Q12, clamped."""
+    """Return the clamped Q12 logit of a weight set."""
     total = np.int64(0)
     for i in range(inputs.size):
         total += np.int64(weights[i]) * np.int64(inputs[i])
@@ -28,21 +26,30 @@ def dot(weights, inputs):
 
 @inline
 def train(weights, inputs, error, rate):
-    """Gradient step of coding cost: weight += rate * error * input; `error` has 16 bits, `rate` is below 2^10."""
+    """Update the weights by a gradient step of the coding cost: weight += rate * error * input.
+
+    Args:
+        weights: Q16 weights.
+        inputs: Q12 logits.
+        error: The prediction error, 16 bits.
+        rate: The learning rate, below 2^10.
+    """
     step = np.int64(np.int32(error * rate))
     for i in range(inputs.size):
         weights[i] = np.int32(weights[i] + ((step * np.int64(inputs[i]) + (1 << 21)) >> 22))
 
 
 def fresh_apm(rows: int) -> np.ndarray:
-    """uint32 [rows, APM_STEPS]: every row maps a probability to itself. What is stored is a probability XOR that of its
-    step in IDENTITY, so that memory which is not touched need not be written."""
+    """Return uint32 [rows, APM_STEPS], in which every row maps a probability to itself.
+
+    Values are stored XOR those of IDENTITY, so that memory that is not used need not be written.
+    """
     return np.zeros((rows, APM_STEPS), np.uint32)
 
 
 @inline
 def refine(apm, row, logit):
-    """The 32-bit probability that followed this logit before, interpolated between two steps."""
+    """Return the 32-bit probability that followed this logit before, interpolated between two steps."""
     position = logit + (16 << 12)
     i, fraction = position >> 12, position & 4095
     below, above = apm[row, i] ^ IDENTITY[np.uint64(i)], apm[row, i + 1] ^ IDENTITY[np.uint64(i + 1)]
@@ -51,17 +58,19 @@ def refine(apm, row, logit):
 
 @inline
 def nearest_step(logit):
+    """Return the step nearest to a logit."""
     return (logit + (16 << 12) + 2048) >> 12
 
 
 @inline
 def learn_apm(apm, row, logit, bit, rate):
-    """Move the nearer step towards `bit` by 2^-rate."""
+    """Move the nearest step towards `bit` by 2^-rate."""
     learn_step(apm, row, nearest_step(logit), bit, rate)
 
 
 @inline
 def learn_step(apm, row, i, bit, rate):
+    """Move step `i` of a row towards `bit` by 2^-rate."""
     identity = IDENTITY[np.uint64(i)]
     value = np.int64(apm[row, i] ^ identity)
     apm[row, i] = np.uint32(value + ((((bit << 32) - bit) - value) >> rate)) ^ identity
@@ -73,7 +82,7 @@ FINE_ONE = 1 << FINE_BITS
 
 @inline
 def dot_fine(weights, inputs):
-    """As `dot`, of Q20 weights."""
+    """Return the clamped Q12 logit of Q20 weights."""
     total = np.int64(0)
     for i in range(inputs.size):
         total += np.int64(weights[i]) * np.int64(inputs[i])
@@ -82,7 +91,7 @@ def dot_fine(weights, inputs):
 
 @inline
 def train_fine(weights, inputs, error, rate):
-    """As `train`, of Q20 weights, with an `error` of 20 bits; `rate` is in 4096ths."""
+    """Update Q20 weights as `train` does, with an error of 20 bits and a rate in 4096ths."""
     step = np.int64(np.int32(error * rate))
     for i in range(inputs.size):
         weights[i] = np.int32(weights[i] + ((step * np.int64(inputs[i]) + (1 << 23)) >> 24))
@@ -94,11 +103,11 @@ def train_fine(weights, inputs, error, rate):
 
 @inline
 def to_q12(logit):
-    """Q12 integer logit, clamped, of a natural float32 one."""
+    """Return the clamped Q12 logit of a natural logit in float32."""
     return clamp_logit(np.int64(logit * np.float32(4096)))
 
 
 @inline
 def error_of(bit, probability):
-    """float32 difference of a bit and a 32-bit probability."""
+    """Return the difference of a bit and a 32-bit probability, float32."""
     return np.float32((bit << 32) - probability) * np.float32(2.0**-32)

@@ -1,12 +1,9 @@
-"""What happened in a context: bit histories, counters, and the byte that last followed.
+"""Hashed slots of contexts with bit histories and direct counters.
 
-A *slot* serves one context and one nibble of a byte: 15 bit histories (see
-histories.py), 15 counters of 16 bits, and a check of 24 bits. Four slots are a
-*bucket* of three cache lines: the first holds an 8-bit check and the histories
-of all four, the two others the rest of the checks and the counters. A counter
-has a probability of 12 bits and 4 bits that count what it has seen, so that it
-starts fast and ends slow (PAQ6's and ZPAQ's direct models, beside the indirect
-ones).
+A slot serves one context and one nibble of a byte: 15 bit histories (histories.py), 15 counters of 16 bits, and a check
+of 24 bits. Four slots are a bucket of three cache lines. The first has an 8-bit check and the histories of all four.
+The others have the rest of the checks and the counters. A counter is a 12-bit probability and a 4-bit count of updates,
+so that it adapts fast at first and slowly later (the direct models of PAQ6 and ZPAQ).
 """
 
 import numpy as np
@@ -25,12 +22,13 @@ CONFIDENCE = np.array([0, *(min(1.0, (n + 2) / 12) for n in range(1, 16))], np.f
 
 @inline
 def bucket_of(h, buckets):
+    """Return the bucket of a hash."""
     return np.int64(((h >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32))
 
 
 @inline
 def fetch(slots, h, buckets):
-    """Ask for the bucket of hash `h`."""
+    """Prefetch the bucket of a hash."""
     line = bucket_of(h, buckets) * BUCKET
     prefetch(slots, line)
     prefetch(slots, line + 64)
@@ -39,9 +37,9 @@ def fetch(slots, h, buckets):
 
 @inline
 def find_slot(slots, counters, h, buckets):
-    """Index of the slot of hash `h` among all slots; the one with the least evidence makes room for a new context.
+    """Return the number of the slot of a hash. If it is new, it replaces the slot with the least evidence.
 
-    `counters` is the memory of `slots` seen as uint16.
+    `counters` is the memory of `slots` as uint16.
     """
     bucket = bucket_of(h, buckets)
     check, wide_check = np.uint8(h), np.uint16(h >> np.uint64(8))
@@ -65,7 +63,7 @@ def find_slot(slots, counters, h, buckets):
 
 @inline
 def recall(slots, counters, slot, learned, learned_counters, h, buckets):
-    """Give a fresh slot what the slots `learned` know of hash `h`, if they do."""
+    """Initialise a new slot from the learned slots of the same hash, if they have one."""
     bucket = bucket_of(h, buckets)
     check, wide_check = np.uint8(h), np.uint16(h >> np.uint64(8))
     line = bucket * BUCKET
@@ -81,11 +79,13 @@ def recall(slots, counters, slot, learned, learned_counters, h, buckets):
 
 @inline
 def histories_at(slot):
+    """Return where the histories of a slot begin."""
     return (slot >> 2) * BUCKET + (slot & 3) * _SLOT
 
 
 @inline
 def counters_at(slot):
+    """Return where the counters of a slot begin."""
     return (slot >> 2) * (BUCKET // 2) + 32 + (slot & 3) * 16
 
 
@@ -107,7 +107,9 @@ RUN_MAP = 512  # entries of one context's map of runs: 64 lengths x 8 bits of a 
 
 @inline
 def update_run(run, byte):
-    """A run is a byte that followed (low 8 bits) and how often it did in a row (high 8 bits, 0: never)."""
+    """Update a run after a byte: the byte that followed (low 8 bits) and how often it did in a row (high 8 bits, 0:
+    never).
+    """
     if run == 0 or (run & 255) != byte:
         return 256 | byte
     return run + 256 if run >> 8 < 255 else run
