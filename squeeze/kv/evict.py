@@ -96,8 +96,7 @@ class _Observing(Eviction):
         return torch.nn.functional.avg_pool1d(shares, self.pool, 1, self.pool // 2)
 
     def _shares(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Return the share of the attention of the last queries that goes to each of keys [B, H, T, D], as [B, H, T].
-        """
+        """Return the share of the attention of the last queries that goes to each of keys [B, H, T, D], as [B, H, T]."""
         rows = query[:, :, -self.observed :].float().unflatten(1, (keys.shape[1], -1))  # [B, H, G, Q, D]
         hidden = torch.ones(rows.shape[3], keys.shape[2], dtype=torch.bool, device=keys.device).triu(
             keys.shape[2] - rows.shape[3] + 1

@@ -254,8 +254,7 @@ def _prompt_digest(prompt: torch.Tensor) -> str:
 
 
 def weights_digest(model: Any) -> str:
-    """Return the XXH3 of all parameters of a model, and of what is stored instead of some, in the order of their names.
-    """
+    """Return the XXH3 of all parameters of a model, and of what is stored instead of some, in the order of their names."""
     digest = xxhash.xxh3_64()
     names = set(model.state_dict())
     stored = [(name, tensor) for name, tensor in model.named_buffers() if name in names]
