@@ -68,7 +68,7 @@ def here(planned: Planned, task: Task, **more: Any) -> Result:
     """Make a shard. more: keywords of `compress_stream` for this process alone. Raises as `make_shard`."""
     started = time.perf_counter()
     made = make_shard(planned.target, planned.sources, task.overwrite, task.mark, **(task.options | more))
-    left = {name: told(reason)[0] for name, reason in made.left.items()}
+    left = {name: told(reason)[0] for name, reason in made.skipped.items()}
     if (shard := made.shard) is None:
         return Result(left=left)
     checksum, seconds = checksum_of(shard.path), time.perf_counter() - started
@@ -106,11 +106,11 @@ def by_workers(
 def files_of(planned: Planned, result: Result) -> Iterator[Done]:
     """What became of each file of a shard. coded: its part of the shard's bytes, by its size."""
     checksums = iter(result.checksums)
-    total = sum(source.size for source in planned.sources if source.name not in result.left)
+    total = sum(source.size for source in planned.sources if source.name not in result.skipped)
     before = seen = 0
     for source in planned.sources:
         file = File(source.path, source.size, source.stamp, planned.target)
-        if error := result.left.get(source.name):
+        if error := result.skipped.get(source.name):
             yield Done(file, error=error)
             continue
         seen += source.size

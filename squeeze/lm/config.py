@@ -22,14 +22,14 @@ class Family:
     - head_size: likewise; None for width / heads.
     - interleaved: GGUF files have the two channels of a rotary pair side by side.
     - window_by_choice: a sliding window needs `use_sliding_window`.
-    - taken: unsupported keys of GGUF metadata that readers other than the exact engine handle (integrations/gguf).
+    - handled_keys: keys of GGUF metadata that integrations/gguf supports, and the exact engine does not.
     """
 
     context: int
     head_size: int | None = None
     interleaved: bool = False
     window_by_choice: bool = False
-    taken: tuple[str, ...] = ()
+    handled_keys: tuple[str, ...] = ()
 
 
 ARCHITECTURES = {  # by config.json's model_type, and general.architecture of GGUF files
@@ -145,7 +145,7 @@ def from_gguf(
         return value
 
     for key, feature in _UNSUPPORTED_KEYS.items():
-        if get(key) and key not in families[architecture].taken:
+        if get(key) and key not in families[architecture].handled_keys:
             raise unsupported(name, feature, families)
     heads, width = whole("attention.head_count"), whole("embedding_length")
     head_size = whole("attention.key_length", width // heads)

@@ -107,13 +107,13 @@ def cuda_graph(work: Work) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
 class Recorded:
     """Work on tensors at fixed places, which is recorded at its first values and may run on them more than once."""
 
-    def __init__(self, record: Record, work: Callable[..., tuple[Tensor, ...]], *given: np.ndarray, device: str):
-        self._given = tuple(torch.tensor(values, device=device) for values in given)
-        self._again, self._results = record(lambda: work(*self._given))
+    def __init__(self, record: Record, work: Callable[..., tuple[Tensor, ...]], *values: np.ndarray, device: str):
+        self._inputs = tuple(torch.tensor(value, device=device) for value in values)
+        self._replay, self._results = record(lambda: work(*self._inputs))
 
-    def __call__(self, *given: np.ndarray) -> tuple[Tensor, ...]:
+    def __call__(self, *values: np.ndarray) -> tuple[Tensor, ...]:
         """Return the results for values of the same shapes. The next call overwrites them."""
-        for tensor, values in zip(self._given, given, strict=True):
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(values)))
-        self._again()
+        for tensor, value in zip(self._inputs, values, strict=True):
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        self._replay()
         return self._results

@@ -95,11 +95,11 @@ def load(path: Path, adapter: Path | None = None) -> Weights:
     with damage_as_model_error(path):
         added = adapters.load(adapter) if adapter else None
         source = fingerprint(path, IDENTITY_TAG.decode() + (added.digest if added else ""))
-        weights = _known(source) or _converted(path, added, source)
+        weights = _from_cache(source) or _converted(path, added, source)
     return replace(weights, name=path.resolve().name) if path.is_dir() else weights
 
 
-def _known(source: str) -> Weights | None:
+def _from_cache(source: str) -> Weights | None:
     """Return the cached weights of a source by its fingerprint, or None.
 
     It is None if another source of the same weights, which cuts text differently, has replaced its tokenizer.

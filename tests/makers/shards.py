@@ -18,8 +18,8 @@ def write_shards(sources, targets, size, *, failed, overwrite=False, **options):
     for planned in plan(sources, targets, size):
         check_targets(planned.target, overwrite)
         made = make_shard(planned.target, planned.sources, overwrite, **options)
-        for source in planned.sources if made.left else ():
-            if reason := made.left.get(source.name):
+        for source in planned.sources if made.skipped else ():
+            if reason := made.skipped.get(source.name):
                 failed(source, reason)
         if made.shard:
             yield made.shard

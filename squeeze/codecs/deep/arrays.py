@@ -93,7 +93,7 @@ class DeepModel(NamedTuple):
 
 
 def build_model(
-    data: np.ndarray, preset: DeepPreset, record: int = 0, known: int = 0, counts: np.ndarray | None = None
+    data: np.ndarray, preset: DeepPreset, record: int = 0, text_size: int = 0, counts: np.ndarray | None = None
 ) -> DeepModel:
     """Allocate untrained models for one block; sizes of tables follow from its length.
 
@@ -101,7 +101,7 @@ def build_model(
         data: uint8 [n], a dictionary's text and the block.
         preset: contexts, match models, mixers.
         record: length of a record in bytes for tables, or 0.
-        known: bytes of `data` that a dictionary has read already.
+        text_size: bytes of `data` that a dictionary has read already.
         counts: int64 [512], frequencies of the byte network, or None without a network.
     """
     first, weights = predictors.lay_out(preset)
@@ -116,7 +116,7 @@ def build_model(
         followed2=np.zeros(65536, np.uint16),
         followed3=np.zeros(1 << 18, np.uint16),
         stack=np.zeros(context_state.STACK, np.uint8),
-        predictors=predictors.build(preset, Extent(data.size, known, _NO_COUNTS if counts is None else counts)),
+        predictors=predictors.build(preset, Extent(data.size, text_size, _NO_COUNTS if counts is None else counts)),
         first=first,
         inputs=np.zeros(weights.size, np.float32),
         weights=np.zeros(rows * weights.size, np.float32),  # row 0: below

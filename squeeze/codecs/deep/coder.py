@@ -34,7 +34,7 @@ def code(  # noqa: PLR0913
     end: int,
     decoding: bool,
     meter: Meter | None = None,
-    known: int = 0,
+    text_size: int = 0,
 ) -> int:
     """Code a range of the block's bytes in either direction.
 
@@ -47,7 +47,7 @@ def code(  # noqa: PLR0913
         end: the byte after the last.
         decoding: the direction.
         meter: notes the cost of every bit, if given.
-        known: bytes of a dictionary's text before the block, which the meter does not count.
+        text_size: bytes of a dictionary's text before the block, which the meter does not count.
 
     Returns:
         `end`, or the byte where `coded` was full (encoding) or used up (decoding).
@@ -60,10 +60,10 @@ def code(  # noqa: PLR0913
             recurrent.predict(network, np.int64(m.registers[context_state.HISTORY] & np.uint64(0xFF)))
             m.registers[context_state.TOP_BYTE] = frequencies.top_prediction(network.counts)
         if meter is not None:
-            meter_begin_byte(meter, m, network, position - known, known)
+            meter_begin_byte(meter, m, network, position - text_size, text_size)
         code_byte(m, coder, coded, position, decoding, meter)
         if meter is not None:
-            meter_end_byte(meter, m, network, position - known, position)
+            meter_end_byte(meter, m, network, position - text_size, position)
     return end
 
 

@@ -56,7 +56,7 @@ class Contexts(NamedTuple):
 def _build(preset: DeepPreset, extent: Extent) -> Contexts:
     n = len(preset.contexts)
     # A byte takes two slots of a context, and a bucket holds three.
-    buckets = min(max((extent.size - extent.known) * n // 3, 1 << 8), preset.buckets)
+    buckets = min(max((extent.size - extent.text_size) * n // 3, 1 << 8), preset.buckets)
     memory = layout.aligned_zeros(buckets * slots.BUCKET)
     run_bits = min(max(extent.size.bit_length(), 8), 20)
     return Contexts(

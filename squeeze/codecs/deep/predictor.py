@@ -32,7 +32,7 @@ class Extent(NamedTuple):
     """Sizes from which predictors allocate their arrays."""
 
     size: int  # bytes of the block and of a dictionary's text before it
-    known: int  # bytes of a dictionary's text
+    text_size: int  # bytes of a dictionary's text
     counts: np.ndarray  # int64 [512]: frequencies of the byte network
 
 

@@ -187,7 +187,7 @@ class _ShardBuilder:
 
     def __init__(self, size: int):
         self._size = size
-        self._shard, self._taken, self._text = Sources(), 0, 0
+        self._shard, self._bytes, self._text = Sources(), 0, 0
         self._sample: list[Source] = []
         self._room = 0  # estimated bytes of the sample
 
@@ -209,7 +209,7 @@ class _ShardBuilder:
     def discard(self) -> list[Source]:
         """Return and forget the sources that are in no shard yet."""
         left = [*self._shard, *self._sample]
-        self._shard, self._taken, self._text = Sources(), 0, 0
+        self._shard, self._bytes, self._text = Sources(), 0, 0
         self._sample, self._room = [], 0
         return left
 
@@ -217,14 +217,14 @@ class _ShardBuilder:
         """Put the sample into the shard, or into the next one if it does not fit."""
         own = sum(len(header_bytes(one.name, one.size)) + padded(one.size) for one in self._sample)
         lines = sum(len(json.dumps(one.name)) + _LINE for one in self._sample)
-        if self._shard and (tar_size(self._taken + own) > self._size or self._text + lines > MAX_TEXT):
+        if self._shard and (tar_size(self._bytes + own) > self._size or self._text + lines > MAX_TEXT):
             yield self._finish()
         for one in self._sample:
             self._shard.append(one)
-        self._taken, self._text = self._taken + own, self._text + lines
+        self._bytes, self._text = self._bytes + own, self._text + lines
         self._sample, self._room = [], 0
 
     def _finish(self) -> tuple[Sources, int]:
-        filled = self._shard, tar_size(self._taken)
-        self._shard, self._taken, self._text = Sources(), 0, 0
+        filled = self._shard, tar_size(self._bytes)
+        self._shard, self._bytes, self._text = Sources(), 0, 0
         return filled

@@ -60,8 +60,8 @@ class Tar:
 
     def __init__(self, entries: Iterable[Entry]):
         self.lines, self.checksums, self.digest = bytearray(), array("Q"), xxhash.xxh3_64()
-        self._pieces = self._made(entries)
-        self._rest = memoryview(b"")
+        self._pieces = self._generate(entries)
+        self._pending = memoryview(b"")
 
     def seekable(self) -> bool:
         return False
@@ -70,16 +70,16 @@ class Tar:
         """Return at most `size` bytes; none only at the end."""
         out = bytearray()
         while len(out) < size:
-            self._rest = self._rest or memoryview(next(self._pieces, b""))
-            if not self._rest:
+            self._pending = self._pending or memoryview(next(self._pieces, b""))
+            if not self._pending:
                 break
-            taken = self._rest[: size - len(out)]
+            taken = self._pending[: size - len(out)]
             out += taken
-            self._rest = self._rest[len(taken) :]
+            self._pending = self._pending[len(taken) :]
         self.digest.update(out)
         return bytes(out)
 
-    def _made(self, entries: Iterable[Entry]) -> Iterator[bytes]:
+    def _generate(self, entries: Iterable[Entry]) -> Iterator[bytes]:
         position = 0
         for entry in entries:
             header, digest = header_bytes(entry.name, entry.size), xxhash.xxh3_64()

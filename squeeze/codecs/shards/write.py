@@ -46,7 +46,7 @@ class ShardResult:
     """A shard, or None if no source could be read, and the errors of sources that it lacks, by name."""
 
     shard: Shard | None
-    left: dict[str, Exception] = field(default_factory=dict)
+    skipped: dict[str, Exception] = field(default_factory=dict)
 
 
 def list_sources(paths: Iterable[Path], root: Path, failed: Callable[[Path, Exception], None]) -> Iterator[Source]:
@@ -89,17 +89,17 @@ def make_shard(
     """
     bad: dict[str, Exception] = {}
     while True:
-        left = dict(bad)
+        skipped = dict(bad)
 
-        def failed(source: Source, reason: Exception, left: dict[str, Exception] = left) -> None:
-            left[source.name] = reason
+        def failed(source: Source, reason: Exception, skipped: dict[str, Exception] = skipped) -> None:
+            skipped[source.name] = reason
 
         with closing(read_sources((one for one in sources if one.name not in bad), failed)) as readable:  # type: ignore[type-var]
             if (first := next(readable, None)) is None:
-                return ShardResult(None, left)
+                return ShardResult(None, skipped)
             entries = map(_entry, chain([first], readable))
             try:
-                return ShardResult(write_shard(target, entries, overwrite, mark, **options), left)
+                return ShardResult(write_shard(target, entries, overwrite, mark, **options), skipped)
             except Unreadable as error:
                 bad[error.source.name] = error.reason
 

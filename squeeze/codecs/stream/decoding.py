@@ -61,8 +61,8 @@ def decode_block(
     if has_runs(coded, settings):
         found, inner = rest_of(coded, length)
         known = None if guessed is None else found.rest(guessed)
-        rest = decode_block(inner, length - found.taken, settings, progress, known, recorder)
-        report(progress, found.taken)
+        rest = decode_block(inner, length - found.removed, settings, progress, known, recorder)
+        report(progress, found.removed)
         return found.expand(rest)
     payload = io.BytesIO(coded.payload)
     if settings.names_content:
@@ -106,7 +106,7 @@ def rest_of(coded: Coded, length: int) -> tuple[runs.Runs, Coded]:
         DamagedError: if the payload is invalid.
     """
     found, payload = runs.read(coded.payload[1:], length)
-    size = length - found.taken
+    size = length - found.removed
     if payload[:1] == container.RAW and coded.kind == container.BYTEWISE and len(payload) == 1 + size:
         return found, Coded(container.STORED, payload[1:])
     if payload[:1] in (container.RUNS, container.RAW) or not 1 <= len(payload) <= size:

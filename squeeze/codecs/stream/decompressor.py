@@ -53,13 +53,13 @@ def decompress(
         LimitError: if a limit is exceeded.
     """
     limits = limits or Limits()
-    sink = _Kept(limits)
+    sink = _LimitedBuffer(limits)
     language: dict[str, Any] = {"model": model, "adapter": adapter, "device": device}
     decompress_stream(io.BytesIO(data), sink, threads=threads, dictionary=dictionary, limits=limits, **language)
     return sink.getvalue()
 
 
-class _Kept(io.BytesIO):
+class _LimitedBuffer(io.BytesIO):
     """A buffer for the result that keeps within the limit of memory."""
 
     def __init__(self, limits: Limits):
@@ -110,10 +110,10 @@ def decompress_stream(  # noqa: PLR0913
     resources = Resources(threads, model, dictionary, limits or Limits(), adapter, device)
     if salvage:
         return salvage_stream(source, sink, resources, missing, progress)
-    return _Restoring(source, sink, resources, progress).run()
+    return _Decompression(source, sink, resources, progress).run()
 
 
-class _Counted:
+class _CountingSource:
     """A source that counts the bytes read."""
 
     def __init__(self, source: BinaryIO):
@@ -137,19 +137,19 @@ class _Part(NamedTuple):
     memory: int  # bytes that decoding it takes
 
 
-class _Restoring:
+class _Decompression:
     """The decompression of one file."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO | None, resources: Resources, progress: Progress):
-        self._file, self._source = source, cast(BinaryIO, _Counted(source))
+        self._file, self._source = source, cast(BinaryIO, _CountingSource(source))
         self._sink = None if sink is None else SparseSink(sink)
-        self._given, self._limits, self._progress = resources, resources.limits, progress
+        self._resources, self._limits, self._progress = resources, resources.limits, progress
         self._raw = 0  # bytes of all blocks whose headers were read
 
     def run(self) -> Totals:
         self._need_all()
         while (header := self._next_header()) is not None:
-            settings = from_header(header, self._given)
+            settings = from_header(header, self._resources)
             if header.short:
                 self._short(settings, header.kind)
             else:

@@ -116,10 +116,10 @@ def _without_runs(
 ) -> Coded:
     """Code a block without its runs, which are listed before it."""
     rest = found.rest(data)
-    if found.taken > rest.size:
+    if found.removed > rest.size:
         content = blocks.content(rest)
     coded = _smallest(candidates(rest, content, settings), rest, settings, progress)
-    report(progress, found.taken)
+    report(progress, found.removed)
     begin = container.RUNS + found.to_bytes()
     if coded is None or len(coded.payload) > rest.size:
         return Coded(container.BYTEWISE, begin + container.RAW + rest.tobytes())

@@ -62,34 +62,34 @@ def time_message(level: Level, size: int, threads: int | None, verify: bool) -> 
     return f"Level {level.number} will take about {seconds:.0f} s{other}."
 
 
-def memory_message(level: Level, size: int | None, threads: int | None, asked: LanguageOptions) -> str | None:
+def memory_message(level: Level, size: int | None, threads: int | None, options: LanguageOptions) -> str | None:
     """Return a note on the memory that a level with a language model takes, or None for others.
 
     Args:
         level: row of the level.
         size: raw bytes of the largest file, or None if unknown.
         threads: number of threads.
-        asked: options of the language model.
+        options: options of the language model.
     """
     if not level.needs_language_model:
         return None
     size = levels.DEFAULT_BLOCK if size is None else min(size, levels.DEFAULT_BLOCK)
     return (
-        f"Level {level.number} will take about {memory_to_compress(level, size, threads, asked) >> 20} MiB of memory."
+        f"Level {level.number} will take about {memory_to_compress(level, size, threads, options) >> 20} MiB of memory."
     )
 
 
-def memory_to_compress(level: Level, block: int | None, threads: int | None, asked: LanguageOptions) -> int:
+def memory_to_compress(level: Level, block: int | None, threads: int | None, options: LanguageOptions) -> int:
     """Estimate the memory of compression in bytes, with as many blocks at once as threads.
 
     Args:
         level: row of the level.
         block: most raw bytes of a block, or None for the default.
         threads: number of threads.
-        asked: options of the language model.
+        options: options of the language model.
     """
     settings = (
-        settings_for_level(level, threads, None, asked) if level.needs_language_model else Settings(level, threads)
+        settings_for_level(level, threads, None, options) if level.needs_language_model else Settings(level, threads)
     )
     return _memory_of(settings, levels.DEFAULT_BLOCK if block is None else block)
 

@@ -175,7 +175,7 @@ class Language:
         preset = self.text.preset(length, layout.window, layout.lanes, layout.window)
         needed, fits = memory_to_restore(self.model, layout, preset), None
         if self.limits:
-            subject = f"a text in {layout.lanes} lanes that look back {layout.seen} tokens"
+            subject = f"a text in {layout.lanes} lanes that look back {layout.used_window} tokens"
             self.limits.need_memory(needed, subject)
             fits = self.limits.allows_memory
         guesses = None if guessed is None else guessed.tobytes()
@@ -194,7 +194,7 @@ def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPre
     size, leaves = sum(layout.lengths), model.leaves.size
     rows = 2 * max(layout.lanes, drafts.ROWS)
     tails = layout.lanes * TAIL if layout.repeats else 0
-    cache = (layout.lanes * (layout.seen + _SPARE_POSITIONS) + rows + 2 * tails) * model.size_of_position
+    cache = (layout.lanes * (layout.used_window + _SPARE_POSITIONS) + rows + 2 * tails) * model.size_of_position
     frequencies = (rows + 16) * leaves * 12
     mixers = mixing.memory(model, preset, size)
     return model.size + cache + frequencies + mixers + size + 4 * layout.entries

@@ -104,20 +104,20 @@ def _measured(
     level = settings.level.number if settings.level else None
     if has_runs(coded, settings):
         found, inner = rest_of(coded, places.size)
-        own = _part(block, inner, places.size - found.taken)
+        own = _part(block, inner, places.size - found.removed)
         rest = list(_measured(inner, own, places[~found.within], settings, raw, progress))
         yield from rest
         data = found.expand(_joined(rest, places[~found.within]))
-        report(progress, found.taken)
+        report(progress, found.removed)
         own = replace(
             block,
             kind=container.BYTEWISE,  # by no language model, which the rest may need
-            raw_length=found.taken,
+            raw_length=found.removed,
             payload_length=block.payload_length - own.payload_length,
             coded_length=block.coded_length - own.payload_length,
         )
         recorder = Recorder()
-        recorder.start(found.taken, [["run"]]).bits[:] = 8 * own.payload_length / found.taken
+        recorder.start(found.removed, [["run"]]).bits[:] = 8 * own.payload_length / found.removed
         yield MeasuredBlock(own, level, Content("runs"), data[found.within], places[found.within], recorder)
     elif coded.kind == container.SPLIT:
         for part in parts_of(coded, places.size):

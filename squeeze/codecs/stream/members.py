@@ -1,7 +1,7 @@
-"""The index of a .sqz file of a tar: where each file of the tar is in it.
+"""The index of a .sqz file of a tar: the place of each file of the tar.
 
-A shard has it in a file of its own next to it, and an archive of a folder in its last stream, so every reader of tars
-reads both. docs/format.md specifies it. shards/tar.py and archive/write.py make the tars.
+A shard has its index in a file next to it, an archive of a folder in its last stream. So readers of tars read both.
+docs/format.md specifies it. shards/tar.py and archive/write.py make the tars.
 """
 
 import json
@@ -87,11 +87,12 @@ def index_bytes(lines: bytes, size: int, checksum: int) -> bytes:
 
 
 def tail_bytes(lines: bytes, size: int, checksum: int) -> bytes:
-    """Return the end of an archive's tar: its end mark, and after that the index, which readers of tars do not read.
+    """Return the end of an archive's tar: its end mark, and then the index, which readers of tars ignore.
 
     Args:
-        lines: Those of the index.
-        size, checksum: Of the tar before its end.
+        lines: of the index.
+        size: bytes of the tar before its end.
+        checksum: XXH3-64 of the tar before its end.
     """
     tail = _END + _text(lines, size, checksum)
     return tail + bytes(-(size + len(tail)) % tarfile.RECORDSIZE)
@@ -101,13 +102,13 @@ def read_tail(file: BinaryIO, streams: list[Stream], limits: Limits | None = Non
     """Return the index in the last stream of an archive, or None if the file is not an archive.
 
     Args:
-        file: A seekable .sqz file.
-        streams: Those that `read_index` found in it.
-        limits: Of memory.
+        file: a seekable .sqz file.
+        streams: its streams, as `read_index` returned them.
+        limits: of memory.
 
     Raises:
-        FormatError: The index is damaged, or that of another archive.
-        LimitError: The index needs more memory than the limits allow.
+        FormatError: if the index is damaged, or of another archive.
+        LimitError: if the index needs too much memory.
     """
     limits, last = limits or Limits(), streams[-1]
     if len(streams) != 2 or not len(_END) < last.raw_size <= MAX_TEXT + _TAIL:

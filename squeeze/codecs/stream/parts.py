@@ -128,9 +128,9 @@ class _Bounded:
     """The next `length` bytes of a source."""
 
     def __init__(self, source: BinaryIO, length: int):
-        self._source, self._left = source, length
+        self._source, self._remaining = source, length
 
     def read(self, size: int) -> bytes:
-        data = self._source.read(min(size, self._left))
-        self._left -= len(data)
+        data = self._source.read(min(size, self._remaining))
+        self._remaining -= len(data)
         return data

@@ -43,7 +43,7 @@ class Runs:
         return found
 
     @property
-    def taken(self) -> int:
+    def removed(self) -> int:
         """The number of bytes in all runs."""
         return int(self.lengths.sum())
 

@@ -42,7 +42,7 @@ class _Contradicted(DamagedError):
 
 
 @dataclass
-class _Found:
+class _SalvagedStream:
     """A stream, as far as its blocks can be found."""
 
     start: int
@@ -81,7 +81,7 @@ def salvage_stream(
         FormatError: if `source` is not a .sqz file at all.
         LimitError: if a limit is exceeded.
     """
-    file = source if source.seekable() else _kept(source, resources.limits)
+    file = source if source.seekable() else _read_all(source, resources.limits)
     end = file.seek(0, io.SEEK_END)
     if end == 0:
         raise FormatError("not a .sqz file: it is empty")
@@ -101,7 +101,7 @@ def salvage_stream(
     return Totals(restored.finish(), end, tuple(damage))
 
 
-def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
+def _read_all(source: BinaryIO, limits: Limits) -> BinaryIO:
     """Read all of a pipe into memory."""
     buffer = io.BytesIO()
     while piece := read_some(source, PIECE):
@@ -110,7 +110,7 @@ def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
     return buffer
 
 
-def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
+def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_SalvagedStream] | None:
     """Return every stream by the indexes alone, or None if an index is damaged."""
     streams = []
     try:
@@ -119,15 +119,15 @@ def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
             for raw, coded in index.entries:
                 places.append(_Place(offset, raw, coded))
                 offset += coded
-            streams.append(_Found(start, index.header_size, None, places, index.checksum))
+            streams.append(_SalvagedStream(start, index.header_size, None, places, index.checksum))
     except FormatError:
         return None
     return streams[::-1]
 
 
-def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], str | None]:
+def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_SalvagedStream], str | None]:
     """Return every stream from the start of the file, and the reason if the walk ended early."""
-    streams: list[_Found] = []
+    streams: list[_SalvagedStream] = []
     entries = EntryCounter(limits)
     file.seek(0)
     try:
@@ -136,7 +136,7 @@ def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], st
             if header is None:
                 break
             start = file.tell() - header.size
-            streams.append(_Found(start, header.size, header.kind if header.short else None))
+            streams.append(_SalvagedStream(start, header.size, header.kind if header.short else None))
             entries.add()
             if not _walk(file, streams[-1], header.size, end, entries):
                 return streams, "the file was cut off"
@@ -149,7 +149,7 @@ def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], st
     return streams, None
 
 
-def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: EntryCounter) -> bool:
+def _walk(file: BinaryIO, stream: _SalvagedStream, header_size: int, end: int, entries: EntryCounter) -> bool:
     """Find the blocks of the stream whose header was just read; return whether all are there.
 
     Raises:
@@ -178,7 +178,7 @@ def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: E
 
 
 def _restore_stream(
-    file: BinaryIO, stream: _Found, resources: Resources, restored: Salvaged, progress: Progress
+    file: BinaryIO, stream: _SalvagedStream, resources: Resources, restored: Salvaged, progress: Progress
 ) -> list[str]:
     """Restore a stream, and return lines about lost, contradictory and unproved parts."""
     settings, damage = _settings(file, stream, resources)
@@ -208,7 +208,7 @@ def _restore_stream(
     return damage
 
 
-def _settings(file: BinaryIO, stream: _Found, resources: Resources) -> tuple[Settings, list[str]]:
+def _settings(file: BinaryIO, stream: _SalvagedStream, resources: Resources) -> tuple[Settings, list[str]]:
     """Return the settings of a stream's header, without a level if it is damaged, and lines about the damage."""
     try:
         file.seek(stream.start)
@@ -221,7 +221,7 @@ def _settings(file: BinaryIO, stream: _Found, resources: Resources) -> tuple[Set
 
 
 def _restore(
-    file: BinaryIO, stream: _Found, place: _Place, settings: Settings, restored: Salvaged, progress: Progress
+    file: BinaryIO, stream: _SalvagedStream, place: _Place, settings: Settings, restored: Salvaged, progress: Progress
 ) -> Iterable[bytes | memoryview]:
     """Return the raw bytes of a block in pieces.
 

@@ -101,7 +101,7 @@ class Past:
         one."""
         return np.arange(active)
 
-    def left(self, lane: int, step: int) -> int:
+    def remaining(self, lane: int, step: int) -> int:
         """Return the number of entries that a lane has left before a step."""
         return self._layout.count(lane) - step
 
@@ -135,7 +135,7 @@ class PastWithRepeats(Past):
         self._places[lanes] = self._mix.token_places[lanes]
         return np.flatnonzero(self._places[lanes] < self._repeats.ends[lanes])
 
-    def left(self, lane: int, step: int) -> int:
+    def remaining(self, lane: int, step: int) -> int:
         return int(self._repeats.ends[lane] - self._mix.token_places[lane])
 
     def rule_out(self, begin: int, lanes: np.ndarray, counts: Any, rows: np.ndarray) -> None:
@@ -197,7 +197,7 @@ class _Lockstep:
 
     def __init__(self, model: LanguageModel, layout: LaneLayout, lanes: int, bias: Bias, team: Team):
         self._model, self._bias = model, bias
-        self._session = model.session(lanes, layout.seen, lanes, team)
+        self._session = model.session(lanes, layout.used_window, lanes, team)
         self._entries = np.full((lanes, 1), -1, np.int64)
         self.counts = room(lanes, model.leaves.size)
         self.rows = np.arange(lanes)
@@ -229,7 +229,7 @@ class _Speculative:
         self._depth = max(1, ROWS // lanes)
         width = self._depth + past.tail
         self._model, self._begin, self._guess, self._bias, self._past = model, begin, guess, bias, past
-        self._session = cast(FreeLaneStates, model.session(lanes, layout.seen, lanes * width, team))
+        self._session = cast(FreeLaneStates, model.session(lanes, layout.used_window, lanes * width, team))
         self._waiting = [np.full(1, -1, np.int64)] * lanes  # known entries that each lane has yet to feed
         self._entries = np.full((lanes, width), -1, np.int64)  # entries that each lane was fed last, guesses included
         self._steps = np.full((lanes, width), -1, np.int64)  # step predicted after each; -1 for none
@@ -271,7 +271,7 @@ class _Speculative:
         self._waiting[lane] = waiting[:0]
         self._entries[lane, :known], self._steps[lane, :known] = waiting, -1
         self._steps[lane, known - 1], self._used[lane] = step, known - 1
-        most = min(self._entries.shape[1] - known, self._past.left(self._begin + lane, step) - 1)
+        most = min(self._entries.shape[1] - known, self._past.remaining(self._begin + lane, step) - 1)
         if most <= 0:
             return known
         guessed, steps = self._guess(self._begin + lane, step, most)

@@ -113,7 +113,7 @@ def decode(
     """
     with ExitStack() as stack:
         state = Mixing(model, layout, preset, payload)
-        guess = guess_matches(state.mix, state.repeats) if guessed is None else _known(guessed, model, layout)
+        guess = guess_matches(state.mix, state.repeats) if guessed is None else _guess_of(guessed, model, layout)
         meter = state.measured(preset, recorder) if recorder else None
         done = _Decoding(model, layout, state, guess, threads, stack, progress, meter).run()
     _report(progress, state, done)
@@ -122,7 +122,7 @@ def decode(
     return state.restored()
 
 
-def _known(data: bytes, model: LanguageModel, layout: LaneLayout) -> Guess:
+def _guess_of(data: bytes, model: LanguageModel, layout: LaneLayout) -> Guess:
     """Return a guess of the entries of known bytes."""
     entries = np.full(layout.entries, -1, np.int64)
     found = model.encode(data)[: layout.entries]

@@ -75,7 +75,7 @@ class LaneLayout:
         return self.count(0)
 
     @property
-    def seen(self) -> int:
+    def used_window(self) -> int:
         """Positions of a lane's window that exist; those after its last entry need no memory."""
         return min(self.window, -(-self.steps // 16) * 16)
 

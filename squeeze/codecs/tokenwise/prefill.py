@@ -81,7 +81,8 @@ def predictions(
     most = max(most, feed.most_at_once)
     bias = Bias(model.leaves.size, layout.lanes, len(groups))
     runs = [
-        _Prefill(model, layout.seen, feed.of(a, b), most, bias, team_of(threads, len(groups), stack)) for a, b in groups
+        _Prefill(model, layout.used_window, feed.of(a, b), most, bias, team_of(threads, len(groups), stack))
+        for a, b in groups
     ]
     if threads < 2:
         for first, end in pairwise(bounds):

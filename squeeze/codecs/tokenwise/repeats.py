@@ -33,7 +33,7 @@ class Repeats(NamedTuple):
     """The arrays that coding repeats adds to a TokenMix."""
 
     state: Any  # a record of _STATE: row of weights and logit of the prediction
-    wanted: np.ndarray  # int64: all entries, one lane after the other; empty for decoding
+    to_encode: np.ndarray  # int64: all entries, one lane after the other; empty for decoding
     ends: np.ndarray  # int64 [lanes]: end of a lane's entries
     sizes: np.ndarray  # int64 [lanes]: end of a lane's bytes
     ruled_out: np.ndarray  # int64 [lanes]: the leaf that a lane's next entry is not, or NONE
@@ -45,13 +45,13 @@ class Repeats(NamedTuple):
     inputs: np.ndarray  # int32 [inputs + 1]
 
 
-def build(lanes: LaneLayout, wanted: np.ndarray | None) -> Repeats:
-    """Allocate untrained arrays; `wanted` are the entries to encode, or None for decoding."""
+def build(lanes: LaneLayout, to_encode: np.ndarray | None) -> Repeats:
+    """Allocate untrained arrays; `to_encode` are the entries to encode, or None for decoding."""
     weights = np.full((64, _INPUTS + 1), mixer.FINE_ONE * 35 // 100, np.int32)
     weights[:, _INPUTS] = 0
     return Repeats(
         state=layout.record(_STATE),
-        wanted=np.zeros(0, np.int64) if wanted is None else wanted,
+        to_encode=np.zeros(0, np.int64) if to_encode is None else to_encode,
         ends=np.cumsum(lanes.counts),
         sizes=np.cumsum(lanes.lengths),
         ruled_out=np.full(lanes.lanes, NONE, np.int64),
@@ -146,7 +146,7 @@ def code_run(r, m, x, t, lane, coder, coded, decoding):
             break
         hit = np.int64(0)
         if not decoding:
-            hit = np.int64(r.wanted[place] == leaf)
+            hit = np.int64(r.to_encode[place] == leaf)
         if m is not None:
             room = arithmetic.SPARE if decoding else -arithmetic.SPARE
             if np.int64(coder[arithmetic.POSITION]) > coded.size + room:
@@ -190,7 +190,7 @@ def _plan(r, x, t, coder, coded, repeated, ruled_out):
             if place >= r.ends[lane]:
                 continue
             left = True
-            entry, ruled_out[place] = r.wanted[place], r.ruled_out[lane]
+            entry, ruled_out[place] = r.to_encode[place], r.ruled_out[lane]
             x.places[lane] += t.offsets[entry + 1] - t.offsets[entry] if entry >= 0 else 1
             follow(r, x, lane, entry)
             code_run(r, None, x, t, lane, coder, coded, False)

@@ -22,11 +22,11 @@ __all__ = ["GgufModel"]
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 READ = {  # by GGUF's general.architecture
     **ARCHITECTURES,
-    "llama": replace(ARCHITECTURES["llama"], taken=("expert_count",)),
-    "qwen3moe": config.Family(32768, head_size=128, taken=("expert_count",)),
+    "llama": replace(ARCHITECTURES["llama"], handled_keys=("expert_count",)),
+    "qwen3moe": config.Family(32768, head_size=128, handled_keys=("expert_count",)),
     "gemma": config.Family(8192, head_size=256),
-    "gemma2": config.Family(8192, head_size=256, taken=_CAPS),
-    "gemma3": config.Family(131072, head_size=256, taken=(*_CAPS, "attention.sliding_window_pattern")),
+    "gemma2": config.Family(8192, head_size=256, handled_keys=_CAPS),
+    "gemma3": config.Family(131072, head_size=256, handled_keys=(*_CAPS, "attention.sliding_window_pattern")),
 }
 _GATED = ("gate", "up", "down")
 _MLP_BIASES = {f"{part}_bias": (f"mlp.{part}_proj.bias", f"ffn_{part}.bias") for part in _GATED}

@@ -41,7 +41,7 @@ def test_lanes_that_look_far_back_are_refused_before_anything_is_decoded(languag
 @pytest.mark.parametrize(("lanes", "window"), [(1, 16), (3, 512), (40, 64)])
 def test_the_cache_of_lanes_is_within_what_is_told(language, lanes, window):
     layout = LaneLayout(lanes * window * 2, lanes, window, (2 * window,) * lanes)
-    session = language.model.session(lanes, layout.seen, lanes, Team(1))
+    session = language.model.session(lanes, layout.used_window, lanes, Team(1))
     cached = sum(part.nbytes for part in session._cache)
     frequencies = session.leaves * lanes * (np.dtype(np.uint64).itemsize + np.dtype(np.float32).itemsize)
     preset = TEXT.preset(sum(layout.lengths), layout.window, lanes, window)

@@ -45,7 +45,7 @@ def test_any_runs_come_back():
             again, behind = runs.read(found.to_bytes() + b"behind", data.size)
             rest = found.rest(data)
             assert np.array_equal(again.expand(rest), data) and behind == b"behind"
-            assert np.array_equal(data[~found.within], rest) and rest.size == data.size - found.taken
+            assert np.array_equal(data[~found.within], rest) and rest.size == data.size - found.removed
             times += 1
     assert times > 50
 
@@ -55,13 +55,13 @@ def test_runs_of_every_period_are_found(period):
     head, pattern = inputs.random_bytes(777), inputs.random_bytes(period, seed=5)
     found = runs.find(as_array(head + pattern * (9000 // period) + head), 0)
     assert found is not None
-    assert found.periods.tolist() == [period] and found.taken > 8000
+    assert found.periods.tolist() == [period] and found.removed > 8000
 
 
 def test_bytes_keep_their_places_in_records():
     found = runs.find(as_array(inputs.random_bytes(700) + bytes(9000) + inputs.random_bytes(700)), 52)
     assert found is not None
-    assert found.taken % 52 == 0
+    assert found.removed % 52 == 0
 
 
 @pytest.mark.parametrize("data", [inputs.random_bytes(1 << 16), inputs.words(20_000), bytes(1000), b""])

@@ -53,7 +53,7 @@ def size_without_runs(data: bytes) -> int:
     """Bytes that are left for the models when long runs, such as the padding of archives, are taken out."""
     array = np.frombuffer(data, np.uint8)
     found = runs.find(array, blocks.content(array).record)
-    return len(data) - (found.taken if found else 0)
+    return len(data) - (found.removed if found else 0)
 
 
 def test_a_text_of_four_kilobytes_in_a_program_is_seen():

@@ -16,7 +16,7 @@ REPEATED = TEXT[:120] + b"\xff\xfe" + TEXT[:110] * 4 + b"\xff" + TEXT[60:200] + 
 def counts_of(model, layout):
     """Return the callback of the naive decoder: cumulative counts of the leaves after what a lane was fed."""
     team = Team(1)
-    sessions = [model.session(1, layout.seen, 64, team) for _ in range(layout.lanes)]
+    sessions = [model.session(1, layout.used_window, 64, team) for _ in range(layout.lanes)]
     room = frequencies.room(1, model.leaves.size)
 
     def counts(lane, fed, bias):

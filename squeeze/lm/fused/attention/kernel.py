@@ -76,7 +76,7 @@ def _put(out, scale_out, a, b, top, column, present, HALF: tl.constexpr):  # typ
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _heads(  # type: ignore[no-untyped-def]
-    queries, query_scales, kept, kept_scales, sums, rows, columns, bias, cosine, sine, query_norm, key_norm, positions,
+    queries, query_scales, kv, kv_scales, sums, rows, columns, bias, cosine, sine, query_norm, key_norm, positions,
     epsilon, n, count, sums_stride, slots, stride, lane_stride, scale_stride, lane_scale_stride,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr, BIASED: tl.constexpr,
     NORMED_QUERY: tl.constexpr, NORMED_KEY: tl.constexpr,
@@ -106,15 +106,15 @@ def _heads(  # type: ignore[no-untyped-def]
         position = tl.load(positions + row)
         slot = tl.where(position < 16, position, 16 + (position - 16) % (slots - 16))
         group, lane = (head - HEADS) % GROUPS, row // n
-        kept += lane * lane_stride + (group * slots + slot) * (2 * HALF)
-        kept_scales += lane * lane_scale_stride + group * slots + slot
+        kv += lane * lane_stride + (group * slots + slot) * (2 * HALF)
+        kv_scales += lane * lane_scale_stride + group * slots + slot
         if head >= HEADS + GROUPS:
-            _put(kept + stride, kept_scales + scale_stride, a, b, 127.0, column, present, HALF)
+            _put(kv + stride, kv_scales + scale_stride, a, b, 127.0, column, present, HALF)
         else:
             if NORMED_KEY:
                 a, b = _normed(a, b, key_norm, column, present, epsilon, HALF)
             key_a, key_b = _rotated(a, b, cosine, sine, at, present)
-            _put(kept, kept_scales, key_a, key_b, 127.0, column, present, HALF)
+            _put(kv, kv_scales, key_a, key_b, 127.0, column, present, HALF)
 
 
 _ANGLES = 64  # angles of a program
@@ -140,7 +140,7 @@ def rotary(table: Tensor, factor: float, positions: Tensor, shape: Shape, most: 
     return Rotary(*found)
 
 
-def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, positions: Tensor, kept: LayerCache) -> Queries:
+def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, positions: Tensor, kv: LayerCache) -> Queries:
     """Compute reference.heads."""
     rows, n, half = positions.numel(), positions.shape[1], shape.size // 2
     integers = torch.empty((rows, 2, shape.heads, shape.size), dtype=torch.int16, device=positions.device)
@@ -148,8 +148,8 @@ def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, position
     weights = (rotary.sine if weight is None else weight for weight in (norms.query, norms.key))
     if rows:
         _heads[(rows, shape.heads + 2 * shape.groups)](
-            *(integers, scales, *kept, *product[:3], rotary.sine if product.bias is None else product.bias),
-            *(*rotary, *weights, positions, norms.epsilon, n, rows, product.sums.stride(0), *_strides(kept)),
+            *(integers, scales, *kv, *product[:3], rotary.sine if product.bias is None else product.bias),
+            *(*rotary, *weights, positions, norms.epsilon, n, rows, product.sums.stride(0), *_strides(kv)),
             **{"HEADS": shape.heads, "GROUPS": shape.groups, "HALF": half, "BLOCK": triton.next_power_of_2(half)},
             **{"BIASED": product.bias is not None, "NORMED_QUERY": norms.query is not None},
             **{"NORMED_KEY": norms.key is not None, "num_warps": 1, **EXACT},
@@ -157,7 +157,7 @@ def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, position
     return Queries(integers, scales)
 
 
-def attend(queries: Queries, shape: Shape, positions: Tensor, kept: LayerCache) -> Tensor:
+def attend(queries: Queries, shape: Shape, positions: Tensor, kv: LayerCache) -> Tensor:
     """Compute reference.attend."""
     lanes, n = positions.shape
     out = torch.empty((lanes * n, shape.heads * shape.size), dtype=torch.float32, device=positions.device)
@@ -165,7 +165,7 @@ def attend(queries: Queries, shape: Shape, positions: Tensor, kept: LayerCache) 
     rows, block = _ROWS[each > _ROWS[0]], max(32, triton.next_power_of_2(shape.size))
     if out.numel():
         three_passes.attend[(triton.cdiv(each, rows), lanes * shape.groups)](
-            *(out, *queries, *kept, positions, root_of(shape.size), n, shape.window, *_strides(kept)),
+            *(out, *queries, *kv, positions, root_of(shape.size), n, shape.window, *_strides(kv)),
             **{"HEADS": shape.heads, "GROUPS": shape.groups, "SIZE": shape.size},
             **{"BLOCK": block, "ROWS": rows, "SLOTS": max(32, min(64, _KEYS // block))},
             **{"num_warps": 2, **EXACT},  # with 4, Triton uses instructions that need larger tiles
@@ -173,6 +173,6 @@ def attend(queries: Queries, shape: Shape, positions: Tensor, kept: LayerCache) 
     return out
 
 
-def _strides(kept: LayerCache) -> tuple[Any, ...]:
+def _strides(kv: LayerCache) -> tuple[Any, ...]:
     """Return the slots, and strides from keys to values and from lane to lane, of integers and of scales."""
-    return kept.scales.shape[-1], *kept.integers.stride()[:2], *kept.scales.stride()[:2]
+    return kv.scales.shape[-1], *kv.integers.stride()[:2], *kv.scales.stride()[:2]

@@ -42,7 +42,7 @@ def rotary(table: Tensor, factor: float, positions: Tensor, shape: Shape, most: 
     return Rotary(*angles(table, factor, met, most))
 
 
-def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, positions: Tensor, kept: LayerCache) -> Queries:
+def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, positions: Tensor, kv: LayerCache) -> Queries:
     """Return quantised queries of a product, and write its keys and values to their slots.
 
     Args:
@@ -51,7 +51,7 @@ def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, position
         norms: of queries and keys.
         rotary: angles of the rows.
         positions: int64 [lanes, n].
-        kept: the cache of the layer.
+        kv: the cache of the layer.
     """
     count, groups = shape.heads, shape.groups
     parts = product.biased().view(positions.numel(), -1, shape.size).split((count, groups, groups), 1)
@@ -59,9 +59,9 @@ def heads(product: Product, shape: Shape, norms: Norms, rotary: Rotary, position
     near, far = _rotated(torch.cat([queries, keys], 1), rotary)
     tops = _tops(2 * count, 2 * groups, near.device)
     integers, scales = quantise(torch.cat([far[:, :count], near, parts[2]], 1), tops)
-    lanes, ring = torch.arange(positions.shape[0], device=near.device)[:, None], kept.scales.shape[-1] - BLOCK
+    lanes, ring = torch.arange(positions.shape[0], device=near.device)[:, None], kv.scales.shape[-1] - BLOCK
     slots = torch.where(positions < BLOCK, positions, BLOCK + (positions - BLOCK) % ring)
-    for stored, new in zip(kept, (integers.to(torch.int8), scales), strict=True):
+    for stored, new in zip(kv, (integers.to(torch.int8), scales), strict=True):
         written = new[:, 2 * count :].unflatten(1, (2, groups)).unflatten(0, positions.shape)
         stored.movedim((1, 3), (0, 1))[lanes, slots] = written
     split = integers[:, : 2 * count].to(torch.int16).unflatten(1, (2, count))
@@ -85,17 +85,17 @@ def _rotated(x: Tensor, rotary: Rotary) -> Tensor:
     return torch.cat([a * cosine - b * sine, a * sine + b * cosine], -1)
 
 
-def attend(queries: Queries, shape: Shape, positions: Tensor, kept: LayerCache) -> Tensor:
+def attend(queries: Queries, shape: Shape, positions: Tensor, kv: LayerCache) -> Tensor:
     """Return attention, float32 [R, heads * size].
 
     Args:
         queries: quantised.
         shape: of the heads.
         positions: int64 [lanes, n].
-        kept: the cache of the layer.
+        kv: the cache of the layer.
     """
     lanes, n = positions.shape
-    seen, met = _seen(positions, shape, kept.scales.shape[-1]), _KeysValues(shape, kept)
+    seen, met = _seen(positions, shape, kv.scales.shape[-1]), _KeysValues(shape, kv)
     integers, scales = (part.unflatten(0, (lanes, n)) for part in queries)
     step = max(1, SCORES // (lanes * shape.heads * seen.shape[2]))
     found = [
@@ -116,10 +116,10 @@ def _seen(positions: Tensor, shape: Shape, slots: int) -> Tensor:
 class _KeysValues:
     """The keys and values of a layer as matrices for each head of each lane."""
 
-    def __init__(self, shape: Shape, kept: LayerCache):
+    def __init__(self, shape: Shape, kv: LayerCache):
         self._shape, self._root = shape, root_of(shape.size)
-        self._keys, self._values = kept.integers.flatten(1, 2).to(torch.float32)
-        self._key_scales, self._value_scales = kept.scales.flatten(1, 2)[:, :, None]
+        self._keys, self._values = kv.integers.flatten(1, 2).to(torch.float32)
+        self._key_scales, self._value_scales = kv.scales.flatten(1, 2)[:, :, None]
 
     def attended(self, queries: Tensor, scales: Tensor, seen: Tensor) -> Tensor:
         """Return attention, float32 [lanes, n, heads * size].

@@ -82,7 +82,7 @@ def _valued(weights, by, values, slot, held, column, SIZE: tl.constexpr):  # typ
 
 @triton.jit  # type: ignore[untyped-decorator]
 def attend(  # type: ignore[no-untyped-def]
-    out, queries, query_scales, kept, kept_scales, positions, root, n, window, slots, stride, lane_stride, scale_stride,
+    out, queries, query_scales, kv, kv_scales, positions, root, n, window, slots, stride, lane_stride, scale_stride,
     lane_scale_stride, HEADS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
@@ -94,8 +94,8 @@ def attend(  # type: ignore[no-untyped-def]
     row, head = lane * n + query // PER_GROUP, group * PER_GROUP + query % PER_GROUP
     position = tl.load(positions + row).to(tl.int32)
     column = tl.arange(0, BLOCK)
-    keys = kept + lane * lane_stride + group.to(tl.int64) * slots * SIZE
-    key_scales = kept_scales + lane * lane_scale_stride + group * slots
+    keys = kv + lane * lane_stride + group.to(tl.int64) * slots * SIZE
+    key_scales = kv_scales + lane * lane_scale_stride + group * slots
     values, value_scales = keys + stride, key_scales + scale_stride
     ring = slots - 16
     newest = (position - 16 + ring) % ring
