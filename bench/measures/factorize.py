@@ -25,7 +25,7 @@ from squeeze.factor.methods import METHODS
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.tokens import calibration_tokens
 from squeeze.recipes.train.distil import Training
-from squeeze.recipes.train.heal import heal
+from squeeze.recipes.train.retrain import heal
 
 KEEPS = (0.9, 0.8)
 

@@ -24,7 +24,7 @@ from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.forward import input_squares
 from squeeze.integrations.gguf.export import Export
 from squeeze.lm.gguffile import GgufFile
-from squeeze.recipes.gguf.types import BOUNDS
+from squeeze.recipes.gguf.quantize import BOUNDS
 from squeeze.recipes.tokens import calibration_tokens
 
 _DRAWS = 10_000

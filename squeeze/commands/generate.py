@@ -71,8 +71,8 @@ def generate(
     The text is printed token by token. The last line says how much memory the KV cache took.
     """
     from squeeze.recipes.measure import generate as generating
+    from squeeze.recipes.measure.generate import prompt_cache
     from squeeze.recipes.measure.kv_eval import cache_for, memory_line
-    from squeeze.recipes.measure.kv_prompt import prompt_cache
 
     use(threads, opening["device"])
     if draft and kv_file:

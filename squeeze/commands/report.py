@@ -28,8 +28,7 @@ def report(runs: tuple[Path, ...], output: Path, quiet: bool) -> None:
 
     A RUN is what a command printed with --json, or a folder that quantize, prune, factorize or apply wrote.
     """
-    from squeeze.recipes.reports.page import check_page, write
-    from squeeze.recipes.reports.read import read
+    from squeeze.recipes.reports.page import check_page, read, write
 
     check_page(output)
     named = [(path, run) for path in runs for run in read(path)]

@@ -62,8 +62,7 @@ def reporting(
 def write_page(path: Path | None, records: Sequence[dict[str, Any]]) -> None:
     """A page of what a command found, in the form of its --json, if one is asked for."""
     if path is not None:
-        from squeeze.recipes.reports.page import write
-        from squeeze.recipes.reports.read import shown
+        from squeeze.recipes.reports.page import shown, write
 
         write(path, shown(records))
 

@@ -74,9 +74,9 @@ def load_model(
 
     loading.register()
     if method is not None and method.endswith(COMPRESSED) and find_spec("compressed_tensors"):
-        from squeeze.integrations import turned
+        from squeeze.integrations import compressed_tensors
 
-        turned.register()
+        compressed_tensors.register()
     dequantised = method is not None and method.removeprefix(f"{METHODS[0]}+") in CONVERTED
     kind = dtype or (torch.float32 if device == "cpu" and not dequantised else None)
     options = load_options(base=base, resident=resident or 0, product=product or PRODUCTS[0])
@@ -116,9 +116,9 @@ def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
     )
     model: nn.Module = loaded[0]
     if dtype is not None and hasattr(model, "ct_decompress_hook"):
-        from squeeze.integrations import turned
+        from squeeze.integrations import compressed_tensors
 
-        turned.expand(model, dtype)
+        compressed_tensors.expand(model, dtype)
     if missing := loaded[1]["missing_keys"]:
         raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(missing)))}")
     return model

@@ -30,8 +30,8 @@ from squeeze.checkpoint.renaming import fit_of, model_modules, renamed
 from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named, expanded
 from squeeze.errors import FormatError, printable
+from squeeze.integrations.conversions import converters
 from squeeze.integrations.forms import FORMS
-from squeeze.integrations.fused_experts import converters
 from squeeze.integrations.load_options import current
 from squeeze.integrations.packed import Payloads, is_packed
 from squeeze.packing.load import torch_dtype

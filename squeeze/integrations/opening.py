@@ -156,7 +156,7 @@ def _misshapen(
 def _opened(model: nn.Module, checkpoint: Checkpoint) -> tuple[dict[str, Renamed], Mapping[str, tuple[int, ...]]]:
     """Return where the tensors of a checkpoint go in a model, and their shapes as the loader hands them to the model
     (those that headers tell). The model gets the modules that the loader gives it."""
-    from squeeze.integrations.fused_experts import converters
+    from squeeze.integrations.conversions import converters
 
     described = checkpoint.config.get("quantization_config") or {}
     method = str(described.get("quant_method", ""))
@@ -200,7 +200,7 @@ def _placed_by_package(model: nn.Module, described: Mapping[str, Any]) -> list[A
     from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
     from transformers.utils.quantization_config import CompressedTensorsConfig
 
-    from squeeze.integrations.turned import pack_zero_points
+    from squeeze.integrations.compressed_tensors import pack_zero_points
 
     config: Any = CompressedTensorsConfig.from_dict(dict(described))
     loader = CompressedTensorsHfQuantizer(config, pre_quantized=True)

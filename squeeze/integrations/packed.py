@@ -19,12 +19,11 @@ from transformers.core_model_loading import WeightConverter, WeightTransform
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import FormatError, SqueezeError, escaped
-from squeeze.integrations.checking import compare_coded
 from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, CodedLinear, ResidentLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
 from squeeze.integrations.load_options import LoadOptions
-from squeeze.integrations.places import Place, Stored, decoded, merged
+from squeeze.integrations.places import Place, Stored, compare_coded, decoded, merged
 from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.chain import checkpoint_of

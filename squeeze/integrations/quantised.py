@@ -16,7 +16,7 @@ from squeeze.checkpoint.renaming import model_modules
 from squeeze.engine.experts import Experts, Layout, is_expert
 from squeeze.engine.rounding import round_inputs
 from squeeze.errors import FormatError, printable
-from squeeze.integrations.fused_experts import places, unmerged
+from squeeze.integrations.conversions import places, unmerged
 from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import FORMATS, read
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED

@@ -35,7 +35,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.errors import FormatError, printable
-from squeeze.integrations import loading, restoring, turned
+from squeeze.integrations import compressed_tensors, loading, restoring
 from squeeze.integrations.coded import CodedEmbedding, CodedLinear
 from squeeze.integrations.load_options import current, load_options
 from squeeze.integrations.packed import Payloads, memory_of
@@ -53,7 +53,7 @@ __all__ = [
 loading.register()
 restoring.register()
 if find_spec("compressed_tensors"):
-    turned.register()
+    compressed_tensors.register()
 
 
 class SqueezeConfig(QuantizationConfigMixin):

@@ -154,7 +154,7 @@ def _loaded(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 
 def _together(model: nn.Module, names: Iterable[str]) -> list[tuple[list[str], Fused | None]]:
     """Names of tensors that are written at once: each by itself, but those of experts that the model has in one."""
-    from squeeze.integrations.fused_experts import unmerged  # transformers takes seconds to import
+    from squeeze.integrations.conversions import unmerged  # transformers takes seconds to import
 
     units: list[tuple[list[str], Fused | None]] = [(fused.all_names, fused) for fused in unmerged(model, names)]
     known = {name for unit, _ in units for name in unit}

@@ -28,7 +28,7 @@ from squeeze.recipes.plan.modegpt import modegpt
 from squeeze.recipes.plan.plan import Plan as ChosenPlan, PlanConfig, make_plan
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.train.distil import Training
-from squeeze.recipes.train.heal import heal as healed
+from squeeze.recipes.train.retrain import heal as healed
 from squeeze.system.storage import local_path
 
 __all__ = ["factorize", "writer"]

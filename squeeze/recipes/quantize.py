@@ -27,12 +27,10 @@ from squeeze.quant.method import GridMethod
 from squeeze.quant.methods import SCHEMES
 from squeeze.quant.rotate import RotatedCheckpoint, transform_config
 from squeeze.quant.smooth import SmoothedCheckpoint, can_be_smoothed
-from squeeze.recipes.gguf.quantize import GgufTarget, blocks_folder, check_file, method_of
-from squeeze.recipes.gguf.types import BOUNDS, by_size
+from squeeze.recipes.gguf.quantize import BOUNDS, GgufTarget, blocks_folder, by_size, check_file, method_of
 from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantizing.bits import by_budget, by_name
-from squeeze.recipes.quantizing.fitting import fitted, scaled_as
-from squeeze.recipes.quantizing.schemes import method_of_scheme
+from squeeze.recipes.quantizing.fitting import fitted, method_of_scheme, scaled_as
 from squeeze.recipes.quantizing.writing import SERVED, check_format, describing, make_writer, unloaded
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.system.storage import local_path

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from squeeze.recipes.reports.page import render
-from squeeze.recipes.reports.read import shown
+from squeeze.recipes.reports.page import render, shown
 from tests.browser.conftest import Window
 from tests.makers import reports
 

@@ -11,7 +11,7 @@ from squeeze.factor.shared import SharedSVD
 from squeeze.factor.stored import FactorLinear, join, read_form
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.train.distil import Training
-from squeeze.recipes.train.heal import heal
+from squeeze.recipes.train.retrain import heal
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

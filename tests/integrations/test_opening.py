@@ -15,8 +15,7 @@ from squeeze.integrations import opening
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats.own import SqueezeFormat
 from squeeze.recipes.train.distil import Training
-from squeeze.recipes.train.heal import heal
-from squeeze.recipes.train.retrain import recover
+from squeeze.recipes.train.retrain import heal, recover
 from tests.makers import networks
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -24,7 +24,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.recipes.options import WHOLE
 from squeeze.recipes.plan.plan import fill
 from squeeze.recipes.train.distil import Training
-from squeeze.recipes.train.heal import heal
+from squeeze.recipes.train.retrain import heal
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

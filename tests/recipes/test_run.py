@@ -12,7 +12,7 @@ from squeeze.engine import pipeline
 from squeeze.errors import SqueezeError
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.wanda import Wanda
-from squeeze.recipes.train import distil, opened, trainer
+from squeeze.recipes.train import distil, retrain, trainer
 from tests.makers import tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -55,15 +55,15 @@ def test_a_training_that_was_stopped_goes_on(tmp_path, stopped, monkeypatch):
 
 def test_a_run_that_was_stopped_before_its_training_goes_on(tmp_path, folders, monkeypatch):
     given = {"out": tmp_path / "out", "calibration": TOKENS, "recover": MINUTES}
-    load = opened.load_model
+    load = retrain.load_model
 
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(opened, "load_model", stop)
+    monkeypatch.setattr(retrain, "load_model", stop)
     with pytest.raises(KeyboardInterrupt):
         squeeze.prune(folders("llama"), Magnitude(), **given)
-    monkeypatch.setattr(opened, "load_model", load)
+    monkeypatch.setattr(retrain, "load_model", load)
     monkeypatch.setattr(pipeline, "_blocks", lambda *ignored: pytest.fail("pruned again"))
     report = squeeze.prune(folders("llama"), Magnitude(), resume=True, **given)
     assert report.settings["recovery"].endswith(" steps")

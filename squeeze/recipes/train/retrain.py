@@ -1,36 +1,188 @@
-"""Recovery: a pruned model is trained to give the original's distribution again, and every zero stays one.
+"""Training of a compressed folder towards the original's outputs: `heal` for factors, `recover` for 2:4.
 
-All weights kept are trained, or, where memory is short, MaskLoRA is (PERP, Zimmer et al. 2023, arXiv 2312.15230): a
-weight W with mask M is W + (B A) * M, with B and A of low rank, so the sum keeps the mask and is stored as W was. The
-norms are trained, too. What is learned and how a run is saved is recipes/train/distil.py's.
+`heal` trains factors. `recover` trains the weights that pruning kept and leaves every zero in place: all of them, or,
+if memory is short, by MaskLoRA (PERP, Zimmer et al. 2023, arXiv 2312.15230). Norms are trained with both. The loss and
+the files of a stopped run are distil.py's, and by_block.py's if a model does not fit into memory.
 """
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.errors import SqueezeError
+from squeeze.factor.stored import FactorizedForm, FactorLinear
+from squeeze.integrations.load_model import load_model
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.stored import Sparse24Linear, SparseForm
-from squeeze.recipes.train.distil import Healing, Training, replace_tensors
-from squeeze.recipes.train.opened import training_of
+from squeeze.recipes.train.by_block import by_block
+from squeeze.recipes.train.distil import STATE, Becomes, Distillation, Healing, Training, named, replace_tensors
 from squeeze.recipes.train.student import Opening, norms
+from squeeze.recipes.train.trainer import Steps
 from squeeze.system.unchanged import digest, stamps
 from squeeze.system.work import discards, work_folder
 
-__all__ = ["MaskLoRA", "MaskedLinear", "recover"]
+__all__ = ["MaskLoRA", "MaskedLinear", "heal", "recover"]
 
-_RATE, _LOW_RANK_RATE = 3e-4, 1.5e-3  # for each nat lost
-_LACKS = "has no sparse weights in floating point to retrain"
-_BYTES, _LOW_RANK_BYTES = 21.0, 10.0  # of memory for each weight of the original
+# Adam's rate for each nat lost, and bytes of memory for each weight of the original.
+_FACTORS = 3e-4, 16.0  # if half of the weights stay
+_SPARSE = 3e-4, 21.0
+_LOW_RANK = 1.5e-3, 10.0
+
+
+def heal(
+    original: Path | str, target: Path | str, tokens: torch.Tensor, training: Training, blocks: float = 0.0
+) -> Healing:
+    """Fine-tune the factors and norms of a factorised folder, and replace the folder at the end.
+
+    A stopped run goes on.
+
+    Args:
+        original: The folder whose outputs are learned.
+        target: The factorised folder.
+        tokens: int64 [N, L], sequences in random order, read as often as there is time.
+        training: How long training takes, its rate, batch and seed.
+        blocks: Share of the time or steps in which each block has a loss of its own.
+
+    Raises:
+        SqueezeError: If a stopped run had other settings, or the folder has no factors in floating point.
+    """
+    return _trained(
+        Path(original),
+        Path(target),
+        _FACTOR_OPENING,
+        tokens,
+        training,
+        work="healing",
+        blocks=blocks,
+        task={"blocks": blocks},
+    )
+
+
+def recover(
+    original: Path | str, target: Path | str, tokens: torch.Tensor, training: Training, rank: int | None = None
+) -> Healing:
+    """Retrain the weights that pruning kept, and replace the folder at the end.
+
+    A stopped run goes on.
+
+    Args:
+        original: The folder whose outputs are learned.
+        target: The 2:4 folder.
+        tokens: int64 [N, L], sequences in random order.
+        training: How long training takes, its rate, batch and seed.
+        rank: Rank of what is added to each matrix. None trains every kept weight, which learns faster and takes three
+            times the memory.
+
+    Raises:
+        SqueezeError: If a stopped run had other settings, or the folder has no sparse weights in floating point.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    opening = Opening(
+        SparseForm(),
+        lambda block: _open_sparse(block, rank, generator, training.device),
+        _close_sparse,
+        "has no sparse weights in floating point to retrain",
+        *(_SPARSE if rank is None else _LOW_RANK),
+    )
+    return _trained(
+        Path(original),
+        Path(target),
+        opening,
+        tokens,
+        training,
+        work="recovering",
+        task={"rank": rank},
+    )
+
+
+def _trained(
+    original: Path,
+    target: Path,
+    opening: Opening,
+    tokens: torch.Tensor,
+    training: Training,
+    *,
+    work: str,
+    task: Mapping[str, Any],
+    blocks: float = 0.0,
+) -> Healing:
+    """Train what `opening` opens of `target`, and replace the folder.
+
+    work: suffix of the work folder; task: settings that a stopped run must share.
+    """
+    started = time.perf_counter()
+    settings = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), **task}
+    settings |= training.described()
+    with work_folder(target, work, settings, discards(training.resume, overwrite=True)) as folder:
+        run, stored = _training_of(original, target, opening, tokens, training, folder, blocks)
+        total, progress = training.steps or 0, training.progress
+        tick = (lambda count: progress(f"{work}, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None
+        run.go(60 * training.minutes, training.steps, tick)
+        replace_tensors(target, folder, stored())
+    return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
+
+
+def _training_of(
+    original: Path,
+    target: Path,
+    opening: Opening,
+    tokens: torch.Tensor,
+    training: Training,
+    work: Path,
+    blocks: float,
+) -> tuple[Steps, Callable[[], Becomes]]:
+    """Return the training, by block if the models do not fit into memory, and a function of what tensors become.
+
+    Raises SqueezeError if there is nothing to train.
+    """
+    blocked = by_block(original, target, opening, tokens, training, work, blocks)
+    return blocked or _in_memory(original, target, opening, tokens, training, work, blocks)
+
+
+def _in_memory(
+    original: Path,
+    target: Path,
+    opening: Opening,
+    tokens: torch.Tensor,
+    training: Training,
+    work: Path,
+    blocks: float,
+) -> tuple[Steps, Callable[[], Becomes]]:
+    """Return what `_training_of` returns, with both models in memory."""
+    student = load_model(target, torch.float32, training.device)
+    trained = opening.open(student)
+    if len(trained) == len(norms(student)):
+        raise SqueezeError(f"{target}: {opening.lacks}")
+    teacher = load_model(original, torch.float32, training.device)
+    run = Distillation(student, teacher, trained, tokens, training, opening.rate, work / STATE, blocks)
+    return run, lambda: named(student, opening.close(student), target)
+
+
+def _open_factors(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the factors and norms of a model by their names: the norms cost nothing to store again."""
+    trainable: dict[str, nn.Parameter] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, FactorLinear):
+            trainable |= {f"{name}.{leaf}": parameter for leaf, parameter in module.named_parameters()}
+    return trainable | norms(model)
+
+
+_FACTOR_OPENING = Opening(
+    FactorizedForm(), _open_factors, _open_factors, "has no factors in floating point to heal", *_FACTORS
+)
 
 
 class MaskedLinear(nn.Module):
-    """y = x (W + L)^T + b. weight: W, float32 [O, I], which is trained where the mask is, and 0 elsewhere; added: L, of
-    adapters, None where there are none."""
+    """A linear layer y = x (W + L)^T + b that learns its kept weights.
+
+    weight is W, float32 [O, I], trained where the mask is and 0 elsewhere. added is L, of low-rank adapters, or None.
+    """
 
     bias: torch.Tensor | None
     added: torch.Tensor | None
@@ -50,12 +202,15 @@ class MaskedLinear(nn.Module):
         return functional.linear(x, self.weight if self.added is None else self.weight + self.added, self.bias)
 
     def merged(self) -> SparseTensor:
-        """The weight as it was stored, with what was learned, of the same mask."""
+        """Return the trained weight with its mask, in its stored type."""
         return _with_values(self.stored, self.weight.detach().cpu())
 
 
 class MaskLoRA(nn.Module):
-    """y = x (W + (B A) * M)^T + b. left: B^T, float32 [R, O], 0 at first; right: A, [R, I]."""
+    """A linear layer y = x (W + (B A) * M)^T + b that learns B and A of low rank, and so keeps the mask M of W.
+
+    left is B^T, float32 [R, O], 0 at first; right is A, float32 [R, I].
+    """
 
     bias: torch.Tensor | None
 
@@ -71,14 +226,14 @@ class MaskLoRA(nn.Module):
         self.right = nn.Parameter(torch.randn((rank, inputs), generator=generator) * inputs**-0.5)
 
     def change(self) -> torch.Tensor:
-        """(B A) * M, float32 [O, I]."""
+        """Return (B A) * M, float32 [O, I]."""
         return (self.left.T @ self.right).masked_fill(~self.get_buffer("mask"), 0.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.get_buffer("base") + self.change(), self.bias)
 
     def merged(self) -> SparseTensor:
-        """As MaskedLinear.merged."""
+        """Return the weight with the learned change and its mask, in its stored type."""
         return _with_values(self.stored, _values(self.stored).float() + self.change().detach().cpu())
 
 
@@ -88,66 +243,31 @@ def _values(sparse: SparseTensor) -> torch.Tensor:
 
 
 def _with_values(sparse: SparseTensor, values: torch.Tensor) -> SparseTensor:
-    """Other values, in the type in which they are stored."""
+    """Return a sparse tensor with other values under the same mask, in the stored type."""
     values = values.masked_fill(~sparse.mask, 0.0).to(_values(sparse).dtype)
     return SparseTensor(values, sparse.mask, sparse.pattern, sparse.adapters)
 
 
-def recover(
-    original: Path | str, target: Path | str, tokens: torch.Tensor, training: Training, rank: int | None = None
-) -> Healing:
-    """Retrain a pruned folder in place, which is replaced when all is done; a run that was stopped goes on.
-
-    tokens: [N, L] sequences, in random order. rank: of what is added to each matrix; None trains all weights kept,
-    which learns faster and takes three times their memory besides. Raises SqueezeError where a run that was stopped was
-    of other settings, and where the folder has no sparse weights in floating point.
-    """
-    original, target = Path(original), Path(target)
-    started = time.perf_counter()
-    generator = torch.Generator().manual_seed(training.seed)
-    takes = (_RATE, _BYTES) if rank is None else (_LOW_RANK_RATE, _LOW_RANK_BYTES)
-    opening = Opening(
-        SparseForm(), lambda block: _parameters(block, rank, generator, training.device), _closed, _LACKS, *takes
-    )
-    task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rank": rank}
-    with work_folder(
-        target, "recovering", task | training.described(), discards(training.resume, overwrite=True)
-    ) as work:
-        run, stored = training_of(original, target, opening, tokens, training, work)
-        total, progress = training.steps or 0, training.progress
-        tick = (lambda count: progress(f"recovery, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None
-        run.go(60 * training.minutes, training.steps, tick)
-        replace_tensors(target, work, stored())
-    return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
-
-
-def _parameters(model: nn.Module, rank: int | None, generator: torch.Generator, device: str) -> dict[str, nn.Parameter]:
-    """Of layers that can be trained, which take the place of sparse ones, and of norms."""
-    layers = _opened(model, rank, generator, device)
-    trained = {f"{name}.{leaf}": value for name, layer in layers.items() for leaf, value in layer.named_parameters()}
-    return trained | norms(model)
-
-
-def _closed(model: nn.Module) -> dict[str, torch.Tensor]:
-    """What sparse layers and norms are stored as."""
-    values: dict[str, torch.Tensor] = dict(norms(model))
-    for name, layer in model.named_modules():
-        if isinstance(layer, (MaskedLinear, MaskLoRA)):
-            values[f"{name}.sparse_values"] = SparseFormat().tensors("", layer.merged())[".sparse_values"]
-    return values
-
-
-def _opened(
+def _open_sparse(
     model: nn.Module, rank: int | None, generator: torch.Generator, device: str
-) -> dict[str, MaskedLinear | MaskLoRA]:
-    """Puts a layer that can be trained in the place of every sparse one in floating point."""
-    layers: dict[str, MaskedLinear | MaskLoRA] = {}
+) -> dict[str, nn.Parameter]:
+    """Replace sparse layers in floating point by trainable ones, and return their parameters and the norms."""
+    trained: dict[str, nn.Parameter] = {}
     for name, module in list(model.named_modules()):
         if isinstance(module, Sparse24Linear):
             sparse = module.sparse()
             if isinstance(sparse.values, torch.Tensor):
                 bias = None if module.bias is None else module.bias.detach()
                 layer = MaskedLinear(sparse, bias) if rank is None else MaskLoRA(sparse, bias, rank, generator)
-                layers[name] = layer.to(device)
-                model.set_submodule(name, layers[name])
-    return layers
+                model.set_submodule(name, layer.to(device))
+                trained |= {f"{name}.{leaf}": value for leaf, value in layer.named_parameters()}
+    return trained | norms(model)
+
+
+def _close_sparse(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the stored tensors of trained layers, and the norms, by their names."""
+    values: dict[str, torch.Tensor] = dict(norms(model))
+    for name, layer in model.named_modules():
+        if isinstance(layer, (MaskedLinear, MaskLoRA)):
+            values[f"{name}.sparse_values"] = SparseFormat().tensors("", layer.merged())[".sparse_values"]
+    return values

@@ -7,6 +7,9 @@ it learned is kept only where the pieces that were held out become smaller by it
 
 import hashlib
 import math
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +26,6 @@ from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.training import TrainingPieces
 from squeeze.errors import DictionaryError, LevelError
-from squeeze.recipes.train import zstd_dictionary
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.trainer import Loss, Trainer, cast
 from squeeze.recipes.train.tuned_network import TunedNetwork
@@ -40,6 +42,14 @@ _RATE = 0.01  # of Adam, of the typical size of a row's weights
 _SHARES = 20  # of pieces: one is held out, and
 _TEACHING = 3  # so many teach the mixers
 _HELD = 1 << 16  # bytes that are held out, at most
+_ZSTD_SIZES = (
+    32 << 10,
+    110 << 10,
+    220 << 10,
+    512 << 10,
+)  # bytes of dictionaries; zstd makes 110 KiB when nothing is said
+_ZSTD_LEVEL = "-19"
+_ZSTD_MOST = 1 << 24  # bytes to train on
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,7 @@ def _better(
     plain, tuned = (_size(held, level, Dictionary.from_bytes(one)) for one in made)
     sizes = Sizes(
         raw=sum(map(len, held)),
-        zstd=zstd_dictionary.best(others, held),
+        zstd=best_of_zstd(others, held),
         alone=_size(held, level, None),
         plain=plain,
         tuned=tuned,
@@ -220,3 +230,35 @@ def _unfiltered(pieces: list[np.ndarray], content: Content) -> list[np.ndarray]:
 
 def _size(held: list[np.ndarray], level: int, dictionary: Dictionary | None) -> int:
     return sum(len(compress(piece.tobytes(), level, dictionary=dictionary, verify=False)) for piece in held)
+
+
+def best_of_zstd(samples: Sequence[np.ndarray], measured: Sequence[np.ndarray]) -> int | None:
+    """Bytes of what is measured, each piece compressed by itself, with the best dictionary that zstd makes of the
+    samples; None where there is no zstd, or it makes none of them."""
+    program = shutil.which("zstd")
+    if program is None:
+        return None
+    every = max(sum(map(len, samples)) // _ZSTD_MOST, 1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        learned, others = _written(folder / "learned", samples[::every]), _written(folder / "measured", measured)
+        sizes = [_zstd_size(program, folder, learned, others, size) for size in _ZSTD_SIZES]
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def _written(folder: Path, pieces: Sequence[np.ndarray]) -> Path:
+    folder.mkdir()
+    for number, piece in enumerate(pieces):
+        (folder / str(number)).write_bytes(piece.tobytes())
+    return folder
+
+
+def _zstd_size(program: str, folder: Path, learned: Path, measured: Path, size: int) -> int | None:
+    dictionary, coded = folder / str(size), folder / f"{size}.coded"
+    coded.mkdir()
+    training = [program, "-q", "--train", "-r", str(learned), f"--maxdict={size}", "-o", str(dictionary)]
+    coding = [program, "-q", _ZSTD_LEVEL, "-D", str(dictionary), "-r", str(measured), "--output-dir-flat", str(coded)]
+    for command in (training, coding):
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            return None
+    return sum(path.stat().st_size for path in coded.iterdir())

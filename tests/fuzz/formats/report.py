@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from squeeze.errors import FormatError
-from squeeze.recipes.reports import read as reading
+from squeeze.recipes.reports import page as reports_page
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.makers import reports
@@ -58,7 +58,7 @@ class Report:
             if page.exists():
                 raise Wrong("a page of what was refused")
             raise FormatError(result.stderr.strip())
-        reading.read(path)
+        reports_page.read(path)
         return SAME if case.data in self.known else TRUE
 
 

@@ -11,9 +11,8 @@ from squeeze.factor.block_lowrank import Monarch
 from squeeze.factor.curvature import Curvature, curvature, damage
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.modegpt import RowColumnPruning
-from squeeze.recipes.plan.chosen import edited, planned
 from squeeze.recipes.plan.options import PlanContext, tails, unit
-from squeeze.recipes.plan.plan import PlanConfig, make_plan
+from squeeze.recipes.plan.plan import PlanConfig, edited, make_plan, planned
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 TOKENS = torch.randint(0, 300, (4, 48), generator=torch.Generator().manual_seed(1))

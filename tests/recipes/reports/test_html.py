@@ -43,7 +43,7 @@ def explanation() -> str:
 
 def report() -> str:
     pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
-    from squeeze.recipes.reports.read import shown
+    from squeeze.recipes.reports.page import shown
 
     return render(shown([reports.model()]))
 

@@ -8,8 +8,7 @@ import zlib
 import pytest
 
 from squeeze.errors import FormatError
-from squeeze.recipes.reports.page import render
-from squeeze.recipes.reports.read import read, shown
+from squeeze.recipes.reports.page import read, render, shown
 from squeeze.recipes.reports.shown import MEASURES, parts_of, place
 from tests.makers import reports
 

@@ -8,7 +8,7 @@ import pytest
 import squeeze
 from squeeze.codecs.stream import training as dictionaries
 from squeeze.errors import DictionaryError, LevelError, SqueezeError
-from squeeze.recipes.train import trainer, tune as tuning, zstd_dictionary
+from squeeze.recipes.train import trainer, tune as tuning
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.tune import tune
 from tests.makers import inputs
@@ -102,4 +102,4 @@ def test_programs_are_measured_as_they_are():
 
 def test_without_zstd_there_is_nothing_to_compare_with(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert zstd_dictionary.best([], []) is None
+    assert tuning.best_of_zstd([], []) is None

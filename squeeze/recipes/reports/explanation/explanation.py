@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.recipes.reports.explanation import columns, sections, totals
-from squeeze.recipes.reports.explanation.columns import Separated, Span
+from squeeze.recipes.reports.explanation import sums
 from squeeze.recipes.reports.explanation.page import Compared, render
-from squeeze.recipes.reports.explanation.sections import Section
-from squeeze.recipes.reports.explanation.totals import Lines, Total
+from squeeze.recipes.reports.explanation.sums import Lines, Section, Separated, Span, Total
 from squeeze.recipes.reports.explanation.units import DICTIONARY, NO_SHIFT, Names, Units
 from squeeze.recipes.reports.html import frame
 
@@ -90,13 +88,13 @@ class Explanation:
     @property
     def by_class(self) -> dict[str, Total]:
         """Totals by what bytes are, of those in texts."""
-        return totals.by_class(self.shown[self._is_text], self.bits_of_bytes[self._is_text])
+        return sums.by_class(self.shown[self._is_text], self.bits_of_bytes[self._is_text])
 
     @cached_property
     def separated(self) -> Separated | None:
         """The fields of what is shown, if that is text in columns, as CSV, and begins with a line."""
         starts_line = self.span[0] == 0 or self.data[self.span[0] - 1] == 10
-        return columns.separated(self.shown) if starts_line and self._is_text.all() else None
+        return sums.separated(self.shown) if starts_line and self._is_text.all() else None
 
     @property
     def by_column(self) -> dict[str, Total]:
@@ -110,32 +108,32 @@ class Explanation:
             first, last = max(block.start, begin), min(block.end, end)
             if kind == "table" and first < last and block.size == block.end - block.start:
                 spans.append(Span(first - begin, last - begin, int(record), (first - block.start) % int(record)))
-        return columns.of_records(self.bits_of_bytes, spans)
+        return sums.by_place(self.bits_of_bytes, spans)
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
         """The parts that the file's own header names: sections of a program, tensors of a safetensors file."""
-        return sections.of_file(self.data)
+        return sums.sections_of(self.data)
 
     @property
     def by_section(self) -> dict[str, Total]:
         """Totals by section, and of what is in none."""
         begin = int(self.units.starts[0]) if len(self.units) else 0
-        return sections.sums(self.sections, self.bits_of_bytes, begin)
+        return sums.by_section(self.sections, self.bits_of_bytes, begin)
 
     @property
     def by_content(self) -> dict[str, Total]:
         """Totals by what blocks hold, of the whole file."""
-        sums: dict[str, Total] = {}
+        found: dict[str, Total] = {}
         for block in self.blocks:
-            before = sums.get(block.content, Total(0, 0.0))
-            sums[block.content] = Total(before.size + block.size, before.bits + block.bits)
-        return sums
+            before = found.get(block.content, Total(0, 0.0))
+            found[block.content] = Total(before.size + block.size, before.bits + block.bits)
+        return found
 
     @property
     def lines(self) -> Lines:
         begin = int(self.units.starts[0]) if len(self.units) else 0
-        return totals.lines(self.shown, self.bits_of_bytes, begin)
+        return sums.by_line(self.shown, self.bits_of_bytes, begin)
 
     def summary(self) -> dict[str, Any]:
         """Everything but the units, as JSON has it."""
@@ -204,10 +202,10 @@ class Explanation:
         return frame(self.to_html(), "Where the bits go")
 
 
-def _as_json(sums: dict[str, Total]) -> dict[str, Any]:
+def _as_json(totals: dict[str, Total]) -> dict[str, Any]:
     return {
         name: {"bytes": total.size, "bits": round(total.bits, 3), "bits_per_byte": round(total.bits_per_byte, 4)}
-        for name, total in sums.items()
+        for name, total in totals.items()
     }
 
 

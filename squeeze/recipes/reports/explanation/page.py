@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from squeeze.errors import OptionError
-from squeeze.recipes.reports.explanation.columns import Separated
-from squeeze.recipes.reports.explanation.sections import Section
+from squeeze.recipes.reports.explanation.sums import Section, Separated
 from squeeze.recipes.reports.explanation.units import DICTIONARY, Names, Units
 from squeeze.recipes.reports.html import packed, render as render_page
 

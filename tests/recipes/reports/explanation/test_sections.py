@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save
 
 import squeeze
-from squeeze.recipes.reports.explanation.sections import Section, of_file, sums
+from squeeze.recipes.reports.explanation.sums import Section, by_section, sections_of
 
 NAMES = b"\0.text\0.bss\0.names\0"
 
@@ -32,11 +32,11 @@ def test_sections_of_programs(bits, order):
     data = elf(bits, order)
     start = 64 if bits == 64 else 52
     text, names = Section(".text", start, start + 400), Section(".names", start + 400, start + 400 + len(NAMES))
-    assert of_file(data) == (text, names)
+    assert sections_of(data) == (text, names)
     for cut in range(4, len(data), 3):
-        of_file(data[:cut])
-    assert of_file(data[: len(data) // 2]) == ()
-    assert of_file(b"\x7fELF" + b"\xff" * 90) == ()
+        sections_of(data[:cut])
+    assert sections_of(data[: len(data) // 2]) == ()
+    assert sections_of(b"\x7fELF" + b"\xff" * 90) == ()
 
 
 def test_tensors_of_checkpoints_and_their_sums():
@@ -55,6 +55,6 @@ def test_tensors_of_checkpoints_and_their_sums():
 
 
 def test_sections_of_one_name_are_summed():
-    found = sums([Section("x", 10, 12), Section("x", 14, 15)], np.ones(10), 8)
+    found = by_section([Section("x", 10, 12), Section("x", 14, 15)], np.ones(10), 8)
     assert {name: tuple(total) for name, total in found.items()} == {"x": (3, 3.0), "header and gaps": (7, 7.0)}
-    assert sums([], np.ones(10), 0) == {}
+    assert by_section([], np.ones(10), 0) == {}

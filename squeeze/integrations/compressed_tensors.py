@@ -7,26 +7,38 @@ puts a loader in its place that lets the package apply what is described.
 
 from __future__ import annotations
 
-from contextlib import redirect_stderr
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, redirect_stderr
 from io import StringIO
+from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
+from transformers.core_model_loading import WeightConverter, WeightTransform
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.quantized import words_for
-from squeeze.integrations.mixtures import Mixture
+from squeeze.engine.experts import is_expert
+from squeeze.integrations import quantised
+from squeeze.integrations.conversions import converters
+from squeeze.integrations.restoring import restored, scratch_folder
+from squeeze.packing.manifest import MANIFEST
 from squeeze.quant.formats.compressed_tensors import METHOD
 from squeeze.quant.rotate import online
+from squeeze.quant.sources import floats
 
-__all__ = ["TurnedConfig", "TurnedLoader", "expand", "pack_zero_points", "register"]
+__all__ = ["CompressedTensorsLoader", "Mixture", "TransformConfig", "expand", "pack_zero_points", "register"]
 
 
-class TurnedConfig(CompressedTensorsConfig):
+class TransformConfig(CompressedTensorsConfig):
     """A `quantization_config` that keeps its `transform_config`."""
 
     def __init__(self, *args: Any, transform_config: dict[str, Any] | None = None, **described: Any):
@@ -38,10 +50,12 @@ class TurnedConfig(CompressedTensorsConfig):
         return guarded({**described, "transform_config": self.transforms}) if self.transforms else described
 
 
-TurnedConfig.__name__ = CompressedTensorsConfig.__name__  # by which transformers knows what a caller may pass besides
+TransformConfig.__name__ = (
+    CompressedTensorsConfig.__name__
+)  # by which transformers knows what a caller may pass besides
 
 
-class TurnedLoader(CompressedTensorsHfQuantizer):
+class CompressedTensorsLoader(CompressedTensorsHfQuantizer):
     """Makes room for packed zero points, and adds the modules of transforms once weights are loaded; leaves mixtures of
     experts to mixtures.py."""
 
@@ -120,8 +134,10 @@ def _leave_queries(model: nn.Module) -> None:
 
 
 def expand(model: nn.Module, dtype: torch.dtype) -> None:
-    """Expand the weights of a model of `TurnedLoader`'s now, and give it one type. The package does so at the first
-    run, and then fp4 to bfloat16, whatever the rest of the model has."""
+    """Decompress the weights of a model that `CompressedTensorsLoader` loaded, and cast the model to one type.
+
+    The package would decompress them at the first forward pass, and fp4 weights always to bfloat16.
+    """
     loader: Any = model.hf_quantizer
     with redirect_stderr(StringIO()):
         loader.compressor.decompress_model(model)
@@ -130,5 +146,59 @@ def expand(model: nn.Module, dtype: torch.dtype) -> None:
 
 def register() -> None:
     """Let transformers load folders of compressed-tensors with their transforms."""
-    AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = TurnedConfig
-    AUTO_QUANTIZER_MAPPING[METHOD] = TurnedLoader
+    AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = TransformConfig
+    AUTO_QUANTIZER_MAPPING[METHOD] = CompressedTensorsLoader
+
+
+_SHARD = 1 << 30  # bytes of a scratch file
+
+
+class Mixture:
+    """A folder that is being loaded. names: of its tensors as they are when they are dense."""
+
+    def __init__(self, folder: Path) -> None:
+        self._scratch = ExitStack()
+        self._close = weakref.finalize(self, self._scratch.close)  # also where loading ends in an error
+        packed = (folder / MANIFEST).is_file()
+        self.folder = self._scratch.enter_context(restored(folder)) if packed else folder
+        self.names: list[str] = []
+
+    @classmethod
+    def of(cls, files: Sequence[str]) -> Mixture | None:
+        """Of the files that transformers is to load; None where they hold no quantised experts."""
+        tables = (tensorfile.read(Path(file)).by_name for file in files if file.endswith(".safetensors"))
+        found = any(is_expert(name) and name.endswith(".weight_scale") for table in tables for name in table)
+        return cls(Path(files[0]).parent) if found else None
+
+    def dense(self) -> list[str]:
+        """Files of dense weights in the place of those."""
+        scratch = self._scratch.enter_context(scratch_folder())
+        files: list[str] = []
+        with torch.device("cpu"):  # transformers makes empty models meanwhile
+            source = floats(Checkpoint.open(self.folder))
+            self.names = list(source.files)
+            for number, tensors in enumerate(_batches(source)):
+                files.append(str(scratch / f"{number}.safetensors"))
+                save_file(tensors, files[-1], {"format": "pt"})
+        return files
+
+    def converters(self, model: nn.Module, conversions: Sequence[WeightTransform]) -> list[WeightConverter]:
+        """Those that transformers lacks for the files of `dense`."""
+        return converters(model, self.names, conversions)
+
+    def place(self, model: nn.Module, *, dense: bool) -> None:
+        """Let a model that has loaded those files compute as the folder says, unless it is to stay dense."""
+        if not dense:
+            quantised.place(model, self.folder)
+        self._close()
+
+
+def _batches(source: Checkpoint) -> Iterator[dict[str, torch.Tensor]]:
+    batch: dict[str, torch.Tensor] = {}
+    for name in source.files:
+        batch |= {name: tensor.contiguous() for name, tensor in source.load([name], strict=False).items()}
+        if sum(tensor.nbytes for tensor in batch.values()) >= _SHARD:
+            yield batch
+            batch = {}
+    if batch:
+        yield batch
