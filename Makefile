@@ -66,7 +66,7 @@ test: .venv/llamacpp .venv/cloud
 test-slow: .venv/llamacpp .venv/cloud .venv/docs .venv/release
 	$(PYTEST) -m 'not browser'
 
-test-browser: .venv/browser  # pages in Debian's Chromium (apt-get install chromium); pictures go to build/screenshots
+test-browser: .venv/browser .venv/docs  # pages in Debian's Chromium (apt-get install chromium); pictures go to build/screenshots
 	$(BIN)/python -m pytest -m browser tests/browser
 
 gpu:  # on a machine with a GPU, and without a network: nothing is installed

@@ -151,7 +151,7 @@ _LEVELS = {  # the models of a level, and what it is for
     3: ("context mixing, larger tables", "everything; the default"),
     4: ("many contexts, two layers of mixing", "archives"),
     5: ("as -4, and a small pretrained network", "small files"),
-    6: ("as -5, and more contexts", "small files, archives"),
+    6: ("as -5, with the most contexts", "small files, archives"),
     7: ("text: a language model, window of 512 tokens", "English text"),
     8: ("text: a language model, window of 1,024 tokens", "English text"),
     9: ("text: a language model, window of 4,096 tokens", "English text"),

@@ -111,6 +111,14 @@ def test_columns_of_text_have_their_names(browser, tmp_path):
     assert "square" in window.page.inner_text("aside") and (window.serious(), window.said) == ([], [])
 
 
+def test_text_wraps_in_a_window_of_400_pixels(browser, file):
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(file.absolute().as_uri())
+    page.wait_for_selector("html[data-ready]")
+    assert page.evaluate("document.getElementById('view').scrollWidth <= document.getElementById('view').clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
 def test_binaries_are_hex(browser, tmp_path):
     path = tmp_path / "binary.html"
     path.write_text(squeeze.explain(inputs.records(400), 1).to_html())

@@ -62,7 +62,7 @@ function tell() {  // what is in view, to screen readers
   telling = 0;
   const [begin, end] = visible();
   canvas.setAttribute("aria-valuenow", begin + facts.offset);
-  canvas.setAttribute("aria-valuetext", `from byte ${grouped(begin + facts.offset)}, ${(end > begin ? (along[end] - along[begin]) / (end - begin) : 0).toFixed(2)} bits a byte in view`);
+  canvas.setAttribute("aria-valuetext", `from byte ${grouped(begin + facts.offset)}, ${(end > begin ? (along[end] - along[begin]) / (end - begin) : 0).toFixed(2)} bits per byte in view`);
 }
 
 function brush(event) {

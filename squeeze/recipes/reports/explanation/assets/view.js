@@ -4,8 +4,8 @@ const FITTING = (() => {  // characters of a row
   context.font = getComputedStyle(view).font;
   return Math.floor((view.clientWidth - 16) / context.measureText("0").width);
 })();
-const WIDE = Math.max(40, FITTING - 12);  // of a row of text, behind the number of its line
-const BYTES = Math.floor((FITTING - 12) / 4);  // of a row of hex, behind its offset
+const WIDE = Math.max(16, FITTING - 13);  // characters of a row of text, after its line number
+const BYTES = Math.floor((FITTING - 12) / 4);  // bytes of a row of hex, after its offset
 
 function widthOf(block) {  // bytes of a hex row: as many whole records as fit
   const record = recordOf(block);
