@@ -43,7 +43,7 @@ def _by_level(data: bytes, level: int) -> bytes:
     """
     plain = levels.level(level).needs_language_model and data is not inputs.PROSE
     whole = max(len(data), 1) if plain else None
-    with mock.patch.dict(levels.LEVELS, {level: replace(levels.level(level), beside=None)}):
+    with mock.patch.dict(levels.LEVELS, {level: replace(levels.level(level), fallback=None)}):
         return squeeze.compress(data, level, block_size=whole, verify=False)
 
 
