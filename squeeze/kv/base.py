@@ -113,7 +113,7 @@ class Policy:
 
     @property
     def observes(self) -> bool:
-        """Whether the policy needs the queries of a prompt, which must then be read at once."""
+        """True if the policy needs the queries of a prompt, which must then be read at once."""
         return False
 
     def wants_queries(self, layer: int, tokens: int) -> bool:

@@ -74,8 +74,7 @@ class BlockFloat(Policy):
     """A policy of block floating point.
 
     Args:
-        bits: Bits of a mantissa with its sign, of keys and, unless `value_bits` is given, of values.
-        value_bits: Bits of a mantissa of values.
+        bits: Bits of a mantissa with its sign: 2, 3, 4 or 8.
         share: The number of channels that share an exponent.
         orders: The order of channels of each head, from `channel_orders`, or None for the model's own order.
         sinks: The number of first tokens in full precision.

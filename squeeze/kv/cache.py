@@ -22,14 +22,22 @@ _PACKED = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 class QuantizedKVCache(Cache):
-    """A KV cache that codes each block of tokens once, when it leaves the residual window.
+    """A KV cache for transformers that codes each block of tokens once, when it leaves the residual window.
 
-    model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))  # cache= from transformers 5.24
+    It works with every attention implementation. After `squeeze.kv.attention.install(model)`, attention reads the codes
+    and needs no full-precision copy of a layer. Layers of full and sliding-window attention are coded. Other states,
+    such as those of Mamba and convolutions, are kept by transformers' own layers.
 
-    Works with every attention implementation. After `squeeze.kv.attention.install(model)`, attention that reads
-    what the cache returns needs no full-precision copy of a layer. Layers of attention, full or sliding, are coded;
-    states of other kinds (Mamba, convolutions) are kept by transformers' own layers.
-    Raises PolicyError where the policy does not fit the model.
+    Args:
+        config: The model's config.
+        policy: What is coded and how, such as `squeeze.kv.KIVI(bits=4)`.
+
+    Raises:
+        PolicyError: The policy does not fit the model.
+
+    Example:
+        cache = QuantizedKVCache(model.config, KIVI(bits=4))
+        model.generate(**inputs, past_key_values=cache)  # cache= from transformers 5.24 on
     """
 
     def __init__(self, config: Any, policy: Policy) -> None:

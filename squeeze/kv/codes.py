@@ -1,4 +1,9 @@
-"""Codes of a few bits: packed into bytes, and the Lloyd-Max points that they stand for."""
+"""Codes of a few bits: packed into bytes, and the Lloyd-Max points that they stand for.
+
+The last dimension is cut into equal parts, and a byte holds one code of each part, so that unpacking is shifts and
+masks of whole rows. With 4 bits, byte j of N/2 holds codes j and j + N/2, low bits first. Other widths are sums of bit
+planes: 3 bits are a plane of 2 and a plane of 1. A byte holds five ternary codes.
+"""
 
 from functools import cache
 
@@ -20,17 +25,17 @@ TERNARY_IN_A_BYTE = 5  # codes of 0, 1, 2 in a byte: 3^5 <= 256
 
 
 def bit_planes(bits: int) -> tuple[int, ...]:
-    """Widths of the bit planes of a code, highest bits first; each divides 8."""
+    """Return the widths of the bit planes of a code, highest bits first. Each divides 8."""
     return tuple(width for width in (8, 4, 2, 1) if bits & width)
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Bytes that `count` codes of `bits` bits take."""
+    """Return the bytes that `count` codes of `bits` bits take."""
     return sum(-(-count * width // 8) for width in bit_planes(bits))
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """uint8 codes [..., N] below 2^bits to uint8 [..., packed_size(N, bits)], plane after plane."""
+    """Pack uint8 codes [..., N] below 2^bits to uint8 [..., packed_size(N, bits)], plane after plane."""
     rows, above = [], bits
     for width in bit_planes(bits):
         above -= width
@@ -49,7 +54,7 @@ def _pack_plane(codes: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    """The inverse of `pack`: uint8 [..., count]."""
+    """Unpack to uint8 [..., count], the inverse of `pack`."""
     codes, first, above = None, 0, bits
     for width in bit_planes(bits):
         size, per_byte, above = -(-count * width // 8), 8 // width, above - width
@@ -62,7 +67,7 @@ def unpack(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 
 
 def pack_ternary(codes: torch.Tensor) -> torch.Tensor:
-    """uint8 codes [..., N] of 0, 1, 2 to [..., ceil(N / 5)], the first part of N lowest in base 3."""
+    """Pack uint8 codes [..., N] of 0, 1, 2 to [..., ceil(N / 5)], the first part lowest in base 3."""
     padded = torch.nn.functional.pad(codes, (0, -codes.shape[-1] % TERNARY_IN_A_BYTE))
     rows = padded.unflatten(-1, (TERNARY_IN_A_BYTE, -1))
     packed = torch.zeros_like(rows[..., 0, :])
@@ -72,7 +77,7 @@ def pack_ternary(codes: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_ternary(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """The inverse of `pack_ternary`: uint8 [..., count]."""
+    """Unpack to uint8 [..., count], the inverse of `pack_ternary`."""
     rows = [packed // 3**place % 3 for place in range(TERNARY_IN_A_BYTE)]
     return torch.cat(rows, -1)[..., :count]
 
@@ -83,7 +88,9 @@ _TERMS = 8
 
 @cache
 def lloyd_max(bits: int) -> torch.Tensor:
-    """Points [2^bits], ascending, of least mean square error for a standard normal variable (Max 1960, Lloyd 1982)."""
+    """Return the points [2^bits], ascending, with the least mean square error for a normal variable (Max 1960, Lloyd
+    1982).
+    """
     points: torch.Tensor = torch.special.ndtri((torch.arange(1 << bits, dtype=torch.float64) + 0.5) / (1 << bits))
     normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
     for _ in range(2000):
@@ -97,9 +104,12 @@ def lloyd_max(bits: int) -> torch.Tensor:
 
 @cache
 def curve(bits: int) -> torch.Tensor:
-    """Coefficients [8] of x, x^3, x^5, ... of the odd polynomial that goes through the points of `bits`, at most
-    CURVED, at x = code / middle - 1 with middle = (2^bits - 1) / 2. In float32 it errs by some 2^-22: loops compute it
-    for many codes at once, and look points up one by one."""
+    """Return the coefficients [8] of x, x^3, x^5, ... of the odd polynomial through the Lloyd-Max points of `bits`
+    bits.
+
+    x is code / middle - 1 with middle = (2^bits - 1) / 2; `bits` is at most CURVED. The error is about 2^-22 in
+    float32. Vectorised loops evaluate it, and scalar ones look points up.
+    """
     count, middle = 1 << bits, ((1 << bits) - 1) / 2
     x = torch.arange(count // 2, count, dtype=torch.float64) / middle - 1
     powers = x[:, None] ** (2 * torch.arange(count // 2) + 1)

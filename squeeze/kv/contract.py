@@ -1,4 +1,4 @@
-"""What is taken from transformers' cache contract, and one clear error where its version has another."""
+"""Imports from transformers' cache interface, with one clear error if its version is too old."""
 
 from inspect import signature
 

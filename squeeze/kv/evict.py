@@ -142,9 +142,7 @@ class AdaKV(_Observing):
         held.keep_by_heads(self.chosen_by_heads(query, held))
 
     def chosen_by_heads(self, query: torch.Tensor, held: Held) -> list[torch.Tensor]:
-        """Return the choosable tokens of each head, ascending, int64 [B, tokens]: whole blocks, as many in all rows of
-        a batch.
-        """
+        """Return the choosable tokens of each head, ascending, int64 [B, tokens]: whole blocks, as many in all rows."""
         weights = self._weights(query, held.sinks[0], held.residual[0], held.choosable)
         counts = _counts(weights, of_layer(self.select, held.index), self.block or 1, self.floor)
         return [weights[:, head].topk(tokens, -1).indices.sort(-1).values for head, tokens in enumerate(counts)]

@@ -1,8 +1,8 @@
 """A KV cache as a file: safetensors with entropy-coded, checksummed tensors, without pickle.
 
 Packed codes, scales and tokens in full precision are restored to the bit, so a cache without a policy is stored
-losslessly. The header has the format, its version, the policy, and digests of the model's config and weights. saved.py
-codes tensors and lays out the file; fit.py checks that they make up a cache.
+losslessly. The header has the format, its version, the policy, and digests of the model's config and weights. Tensors
+are coded by saved.py, which also lays out the file. fit.py checks that they make up a cache.
 """
 
 from __future__ import annotations
@@ -254,7 +254,8 @@ def _prompt_digest(prompt: torch.Tensor) -> str:
 
 
 def weights_digest(model: Any) -> str:
-    """Return the XXH3 of all parameters of a model, and of what is stored instead of some, in the order of their names."""
+    """Return the XXH3 of all parameters of a model, or of what is stored instead of them, in the order of their names.
+    """
     digest = xxhash.xxh3_64()
     names = set(model.state_dict())
     stored = [(name, tensor) for name, tensor in model.named_buffers() if name in names]

@@ -18,7 +18,7 @@ __all__ = ["HeldStates", "KeptCoder", "Selected", "joined"]
 
 
 class HeldStates(CacheLayerMixin):
-    """A layer's sinks, the tokens that heads chose of a prompt, coded blocks, and the residual window, in this order."""
+    """A layer's sinks, the tokens that heads chose of a prompt, coded blocks, and residual window, in this order."""
 
     policy: Policy
     index: int

@@ -16,8 +16,16 @@ WIDTHS = (1, 2, 3, 4, 8)
 
 @dataclass(frozen=True)
 class KIVI(Policy):
-    """bits: of keys and, unless value_bits says otherwise, of values. group: tokens of a channel, or channels of
-    a token, that share a scale and a minimum (bfloat16 each); the block is one group of tokens.
+    """A policy with keys quantised per channel and values per token on a uniform grid.
+
+    Args:
+        bits: Bits of keys and, unless `value_bits` is given, of values: 1, 2, 3, 4 or 8, for the model, each layer, or
+        each head.
+        value_bits: Bits of values.
+        group: The number of tokens of a channel, or channels of a token, that share a bfloat16 scale and minimum. It is
+        also the number of tokens that are coded at a time.
+        sinks: The number of first tokens in full precision.
+        window: The number of latest tokens in full precision.
     """
 
     bits: Bits = 4

@@ -20,12 +20,20 @@ _AT_ONCE = 16  # blocks coded at a time: bounds the float32 scratch of a long pr
 
 
 class PackedLayer(HeldStates):
-    """Keys and values [B, H, tokens, D] of a layer.
+    """The keys and values [B, H, tokens, D] of a layer.
 
-    sliding_window: tokens that attention sees, itself included; what is older is dropped block by block.
-    native: whether squeeze's attention is installed. Once it has read what `update` returns (offer.py), that is
-    decoded only if anything else looks at it. latent: channels of keys and values if these are the latent and the
-    rotary key of multi-head latent attention: the rotary key is then kept exact.
+    Args:
+        policy: The policy.
+        index: The layer's number.
+        sliding_window: The number of tokens that attention sees, including the current one; older ones are dropped
+            block
+        by block. None for full attention.
+        native: Returns whether squeeze's attention is installed. Once it has read what `update` returns (view.py),
+            later
+        results are decoded only if something else needs tensors.
+        latent: The channels of keys and values if these are the latent and the rotary key of multi-head latent
+            attention.
+        The rotary key is then kept exactly.
     """
 
     is_croppable = True

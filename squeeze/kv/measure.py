@@ -1,4 +1,4 @@
-"""What `squeeze kv-eval` measures of a cache: quality in one pass, bytes and time of decoding, and passkeys."""
+"""Measurements of `squeeze kv-eval`: quality in one pass, bytes and time of decoding, and passkey retrieval."""
 
 from __future__ import annotations
 
@@ -31,9 +31,14 @@ _CHUNK = 512  # tokens of a prompt read at a time
 
 @dataclass(frozen=True)
 class Distance:
-    """perplexity: exp of the mean negative log-likelihood. kl: mean nats a token, KL(full precision || policy).
-    intervals: of 95 % confidence, of both and of `percent`, by which the perplexity is above that of full precision;
-    numerics/intervals.py has what that means."""
+    """The distance of a cache from full precision.
+
+    Attributes:
+        perplexity: exp of the mean negative log-likelihood.
+        kl: KL(full precision || policy), the mean in nats per token.
+        percent: The increase of the perplexity over full precision.
+        intervals: 95 % confidence intervals of these, see numerics/intervals.py.
+    """
 
     perplexity: float
     kl: float
@@ -42,8 +47,13 @@ class Distance:
 
 @dataclass(frozen=True)
 class Cost:
-    """bytes: allocated by the cache after `tokens` tokens. peak: of all tensors made while decoding, weights aside,
-    in bytes. seconds: a token, the median.
+    """The cost of decoding with a cache.
+
+    Attributes:
+        bytes: Bytes allocated by the cache after `tokens` tokens.
+        tokens: The number of tokens in the cache.
+        peak: The most bytes of tensors alive while decoding, without the weights.
+        seconds: The median time per token.
     """
 
     tokens: int
@@ -54,7 +64,7 @@ class Cost:
 
 @torch.inference_mode()
 def nominal_bits(policy: Policy, model: Any) -> float:
-    """Bits a coded value, scales included, in the mean over the model; 16.0 where nothing is coded."""
+    """Return the bits per coded value in the mean over the model, including scales; 16.0 if nothing is coded."""
     cache = QuantizedKVCache(model.config, policy)
     model(torch.zeros((1, 1), dtype=torch.int64, device=model.device), **{CACHE: cache})
     return cache.nominal_bits or 16.0
@@ -69,8 +79,18 @@ def quality(
     windows: int,
     progress: Callable[[int], None] = lambda n: None,
 ) -> dict[str, Distance]:
-    """Perplexity of `windows` windows of `context` tokens, and KL from full precision, for each policy and for none
-    (named "full precision"). Raises SqueezeError where the text has no such window.
+    """Measure perplexity and KL from full precision for each policy and for "full precision".
+
+    Args:
+        model: The model.
+        tokens: The text [T].
+        policies: Policies by name.
+        context: The number of tokens of a window.
+        windows: The number of windows.
+        progress: Called as work is done.
+
+    Raises:
+        SqueezeError: The text is shorter than a window.
     """
     blocks: dict[str, list[_Block]] = {name: [] for name in ("full precision", *policies)}
     windows = min(windows, len(tokens) // context)
@@ -90,8 +110,9 @@ def quality(
 
 
 class _Block(NamedTuple):
-    """Sums over some consecutive positions: negative log-likelihood, KL from `full`, and how much the first is above
-    that of `full`."""
+    """Sums over consecutive positions: negative log-likelihood, KL from `full`, and the increase of the first over
+    `full`.
+    """
 
     tokens: int
     loss: float
@@ -113,7 +134,7 @@ def _distance(blocks: Sequence[_Block]) -> Distance:
 
 
 def _against(logits: torch.Tensor, full: torch.Tensor, ids: torch.Tensor) -> list[_Block]:
-    """Of the positions of a window; logits are [L, V], and ids [L]."""
+    """Return the sums over the positions of a window. logits are [L, V], ids [L]."""
     blocks = []
     for first in range(0, len(ids) - 1, _POSITIONS):
         span = slice(first, min(first + _POSITIONS, len(ids) - 1))
@@ -136,10 +157,17 @@ def stepped(
     piece: int = PIECE,
     prompt: int = 0,
 ) -> Distance:
-    """Perplexity through a cache itself, read `piece` tokens at a time: what decoding sees, to within a piece.
+    """Measure perplexity with the cache itself, reading `piece` tokens at a time, so nearly as decoding would.
 
-    full: logits of each window by a full-precision cache; where empty, this cache's are put there. prompt: tokens
-    read at once before, which do not count.
+    Args:
+        model: The model.
+        tokens: The text [T].
+        make_cache: Creates an empty cache.
+        context: The number of tokens of a window.
+        windows: The number of windows.
+        full: The logits of each window with a full-precision cache. If empty, those of this cache are stored there.
+        piece: The number of tokens that are read at a time.
+        prompt: The number of tokens that are read at once before, and not counted.
     """
     blocks: list[_Block] = []
     windows, fills = min(windows, len(tokens) // context), not full
@@ -158,7 +186,9 @@ def stepped(
 
 
 def prefill(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
-    """Read ids [L] into a cache, a piece at a time unless its policy wants all; logits [V] after the last."""
+    """Read ids [L] into a cache, in pieces unless its policy needs all at once, and return the logits [V] after the
+    last.
+    """
     policy: Policy | None = getattr(cache, "policy", None)
     for chunk in ids.split(len(ids) if policy and policy.observes else _CHUNK):
         output = model(chunk[None], **{CACHE: cache}, logits_to_keep=1)
@@ -168,7 +198,7 @@ def prefill(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
 
 @torch.inference_mode()
 def decoding(model: Any, tokens: torch.Tensor, cache: Any, steps: int = 8) -> Cost:
-    """Fill a cache with tokens [L], then decode `steps` more, one at a time."""
+    """Fill a cache with tokens [L], decode `steps` more one at a time, and return the cost."""
     ids = tokens.to(model.device)
     prefill(model, ids[:-steps], cache)
     times = []
@@ -185,7 +215,7 @@ def decoding(model: Any, tokens: torch.Tensor, cache: Any, steps: int = 8) -> Co
 
 
 def _peak_on_gpu(call: Callable[[], object], cache: Any, device: torch.device) -> int:
-    """The most bytes of the cache and of what a call makes."""
+    """Return the peak of the bytes of the cache and of the tensors that a call creates."""
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device) - nbytes_of(cache)
     call()
@@ -205,10 +235,18 @@ _FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. T
 def passkeys(
     model: Any, tokenizer: Any, make_cache: Callable[[], Any], context: int, depths: tuple[float, ...], seed: int = 0
 ) -> list[bool]:
-    """Whether a five-digit key at each depth of a context of about `context` tokens is found again, greedily.
+    """Return for each depth of a context whether a five-digit key there is retrieved by greedy decoding.
 
-    The question is asked after the context has been read, so that the key is read from the cache (Mohtashami and
-    Jaggi, "Landmark attention", 2023).
+    The question is asked after the context was read, so that the key is read from the cache (Mohtashami and Jaggi,
+    "Landmark attention", 2023).
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        make_cache: Creates an empty cache.
+        context: The approximate number of tokens of the context.
+        depths: Positions of the key, from 0 to 1.
+        seed: The seed of the keys.
     """
     answered = []
     for number, depth in enumerate(depths):

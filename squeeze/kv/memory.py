@@ -1,4 +1,4 @@
-"""Bytes that a cache holds, and the most bytes of tensors alive at once, on devices where torch does not count them."""
+"""Bytes held by a cache, and the peak of bytes of live tensors on devices for which torch does not count them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["PeakMemory", "nbytes_of", "tensors_of"]
 
 
 class PeakMemory(TorchDispatchMode):
-    """Counts the bytes of tensors alive at once, at most: of those given, and of those that come to life within it.
+    """A context that measures the peak of bytes of the given tensors and of those created within it.
 
-    For the CPU, where torch keeps no such count. Memory inside one torch operator is not seen, nor is what is kept by
-    tensors that were alive before and not given.
+    It is for the CPU, where torch does not count. Memory inside one torch operator is not seen, nor is what is kept by
+    tensors that existed before and were not given.
     """
 
     def __init__(self, tensors: Iterator[torch.Tensor] | None = None) -> None:
@@ -59,14 +59,14 @@ class PeakMemory(TorchDispatchMode):
 
 
 def nbytes_of(cache: Any) -> int:
-    """Bytes of the tensors that any cache's layers hold, quantised ones included, each storage once."""
+    """Return the bytes of all tensors in the layers of any cache, counting each storage once."""
     if hasattr(cache, "nbytes"):
         return int(cache.nbytes)
     return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors_of(cache)}.values())
 
 
 def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
-    """The tensors of keys and values, coded or not, of any cache."""
+    """Return the tensors of keys and values, coded or not, of any cache."""
     for layer in cache.layers:
         yield from _tensors(vars(layer), 0)
 

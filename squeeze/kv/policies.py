@@ -1,4 +1,9 @@
-"""All policies by name, and as files and descriptions in JSON."""
+"""All policies by name, and their descriptions in JSON and files.
+
+A file is JSON, {"name": "kivi", "parameters": {"bits": [[4, 2, 4], 8], "window": 64}}. A policy that holds tensors is a
+safetensors file with such a description in its header. A new policy is a dataclass in a file of its own and a row of
+POLICIES.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +72,10 @@ WITH_TENSORS: dict[str, type[Any]] = {"transform": Transform}
 
 @dataclasses.dataclass(frozen=True)
 class FromStatistics:
-    """Fields of a policy that statistics of the model decide: decide(model, statistics, policy, number) makes the new
-    policy of a number of this type."""
+    """Fields of a policy that are chosen by statistics of the model.
+
+    `decide(model, statistics, policy, number)` returns the new policy. `type` is the type of the number.
+    """
 
     fields: tuple[str, ...]
     type: type[Any]
@@ -83,7 +90,7 @@ FROM_STATISTICS = {
 
 
 def scalar_types(maker: Callable[..., Any]) -> dict[str, set[Any]]:
-    """Parameters of a policy's class or function that take a single value: which of int, float and str it may be."""
+    """Return the parameters of a policy that take a single value, with the allowed ones of int, float and str."""
 
     def members(hint: Any) -> set[Any]:
         return set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
@@ -97,7 +104,7 @@ _MOST_NUMBER = 1 << 31  # of a parameter
 
 
 def described(policy: Policy) -> dict[str, Any]:
-    """A policy in JSON: its parameters, or, where it holds tensors, their digest."""
+    """Return a policy in JSON: its parameters, or a digest if it holds tensors."""
     name = next((name for name, kind in _by_parameters().items() if type(policy) is kind), None)
     if name is None:
         return {"name": type(policy).__name__.lower(), "digest": digest_of(policy)}
@@ -108,9 +115,15 @@ def described(policy: Policy) -> dict[str, Any]:
 
 
 def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
-    """The inverse of `described`. calibrated: the policy that a digest stands for.
+    """Return the policy of a description from `described`.
 
-    Raises FormatError for a description that is none, PolicyError where the policy is wanting, another, or impossible.
+    Args:
+        description: The description, from an untrusted file.
+        calibrated: The policy that a digest stands for, if it does.
+
+    Raises:
+        FormatError: The description is invalid.
+        PolicyError: The calibrated policy is missing or another one, or a parameter is invalid.
     """
     if isinstance(description, dict) and description.keys() == {"name", "digest"}:
         if calibrated is None:
@@ -138,7 +151,7 @@ def _by_parameters() -> dict[str, type[Any]]:
 
 
 def _tuples(kind: type[Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    """Lists as tuples. Raises PolicyError for what is no number where one belongs; bits are the policy's to check."""
+    """Return parameters with lists as tuples. Raise PolicyError if a list holds anything but numbers."""
 
     def tupled(value: Any) -> Any:
         return tuple(map(tupled, value)) if isinstance(value, list) else value
@@ -151,7 +164,7 @@ def _tuples(kind: type[Any], parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_types(kind: type[Any], parameters: dict[str, Any]) -> None:
-    """Raises PolicyError where a parameter is not of the type of its field."""
+    """Raise PolicyError if a parameter does not have the type of its field."""
     hints = get_type_hints(kind)
     for name, value in parameters.items():
         if hints[name] is not Policy and not _fits(value, hints[name]):
@@ -159,7 +172,7 @@ def _check_types(kind: type[Any], parameters: dict[str, Any]) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether what JSON gave, with tuples for lists, is of a type such as int | tuple[int, ...] | None."""
+    """Return whether a value has the type of an annotation such as int | tuple[int, ...] | None."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)
@@ -174,7 +187,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def digest_of(policy: Any) -> str:
-    """Of all that a policy holds, its coders' tensors included."""
+    """Return a digest of a policy, including the tensors of its coders."""
     digest = xxhash.xxh3_64()
 
     def take(value: Any) -> None:
@@ -194,12 +207,12 @@ def digest_of(policy: Any) -> str:
 
 
 def is_file(words: str) -> bool:
-    """Whether the words of a policy are the name of a policy file."""
+    """Return whether a policy spec names a policy file."""
     return Path(words).suffix in (".json", ".safetensors")
 
 
 def save_policy(policy: Policy, path: Path | str) -> None:
-    """Write a policy: as JSON, or as safetensors where it holds tensors. Raises PolicyError for a wrong suffix."""
+    """Write a policy as JSON, or as safetensors if it holds tensors. Raise PolicyError if the suffix is wrong."""
     inner: Any = innermost(policy)
     path = local_path(path)
     name = next((name for name, kind in WITH_TENSORS.items() if type(inner) is kind), None)
@@ -215,7 +228,7 @@ def save_policy(policy: Policy, path: Path | str) -> None:
 
 
 def load_policy(path: Path | str) -> Policy:
-    """The policy of a file that `save_policy` or a person wrote. Raises FormatError and PolicyError."""
+    """Read a policy file. Raise FormatError or PolicyError if it is invalid."""
     path = local_path(path)
     try:
         if path.suffix == ".json":

@@ -1,4 +1,4 @@
-"""Rotary position embeddings undone and done again, so that keys can be coded as they were before them."""
+"""Applying and undoing rotary position embeddings, so that keys can be coded as they were before."""
 
 from functools import lru_cache
 
@@ -11,10 +11,15 @@ __all__ = ["apply_rotary", "frequencies_of"]
 
 
 def apply_rotary(keys: torch.Tensor, frequencies: torch.Tensor, start: int, inverse: bool = False) -> torch.Tensor:
-    """Keys [..., T, D] rotated to positions start, start + 1, ..., or back from there (`inverse`).
+    """Rotate keys [..., T, D] to positions start, start + 1, ..., or back from there.
 
-    frequencies: float32 [n], radians a position; pairs are channels i and i + n of the first 2 n, as in Llama.
-    Positions count tokens in the cache: padding before a text shifts them all alike, which does no harm here.
+    Positions count tokens in the cache. Padding before a text shifts all of them, which does no harm here.
+
+    Args:
+        keys: The keys.
+        frequencies: float32 [n], radians per position. Pairs are channels i and i + n of the first 2 n, as in Llama.
+        start: The position of the first token.
+        inverse: Whether to undo the rotation.
     """
     half = frequencies.numel()
     table = _cos_sin.__wrapped__ if _is_recorded(keys.device) else _cos_sin
@@ -25,7 +30,7 @@ def apply_rotary(keys: torch.Tensor, frequencies: torch.Tensor, start: int, inve
 
 
 def _is_recorded(device: torch.device) -> bool:
-    """Whether what is computed now is part of a CUDA graph: it has no values before that is run."""
+    """Return whether a CUDA graph is being captured, in which tensors have no values yet."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
@@ -33,14 +38,14 @@ def _is_recorded(device: torch.device) -> bool:
 def _cos_sin(
     frequencies: torch.Tensor, start: int, count: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The table of cosines and sines, [count, n] each."""
+    """Return the cosines and sines, [count, n] each."""
     position = torch.arange(start, start + count, device=device, dtype=torch.float32)
     angle = position[:, None] * on(frequencies, device)
     return angle.cos(), angle.sin()
 
 
 def frequencies_of(model: nn.Module) -> torch.Tensor | None:
-    """The inverse frequencies of a model's rotary embedding; None where it has none, or several."""
+    """Return the inverse frequencies of a model's rotary embedding, or None if it has none or several."""
     named = (getattr(module, "inv_freq", None) for module in model.modules())
     buffers = [buffer for buffer in named if isinstance(buffer, torch.Tensor)]
     return buffers[0].detach().to(torch.float32).clone() if len(buffers) == 1 else None

@@ -1,7 +1,7 @@
-"""Rotated: each token's keys and values times a Hadamard matrix, then scalar codes with one scale a token.
+"""Rotated: a Hadamard rotation of each token's keys and values, then scalar codes with one scale a token.
 
-The rotation makes channels alike and nearly normal, so that one grid fits all: Lloyd-Max points with norm correction
-(TurboQuant: Zandieh et al. 2025; PolarQuant's and QuaRot's rotations) or an even grid. Nothing is calibrated.
+The rotation makes channels similar and nearly normal, so that one grid fits all: Lloyd-Max points with norm correction
+(TurboQuant: Zandieh et al. 2025; PolarQuant's and QuaRot's rotations) or a uniform grid. Nothing is calibrated.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,17 @@ _WIDTHS = (1, 2, 3, 4, 8)
 
 @dataclass(frozen=True)
 class Rotated(Policy):
-    """bits: of keys and, unless value_bits says otherwise, of values. points: "normal" or "even", see GroupedCoder."""
+    """A policy of rotation and scalar quantisation.
+
+    Args:
+        bits: Bits of keys and, unless `value_bits` is given, of values: 1, 2, 3, 4 or 8, for the model, each layer, or
+        each head.
+        value_bits: Bits of values.
+        points: "normal" for Lloyd-Max points or "even" for a uniform grid, see GroupedCoder.
+        sinks: The number of first tokens in full precision.
+        window: The number of latest tokens in full precision.
+        block: The number of tokens that are coded at a time.
+    """
 
     bits: Bits = 4
     value_bits: Bits | None = None

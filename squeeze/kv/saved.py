@@ -1,4 +1,8 @@
-"""Saved caches: files of coded tensors, their records and checksums."""
+"""The bytes of a saved cache: coded tensors with their records, and one checksum over the file.
+
+Tensors are coded by packing/tensors/floats.py. Codes in rows that run along tokens are also tried as differences. The
+checksum is the first entry of the header, so that it is compared before the rest is parsed.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,12 @@ _MOST_RANK, _MOST_SIZE = 8, 1 << 40
 
 @dataclass(frozen=True)
 class Record:
-    """How a tensor is stored. width: bits of its codes where they run along tokens, else 0. xxh3: of its bytes."""
+    """The record of a stored tensor.
+
+    Attributes:
+        width: Bits of its codes if they run along tokens, otherwise 0.
+        xxh3: The XXH3 of its bytes.
+    """
 
     coding: str
     dtype: str
@@ -43,7 +52,7 @@ class Record:
 
     @staticmethod
     def describes(record: Any) -> bool:
-        """Whether what JSON gave are the fields of a record."""
+        """Return whether a JSON value has the fields of a record."""
         if not isinstance(record, dict) or record.keys() != {"coding", "dtype", "shape", "width", "xxh3"}:
             return False
         coding, dtype, shape, width, checksum = (record[k] for k in ("coding", "dtype", "shape", "width", "xxh3"))
@@ -62,18 +71,25 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Bytes of the tensor."""
+        """The bytes of the tensor."""
         return prod(self.shape) * _DTYPES[self.dtype].itemsize
 
     @property
     def memory(self) -> int:
-        """Bytes that decoding takes, the tensor included: codes of differences are taken apart, a byte each."""
+        """Return the bytes of memory for decoding, including the tensor. Codes of differences take a byte each."""
         return self.size * (2 + (5 * 8 // self.width if self.coding == "delta" else 0))
 
 
 def encoded(tensor: torch.Tensor, width: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Payload, uint8, and record of a tensor; the shortest of three codings. width: bits of codes whose rows run along
-    tokens, else 0. Raises SqueezeError for a dtype that the file cannot hold."""
+    """Return the shortest of three codings of a tensor as uint8, and its record.
+
+    Args:
+        tensor: The tensor.
+        width: Bits of codes whose rows run along tokens, otherwise 0.
+
+    Raises:
+        SqueezeError: The file cannot hold this dtype.
+    """
     dtype = _NAMES.get(tensor.dtype)
     if dtype is None:
         raise SqueezeError(f"a cache of {tensor.dtype} cannot be saved")
@@ -89,7 +105,7 @@ def encoded(tensor: torch.Tensor, width: int) -> tuple[np.ndarray, dict[str, Any
 
 
 def _differences(codes: torch.Tensor, width: int, back: bool = False) -> torch.Tensor:
-    """Packed codes [B, H, n, rows, bytes]: each code less the one before it in its row, modulo 2^width, or `back`."""
+    """Return packed codes [B, H, n, rows, bytes] as differences modulo 2^width within each row, or undo that."""
     count = codes.shape[-1] * 8 // width
     values = unpack(codes, width, count)
     joined = values.transpose(2, 3).flatten(3)  # rows over all blocks
@@ -102,7 +118,7 @@ def _differences(codes: torch.Tensor, width: int, back: bool = False) -> torch.T
 
 
 def decoded(name: str, payload: np.ndarray, record: Record) -> torch.Tensor:
-    """The inverse of `encoded`. Raises DamagedError where payload and record do not go together."""
+    """Decode a tensor. Raise DamagedError if payload and record do not match."""
     kind, size, shape = _DTYPES[record.dtype], record.size, record.shape
     if record.coding == "stored" and payload.size != size:
         raise DamagedError(f"{named(name)}: its record is impossible")
@@ -136,8 +152,12 @@ _MOST_TOKENS = 1 << 40
 
 @dataclass(frozen=True)
 class SavedFile:
-    """A checked file. layers: numbers of each, by the names of STATE. prompt: `tokens` and `sha256` of what was read,
-    or None."""
+    """A file whose checksum was verified.
+
+    Attributes:
+        layers: The numbers of each layer, by the names in STATE.
+        prompt: `tokens` and `sha256` of what the cache has read, or None.
+    """
 
     size: int
     policy: Any  # in JSON
@@ -150,7 +170,7 @@ class SavedFile:
 
 
 def to_bytes(description: Mapping[str, Any], payloads: Mapping[str, np.ndarray]) -> bytearray:
-    """A file of uint8 payloads. description: all of SavedFile that JSON holds."""
+    """Return the bytes of a file from uint8 payloads and a description: the fields of SavedFile, as JSON."""
     text = json.dumps({"format": FORMAT, "version": VERSION, **description})
     entries: dict[str, Any] = {"__metadata__": {_CHECKSUM: _ZEROS.decode(), FORMAT: text}}
     order = sorted(payloads, key=lambda name: payloads[name].size % 8 != 0)  # so that words are aligned
@@ -167,7 +187,12 @@ def to_bytes(description: Mapping[str, Any], payloads: Mapping[str, np.ndarray])
 
 
 def read(path: Path, limits: Limits) -> SavedFile:
-    """Raises FormatError and its children where a file is not one or is damaged, LimitError where it is too large."""
+    """Read a file and verify its checksum.
+
+    Raises:
+        FormatError: The file is not a saved cache, or is damaged.
+        LimitError: Its header needs more memory than `limits` allow.
+    """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         limits.need_memory(size, "the file")

@@ -1,4 +1,8 @@
-"""What a model asks of attention besides the product of queries and keys, and how squeeze takes its place."""
+"""Attention as a model calls it: masks, biases, sinks and softcaps, and replacing a model's attention function.
+
+A mask and a position bias are added to scores, so they are one tensor here. Attention sinks and a softcap change how
+scores become weights. Any other argument is reported, so that none is dropped silently.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,11 @@ _IN_THE_MASK = {"sliding_window", "position_ids", "cache_position", "use_cache"}
 
 @dataclass(frozen=True)
 class Scores:
-    """How scores become weights.
+    """The way in which scores become weights.
 
-    softcap: a score s becomes softcap * tanh(s / softcap), before mask and bias are added (Gemma 2). sinks: a logit for
-    each query head [Hq] that takes its share of the weights and adds no value (gpt-oss).
+    Attributes:
+        softcap: If given, a score s becomes softcap * tanh(s / softcap) before mask and bias are added (Gemma 2).
+        sinks: If given, a logit per query head [Hq] that takes a share of the weights and adds no value (gpt-oss).
     """
 
     softcap: float | None = None
@@ -36,11 +41,12 @@ class Scores:
         return self.softcap is None and self.sinks is None
 
     def capped(self, scores: torch.Tensor) -> torch.Tensor:
-        """Scaled scores of any shape, before anything is added to them."""
+        """Apply the softcap to scaled scores of any shape."""
         return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
     def weights(self, scores: torch.Tensor) -> torch.Tensor:
-        """Softmax over the last dimension of scores [B, Hq, ..., tokens] or [B, Hkv, Hq / Hkv, ..., tokens]."""
+        """Return the softmax over the last dimension of scores [B, Hq, ..., tokens] or [B, Hkv, Hq / Hkv, ..., tokens].
+        """
         if self.sinks is None:
             return scores.softmax(-1)
         heads = scores.shape[1:2] if scores.shape[1] == len(self.sinks) else scores.shape[1:3]
@@ -53,7 +59,7 @@ PLAIN = Scores()
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of one call of attention. unknown: names of those that squeeze does not honour, sorted."""
+    """The arguments of one attention call. `unknown` names those that squeeze does not support, sorted."""
 
     scaling: float
     causal: bool
@@ -63,7 +69,7 @@ class Request:
 
     @staticmethod
     def of(module: Any, query: torch.Tensor, options: Mapping[str, Any]) -> Request:
-        """What transformers passes besides query, key, value and mask; None and False ask for nothing."""
+        """Parse what transformers passes besides query, key, value and mask. None and False request nothing."""
         given = {name: value for name, value in options.items() if value is not None and value is not False}
         unknown = given.keys() - _HONOURED - _IN_THE_MASK
         if given.get("dropout"):
@@ -79,7 +85,7 @@ class Request:
 
     @staticmethod
     def known(module: Any, query: torch.Tensor, options: Mapping[str, Any]) -> Request:
-        """The same. Raises PolicyError if squeeze does not honour all arguments."""
+        """Parse the arguments as `of` does. Raise PolicyError if squeeze does not support one of them."""
         request = Request.of(module, query, options)
         if request.unknown:
             raise PolicyError(
@@ -88,7 +94,8 @@ class Request:
         return request
 
     def bias(self, mask: torch.Tensor | None, query: torch.Tensor, tokens: int) -> torch.Tensor | None:
-        """What is added to the scores of query [B, Hq, Q, D], float32 broadcast to [B, Hq, Q, tokens], or None."""
+        """Return what is added to the scores of query [B, Hq, Q, D], float32 broadcast to [B, Hq, Q, tokens], or None.
+        """
         bias = additive_mask(mask, query.shape[2], tokens, self.causal, query)
         if self.position_bias is None:
             return bias
@@ -97,7 +104,9 @@ class Request:
 
 
 def own_attention(module: Any) -> Callable[..., Any]:
-    """The attention that a model's own file defines for a layer. Raises PolicyError if there is none."""
+    """Return the attention function that a model's own file defines for a layer. Raise PolicyError if it defines no
+    function.
+    """
     for kind in type(module).__mro__:
         if found := getattr(sys.modules[kind.__module__], "eager_attention_forward", None):
             return found  # type: ignore[no-any-return]
@@ -107,10 +116,15 @@ def own_attention(module: Any) -> Callable[..., Any]:
 def additive_mask(
     mask: torch.Tensor | None, queries: int, tokens: int, causal: bool, like: torch.Tensor
 ) -> torch.Tensor | None:
-    """float32, broadcast to [B, Hq, queries, tokens], of a mask (None, of bools, or of what is added already); None
-    where nothing is masked.
+    """Return a mask as float32 that is added to scores, broadcast to [B, Hq, queries, tokens], or None if nothing is
+    masked.
 
-    Without a mask and `causal`, the last query sees all tokens, the one before it all but the last, and so on.
+    Args:
+        mask: A boolean or additive mask, or None.
+        queries: The number of queries.
+        tokens: The number of tokens.
+        causal: Whether attention without a mask is causal: the last query sees all tokens, the one before all but one.
+        like: A tensor on the device of the result.
     """
     least = torch.finfo(torch.float32).min
     if mask is None:
@@ -126,10 +140,9 @@ def additive_mask(
 
 
 def attend_by(model: Any, name: str, forward: Callable[..., Any]) -> None:
-    """Let all layers of `model` attend by `forward` from now on.
+    """Make all layers of a model use an attention function.
 
-    A model whose class says that it has only its own attention keeps it, and its masks: git's decoder adds them to
-    scores, while another part of its file takes any attention, and so does transformers' test of what a file takes.
+    A model whose class declares only its own attention keeps it, and its masks.
     """
     _register(name, forward)
     if getattr(model, "_supports_sdpa", False) or getattr(model, "_supports_attention_backend", False):
@@ -137,14 +150,14 @@ def attend_by(model: Any, name: str, forward: Callable[..., Any]) -> None:
 
 
 def _register(name: str, forward: Callable[..., Any]) -> None:
-    """Make `forward` known to transformers, with masks as for SDPA."""
+    """Register an attention function with transformers, with masks as for SDPA."""
     ALL_ATTENTION_FUNCTIONS.register(name, forward)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, sdpa_mask)
 
 
 @contextmanager
 def attending(model: Any, name: str, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let all layers of `model` attend by `forward` for a while."""
+    """Make all layers of a model use an attention function within the block."""
     before = model.config._attn_implementation
     attend_by(model, name, forward)
     try:

@@ -1,6 +1,7 @@
-"""Policies as words: `kivi:bits=4,group=32`, `transform:2`, `kivi:4+snapkv:512`, `kivi:mean=3`, or a policy's file.
+"""Policy specs: `kivi:bits=4,group=32`, `transform:2`, `kivi:4+snapkv:512`, `kivi:mean=3`, or the name of a policy
+file.
 
-Some need statistics of the model on a text (observe.py), and some a cache that sees the whole prompt.
+Some policies need statistics of the model on a text (statistics.py), and some a cache that sees the whole prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ __all__ = ["check", "make", "needs_calibration"]
 
 
 def _split(words: str) -> tuple[str, dict[str, Any]]:
-    """Name and parameters of a policy without eviction; a number without a name is the bits. Raises PolicyError."""
+    """Return name and parameters of a policy without eviction. A number without a name is the bits. Raise PolicyError.
+    """
     name, _, parameters = words.partition(":")
     if name not in POLICIES and name not in CALIBRATED:
         raise PolicyError(f"no policy is named {name!r}: choose from {', '.join([*POLICIES, *CALIBRATED])}")
@@ -29,7 +31,7 @@ def _split(words: str) -> tuple[str, dict[str, Any]]:
 
 
 def _split_eviction(words: str) -> tuple[type[Any], dict[str, Any]]:
-    """Kind and parameters; a number without a name is how many tokens stay."""
+    """Return class and parameters of an eviction. A number without a name is the number of tokens that stay."""
     name, _, parameters = words.partition(":")
     if name not in EVICTIONS:
         raise PolicyError(f"no eviction is named {name!r}: choose from {', '.join(EVICTIONS)}")
@@ -65,7 +67,7 @@ def _value(key: str, text: str, types: set[Any]) -> Any:
 
 
 def check(spec: str) -> None:
-    """Raise PolicyError or FormatError for words that are no policy."""
+    """Raise PolicyError or FormatError if a spec is invalid."""
     if is_file(spec):
         load_policy(spec)
         return
@@ -76,7 +78,7 @@ def check(spec: str) -> None:
 
 
 def needs_calibration(spec: str) -> bool:
-    """Whether the policy of these words is made from statistics of the model."""
+    """Return whether the policy of a spec is made from statistics of the model."""
     if is_file(spec):
         return False
     name, options = _split(spec.partition("+")[0])
@@ -84,9 +86,17 @@ def needs_calibration(spec: str) -> bool:
 
 
 def make(spec: str, model: Any = None, statistics: dict[int, KVStatistics] | None = None, **defaults: int) -> Policy:
-    """The policy that words describe. defaults: sinks and window where the words name none and it codes or evicts.
+    """Return the policy of a spec.
 
-    Raises PolicyError where they describe none, or one that needs statistics, and FormatError for a file that is none.
+    Args:
+        spec: The spec.
+        model: The model, for policies that are calibrated.
+        statistics: Its statistics, for policies that are calibrated.
+        defaults: Sinks and window, if the spec does not give them and the policy codes or evicts.
+
+    Raises:
+        PolicyError: The spec is invalid, or its policy needs statistics.
+        FormatError: The policy file is invalid.
     """
     if is_file(spec):
         return load_policy(spec)

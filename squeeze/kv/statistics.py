@@ -1,4 +1,4 @@
-"""Statistics of a model's keys and values on a text, and the loss that errors in them cause."""
+"""Statistics of a model's keys and values on a text, and the loss that coding errors cause."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ __all__ = ["KVStatistics", "costs_of", "observe"]
 
 @dataclass(frozen=True)
 class KVStatistics:
-    """Of the keys (before their rotary embedding) and values of one layer, float64: index 0 keys, 1 values.
+    """Statistics of the keys (before rotary embedding) and values of one layer, float64: index 0 keys, 1 values.
 
-    mean [2][H, D], moment [2][H, D, D]: E[x x^T]. fisher [2][H, D, D]: E[g g^T], g = dLoss/dx as far as tokens
-    outside the window see x, loss in nats summed over a window, of tokens drawn from the model's own predictions.
-    sample [2]: [1, H, T, D], the states of one window as the cache is given them.
+    Attributes:
+        mean: [2][H, D].
+        moment: [2][H, D, D], E[x x^T].
+        fisher: [2][H, D, D], E[g g^T] with g = dLoss/dx, as far as tokens outside the window see x. The loss is in
+            nats,
+        summed over a window, of tokens that are drawn from the model's own predictions.
+        sample: [2], [1, H, T, D], the states of one window as the cache gets them.
     """
 
     mean: list[torch.Tensor]
@@ -35,10 +39,18 @@ class KVStatistics:
 def costs_of(
     coder: Coder, statistics: KVStatistics, kind: int, block: int, start: int, frequencies: torch.Tensor | None
 ) -> torch.Tensor:
-    """float64 [H]: what coding a token of each head costs in the mean, in nats; kind 0 is of keys, 1 of values.
+    """Return the expected loss in nats of coding a token of each head, float64 [H].
 
-    start: tokens that are not coded, the sinks. frequencies: of the rotary embedding that keys have. Raises
-    PolicyError where the sample holds no block.
+    Args:
+        coder: The coder.
+        statistics: The statistics of the layer.
+        kind: 0 for keys, 1 for values.
+        block: Tokens of a block.
+        start: The number of sinks, which are not coded.
+        frequencies: Frequencies of the rotary embedding of keys, or None.
+
+    Raises:
+        PolicyError: The sample is shorter than a block.
     """
     states = statistics.sample[kind][:, :, start:].float()
     count = states.shape[2] // block
@@ -63,7 +75,8 @@ class _Observer:
         self.windows = 0
 
     def attend(self, module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any) -> Any:
-        """Attention in which what far tokens see is an input of its own; in float32, derivatives too."""
+        """Attend in float32 with the states that distant tokens see as separate inputs, so that gradients reach them.
+        """
         request = Request.known(module, query, options)
         layer, length, groups = module.layer_idx, key.shape[2], query.shape[1] // key.shape[1]
         self._update(layer, key.detach(), value.detach())
@@ -102,7 +115,7 @@ class _Observer:
         self.windows += 1
 
     def finished(self) -> dict[int, KVStatistics]:
-        """On the CPU, where policies are made of them: layers may lie on several devices."""
+        """Return the statistics on the CPU, where policies are made from them."""
         found = {}
         for layer, statistics in self.layers.items():
             for tensor in (*statistics.mean, *statistics.moment, *statistics.fisher):
@@ -122,7 +135,20 @@ def observe(
     window: int = 64,
     progress: Callable[[int], None] = lambda n: None,
 ) -> dict[int, KVStatistics]:
-    """Statistics of each attention layer over `windows` windows of tokens [T]. Raises SqueezeError if there is none."""
+    """Gather statistics of each attention layer over windows of a text.
+
+    Args:
+        model: The model.
+        tokens: The text [T].
+        context: The number of tokens of a window.
+        windows: The number of windows.
+        sinks: The number of first tokens that stay exact.
+        window: The number of latest tokens that stay exact.
+        progress: Called as work is done.
+
+    Raises:
+        SqueezeError: The text is shorter than a window.
+    """
     windows = min(windows, len(tokens) // context)
     if not windows or context <= window + sinks:
         raise SqueezeError(f"{len(tokens)} tokens are too few to calibrate on windows of {context}")
@@ -141,7 +167,7 @@ def observe(
 
 @contextmanager
 def _without_gradients(model: Any) -> Iterator[None]:
-    """No gradients with respect to the parameters for a while."""
+    """Disable gradients of the parameters within the block."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     try:

@@ -1,6 +1,6 @@
-"""Coded blocks of one layer: buffers that grow by small steps, written once and read in place.
+"""The coded blocks of one layer, in buffers that grow by small steps. They are written once and read in place.
 
-Knows nothing of what the fields mean: that is the coders'.
+Only coders know what the fields mean.
 """
 
 import torch
@@ -13,9 +13,9 @@ _GROWTH = 32  # a full buffer grows by one part in so many: 3 % of memory stands
 
 
 class BlockStore:
-    """Fields of shape [B, H, blocks, ...], appended block by block.
+    """Fields of shape [B, H, blocks, ...], to which blocks are appended.
 
-    Growing copies packed bytes; what a block holds is never computed again.
+    Growing copies packed bytes. A block is never coded again.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class BlockStore:
         self.blocks = 0
 
     def append(self, fields: Fields) -> None:
-        """Add blocks, [B, H, n, ...] each field."""
+        """Append blocks: fields of [B, H, n, ...]."""
         count = next(iter(fields.values())).shape[2]
         self._reserve(fields, self.blocks + count)
         for name, new in fields.items():
@@ -31,7 +31,7 @@ class BlockStore:
         self.blocks += count
 
     def fill(self, fields: Fields) -> None:
-        """Take blocks, [B, H, n, ...] each field, as they are into an empty store."""
+        """Put blocks, fields of [B, H, n, ...], into an empty store without copying."""
         self._buffers, self.blocks = dict(fields), next(iter(fields.values())).shape[2]
 
     def _reserve(self, like: Fields, needed: int) -> None:
@@ -46,22 +46,22 @@ class BlockStore:
             self._buffers[name] = grown
 
     def read(self, first: int = 0, last: int | None = None) -> Fields:
-        """Views of blocks first to last."""
+        """Return views of blocks `first` to `last`."""
         last = self.blocks if last is None else last
         return {name: buffer[:, :, first:last] for name, buffer in self._buffers.items()}
 
     def truncate(self, blocks: int) -> None:
-        """Forget all blocks from number `blocks` on; their memory is used again."""
+        """Forget all blocks from number `blocks` on, and reuse their memory."""
         self.blocks = min(self.blocks, blocks)
 
     def drop(self, blocks: int) -> None:
-        """Forget the first blocks and give back their memory."""
+        """Forget the first `blocks` blocks and free their memory."""
         if blocks:
             self._buffers = {name: buffer[:, :, blocks : self.blocks].clone() for name, buffer in self._buffers.items()}
             self.blocks -= blocks
 
     def select(self, indices: torch.Tensor) -> None:
-        """Rows of the batch, in a new order or number; int64 [new batch]."""
+        """Select rows of the batch by number, int64 [new batch]."""
         self._buffers = {
             name: buffer[:, :, : self.blocks].index_select(0, indices.to(buffer.device))
             for name, buffer in self._buffers.items()
@@ -72,5 +72,5 @@ class BlockStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated, growth included."""
+        """The bytes allocated, including unused capacity."""
         return sum(buffer.nbytes for buffer in self._buffers.values())

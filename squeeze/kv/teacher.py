@@ -1,8 +1,8 @@
-"""What a cache costs in quality, in one forward pass over a text: attention as a decoder's would be at every token.
+"""Teacher-forced quality of a cache in one forward pass: attention as decoding would see it at every token.
 
-Each token attends to the sinks and to the latest `window` tokens, itself among them, as they are, and to all others
-as the policy codes them. The cache itself keeps up to a block more as it is, so this is its worst case; only tokens
-at the end that do not fill a block stay as they are.
+Each token attends exactly to the sinks and to the latest `window` tokens, including itself, and to all others as the
+policy codes them. The cache keeps up to one block more exact, so this is its worst case. Only tokens at the end that do
+not fill a block stay exact.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUERIES = 256  # whose scores are in memory at once
 
 @contextmanager
 def teacher_forced(model: Any, policy: Policy) -> Iterator[None]:
-    """Let model(ids, use_cache=False) attend to tokens outside the window as `policy` codes them."""
+    """Let model(ids, use_cache=False) attend to tokens outside the window as `policy` codes them, within the block."""
 
     def forward(
         module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any
@@ -40,7 +40,7 @@ def teacher_forced(model: Any, policy: Policy) -> Iterator[None]:
 def coded_states(
     policy: Policy, layer: int, keys: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [B, H, T, D] as a cache gives them back once all full blocks after the sinks are coded."""
+    """Return keys and values [B, H, T, D] as the cache would return them with all full blocks after the sinks coded."""
     block, keys, values = policy.block, keys.clone(), values.clone()
     count = max(keys.shape[2] - policy.sinks, 0) // block if block else 0
     if not count:
@@ -63,7 +63,7 @@ def _attend(
     mask: torch.Tensor | None,
     request: Request,
 ) -> torch.Tensor:
-    """[B, Hq, T, D] to [B, T, Hq, D], in float32 but for what comes and goes."""
+    """Attend from query [B, Hq, T, D] in float32, and return [B, T, Hq, D] in the query's dtype."""
     batch, heads, length, size = query.shape
     kv_heads = exact[0].shape[1]
     position = torch.arange(length, device=query.device)
@@ -87,5 +87,5 @@ def _attend(
 
 
 def _by_kv_heads(bias: torch.Tensor, kv_heads: int) -> torch.Tensor:
-    """[B, 1 or Hq, Q, T], to be added to scores [B, Hkv, Hq / Hkv, Q, T]."""
+    """Reshape a bias [B, 1 or Hq, Q, T] for scores [B, Hkv, Hq / Hkv, Q, T]."""
     return bias[:, :, None] if bias.shape[1] == 1 else bias.unflatten(1, (kv_heads, -1))

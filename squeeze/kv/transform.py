@@ -1,13 +1,14 @@
-"""Transform coding: each head's keys and values in the basis that calibration found, more bits where loss is at stake.
+"""Transform coding: each head's keys and values in a basis from calibration, with more bits where errors cost more.
 
-With C the covariance of a head's states and F = L L^T the mean of (dLoss/dstate)(dLoss/dstate)^T, an error e costs
-e^T F e / 2 to second order. In y = U^T L^T (x - mean), where U diagonalises L^T C L, that cost is the plain squared
-error and channels are uncorrelated, so bits go where they lower the sum of errors most, over all heads and layers
-(reverse water-filling). Channels left without bits are dropped: low rank is the special case. Each token has a scale
-of 8 bits, the best of several, so that no outlier is cut off. Keys are coded as before their rotary embedding.
+Let C be the covariance of a head's states, and F = L L^T the mean of (dLoss/dstate)(dLoss/dstate)^T. An error e then
+costs e^T F e / 2 to second order. Take y = U^T L^T (x - mean), where U diagonalises L^T C L. In these coefficients the
+cost is the plain squared error, and channels are uncorrelated. So bits go where they lower the sum of errors most, over
+all heads and layers (reverse water-filling). Channels without bits are dropped: low rank is the special case. Each
+token has an 8-bit scale, the best of several, so that no outlier is clipped. Keys are coded as before their rotary
+embedding.
 
 Sources: transform coding (Huang and Schultheiss 1963; Goyal 2001); KVQuant (Hooper et al. 2024: keys before RoPE,
-Fisher information); CSKV (Wang et al. 2024: shrunken channels beside a full-precision window).
+Fisher information); CSKV (Wang et al. 2024: low rank with a full-precision window).
 """
 
 from __future__ import annotations
@@ -38,15 +39,21 @@ _TENSORS = ("into", "back", "mean", "weights")  # of a TransformCoder, in a poli
 
 @cache
 def scales() -> torch.Tensor:
-    """float32 [256]: what codes of scales stand for."""
+    """Return the values of the codes of scales, float32 [256]."""
     return ((torch.arange(256, dtype=torch.float32) - _BIAS) / _OCTAVE).exp2()
 
 
 @dataclass(frozen=True, eq=False)
 class TransformCoder:
-    """Of one head. widths: bits of each group of 8 channels, none fewer than the next; channels after the last group
-    are dropped. into [K, D] and back [D, K]: x to y and y to x, K = 8 * len(widths), y of unit variance. mean: [D].
-    weights: [K], what a unit of squared error costs. frequencies: of the rotary embedding to undo, or None.
+    """A transform coder of one head.
+
+    Args:
+        widths: Bits of each group of 8 channels, in descending order. Channels after the last group are dropped.
+        into: [K, D], the transform to coefficients y of unit variance, K = 8 * len(widths).
+        back: [D, K], its inverse.
+        mean: [D], subtracted before the transform.
+        weights: [K], the loss of a unit of squared error in each coefficient.
+        frequencies: Frequencies of the rotary embedding that is undone, or None.
     """
 
     widths: tuple[int, ...]
@@ -60,7 +67,7 @@ class TransformCoder:
         return (GROUP * sum(self.widths) + 8) / size
 
     def check(self) -> None:
-        """Raises ValueError where the parts of a coder that came from a file do not go together."""
+        """Raise ValueError if the parts of a coder from a file do not match each other."""
         channels, size = GROUP * len(self.widths), self.mean.numel()
         shapes = ((channels, size), (size, channels), (size,), (channels,))
         tensors = [getattr(self, name) for name in _TENSORS]
@@ -78,14 +85,16 @@ class TransformCoder:
             raise ValueError
 
     def kinds(self, block: int, size: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of each field of one head's block. Raises PolicyError where heads have another size."""
+        """Return shape and dtype of each field of one head's block. Raise PolicyError if heads have another size."""
         if size != self.mean.numel():
             raise PolicyError(f"the policy was calibrated for another model: heads have {size} channels here")
         return {"codes": ((block, sum(self.widths)), torch.uint8), "scale": ((block,), torch.uint8)}
 
     @property
     def runs(self) -> list[tuple[int, slice, slice]]:
-        """Channels of equal bits: bits, their place among channels and that of their bytes in a coded token."""
+        """The runs of channels with equal bits: the bits, their slice of channels, and their slice of bytes in a coded
+        token.
+        """
         runs, channel, byte = [], 0, 0
         for width in sorted(set(self.widths), reverse=True):
             groups = self.widths.count(width)
@@ -108,7 +117,7 @@ class TransformCoder:
         return {name: field.unflatten(2, shape[2:4]) for name, field in fields.items()}
 
     def _best(self, y: torch.Tensor, middle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes [..., K] and scale [..., 1] of least error of all that are tried around a scale."""
+        """Return the codes [..., K] and the scale [..., 1] with the least error among several scales."""
         least = None
         for offset in _TRIED:
             tried = (middle + offset).clamp(-_BIAS, 255 - _BIAS)
@@ -122,7 +131,7 @@ class TransformCoder:
         return codes, scale
 
     def _coded(self, y: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes [..., K] under a scale, and the weighted squared error [..., 1]."""
+        """Return the codes [..., K] for a scale, and the weighted squared error [..., 1]."""
         codes, error = torch.empty_like(y, dtype=torch.uint8), torch.zeros_like(scale)
         for width, channels, _ in self.runs:
             points, values = on(lloyd_max(width), y.device), y[..., channels]
@@ -141,7 +150,7 @@ class TransformCoder:
         return blocks.to(dtype)
 
     def channels_of(self, packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Packed codes [..., bytes] and codes of scales [...] to y, points times scale, float32 [..., K]."""
+        """Decode packed codes [..., bytes] and codes of scales [...] to coefficients float32 [..., K]."""
         if packed.device.type == "cpu" and self.widths:
             channels = unpacked_channels(packed.flatten(0, -2), scale.flatten(), scales(), self.widths, GROUP)
             y: torch.Tensor = channels.T.unflatten(0, scale.shape)
@@ -149,7 +158,7 @@ class TransformCoder:
         return self.points_of(packed) * on(scales(), scale.device)[scale.int()][..., None]
 
     def points_of(self, packed: torch.Tensor) -> torch.Tensor:
-        """Packed codes [..., bytes] to points [..., K], in plain torch: what unpacking.py equals."""
+        """Decode packed codes [..., bytes] to points [..., K] in plain torch, the reference of unpacking.py."""
         y = torch.empty((*packed.shape[:-1], GROUP * len(self.widths)), dtype=torch.float32, device=packed.device)
         for width, channels, place in self.runs:
             codes = unpack(packed[..., place], width, channels.stop - channels.start)
@@ -159,8 +168,14 @@ class TransformCoder:
 
 @dataclass(frozen=True, eq=False)
 class Transform(Policy):
-    """coders: of keys and of values, for each head of each layer; waterfill.py and lowrank.py find them. bits: of a
-    value, in the mean of all, all that is stored included.
+    """A policy of transform coding.
+
+    Args:
+        coders: Coders of keys and values for each head of each layer, made by waterfill.py or lowrank.py.
+        bits: Bits per value in the mean, including everything stored.
+        sinks: The number of first tokens in full precision.
+        window: The number of latest tokens in full precision.
+        block: The number of tokens that are coded at a time.
     """
 
     coders: tuple[tuple[tuple[TransformCoder, TransformCoder], ...], ...]
@@ -175,7 +190,7 @@ class Transform(Policy):
         return [HeadGroup(keys, values, (head,)) for head, (keys, values) in enumerate(self.coders[layer])]
 
     def to_tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """What a policy file holds: in JSON, and tensors."""
+        """Return what a policy file holds: values for JSON, and tensors."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in ("bits", *_NUMBERS)}
         plain["widths"] = [[[coder.widths for coder in pair] for pair in layer] for layer in self.coders]
         tensors = {
@@ -190,8 +205,10 @@ class Transform(Policy):
 
     @classmethod
     def from_tensors(cls, plain: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Transform:
-        """The inverse of `to_tensors`. Raises KeyError, TypeError, ValueError or AttributeError for what is not from
-        there."""
+        """Return the policy of what `to_tensors` returned.
+
+        Raises KeyError, TypeError, ValueError or AttributeError if it is anything else.
+        """
         numbers = {name: value for name, value in plain.items() if name != "widths"}
         if any(type(numbers[name]) is not int or not 0 <= numbers[name] < 1 << 31 for name in _NUMBERS):
             raise ValueError

@@ -1,4 +1,8 @@
-"""Compiled loops that unpack KV codes of 1 to 6 bits to float32, channel by channel."""
+"""Compiled loops that unpack KV codes of 1 to 6 bits to float32.
+
+Channels come first here, so that the loop runs along tokens with everything about a channel at hand. Points are looked
+up 16 at a time, by permuting registers with AVX512 or AVX2 and by single loads elsewhere.
+"""
 
 from collections.abc import Iterator
 from functools import cache
@@ -28,10 +32,14 @@ _WORDS, _FLOATS = ir.VectorType(_INT32, LANES), ir.VectorType(_FLOAT, LANES)
 def unpacked_channels(
     packed: torch.Tensor, scale: torch.Tensor, scales: torch.Tensor, widths: tuple[int, ...], group: int
 ) -> torch.Tensor:
-    """Packed codes, uint8 [N, bytes], and the place of each token's scale in `scales`, uint8 [N] and float32 [256], to
-    float32 [K, N]: points times scales.
+    """Unpack codes to points times scales, float32 [K, N].
 
-    widths: bits of each group of `group` channels, descending, K = group * len(widths).
+    Args:
+        packed: Packed codes, uint8 [N, bytes].
+        scale: The code of each token's scale, uint8 [N].
+        scales: The values of these codes, float32 [256].
+        widths: Bits of each group of channels, in descending order.
+        group: The number of channels of a group, K = group * len(widths).
     """
     whole = tiles(packed, scale, scales, widths, group, max(len(packed), 1))
     return next(whole, (0, torch.empty((group * len(widths), 0), dtype=torch.float32)))[1]
@@ -40,8 +48,10 @@ def unpacked_channels(
 def tiles(
     packed: torch.Tensor, scale: torch.Tensor, scales: torch.Tensor, widths: tuple[int, ...], group: int, size: int
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """As `unpacked_channels`, at most `size` tokens at a time: the first token and channels [K, tokens], which are
-    there until the next are asked for."""
+    """Yield the first token and the channels float32 [K, tokens] for at most `size` tokens at a time.
+
+    The memory of a tile is reused for the next one. The other arguments are those of `unpacked_channels`.
+    """
     if packed.shape[1] < _WORD:
         packed = torch.nn.functional.pad(packed, (0, _WORD - packed.shape[1]))
     columns = -(-min(size, len(packed)) // LANES) * LANES
@@ -56,8 +66,11 @@ def tiles(
 
 @cache
 def _plan(widths: tuple[int, ...], group: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each channel, int64 [K, 5]: word and shift of the high and of the low plane (the high one's where there is no
-    low one), bits; and its points, float32 [K, 64]."""
+    """Return how each channel is unpacked: int64 [K, 5], and its points, float32 [K, 64].
+
+    The five numbers are word and shift of the high bit plane, word and shift of the low one, and the bits. A channel
+    with one plane has it twice.
+    """
     size = sum(widths) * group // 8
     plan, points, byte = [], [], 0
     for width in sorted(set(widths), reverse=True):
@@ -77,8 +90,9 @@ def _plan(widths: tuple[int, ...], group: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _place(byte: int, shift: int, size: int) -> tuple[int, int]:
-    """The word that a byte of a token's `size` is in, and where bits that stand `shift` above the byte's lowest are in
-    it. The last word ends where the token does."""
+    """Return the word that a byte of a token is in, and the shift of bits in it. The last word ends where the token
+    does.
+    """
     word = byte // _WORD
     return word, (byte - _first(word, size)) * 8 + shift
 
@@ -89,7 +103,7 @@ def _first(word: int, size: int) -> int:
 
 @intrinsic
 def _word(typingctx, rows, row, at):
-    """The uint32 of the four bytes from rows[row, at] on."""
+    """Return the uint32 of the four bytes from rows[row, at] on."""
 
     def codegen(context, builder, signature, args):
         array = context.make_array(signature.args[0])(context, builder, args[0])
@@ -100,10 +114,10 @@ def _word(typingctx, rows, row, at):
 
 
 def _channel(width: int) -> Any:
-    """A compiled loop over the tokens of one channel of so many bits.
+    """Return a compiled loop over the tokens of one channel of `width` bits.
 
-    The intrinsic's arguments: words uint32 [words, tokens]; places int64 [4], word and shift of the high and of the low
-    plane; points float32 [64]; scale float32 [tokens]; out float32 [N], N a multiple of LANES and not above tokens.
+    Its arguments are words uint32 [words, tokens], the first four numbers of a row of `_plan`, points float32 [64],
+    scales float32 [tokens], and the output float32 [N]. N is a multiple of LANES.
     """
 
     @intrinsic
@@ -169,8 +183,11 @@ def _channel_of(bits, words, places, points, factors, out):
 
 @lossy_kernel(fastmath=False)
 def _unpack(packed, scale, scales, plan, points, begin, tokens, out):
-    """Channels of so many tokens from `begin` on. The words of _SPAN tokens become columns, and channel after channel
-    is filled from these. Words, since to move bytes takes eight times as long."""
+    """Unpack channels of `tokens` tokens from `begin` on.
+
+    The words of _SPAN tokens become columns, from which one channel after the other is filled. Moving bytes in place of
+    words takes eight times as long.
+    """
     size = packed.shape[1]
     words, factors = np.zeros((-(-size // _WORD), _SPAN), np.uint32), np.zeros(_SPAN, np.float32)
     for first in range(0, tokens, _SPAN):
@@ -189,7 +206,7 @@ def _unpack(packed, scale, scales, plan, points, begin, tokens, out):
 
 
 class Table:
-    """size: values at a pointer, float32, 8, 16, 32 or 64; 16 can be read. They are loaded where a Table is made."""
+    """A table of `size` float32 values at a pointer, 8, 16, 32 or 64, loaded into registers. 16 must be readable."""
 
     def __init__(self, builder: Any, pointer: Any, size: int) -> None:
         self.pointer = pointer
@@ -202,7 +219,7 @@ class Table:
         return builder.load(builder.bitcast(address, self.floats.as_pointer()), align=4)
 
     def look_up(self, builder: Any, codes: Any) -> Any:
-        """float32 [16] of codes, int32 [16] below `size`."""
+        """Return the values float32 [16] of codes int32 [16] below `size`."""
         if not self.lanes:
             return self._loaded(builder, codes)
         if self.lanes == LANES:
@@ -212,7 +229,7 @@ class Table:
         return builder.shuffle_vector(*values, _mask(range(LANES)))
 
     def _chosen(self, builder: Any, codes: Any) -> Any:
-        """What is at each code's place in the part that its high bits tell: parts are halved bit by bit."""
+        """Return each code's value: its high bits select among parts, which are halved bit by bit."""
         found, bit = [self._permuted(builder, part, codes) for part in self.parts], self.lanes
         while len(found) > 1:
             is_high = builder.icmp_unsigned("!=", builder.and_(codes, _each(self.codes, bit)), _each(self.codes, 0))
@@ -221,7 +238,7 @@ class Table:
         return found[0]
 
     def _permuted(self, builder: Any, part: Any, codes: Any) -> Any:
-        """A permutation takes the low bits of a code alone."""
+        """Permute a part of the table by the low bits of the codes."""
         name = "llvm.x86.avx512.permvar.sf.512" if self.lanes == LANES else "llvm.x86.avx2.permps"
         permute = builder.module.declare_intrinsic(name, (), ir.FunctionType(self.floats, [self.floats, self.codes]))
         return builder.call(permute, [part, codes])

@@ -1,8 +1,8 @@
-"""VidKV: 1.5-bit keys and ternary values, both per channel (Tao et al., "Plug-and-play 1.x-bit KV cache quantization
-for video large language models", 2025).
+"""VidKV: 1.5-bit keys and ternary values, both per channel.
 
-Keys: the half of the channels that vary most within a block has 2 bits; the other half has 1 bit in the frequency
-domain, where few coefficients are large. Values: -1, 0 or 1 times a scale for each channel, 1.6 bits as stored.
+Tao et al., "Plug-and-play 1.x-bit KV cache quantization for video large language models", 2025. The half of the key
+channels that vary most within a block have 2 bits. The others have 1 bit in the frequency domain, where few
+coefficients are large. Values are -1, 0 or 1 times a scale for each channel, 1.6 bits as stored.
 """
 
 from dataclasses import dataclass
@@ -26,9 +26,10 @@ _TWO_BITS = GroupedCoder(2, "channels")
 
 @dataclass(frozen=True)
 class MixedKeys:
-    """2 bits for the half of the channels of widest range, 1 bit of the Hartley transform for the others.
+    """A coder of keys: 2 bits for the half of the channels with the widest range, 1 bit after a Hartley transform for
+    others.
 
-    The Hartley transform stands for the Fourier transform: real, orthogonal and its own inverse.
+    The Hartley transform replaces the Fourier transform: it is real, orthogonal and its own inverse.
     """
 
     def bits(self, block: int, size: int) -> float:
@@ -73,9 +74,9 @@ def _hartley(size: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class TernaryValues:
-    """Each channel of a block is its mean and -1, 0 or 1 times a scale; five codes a byte.
+    """A coder of values: the mean of each channel of a block plus -1, 0 or 1 times a scale, five codes a byte.
 
-    Zero is up to 0.76 of the mean distance from it, near the best threshold for normal values.
+    Zero covers up to 0.76 of the mean distance from the mean, near the best threshold for normal values.
     """
 
     def bits(self, block: int, size: int) -> float:
@@ -98,13 +99,19 @@ class TernaryValues:
 
 
 def _length(rows: torch.Tensor) -> Fields:
-    """A field without bytes whose shape tells the tokens of a block, which the packed codes do not."""
+    """Return a field without bytes whose shape records the number of tokens, which packed codes do not."""
     return {"length": rows.new_empty((*rows.shape[:3], 0, rows.shape[-1]), dtype=torch.uint8)}
 
 
 @dataclass(frozen=True)
 class VidKV(Policy):
-    """Keys in 1.5 and values in 1.6 bits, and scales."""
+    """A policy that codes keys in 1.5 and values in 1.6 bits, plus scales.
+
+    Args:
+        sinks: The number of first tokens in full precision.
+        window: The number of latest tokens in full precision.
+        block: The number of tokens that are coded at a time, a multiple of 8.
+    """
 
     sinks: int = 4
     window: int = 64

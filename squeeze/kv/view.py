@@ -1,4 +1,13 @@
-"""What attention reads of a layer: a view of its parts, and how the layer learns that the view was taken."""
+"""A view of a layer's parts for attention, and how the layer learns that attention uses the view.
+
+If heads chose different numbers of tokens of a prompt, those follow the sinks, and heads with fewer are absent from the
+last places.
+
+Models that change keys or values after the cache returned them (multi-head latent attention expands them), and models
+that bypass transformers' registry of attention functions, need tensors. So a layer first returns tensors, tagged with
+its view. Squeeze's attention that gets these very tensors takes the view, and the layer is told. From then on it
+returns `Lazy` states, which are decoded only if anything but that attention uses them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +26,15 @@ __all__ = ["LayerView", "Lazy", "dense", "lazy", "offer", "taken"]
 
 @dataclass(frozen=True)
 class LayerView:
-    """Tokens from position `offset` on; those before were dropped or are out of a sliding window's sight.
+    """The tokens of a layer from position `offset` on. Earlier ones were dropped or are outside a sliding window.
 
-    sinks, residual: (keys, values), each [B, H, tokens, D]. stores: fields of `blocks` blocks of `block` tokens for
-    each group of heads, where there are any. dropped: tokens before those held. observer: is shown the queries once
-    they have attended, times what makes 1 / sqrt(D) the scale of their scores. selected: fields of the tokens that a
-    head chose, in blocks of `selected_block`, of each head that chose any.
+    Attributes:
+        sinks: Keys and values [B, H, tokens, D].
+        residual: Keys and values [B, H, tokens, D] of the residual window.
+        stores: Fields of `blocks` blocks of `block` tokens for each group of heads.
+        dropped: The number of tokens before those held.
+        observer: Called with the queries after they have attended, scaled so that 1 / sqrt(D) is the scale of their
+            scores.
     """
 
     sinks: tuple[torch.Tensor, ...]
@@ -41,32 +53,32 @@ class LayerView:
 
     @property
     def selected_tokens(self) -> int:
-        """Of the head that chose most."""
+        """The number of tokens of the head that chose most."""
         return max((_blocks(fields) for _, fields in self.selected), default=0) * self.selected_block
 
     @property
     def first(self) -> int:
-        """Position of the first token after the sinks."""
+        """The position of the first token after the sinks."""
         return self.dropped + self.sinks[0].shape[2]
 
     @property
     def begin(self) -> int:
-        """Position of the first token of the blocks that all heads have."""
+        """The position of the first token of the blocks that all heads have."""
         return self.first + self.selected_tokens
 
     @property
     def is_coded(self) -> bool:
-        """Whether it is more than sinks and residual window."""
+        """True if there are coded tokens, not only sinks and the residual window."""
         return bool(self.blocks or self.selected)
 
     @property
     def length(self) -> int:
-        """Tokens that attention sees, by the head that has most."""
+        """The number of tokens that attention sees, by the head that has most."""
         return self.begin + self.blocks * self.block + self.residual[0].shape[2] - self.offset
 
     @property
     def absent(self) -> torch.Tensor | None:
-        """Where a head has no token, bool [H, length]; None where all have as many."""
+        """A mask of the places where a head has no token, bool [H, length], or None if all heads have as many."""
         if not self.selected:
             return None
         end = self.first - self.offset
@@ -78,7 +90,7 @@ class LayerView:
         return absent
 
     def decode(self, first: int, last: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of blocks first to last, [B, H, tokens, D]."""
+        """Decode keys and values of blocks `first` to `last`, [B, H, tokens, D]."""
         tokens = (last - first) * self.block
         return self._decoded(self.stores, first, last, self.begin + first * self.block, tokens, dtype)
 
@@ -91,8 +103,7 @@ class LayerView:
         tokens: int,
         dtype: torch.dtype,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [B, H, tokens, D] of blocks first to last, which stand at position `start`; zeros where a
-        head has fewer."""
+        """Decode blocks `first` to `last` from position `start` on, with zeros where a head has fewer."""
         keys_and_values: list[torch.Tensor] = []
         for kind, like in (("keys", self.residual[0]), ("values", self.residual[1])):
             decoded = []
@@ -114,7 +125,7 @@ class LayerView:
     def pieces(
         self, blocks_at_once: int, dtype: torch.dtype | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Keys and values in the order of tokens, some blocks at a time, [B, H, tokens, D]."""
+        """Yield keys and values [B, H, tokens, D] in the order of tokens, `blocks_at_once` blocks at a time."""
         dtype = dtype or self.residual[0].dtype
         skip = max(self.offset - self.dropped, 0)
         if skip < self.sinks[0].shape[2]:
@@ -139,7 +150,7 @@ class LayerView:
             yield self._decoded(self.selected, first, last, start, tokens, dtype)
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All of it as tensors, in the model's dtype; zeros where a head is absent."""
+        """Return everything as tensors in the model's dtype, with zeros where a head is absent."""
         if not self.is_coded and not self.sinks[0].shape[2] and self.offset == self.dropped:
             return self.residual[0], self.residual[1]
         pieces = list(self.pieces(max(self.blocks, self.selected_tokens // self.selected_block, 1)))
@@ -151,7 +162,7 @@ def _blocks(fields: Fields) -> int:
 
 
 def _fields_of(fields: Fields, kind: str, first: int = 0, last: int | None = None) -> Fields:
-    """Fields of the "keys" or of the "values", of blocks first to last, as their coder takes them."""
+    """Return the fields of "keys" or "values", blocks `first` to `last`, under the names of their coder."""
     prefix = kind + "."
     return {name.removeprefix(prefix): x[:, :, first:last] for name, x in fields.items() if name.startswith(prefix)}
 
@@ -161,7 +172,7 @@ _OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "matmul", 
 
 
 class Lazy:
-    """The keys or the values of a view: a tensor to all that is not attention of squeeze."""
+    """The keys or values of a view, which act as a tensor for everything except squeeze's attention."""
 
     def __init__(self, view: LayerView, number: int) -> None:
         self.view, self.number = view, number
@@ -187,16 +198,19 @@ for _name in _OPERATORS:  # which Python looks for on the class
 
 
 def lazy(view: LayerView) -> tuple[Lazy, Lazy]:
+    """Return lazy keys and values of a view."""
     return Lazy(view, 0), Lazy(view, 1)
 
 
 def dense(states: Any) -> Any:
-    """Lazy states as a tensor; anything else as it is."""
+    """Return lazy states as a tensor, and anything else unchanged."""
     return states.decoded if isinstance(states, Lazy) else states
 
 
 def offer(view: LayerView, on_taken: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values as tensors that carry the view that they are of."""
+    """Return keys and values as tensors that are tagged with their view. `on_taken` is called when attention takes the
+    view.
+    """
     keys, values = (x.view_as(x) for x in view.dense())
     offered = view, on_taken
     for states in (keys, values):
@@ -205,7 +219,9 @@ def offer(view: LayerView, on_taken: Callable[[], None]) -> tuple[torch.Tensor, 
 
 
 def taken(keys: Any, values: Any) -> LayerView | None:
-    """The view that both are of, whose layer is told; None if a layer did not return them as they are."""
+    """Return the view that both keys and values belong to and tell its layer, or None if they are not as a layer
+    returned them.
+    """
     if isinstance(keys, Lazy) and isinstance(values, Lazy):
         return keys.view
     tag = getattr(keys, _TAG, None)

@@ -1,4 +1,4 @@
-"""A Transform of a number of bits, which go where loss is at stake: reverse water-filling over the whole model."""
+"""Bit allocation for transform coding by reverse water-filling over the whole model."""
 
 from __future__ import annotations
 
@@ -27,9 +27,19 @@ def transform_policy(
     window: int = 64,
     block: int = 32,
 ) -> Transform:
-    """A Transform of `bits` a value in the mean over the model, scales included; more where errors cost more.
+    """Return a Transform of `bits` per value in the mean over the model, including scales, with more where errors cost
+    more.
 
-    Raises PolicyError where the bits do not suffice for the scales, or heads are not of 8 n channels.
+    Args:
+        model: The model.
+        statistics: Its statistics.
+        bits: The mean bits per value.
+        sinks: The number of first tokens in full precision.
+        window: The number of latest tokens in full precision.
+        block: The number of tokens that are coded at a time.
+
+    Raises:
+        PolicyError: The bits do not suffice for the scales, or the channels of heads are not a multiple of 8.
     """
     bases = [(layer, kind, _basis(of_layer, kind)) for layer, of_layer in sorted(statistics.items()) for kind in (0, 1)]
     sizes = torch.cat([variance.reshape(-1, GROUP).mean(-1) for _, _, (variance, _, _) in bases])
@@ -51,7 +61,7 @@ def transform_policy(
 
 
 def _basis(statistics: KVStatistics, kind: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Variances [H, D], descending, and the matrices that lead there and back, [H, D, D]."""
+    """Return variances [H, D], descending, and the transforms to and from that basis, [H, D, D]."""
     mean, fisher = statistics.mean[kind], statistics.fisher[kind]
     size = mean.shape[-1]
     if size % GROUP:
@@ -85,7 +95,7 @@ def _coder(
 
 
 def _water_filled(sizes: torch.Tensor, steps: int) -> torch.Tensor:
-    """Bits of each of N groups of these variances, `steps` in all: each step to where it lowers the error most."""
+    """Return the bits of N groups: `steps` steps of one bit, each to the group whose error it lowers most."""
     errors = [1.0] + [_error(width) for width in range(1, MOST_BITS + 1)]
     widths = [0] * len(sizes)
     heap = [(-size * (errors[0] - errors[1]), group) for group, size in enumerate(sizes.tolist())]
@@ -100,7 +110,7 @@ def _water_filled(sizes: torch.Tensor, steps: int) -> torch.Tensor:
 
 
 def _error(width: int) -> float:
-    """Mean square error of the Lloyd-Max points on a standard normal variable: 1 - E[point^2]."""
+    """Return the mean square error of the Lloyd-Max points for a standard normal variable, 1 - E[point^2]."""
     points = lloyd_max(width).double()
     edges = (points[1:] + points[:-1]) / 2
     mass = torch.special.ndtr(torch.cat([edges, edges.new_tensor([torch.inf])])).diff(prepend=edges.new_zeros(1))
