@@ -1,6 +1,26 @@
-"""squeeze: compression with predictive models, for files and for model checkpoints.
+"""Compression with predictive models, for files and for model checkpoints.
 
-Names are loaded on first use, so that `import squeeze` costs nothing; __init__.pyi tells type checkers of them.
+Files: `compress` and `decompress` bytes, `compress_stream` and `decompress_stream` files, `open` for random access,
+`train` a dictionary, `explain` what a file costs.
+
+Checkpoints, lossless: `pack` and `unpack` a folder, `verify` it, `load` it into transformers, `safe_open` single
+tensors.
+
+Checkpoints, smaller: `quantize`, `prune`, `factorize`, store a fine-tune as a `delta`, and `densify` back to plain
+weights. `GPTQ`, `RTN` and `SparseGPT` are methods with options of their own.
+
+KV caches: `QuantizedKVCache`.
+
+Every error is a `SqueezeError` with one line that says what to do. `Limits` bound the memory and output of decoding.
+
+    import squeeze
+
+    data = squeeze.compress(b"text" * 1000, level=6)
+    assert squeeze.decompress(data) == b"text" * 1000
+    squeeze.pack("my-model", "my-model-packed")
+    squeeze.quantize("my-model", bits=4, out="my-model-4bit")
+
+Names are loaded on first use, so that `import squeeze` is fast. __init__.pyi declares them for type checkers.
 """
 
 from importlib import import_module
@@ -52,10 +72,14 @@ __all__ = list(HOMES)
 
 
 def __dir__() -> list[str]:
+    """Return all names, including those that are not loaded yet."""
     return sorted({*globals(), *HOMES})
 
 
 def __getattr__(name: str) -> object:
+    """Load a public name on first use. If its packages are not installed, return a placeholder that raises
+    PackageError.
+    """
     if name not in HOMES:
         raise AttributeError(f"module 'squeeze' has no attribute {name!r}")
     from squeeze.errors import PackageError

@@ -1,3 +1,5 @@
+"""The public names of squeeze, for type checkers. `help(squeeze)` describes them."""
+
 from squeeze.codecs.stream.compressor import compress as compress, compress_stream as compress_stream
 from squeeze.codecs.stream.decompressor import decompress as decompress, decompress_stream as decompress_stream
 from squeeze.codecs.stream.dictionary import Dictionary as Dictionary

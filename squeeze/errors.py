@@ -1,10 +1,10 @@
-"""What can go wrong that a user can cause or mend. Every message says what to do."""
+"""Errors that a user can cause or fix. All are children of SqueezeError, and every message says what to do."""
 
 _LONGEST = 200  # characters of a foreign text in a message
 
 
 def printable(foreign: object) -> str:
-    """What a file says, fit for a message: one line of at most 200 characters, with control codes escaped."""
+    """Return a text from a file for a message: one line of at most 200 characters, with control characters escaped."""
     try:
         text = str(foreign)
     except RecursionError:  # lists within lists, as deep as JSON allows
@@ -13,48 +13,52 @@ def printable(foreign: object) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text of any length on one line, with control codes and what is no character escaped."""
+    """Return a text of any length on one line, with characters that cannot be printed escaped."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def drop_notes(error: BaseException, name: str) -> None:
-    """Remove the notes of an error that name a folder, such as one that is deleted or lies in a kept one."""
+    """Remove the notes of an exception that mention a name, such as a folder that was deleted."""
     if notes := getattr(error, "__notes__", None):
         notes[:] = [note for note in notes if name not in note]
 
 
 class SqueezeError(Exception):
-    """The parent of every error that squeeze raises on purpose."""
+    """Base class of all errors that squeeze raises on purpose."""
 
 
 class FormatError(SqueezeError):
-    """The input is not a .sqz file, or not one that this version can read."""
+    """The input is not a .sqz file or checkpoint of the expected format, or this version cannot read it."""
 
 
 class DamagedError(FormatError):
-    """The input is a .sqz file whose bytes have changed."""
+    """The bytes of the input have changed: a checksum does not match, or the content is impossible."""
 
 
 class TruncatedError(DamagedError):
-    """The input is a .sqz file whose end is missing."""
+    """The end of the input is missing."""
 
 
 class LimitError(SqueezeError):
-    """A file asks for more memory or output than the user allows."""
+    """A file needs more memory or output than the limits allow.
+
+    Raise the limit with `limits=squeeze.Limits(...)`, or on the command line with --memlimit or --max-output.
+    """
 
 
 class LevelError(SqueezeError, ValueError):
-    """The compression level does not exist, or not yet."""
+    """The compression level does not exist. It is a ValueError as well."""
 
 
 class OptionError(SqueezeError, ValueError):
-    """An option is not one that there is, not of its type, or out of its bounds."""
+    """An option is unknown, has the wrong type, or is out of bounds. It is a ValueError as well."""
 
 
 class StorageError(SqueezeError, OSError):
-    """The storage of a URL broke off, and did not answer when it was asked again. It is an OSError, too.
+    """The connection to the store of a URL broke, also after retries. It is an OSError as well.
 
-    what_next: what its user can do, in words.
+    Attributes:
+        what_next: What the user can do, in words.
     """
 
     what_next = "run again"
@@ -64,37 +68,40 @@ class StorageError(SqueezeError, OSError):
 
 
 class VerifyError(SqueezeError):
-    """What was written did not decode to the input; nothing was replaced."""
+    """The output did not decode to the input. Nothing was replaced."""
 
 
 class ModelError(SqueezeError):
-    """A language model is missing, is not the one that the file needs, or is of a kind that squeeze cannot run."""
+    """A language model is missing, is not the one that the file needs, or has an architecture that squeeze cannot
+    run.
+    """
 
 
 class DeviceError(SqueezeError):
-    """A device is not there, has too little memory, or does not compute exactly."""
+    """A device does not exist, has too little memory, or does not compute exactly."""
 
 
 class DictionaryError(SqueezeError):
-    """A dictionary is missing, damaged, or not the one that the file needs, or it cannot be made of what was given.
+    """A dictionary is missing, damaged, not the one that the file needs, or cannot be trained from the given samples.
 
-    is_named: whether the message names what is wrong, which is not the file at work.
+    Attributes:
+        is_named: Whether the message names the file that is wrong, which is not the input.
     """
 
     is_named = False
 
 
 class PackageError(SqueezeError, ImportError):
-    """A package that an extra brings is not installed."""
+    """An optional package is not installed; the message has the pip command. It is an ImportError as well."""
 
 
 class QualityError(SqueezeError):
-    """A compressed model is worse than the user allows. It is written all the same."""
+    """A compressed model is worse than the user allows. It was written nevertheless."""
 
 
 class ClusterError(SqueezeError):
-    """A cluster is not there, or does not answer."""
+    """A Ray cluster does not exist, does not answer, or has lost workers again and again."""
 
 
 class PolicyError(SqueezeError, ValueError):
-    """A policy of the KV cache is not one that exists, or does not fit the model."""
+    """A KV cache policy does not exist or does not fit the model. It is a ValueError as well."""

@@ -1,7 +1,7 @@
-"""`python -m squeeze.reader FILE.sqz`: the way back alone, for archives that must open in ten years.
+"""`python -m squeeze.reader FILE.sqz`: decompression only, for archives that must open in ten years.
 
-Levels 1 to 6 need Python, numpy, numba, xxhash and click, and nothing else of what squeeze needs: no torch, no
-tokenizers, no network. The decoder is the one that `squeeze decompress` runs.
+Levels 1 to 6 need Python, numpy, numba, xxhash and click, but no torch, tokenizers or network. The decoder is the one
+that `squeeze decompress` runs.
 """
 
 import os
@@ -64,7 +64,7 @@ def main(
 def _restore(
     source: Path, target: Path | None, force: bool, dictionary: Path | str | None, threads: int, limits: Limits
 ) -> None:
-    """target: None for standard output."""
+    """Restore a file to `target`, or to standard output if it is None."""
     if target:
         files.check_target(target, [source], force)
     with source.open("rb") as file:

@@ -1,1 +1,1 @@
-"""Work on many files by the workers of a Ray cluster: run.py is the way through, read it first."""
+"""Work on many files by the workers of a Ray cluster. Read run.py first."""

@@ -1,7 +1,7 @@
-"""A block of a checkpoint by the workers of a cluster: shards of its calibration, and its matrices, side by side.
+"""Calibration of a checkpoint's block by the workers of a cluster: shards of data and matrices run in parallel.
 
-These are Workers of engine/sharding.py. The block, what parts share and what becomes of them go through the cluster's
-own object store. Hidden states lie in the run's work folder: so a part may be done again where another worker is.
+These are Workers of engine/sharding.py. The block, shared values and results go through the cluster's object store.
+Hidden states are files in the run's work folder, so that a part can be repeated on another worker.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,14 +27,20 @@ _SQUARES = 16  # bytes of an entry of a Hessian while a matrix is solved
 
 @dataclass(frozen=True)
 class ClusterWorkers:
-    """threads: of a worker. The same bytes come of it as of one process with as many, on the same kind of processor."""
+    """Workers of a cluster for calibration. `threads` is the number of threads of a worker.
+
+    The result has the same bytes as that of one process with as many threads on the same kind of processor.
+    """
 
     engine: Engine[Any]
     threads: int = 1
 
     @contextmanager
     def on(self, name: str, block: nn.Module) -> "Iterator[_OnBlock]":
-        """As Workers.on. Raises ClusterError where a worker is lost again and again."""
+        """Prepare the workers for a block, as Workers.on does.
+
+        Raise ClusterError if a worker is lost again and again.
+        """
         yield _OnBlock(self, name, block)
 
 
@@ -87,7 +93,7 @@ class _OnBlock:
 
 
 def _told(error: BaseException) -> BaseException:
-    """What the command says of it."""
+    """Return the error to report."""
     if isinstance(error, SqueezeError | OSError | MemoryError):
         return error
     reason = escaped((str(error).strip() or type(error).__name__).splitlines()[0])
@@ -95,8 +101,14 @@ def _told(error: BaseException) -> BaseException:
 
 
 def worked(function: Callable[..., Any], threads: int, states: int, *given: Any) -> Any:
-    """function(block, *part), which a worker does. given: first the states of the block, of which the first is all of
-    it and others are weights that have changed since, then the part."""
+    """Return function(block, *part) on a worker.
+
+    Args:
+        function: The function.
+        threads: The number of torch's threads.
+        states: The number of states of the block among `given`.
+        given: The block, later changes of its weights, and then the part.
+    """
     torch.set_num_threads(threads)
     block: nn.Module = given[0]
     for changed in given[1:states]:

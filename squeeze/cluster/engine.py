@@ -1,9 +1,8 @@
-"""Calls on the workers of a Ray cluster, a few more at a time than there are processors for.
+"""Calls on the workers of a Ray cluster, with a few more in flight than there are processors.
 
-A call says what it needs, so that a cluster that grows gets the nodes for it. No public function of Ray tells whether a
-cluster grows, and a call that no node can take waits forever. So a local cluster counts as fixed, and in any other a
-node is waited for, `patience` seconds long: then calls that lack nothing but memory get what the largest node has, and
-others end the run.
+A call says what it needs, so that an autoscaling cluster adds nodes for it. No public function of Ray tells whether a
+cluster scales, and a call that no node can take waits forever. So a local cluster has a fixed size. In any other one
+the engine waits `patience` seconds for a node; then calls that lack only memory request less, and others are an error.
 """
 
 import os
@@ -44,12 +43,14 @@ SETTINGS = {  # of the environment
 
 
 class Lost(ClusterError):
-    """For a call whose worker or node has gone away."""
+    """The error of a call whose worker or node was lost."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Of one call: processors, GPUs, and bytes of memory, by which a cluster places it and grows. 0: not said."""
+    """The processors, GPUs and bytes of memory that a call needs, by which a cluster places it and scales. 0 is
+    unspecified.
+    """
 
     cpus: float = 1
     gpus: float = 0
@@ -62,15 +63,22 @@ class Needs:
         return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
     def met_by(self, has: dict[str, float]) -> bool:
-        """Whether a node with these resources can take the call."""
+        """Return whether a node with these resources can take the call."""
         named = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
         return all(has.get(name, 0) >= count for name, count in named.items())
 
 
 @dataclass(frozen=True)
 class Call(Generic[K]):
-    """function(*arguments), on a worker; a module has the function. key: for the caller, to know it by; name: for Ray's
-    dashboard."""
+    """A call of a module's function on a worker.
+
+    Attributes:
+        key: The caller's identifier of the call.
+        name: The name in Ray's dashboard.
+        function: The function, which a module must have.
+        arguments: Its arguments.
+        needs: The resources.
+    """
 
     key: K
     name: str
@@ -80,9 +88,17 @@ class Call(Generic[K]):
 
 
 def connect(address: str) -> "Engine[Any]":
-    """The workers of "local", a cluster of this machine's processors; of "ray://HOST:PORT"; or of "auto": of the
-    cluster that RAY_ADDRESS names, or else this machine belongs to, and "local" where it belongs to none. Raises
-    PackageError, or ClusterError where no cluster answers."""
+    """Connect to the workers of a cluster.
+
+    Args:
+        address: "local" for this machine's processors, "ray://HOST:PORT", or "auto": the cluster that RAY_ADDRESS names
+            or
+        that this machine belongs to, otherwise "local".
+
+    Raises:
+        PackageError: Ray is not installed.
+        ClusterError: No cluster answers.
+    """
     if address not in (AUTO, LOCAL) and not address.startswith(_CLIENT):
         raise ClusterError(f"{address!r} is no cluster: use auto, local or ray://HOST:PORT")
     for name, value in SETTINGS.items():
@@ -105,13 +121,15 @@ def connect(address: str) -> "Engine[Any]":
 
 
 def _note() -> Path:
-    """Where `ray start` notes the address of the cluster that this machine belongs to since then."""
+    """Return the file in which `ray start` records the address of this machine's cluster."""
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     return Path(folder, "ray", "ray_current_cluster")
 
 
 def _noted() -> str:
-    """What stands there. A machine that was switched off has it still, and Ray would wait there for minutes."""
+    """Return the recorded address if a cluster answers there. The file survives a reboot, and Ray would wait for
+    minutes.
+    """
     try:
         return _note().read_text().strip()
     except (OSError, ValueError):
@@ -129,8 +147,10 @@ def _joined(ray: Any, address: str) -> "Engine[Any]":
 
 
 def _check_answers(address: str) -> None:
-    """Raises OSError where nobody speaks gRPC at HOST:PORT, and ValueError for what is no such address. Ray itself
-    would try for minutes, and write of it."""
+    """Raise OSError if no gRPC server answers at HOST:PORT, and ValueError if the address is invalid.
+
+    Ray itself would try for minutes and print about it.
+    """
     place = urlsplit(address if "://" in address else f"//{address}")
     port = place.port or (_CLIENT_PORT if address.startswith(_CLIENT) else None)
     if not place.hostname or not port:
@@ -143,8 +163,10 @@ def _check_answers(address: str) -> None:
 
 
 def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, to be run in the folder that this process is in, where a worker sees that, too: so relative paths
-    mean the same files. Workers that have another squeeze, or none, raise ImportError."""
+    """Return the function to be run in the current folder of this process, if a worker sees that folder.
+
+    So relative paths mean the same files. A worker with another version of squeeze, or without it, raises ImportError.
+    """
     folder, ours, place = Path.cwd(), __version__, (function.__module__, function.__qualname__)
 
     def run(*arguments: Any) -> Any:  # goes to workers as a whole, and all else of squeeze by its name
@@ -162,8 +184,14 @@ def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Engine(Generic[K]):
-    """Runs calls, and gives their results as they come. ours: whether to leave the cluster in the end; grows: whether
-    nodes may come; patience: seconds that one is waited for; warn: told in a sentence what the cluster lacks."""
+    """A runner of calls that yields results as they come.
+
+    Args:
+        ours: Whether to disconnect from the cluster at the end.
+        grows: Whether nodes may be added.
+        patience: Seconds to wait for a node.
+        warn: Called with a sentence about what the cluster lacks.
+    """
 
     def __init__(self, ray: Any, ours: bool = True, grows: bool = True) -> None:
         self._ray, self._ours, self._grows = ray, ours, grows
@@ -178,7 +206,7 @@ class Engine(Generic[K]):
 
     @property
     def processors(self) -> float:
-        """Of the whole cluster, which may grow and shrink."""
+        """The number of processors of the whole cluster, which may change."""
         return self._of_all("CPU") or 1.0
 
     def _of_all(self, name: str) -> float:
@@ -187,13 +215,15 @@ class Engine(Generic[K]):
         return float(self._resources.get(name, 0.0))
 
     def at_once(self, needs: Needs) -> float:
-        """How many calls of such needs run at the same time: by processors, or, where it asks for some, by GPUs."""
+        """Return how many calls with these needs run at the same time, by processors, or by GPUs if a call needs
+        some.
+        """
         if needs.gpus:
             return max(self._of_all("GPU") / needs.gpus, 1.0)
         return max(self.processors / needs.cpus, 1.0) if needs.cpus else self.processors
 
     def has_room(self, needs: Needs) -> bool:
-        """Whether another call would find a processor soon."""
+        """Return whether another call would soon get a processor."""
         taken = sum(call.needs.cpus for call in self._running.values())
         return taken + needs.cpus <= max(self.processors * _AHEAD, needs.cpus)
 
@@ -202,11 +232,11 @@ class Engine(Generic[K]):
         return bool(self._running)
 
     def share(self, value: Any) -> Any:
-        """What stands for a value among a call's arguments, so that it goes to each node once."""
+        """Put a value into the object store and return a reference for arguments, so that each node gets it once."""
         return self._ray.put(value)
 
     def submit(self, call: Call[K]) -> None:
-        """Raises ClusterError where no node can take it, and none is waited for."""
+        """Submit a call. Raise ClusterError if no node can take it and no node will be added."""
         if call.needs not in self._asked:
             self._asked[call.needs] = call.needs
             self._look(call.needs)
@@ -221,8 +251,10 @@ class Engine(Generic[K]):
         self._running[reference] = call
 
     def _look(self, needs: Needs) -> None:
-        """Whether a node has what calls of such needs ask for; less memory is asked for where none came in time. Raises
-        ClusterError where more than memory is lacking then."""
+        """Return whether a node can take calls with these needs.
+
+        If no node came in time, less memory is requested. Raises ClusterError if anything but memory is missing then.
+        """
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         asked, now = self._asked[needs], time.monotonic()
         if any(asked.met_by(node) for node in nodes):
@@ -247,9 +279,18 @@ class Engine(Generic[K]):
             self.submit(self._running.pop(reference))
 
     def next(self, timeout: float | None = None) -> tuple[Call[K], Any, BaseException | None] | None:
-        """A call that has ended, its result, and instead of that Lost, or what the function raised; None where none has
-        ended after so many seconds. Raises ClusterError where calls wait for a node that does not come, and where
-        workers have another squeeze."""
+        """Wait for the next call that ends.
+
+        Args:
+            timeout: Seconds to wait, or None for no limit.
+
+        Returns:
+            The call, its result, and its exception (Lost, or what the function raised); or None after `timeout`
+            seconds.
+
+        Raises:
+            ClusterError: Calls wait for a node that does not come, or workers have another version of squeeze.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         ended: list[Any] = []
         while not ended:
@@ -271,14 +312,14 @@ class Engine(Generic[K]):
             return call, None, Lost(str(error).strip() or type(error).__name__)
 
     def _look_again(self) -> None:
-        """At what all that runs needs: nodes may be gone, too."""
+        """Check the needs of all calls again, since nodes may be gone."""
         if time.monotonic() - self._looked >= min(_SEEN_FOR, self.patience):
             self._looked = time.monotonic()
             for needs in {call.needs for call in self._running.values()}:
                 self._look(needs)
 
     def close(self) -> None:
-        """Stop what runs, and leave a cluster that was not joined before, or end a local one."""
+        """Cancel running calls, and disconnect from the cluster or stop a local one."""
         running = list(self._running)
         self._running.clear()
         for reference in running:

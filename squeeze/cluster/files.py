@@ -1,8 +1,8 @@
-"""What workers do with files: whole ones, and parts of large ones that are put together in the end.
+"""Workers' operations on files: whole ones, and parts of large ones that are joined at the end.
 
-All may be done twice, and with the same outcome: an output appears whole or not at all, and a part that is there is not
-made again. Paths may be those of URLs: then parts are objects beside the output, and the worker that puts them together
-uploads what the store does not copy.
+Every operation can be repeated with the same result: an output appears complete or not at all, and an existing part is
+not made again. Paths may be URLs. Then parts are objects next to the output, and the worker that joins them uploads
+only what the store does not copy.
 """
 
 import errno
@@ -69,8 +69,16 @@ _DELETED = 4  # times that objects are deleted until none is seen
 
 @dataclass(frozen=True)
 class File:
-    """One source. stamp: what changes when it does; target: None where nothing is written; checksum: that its raw bytes
-    must have, where that is known; version: as its store names it, where it does."""
+    """A source file of a run.
+
+    Attributes:
+        source: Its path.
+        size: Its bytes.
+        stamp: A text that changes when the file does.
+        target: The output, or None if nothing is written.
+        checksum: The expected checksum of its raw bytes, if known.
+        version: The store's name of its version, if it has one.
+    """
 
     source: Path
     size: int
@@ -82,7 +90,9 @@ class File:
 
 @dataclass(frozen=True)
 class Part:
-    """Of a file: `length` raw bytes from `begin` on, the number `number`. HASH: the checksums of parts of `length`."""
+    """A part of a file: `length` raw bytes from `begin` on. If `begin` is HASH: the checksums of all parts of `length`
+    bytes.
+    """
 
     file: File
     number: int
@@ -92,9 +102,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """What is done to all files of a run. options: keywords of `compress_stream`, or of `decompress_stream`; mark: what
-    temporary names end in; overwrite: whether an output may be replaced that is there already. If not, it has to be the
-    same: of a call whose worker was lost after it, or of a run that was stopped before it noted it."""
+    """The operation of a run on each of its files.
+
+    Attributes:
+        operation: The operation.
+        options: Keyword arguments of `compress_stream` or `decompress_stream`.
+        mark: The end of temporary names.
+        overwrite: Whether an existing output may be replaced. If not, it must be equal: it is from a call whose worker
+            was
+        lost afterwards, or from a run that was stopped before it recorded the output.
+    """
 
     operation: str
     options: dict[str, Any]
@@ -104,8 +121,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a file, or of a part. checksum: of the raw bytes; error: what went wrong; again: whether that may
-    go better another time; note: what its user should know."""
+    """The result of a file or a part.
+
+    Attributes:
+        checksum: The checksum of the raw bytes.
+        error: What went wrong, or "".
+        again: Whether a retry may succeed.
+        note: What the user should know, or "".
+    """
 
     file: File
     raw: int = 0
@@ -117,7 +140,7 @@ class Done:
 
 
 def version_of(path: Path) -> str:
-    """What the store calls the version of an object that it was asked about; of a file nothing."""
+    """Return the store's name of an object's version, or "" for a file."""
     place = storage.remote(path)
     return place.version if place else ""
 
@@ -133,11 +156,12 @@ def work(part: Part, task: Task) -> Done:
 
 
 def join(file: File, count: int, task: Task) -> Done:
-    """Make the output of a file of all of its parts, which go."""
+    """Join the parts of a file to its output, and delete them."""
     return guarded(file, lambda: _join(file, count, task))
 
 
 def guarded(file: File, action: Callable[[], Done]) -> Done:
+    """Return the result of an action on a file, or its error as a result."""
     try:
         return action()
     except MISHAPS as error:
@@ -146,7 +170,7 @@ def guarded(file: File, action: Callable[[], Done]) -> Done:
 
 
 def told(error: BaseException, source: Path | None = None) -> tuple[str, bool]:
-    """What one of MISHAPS says of a source, and whether it may go better another time."""
+    """Return the message of an expected error about a source, and whether a retry may succeed."""
     if isinstance(error, StorageError):
         return error.strerror or str(error), True
     if isinstance(error, SqueezeError):
@@ -157,8 +181,10 @@ def told(error: BaseException, source: Path | None = None) -> tuple[str, bool]:
 
 
 def _lasts(error: OSError, source: Path | None) -> bool:
-    """Whether an error will be the same another time. What is missing beside the source comes of a request that was
-    done, and whose answer was lost."""
+    """Return whether an error will recur.
+
+    A missing file next to the source may be due to a request that succeeded and whose answer was lost.
+    """
     if error.errno == errno.ENOENT:
         return str(error.filename) == str(source)
     return error.errno in (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
@@ -180,8 +206,14 @@ def _whole(file: File, task: Task) -> Done:
 
 @contextmanager
 def _output(file: File, source: BinaryIO, task: Task, composed: int = 0) -> Iterator[BinaryIO]:
-    """What becomes the output when the block ends well, and its source has not changed until then. composed: about how
-    many bytes of parts are put together."""
+    """Open the output of a file, which appears when the block succeeds and the source has not changed.
+
+    Args:
+        file: The file.
+        source: The open source.
+        task: The task.
+        composed: The approximate bytes of parts that are joined, otherwise 0.
+    """
     assert file.target
     with replacing_or_equal(file.target, files.status(source), task.overwrite, task.mark, composed) as made:
         yield made
@@ -220,7 +252,7 @@ def _is_there(target: Path, part: Part, task: Task) -> bool:
 
 
 def _copy(part: Part, sink: BinaryIO | None, task: Task) -> None:
-    """Decode the blocks of a part, whose checksums are compared."""
+    """Decode the blocks of a part and verify their checksums."""
     with open_stream(part.file.source, **task.options) as reader:
         reader.seek(part.begin)
         left = part.length
@@ -255,7 +287,7 @@ def _join(file: File, count: int, task: Task) -> Done:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder of parts, or the objects that a URL of one stands for, as far as that goes."""
+    """Delete a folder of parts, or the objects below a URL, as far as possible."""
     if prefix := storage.remote(folder):
         for _ in range(_DELETED):
             with suppress(OSError):
@@ -269,7 +301,7 @@ def remove(folder: Path) -> None:
 
 
 def _put_together(streams: list[Stream], opened: Iterable[BinaryIO], sink: BinaryIO) -> int:
-    """Write parts after each other, and compare the checksum of every stream; the bytes written."""
+    """Write parts one after another, verify the checksum of every stream, and return the bytes written."""
     left, digest, written = deque(streams), xxhash.xxh3_64(), 0
     wanted = left[0].raw_size  # of the stream that is being written
     for piece in (piece for part in opened for piece in passed_on(part, sink)):
@@ -299,7 +331,7 @@ def _opened(paths: Iterable[Path]) -> Iterator[BinaryIO]:
 
 
 def _prepared(task: Task) -> tuple[Settings, int]:
-    """What parts are compressed with, and the most raw bytes of a block; no settings where nothing is compressed."""
+    """Return the settings that parts are compressed with, or None, and the most raw bytes of a block."""
     if task.operation != COMPRESS:
         return Settings(), 0
     options = dict(task.options)
@@ -309,8 +341,10 @@ def _prepared(task: Task) -> tuple[Settings, int]:
 
 
 def _folder(file: File, task: Task, settings: Settings) -> Path:
-    """Where the parts of a file's output lie until they are put together. A source that has changed has another, and so
-    have other settings: another version's, or those of a dictionary or a model that is another one now."""
+    """Return the folder for the parts of a file's output.
+
+    It depends on the source's state and on the settings, including the content of a dictionary or model.
+    """
     place = file.target or file.source
     options = sorted((name, str(value)) for name, value in task.options.items())
     told = (task.operation, file.stamp, options, __version__, FORMAT, to_header(settings))
@@ -326,7 +360,7 @@ def _tested(file: File, raw: int, source: BinaryIO) -> Done:
 
 
 def checksum_of(coded: Path | BinaryIO) -> str:
-    """The checksums that the streams of a .sqz file have of their raw bytes."""
+    """Return the checksums of raw bytes that the streams of a .sqz file record."""
     if isinstance(coded, Path) or storage.remote(coded):
         with cast(Path, coded).open("rb") as file:
             return checksum_of(file)
@@ -336,14 +370,14 @@ def checksum_of(coded: Path | BinaryIO) -> str:
 
 @contextmanager
 def unchanged(file: File) -> Iterator[BinaryIO]:
-    """The source, which is as it was when it was listed."""
+    """Open the source, which must not have changed since it was listed."""
     with file.source.open("rb") as source:
         _same(file, files.status(source))
         yield source
 
 
 def still_the_same(file: File) -> None:
-    """Raises VerifyError where the source is not as it was when it was listed."""
+    """Raise VerifyError if the source has changed since it was listed."""
     _same(file, file.source.stat())
 
 

@@ -1,9 +1,9 @@
-"""The manifest of a run over many files: lines of JSON that say what became of each, so that the next run goes on, and
-anybody can prove that all is there.
+"""The manifest of a run over many files: lines of JSON that record the result of each file.
 
-The first line of each session is {"manifest": 1, "session": ..., "operation": ..., "options": ..., "sources": [...]};
-then come records; {"complete": true, "files": ...} is the last one of a session that ended well, with so many done. All
-sessions are over the same sources: what the user named. A line that a crash cut off is dropped.
+So the next run resumes, and a later check can prove that everything is there. Each session begins with a line
+{"manifest": 1, "session": ..., "operation": ..., "options": ..., "sources": [...]}, followed by records. A session that
+finished all its files ends with {"complete": true, "files": ...}, their number. All sessions have the same sources:
+those that the user named. A last line that a crash has truncated is dropped.
 """
 
 import fcntl
@@ -38,9 +38,17 @@ _END = {"complete": bool, "files": int}
 
 @dataclass(frozen=True)
 class Record:
-    """What became of one source. stamp: what tells whether it changed since; checksum: XXH3-64 of the raw bytes, as
-    `squeeze list` shows it; attempts: how often it was tried; error: instead of an output; version: of the source, as
-    its store names it (an ETag, a generation), where it does."""
+    """The result of one source.
+
+    Attributes:
+        source: The path or URL.
+        stamp: A text that changes when the source does.
+        output: The output, if there is one.
+        checksum: The XXH3-64 of the raw bytes, as `squeeze list` shows it.
+        attempts: How often the source was tried.
+        error: The error, if there is no output.
+        version: The store's name of the source's version (an ETag, a generation), if it has one.
+    """
 
     source: str
     size: int
@@ -54,13 +62,27 @@ class Record:
 
 
 class Manifest:
-    """A file of records that grows, and appears when a run begins its work. `session` marks what this run leaves behind
-    if it is killed, `earlier` are the marks of runs before, and `was_complete` says whether the last of them ended with
-    all done."""
+    """A file of records that grows while a run works. It is created when the run begins its work.
+
+    Attributes:
+        session: The mark of temporary files of this run.
+        earlier: The marks of earlier runs.
+        was_complete: Whether the last of them finished all files.
+    """
 
     def __init__(self, path: Path, operation: str, options: dict[str, Any], sources: Iterable[str] = ()):
-        """sources: that the user named, in any order. Raises SqueezeError where it is of another task or over other
-        sources, no manifest, or another process writes to it."""
+        """Open the manifest of a run.
+
+        Args:
+            path: The file.
+            operation: The operation.
+            options: Its options, fit for JSON.
+            sources: The sources that the user named, in any order.
+
+        Raises:
+            SqueezeError: The file is not a manifest, is of another task or other sources, or another process writes to
+                it.
+        """
         self.path, self.session, self.earlier = local_path(path), secrets.token_hex(_SESSION), set[str]()
         self.was_complete = False
         self._head: dict[str, Any] = {"operation": operation, "options": json.loads(json.dumps(options, default=str))}
@@ -106,14 +128,14 @@ class Manifest:
             os.truncate(self.path, end)
 
     def _check(self, head: dict[str, Any]) -> None:
-        """Raises SqueezeError for a session of another task, or over other sources, where it names them."""
+        """Raise SqueezeError if a session is of another task or other sources."""
         other = [name for name, value in self._head.items() if head.get(name, value) != value]
         if other:
             what = "over other files" if other == ["sources"] else "with other options"
             raise SqueezeError(f"{self.path}: is of a run {what}: delete it, or name another with `manifest`")
 
     def begin(self) -> None:
-        """Write that a run begins, once. Raises SqueezeError where another process has begun one meanwhile."""
+        """Record that a run begins, once. Raise SqueezeError if another process has begun one meanwhile."""
         if self._begun is not None:
             return
         if self._file is None:
@@ -125,17 +147,18 @@ class Manifest:
         self._write({"manifest": _FORMAT, "session": self.session, **self._head})
 
     def is_done(self, source: str, stamp: str, output: str, output_size: int) -> bool:
-        """Whether a record says that this output is that of this source as it is."""
+        """Return whether a record says that this output was made from the source in its current state."""
         return hash((source, stamp, output, output_size)) in self._done
 
     def note(self, record: Record) -> None:
+        """Append a record."""
         self.begin()
         if not record.error:
             self._done[_key(record)] = None
         self._write(vars(record))
 
     def complete(self, files: int) -> None:
-        """Say that all files of this run are done."""
+        """Record that all `files` files of this run are done."""
         if self._file is None and not files:
             return
         self.begin()
@@ -144,7 +167,7 @@ class Manifest:
         os.fsync(self._file.fileno())
 
     def withdraw(self) -> None:
-        """Leave no trace of a session in which nothing was done."""
+        """Remove a session in which nothing was done."""
         if self._begun is not None:
             os.truncate(self.path, self._begun)
             if not self._begun:
@@ -163,9 +186,14 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Told:
-    """What a manifest tells. sources: over which the run was, as far as it names them; records: the latest of each
-    source, read as they are asked for; done: how many of them have an output, but for those of shards themselves;
-    files: how many there were when the last run ended with all done, or None."""
+    """The content of a manifest.
+
+    Attributes:
+        sources: The sources of the run, if recorded.
+        records: The latest record of each source, read lazily.
+        done: The number of sources with an output, without shards themselves.
+        files: The number of files when the last run finished all of them, or None.
+    """
 
     operation: str
     sources: list[str]
@@ -175,9 +203,11 @@ class Told:
 
 
 def read_manifest(path: Path, limits: Limits | None = None) -> Told:
-    """Read what a manifest tells. Of each record the digest of its source is held.
+    """Read a manifest. Only the digest of each source is held in memory.
 
-    Raises SqueezeError if the file is not a manifest, and LimitError if a line takes more memory than is allowed.
+    Raises:
+        SqueezeError: The file is not a manifest.
+        LimitError: A line takes more memory than `limits` allow.
     """
     digests, done = bytearray(), bytearray()
     head: dict[str, Any] = {}
@@ -199,24 +229,26 @@ def read_manifest(path: Path, limits: Limits | None = None) -> Told:
 
 
 def is_over(path: Path, sources: Iterable[str]) -> bool:
-    """Whether a manifest names these sources, or none, or is not there. Raises SqueezeError where it is no manifest."""
+    """Return whether a manifest is of these sources, names no sources, or does not exist. Raise SqueezeError if
+    invalid.
+    """
     head: dict[str, Any] = next((line for line, _ in _lines(path)), {}) if path.exists() else {}
     wanted = sorted(set(sources))
     return bool(head.get("sources", wanted) == wanted)
 
 
 def records(path: Path) -> Iterator[Record]:
-    """All records, in the order in which they were noted."""
+    """Yield all records in the order in which they were written."""
     return (Record(**line) for line, _ in _lines(path) if "source" in line)
 
 
 def options_of(path: Path) -> dict[str, Any]:
-    """Of the run, as its first line has them."""
+    """Return the options of the run from the first line."""
     return next((dict(line.get("options") or {}) for line, _ in _lines(path)), {})
 
 
 def _latest(sources: np.ndarray) -> np.ndarray:
-    """Of which records none that follows is of the same source: bool. sources: digests of all, [records, 2]."""
+    """Return which records are the latest of their source, bool. `sources` has the digests of all, [records, 2]."""
     order = np.lexsort(sources.T)  # which leaves those of one source in the order of their lines
     follows = (sources[order[1:]] == sources[order[:-1]]).all(axis=1)
     latest = np.ones(len(sources), bool)
@@ -233,7 +265,7 @@ def _key(record: Record) -> int:
 
 
 def _lines(path: Path, limits: Limits | None = None) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield each line, and where it ends; what a crash cut off is left out."""
+    """Yield each line and where it ends, without a last line that a crash has truncated."""
     with path.open("rb") as file:
         end, number = 0, 0
         while text := file.readline(MAX_LINE + 1):
@@ -259,7 +291,7 @@ def _lines(path: Path, limits: Limits | None = None) -> Iterator[tuple[dict[str,
 
 
 def _check(line: Any, first: bool) -> None:
-    """Raises FormatError for a line that no run writes."""
+    """Raise FormatError for a line that no run writes."""
     is_table = isinstance(line, dict)
     if first or (is_table and "manifest" in line):
         check(line, _HEAD)

@@ -1,4 +1,8 @@
-"""Calls of a size that pays: small files together, large ones in parts, so that each takes some tens of seconds."""
+"""Planning calls of a useful size: small files together, large ones in parts, so that each takes some tens of seconds.
+
+The last calls are shorter, so that all workers end at about the same time (guided self-scheduling: Polychronopoulos and
+Kuck 1987).
+"""
 
 import json
 import zlib
@@ -32,14 +36,16 @@ _LEAST = 1 / 30  # of the time of a call, when it is one of the last
 
 @dataclass(frozen=True)
 class Planned:
-    """Files of one call, or all parts of one, each of which is a call. memory: bytes of a call; 0: not known."""
+    """Files of one call, or all parts of one file, each of which is a call. `memory` is the bytes of a call, 0 if
+    unknown.
+    """
 
     items: list[File] | list[Part]
     memory: int = 0
 
 
 class _Ahead(NamedTuple):
-    """A file that is listed. seconds: that it takes; memory: bytes, 0 where that is not known."""
+    """A listed file with the seconds that it takes and the bytes of memory, 0 if unknown."""
 
     file: File
     seconds: float
@@ -47,14 +53,20 @@ class _Ahead(NamedTuple):
 
 
 class Planner:
-    """Cuts what is to be done into calls of about so many seconds on one slow processor."""
+    """A planner of calls of about `seconds` seconds on one slow processor."""
 
     def __init__(self, task: Task, seconds: float):
         self._task, self._seconds = task, seconds
 
     def calls(self, files: Iterable[File], at_once: Callable[[], float] = lambda: 1.0) -> Iterator[Planned]:
-        """Groups of small files, and the parts of each large one, as the files come. Some are listed ahead, so that of
-        the last ones the longest begin first, and calls get shorter. So many calls run at the same time."""
+        """Yield groups of small files and the parts of each large file, as the files come.
+
+        Some files are listed ahead, so that the longest of the last files start first and calls get shorter.
+
+        Args:
+            files: The files.
+            at_once: Returns the current number of concurrent calls.
+        """
         ahead: deque[_Ahead] = deque()
         held = 0.0  # seconds of what is listed ahead
         for one in self._costs(files):
@@ -76,7 +88,7 @@ class Planner:
             yield batch
 
     def _costs(self, files: Iterable[File]) -> Iterator[_Ahead]:
-        """Files with what each takes. By which level they are coded, is told by one of some."""
+        """Yield files with their cost. One file of each batch tells the level that it was coded by."""
         level, memory, since, count = 0, 0, 0.0, 0
         for file in files:
             if not count or since > self._seconds or count == _MOST_FILES:
@@ -86,8 +98,11 @@ class Planner:
             yield _Ahead(file, cost, memory)
 
     def _level(self, file: File) -> tuple[int, int]:
-        """By which files are coded, told by one of a batch, and the bytes of memory that a call takes to restore some.
-        0: they are compressed, so that the run says it, or the file cannot be read, of which a worker will tell."""
+        """Return the level of a file and the bytes of memory for restoring it.
+
+        The memory is 0 if the run compresses, since the run knows it, or if the file cannot be read, which a worker
+        will report.
+        """
         if self._task.operation == COMPRESS:
             return int(self._task.options["level"]), 0
         try:
@@ -99,20 +114,23 @@ class Planner:
 
     @cached_property
     def _resources(self) -> Resources:
-        """What restoring needs, whose memory is told without a GPU. Raises DictionaryError or LimitError."""
+        """The resources for restoring, whose memory is estimated without a GPU.
+
+        Raises DictionaryError or LimitError.
+        """
         given = self._task.options
         limits = given.get("limits") or Limits()
         dictionary = as_dictionary(given.get("dictionary"), limits)
         return Resources(given["threads"], given.get("model"), dictionary, limits, given.get("adapter"))
 
     def _seconds_a_byte(self, level: int) -> float:
-        """Of a source."""
+        """Return the seconds per byte of a source at a level."""
         if self._task.operation == COMPRESS:
             return levels.estimate_seconds(level, 1, 1, self._task.options["verify"])
         return levels.estimate_seconds(level, _RATIO, 1, False)
 
     def _parts(self, file: File) -> list[Part]:
-        """Of a large file; none where it is better left whole."""
+        """Return the parts of a large file, or an empty list if it is better left whole."""
         if self._task.operation == COMPRESS:
             return self._raw_parts(file)
         try:
@@ -122,7 +140,7 @@ class Planner:
             return []  # a worker finds out, and says
 
     def _raw_parts(self, file: File) -> list[Part]:
-        """Whole blocks, but for the last. The checksums of the source are one more, which begins with them."""
+        """Return parts of whole blocks. One more part, the checksums of the source, comes first."""
         block = self._task.options["block_size"] or levels.DEFAULT_BLOCK
         most = self._seconds / self._seconds_a_byte(int(self._task.options["level"]))
         length = max(round(most / block), 1) * block
@@ -133,7 +151,7 @@ class Planner:
         return [Part(file, len(parts), HASH, length), *parts]
 
     def _coded_parts(self, file: File, streams: list[Stream]) -> list[Part]:
-        """Whole blocks, too."""
+        """Return parts of whole blocks of a .sqz file."""
         most = self._seconds / (self._seconds_a_byte(self._level(file)[0]) / _RATIO)
         starts, length = [0], 0
         for block in (block for stream in streams for block in stream.blocks):
@@ -147,7 +165,7 @@ class Planner:
 
 
 def _taken(ahead: deque[_Ahead], seconds: float) -> tuple[Planned, float]:
-    """The first files, which take about so many seconds, and how many: at least one file."""
+    """Take files of about `seconds` seconds, at least one, and return them with the seconds that they take."""
     batch: list[File] = []
     taken, memory = 0.0, 0
     while ahead and len(batch) < _MOST_FILES and (not batch or taken + ahead[0].seconds <= seconds):
@@ -158,7 +176,9 @@ def _taken(ahead: deque[_Ahead], seconds: float) -> tuple[Planned, float]:
 
 
 class Held(Sequence[File]):
-    """A sequence of files that cannot be changed, kept as compressed text."""
+    """An immutable sequence of files in compressed form: a cluster of 1,000 processors has a million small ones in
+    flight.
+    """
 
     def __init__(self, items: Sequence[File]):
         rows = [

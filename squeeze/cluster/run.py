@@ -1,8 +1,8 @@
-"""The way through: files are listed, planned into calls, run by workers, and noted in a manifest.
+"""The main path of a run: files are listed, planned into calls, run by workers, and recorded in a manifest.
 
-What fails for a reason that may pass (a worker or a node that is lost, a file that changes, a disk that does not
-answer) is tried again, each file alone then, so that one that kills its worker takes no other with it. The driver holds
-the files of the calls that run, none before they are listed, and of those that are noted a number each.
+Some failures may pass: a lost worker or node, a file that changes, a disk that does not answer. They are retried, each
+file in a call of its own, so that a file that kills its worker does not affect others. The driver holds the files of
+running calls, no files before they are listed, and a number for each recorded file.
 """
 
 import time
@@ -28,13 +28,18 @@ PAUSE = 5.0  # seconds before what failed is tried again, and twice as long each
 
 
 class Plans(Protocol):
+    """A planner of calls."""
+
     def calls(self, files: Iterable[File], at_once: Callable[[], float]) -> Iterator[Planned]:
-        """Groups of files, and all parts of one, as the files come. at_once: how many calls run at a time, now."""
+        """Yield groups of files and all parts of large files.
+
+        `at_once` returns the current number of concurrent calls.
+        """
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is worked on: how it is cut into calls, and the three functions that workers run."""
+    """The kind of work: how it is planned, and the three functions that workers run."""
 
     planner: Callable[[Task, float], Plans]
     whole: Callable[[Sequence[File], Task], list[Done]]
@@ -47,7 +52,7 @@ FILES = Kind(Planner, work.whole, work.work, work.join)
 
 @dataclass
 class _Cut:
-    """A file that is worked on in parts."""
+    """A file that is processed in parts."""
 
     file: File
     needs: Needs
@@ -60,7 +65,7 @@ class _Cut:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Files of one call, tried so many times before."""
+    """The files of one call and how often they were tried."""
 
     files: Sequence[File]
     needs: Needs
@@ -69,7 +74,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part in a call, or where `part` is None the joining of all."""
+    """A part of a file, or the joining of all parts if `part` is None."""
 
     cut: _Cut
     part: Part | None
@@ -81,8 +86,17 @@ _Key = _Batch | _Piece
 
 @dataclass
 class Run:
-    """One task over many files. needs: of a call, but for memory that the planner knows; seconds: that one takes;
-    progress: told how many more bytes of sources are done."""
+    """One task over many files.
+
+    Args:
+        engine: The workers.
+        task: The task.
+        manifest: Where results are recorded.
+        needs: The needs of a call, except memory that the planner knows.
+        seconds: The intended duration of a call.
+        progress: Called with the number of bytes of sources that were done since the last call.
+        kind: The kind of work.
+    """
 
     engine: Engine[Any]
     task: Task
@@ -104,8 +118,10 @@ class Run:
         return self.engine.share(self.task)
 
     def results(self, files: Iterable[File]) -> Iterator[Done]:
-        """What became of each file, as it comes, after it is noted. Raises ClusterError, and leaves no manifest where
-        that comes before anything was done."""
+        """Yield the result of each file after it was recorded.
+
+        Raises ClusterError, and leaves no manifest if that happens before anything was done.
+        """
         try:
             yield from self._results(files)
         except ClusterError:
@@ -139,7 +155,7 @@ class Run:
         return self._ready.popleft() if self._ready else next(planned, None)
 
     def _again(self, call: Call[_Key], attempts: int, lost: bool) -> None:
-        """Let a call run once more, which has failed so many times."""
+        """Retry a call that has failed `attempts` times."""
         self._later.append((time.monotonic() + pause(attempts, lost), call))
 
     def _planned(self, files: Iterable[File]) -> Iterator[Call[_Key]]:
@@ -208,7 +224,9 @@ class Run:
                 self._ready.append(self._of_piece(_Piece(cut, None)))
 
     def _tell(self, cut: _Cut) -> None:
-        """Of a file in parts, of which the joining is one, too. Those that are made again were told before."""
+        """Report the progress of a file in parts, including their joining. Parts that are repeated are not reported
+        twice.
+        """
         size = cut.file.size * (len(cut.parts) - cut.waiting) // (len(cut.parts) + 1)
         if size > cut.told:
             self.progress(size - cut.told)
@@ -224,11 +242,12 @@ class Run:
 
 
 def pause(attempts: int, lost: bool) -> float:
-    """Seconds before what failed so many times is tried again. lost: with its worker."""
+    """Return the seconds before a retry. `lost` says that the worker was lost."""
     return 0.0 if lost else PAUSE * 2 ** (attempts - 1)
 
 
 def record_of(done: Done, operation: str, attempts: int = 1) -> Record:
+    """Return the record of a result."""
     file = done.file
     source: dict[str, Any] = {
         "source": str(file.source),
@@ -248,7 +267,7 @@ def _files(key: _Key) -> Sequence[File]:
 
 
 def _now(file: File) -> File:
-    """A source that may have changed since it was listed, as it is."""
+    """Return a source in its current state."""
     try:
         status = file.source.stat()
     except OSError:
@@ -257,4 +276,5 @@ def _now(file: File) -> File:
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
     return escaped((str(error).strip() or type(error).__name__).splitlines()[0])

@@ -1,8 +1,8 @@
-"""Shards of many small files, made here or by the workers of a cluster, and noted in a manifest.
+"""Shards of many small files, made here or by the workers of a cluster and recorded in a manifest.
 
-Of each file the manifest has a record, whose output is a shard; behind those of a shard comes one of the shard itself,
-which is its source as well: without that the others do not count. So a run goes on after a stop at any place, and what
-it made is proved: each file by the index of its shard, and each shard by what it decodes to.
+The manifest has a record of each file, whose output is a shard. They are followed by a record of the shard itself, and
+do not count without it. So a run can resume after a stop at any point. Its output can be verified: each file by the
+index of its shard, and each shard by its checksum.
 """
 
 import time
@@ -38,8 +38,13 @@ _READING = 1 << 27  # bytes of memory for files that are read ahead, and for an 
 
 @dataclass(frozen=True)
 class Task:
-    """How all shards of a run are made. options: keywords of `compress_stream`; mark: what temporary names end in;
-    overwrite: whether what is there, and is none of the manifest's, may be replaced. If not, it has to be the same."""
+    """The settings of all shards of a run.
+
+    Attributes:
+        options: Keyword arguments of `compress_stream`.
+        mark: The end of temporary names.
+        overwrite: Whether files that the manifest does not list may be replaced. If not, they must be equal.
+    """
 
     options: dict[str, Any]
     mark: str
@@ -48,8 +53,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a planned shard: bytes of its tar, its file and its index, 0 where no file of it could be read.
-    checksums: XXH3-64 of its members, in order; left: by name, why others are not in it; error: of the shard."""
+    """The result of a planned shard: the bytes of its tar, its file and its index, 0 if no file of it could be read.
+
+    Attributes:
+        checksums: The XXH3-64 of its members, in order.
+        left: The reason for each file that is not in it, by name.
+        error: The error of the shard, or "".
+    """
 
     raw: int = 0
     coded: int = 0
@@ -65,7 +75,9 @@ class Result:
 
 
 def here(planned: Planned, task: Task, **more: Any) -> Result:
-    """Make a shard. more: keywords of `compress_stream` for this process alone. Raises as `make_shard`."""
+    """Make a shard in this process. `more` are keyword arguments of `compress_stream`. Raise the errors of
+    `make_shard`.
+    """
     started = time.perf_counter()
     made = make_shard(planned.target, planned.sources, task.overwrite, task.mark, **(task.options | more))
     left = {name: told(reason)[0] for name, reason in made.skipped.items()}
@@ -76,7 +88,7 @@ def here(planned: Planned, task: Task, **more: Any) -> Result:
 
 
 def _guarded(planned: Planned, task: Task) -> Result:
-    """As `here`, on a worker."""
+    """Make a shard on a worker, with its error as a result."""
     try:
         return here(planned, task)
     except MISHAPS as error:
@@ -87,7 +99,7 @@ def _guarded(planned: Planned, task: Task) -> Result:
 def by_workers(
     engine: Engine[Planned], shards: Iterable[Planned], task: Task, needs: Needs
 ) -> Iterator[tuple[Planned, Result]]:
-    """What becomes of shards that workers make, as it comes. needs: of a call, but for what is read ahead."""
+    """Yield the results of shards that workers make. `needs` are those of a call, without the memory for read-ahead."""
     shared, needs = engine.share(task), replace(needs, memory=needs.memory + _READING)
 
     def call(planned: Planned) -> Call[Planned]:
@@ -104,7 +116,7 @@ def by_workers(
 
 
 def files_of(planned: Planned, result: Result) -> Iterator[Done]:
-    """What became of each file of a shard. coded: its part of the shard's bytes, by its size."""
+    """Yield the result of each file of a shard. Its coded size is its share of the shard's bytes."""
     checksums = iter(result.checksums)
     total = sum(source.size for source in planned.sources if source.name not in result.skipped)
     before = seen = 0
@@ -120,7 +132,7 @@ def files_of(planned: Planned, result: Result) -> Iterator[Done]:
 
 
 def note(manifest: Manifest, planned: Planned, result: Result) -> Iterator[Done]:
-    """Note each file, which is given then, and in the end the shard, which makes them count."""
+    """Record each file and yield it, and finally record the shard, which makes them count."""
     target, attempts = str(planned.target), result.attempts
     for done in () if result.error else files_of(planned, result):
         about = str(done.file.source), done.file.size, done.file.stamp
@@ -136,8 +148,7 @@ def note(manifest: Manifest, planned: Planned, result: Result) -> Iterator[Done]
 
 
 class Noted:
-    """What a manifest tells of shards that are still there, as shards.plan asks it (Earlier). Of each file there is one
-    number in memory."""
+    """The shards in a manifest that still exist, as shards.plan needs them. Memory holds one number for each file."""
 
     def __init__(self, manifest: Path, targets: Template):
         self._of: dict[int, int] = {}  # by the hash of a source, that of its stamp and the number of its shard
@@ -169,7 +180,7 @@ class Noted:
         return str(target) in self._outputs
 
     def changed(self, source: Source) -> str:
-        """The shard that holds a file as it was before; nothing where none does."""
+        """Return the shard that holds an earlier state of a file, or None."""
         if (number := self.shard_of(source)) is None:
             return ""
         same = self._of[hash(str(source.path))] & _STAMP == hash(source.stamp) & _STAMP
@@ -177,7 +188,7 @@ class Noted:
 
 
 def _there(sizes: dict[str, int]) -> set[str]:
-    """Which outputs are there, with these sizes."""
+    """Return which outputs exist with these sizes."""
     found, names = set(), iter(sizes)
     while some := list(islice(names, _ASKED)):
         paths = [storage.path_of(name) for name in some]

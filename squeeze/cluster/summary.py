@@ -1,4 +1,4 @@
-"""What became of a run over many files, in as many numbers as there are kinds of files."""
+"""A summary of a run over many files, with one row per kind of file."""
 
 import time
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _KINDS = 50  # endings of names; all further ones are one
 
 
 class Counts(Protocol):
-    """Of a run: files, and those of them that failed; calls, and those whose worker was lost."""
+    """The counts of a run: files and failed files, calls and calls whose worker was lost."""
 
     files: int
     failures: int
@@ -23,7 +23,7 @@ class Counts(Protocol):
 
 @dataclass
 class Summary:
-    """endings: by what names end in, the number of files, and their bytes raw and coded."""
+    """The summary of a run. `endings` has the number of files and their raw and coded bytes by the ending of names."""
 
     operation: str
     raw: int = 0
@@ -34,9 +34,11 @@ class Summary:
 
     @property
     def seconds(self) -> float:
+        """The duration of the run so far."""
         return time.perf_counter() - self.started
 
     def add(self, done: Done) -> None:
+        """Add the result of a file."""
         if done.error:
             if len(self.failures) < _TOLD:
                 self.failures.append((str(done.file.source), done.error))
@@ -50,6 +52,7 @@ class Summary:
             sums[place] += more
 
     def as_json(self, going: Counts, processors: float) -> dict[str, Any]:
+        """Return the summary for `--json`."""
         return {
             "command": self.operation,
             "files": going.files,

@@ -1,5 +1,4 @@
-"""Calls that know nothing of each other, on the workers of a cluster: as many at a time as there is room for, and tried
-again where a worker or its node is lost."""
+"""Independent calls on the workers of a cluster, as many at a time as there is room for. Lost calls are retried."""
 
 import time
 from collections import Counter
@@ -17,7 +16,15 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Outcome(Generic[K]):
-    """Of a call. error: instead of a result; attempts: how often it was tried; lost: how often its worker was."""
+    """The outcome of a call.
+
+    Attributes:
+        key: The call's key.
+        result: What the function returned.
+        error: The exception, if there is no result.
+        attempts: How often it was tried.
+        lost: How often its worker was lost.
+    """
 
     key: K
     result: Any
@@ -29,8 +36,15 @@ class Outcome(Generic[K]):
 def each(
     engine: Engine[K], calls: Iterable[Call[K]], passes: Callable[[Any], bool] = lambda result: False
 ) -> Iterator[Outcome[K]]:
-    """What becomes of each call, as it comes. passes: whether a result tells of what may pass, so that the call is
-    tried again after a while; what the function itself raises is not."""
+    """Yield the outcome of each call as it comes.
+
+    Args:
+        engine: The workers.
+        calls: The calls.
+        passes: Whether a result reports an error that may pass, so that the call is retried after a while. Exceptions
+            of
+        the function are not retried.
+    """
     waiting, tried, losses = iter(calls), Counter[K](), Counter[K]()
     later: list[tuple[float, Call[K]]] = []  # and from when on
     following = next(waiting, None)

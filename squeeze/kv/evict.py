@@ -96,7 +96,7 @@ class _Observing(Eviction):
         return torch.nn.functional.avg_pool1d(shares, self.pool, 1, self.pool // 2)
 
     def _shares(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Return the share of the attention of the last queries that goes to each of keys [B, H, T, D], as [B, H, T]."""
+        """Return the share of the last queries' attention that goes to each of keys [B, H, T, D], as [B, H, T]."""
         rows = query[:, :, -self.observed :].float().unflatten(1, (keys.shape[1], -1))  # [B, H, G, Q, D]
         hidden = torch.ones(rows.shape[3], keys.shape[2], dtype=torch.bool, device=keys.device).triu(
             keys.shape[2] - rows.shape[3] + 1
@@ -142,7 +142,10 @@ class AdaKV(_Observing):
         held.keep_by_heads(self.chosen_by_heads(query, held))
 
     def chosen_by_heads(self, query: torch.Tensor, held: Held) -> list[torch.Tensor]:
-        """Return the choosable tokens of each head, ascending, int64 [B, tokens]: whole blocks, as many in all rows."""
+        """Return the choosable tokens of each head in whole blocks, ascending, int64 [B, tokens].
+
+        All rows of a batch have as many tokens.
+        """
         weights = self._weights(query, held.sinks[0], held.residual[0], held.choosable)
         counts = _counts(weights, of_layer(self.select, held.index), self.block or 1, self.floor)
         return [weights[:, head].topk(tokens, -1).indices.sort(-1).values for head, tokens in enumerate(counts)]

@@ -254,7 +254,8 @@ def _prompt_digest(prompt: torch.Tensor) -> str:
 
 
 def weights_digest(model: Any) -> str:
-    """Return the XXH3 of all parameters of a model, or of what is stored instead of them, in the order of their names.
+    """Return the XXH3 of all parameters of a model, or of what is stored instead of them, in the order of their
+    names.
     """
     digest = xxhash.xxh3_64()
     names = set(model.state_dict())

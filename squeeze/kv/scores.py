@@ -45,7 +45,8 @@ class Scores:
         return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
     def weights(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return the softmax over the last dimension of scores [B, Hq, ..., tokens] or [B, Hkv, Hq / Hkv, ..., tokens].
+        """Return the softmax over the last dimension of scores [B, Hq, ..., tokens] or [B, Hkv, Hq / Hkv, ...,
+        tokens].
         """
         if self.sinks is None:
             return scores.softmax(-1)
@@ -94,7 +95,8 @@ class Request:
         return request
 
     def bias(self, mask: torch.Tensor | None, query: torch.Tensor, tokens: int) -> torch.Tensor | None:
-        """Return what is added to the scores of query [B, Hq, Q, D], float32 broadcast to [B, Hq, Q, tokens], or None.
+        """Return what is added to the scores of query [B, Hq, Q, D], float32 broadcast to [B, Hq, Q, tokens], or
+        None.
         """
         bias = additive_mask(mask, query.shape[2], tokens, self.causal, query)
         if self.position_bias is None:

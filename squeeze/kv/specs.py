@@ -18,7 +18,9 @@ __all__ = ["check", "make", "needs_calibration"]
 
 
 def _split(words: str) -> tuple[str, dict[str, Any]]:
-    """Return name and parameters of a policy without eviction. A number without a name is the bits. Raise PolicyError.
+    """Return name and parameters of a policy without eviction.
+
+    A number without a name is the bits. Raise PolicyError.
     """
     name, _, parameters = words.partition(":")
     if name not in POLICIES and name not in CALIBRATED:

@@ -75,7 +75,8 @@ class _Observer:
         self.windows = 0
 
     def attend(self, module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any) -> Any:
-        """Attend in float32 with the states that distant tokens see as separate inputs, so that gradients reach them.
+        """Attend in float32 with the states that distant tokens see as separate inputs, so that gradients reach
+        them.
         """
         request = Request.known(module, query, options)
         layer, length, groups = module.layer_idx, key.shape[2], query.shape[1] // key.shape[1]

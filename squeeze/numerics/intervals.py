@@ -31,7 +31,9 @@ def interval(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, float
 
 
 def _student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t, to 0.1 % from 7 degrees of freedom on (Abramowitz and Stegun 26.7.5)."""
+    """Return the 97.5 % quantile of Student's t, to 0.1 % from 7 degrees of freedom on (Abramowitz and Stegun
+    26.7.5).
+    """
     z, n = _Z, freedom
     return (
         z

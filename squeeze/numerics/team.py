@@ -154,7 +154,10 @@ class Team:
             thread.start()
 
     def run(self, work: _Work, apart: bool = False) -> None:
-        """Run `work` on the team. `apart` says that its threads hardly wait for each other, so that delays do no harm."""
+        """Run `work` on the team.
+
+        `apart` says that its threads hardly wait for each other, so that delays do no harm.
+        """
         self._refuse_if_broken()
         began = time.perf_counter()
         self.barrier[_DONE:] = 0

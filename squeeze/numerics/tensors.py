@@ -240,7 +240,10 @@ def angles(table: Tensor, factor: float, positions: Tensor, most: int) -> tuple[
 
 
 def cumulate(logits: Tensor) -> Tensor:
-    """Return the cumulative frequencies int64 [R, leaves] of logits float32 [R, leaves]. Every frequency is at least 1."""
+    """Return the cumulative frequencies int64 [R, leaves] of logits float32 [R, leaves].
+
+    Every frequency is at least 1.
+    """
     shares = exp_negative(logits - logits.amax(-1, keepdim=True)) * float(1 << FREQUENCY_BITS)
     return (shares.to(torch.int64) + 1).cumsum(-1)
 

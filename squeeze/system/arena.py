@@ -78,7 +78,9 @@ def kept(name: str, size: int) -> np.ndarray:
 
 
 def scratch(size: int) -> np.ndarray:
-    """Return undefined memory, uint8 [size]: the same at every call of this thread if it is below 4 MiB, otherwise new."""
+    """Return undefined memory, uint8 [size]: the same at every call of this thread if it is below 4 MiB, otherwise
+    new.
+    """
     return np.empty(size, np.uint8) if size >= _LARGE else kept("scratch", _LARGE)[:size]
 
 

@@ -43,7 +43,10 @@ def read_object(path: Path, limits: Limits | None = None, schema: Any = None) ->
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Return the JSON object in a UTF-8 text whose size is already bounded. Raise FormatError if it is not an object."""
+    """Return the JSON object in a UTF-8 text whose size is already bounded.
+
+    Raise FormatError if it is not an object.
+    """
     return _object(parse(text))
 
 

@@ -91,7 +91,10 @@ def expand(
 
 
 def reason_to_skip(path: Path) -> str | None:
-    """Return why a file is skipped unless the user insists, or None for a regular file. Raise OSError if it is missing."""
+    """Return why a file is skipped unless the user insists, or None for a regular file.
+
+    Raise OSError if it is missing.
+    """
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         return "is a symbolic link"

@@ -49,7 +49,10 @@ class _HoledSource:
         return read_some(self._source, min(size, max(self._next(place, os.SEEK_HOLE) - place, 1)))
 
     def _next(self, place: int, whence: int) -> int:
-        """Return where the next data or hole begins, or the file's end. The position of the descriptor does not change."""
+        """Return where the next data or hole begins, or the file's end.
+
+        The position of the descriptor does not change.
+        """
         before = os.lseek(self._handle, 0, os.SEEK_CUR)
         try:
             return os.lseek(self._handle, place, whence)
@@ -109,7 +112,9 @@ def _stretches(view: np.ndarray, begin: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def _takes_holes(sink: BinaryIO) -> bool:
-    """Return whether a sink is a regular file that ends where the next byte goes, so that skipped bytes read as zeros."""
+    """Return whether a sink is a regular file that ends where the next byte goes, so that skipped bytes read as
+    zeros.
+    """
     try:
         sink.flush()
         state, flags = os.fstat(sink.fileno()), fcntl.fcntl(sink.fileno(), fcntl.F_GETFL)

@@ -1,4 +1,7 @@
-"""Each operation works with models of every architecture, or is refused in one line. A dozen always run, all if slow."""
+"""Each operation works with models of every architecture, or is refused in one line.
+
+A dozen always run, all if slow.
+"""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""Packed checkpoints by the workers of a cluster: run.py is the way through, read it first."""
+"""Packed checkpoints by the workers of a cluster. Read run.py first."""

@@ -1,4 +1,6 @@
-"""Where a checkpoint is made: on the disk in a work folder that moves into place at the end, at a URL in its place."""
+"""The place where a checkpoint is made: a work folder on the disk that moves into place at the end, or the target
+URL.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,13 +23,14 @@ _MARK = ".squeeze-{}"
 
 @dataclass(frozen=True)
 class Out:
-    """Where the output is made, and what a run notes there. mark: what temporary names end in."""
+    """The folder or URL in which the output is made, and the manifest of the run."""
 
     root: Path
     notes: Manifest
 
     @property
     def mark(self) -> str:
+        """The end of temporary names."""
         return _MARK.format(self.notes.session)
 
 
@@ -35,8 +38,19 @@ class Out:
 def making(
     source: Path, target: Path, operation: str, described: dict[str, Any], overwrite: bool, manifest: Path | None
 ) -> Iterator[Out]:
-    """Where the output is made. On the disk it moves into place when the block ends well, and stays as it is when the
-    block ends by a ClusterError, so that the same command goes on."""
+    """Yield the place of the output.
+
+    On the disk it moves into place when the block succeeds. It is kept if the block raises ClusterError, so that the
+    same command can resume.
+
+    Args:
+        source: The checkpoint.
+        target: The output.
+        operation: The operation.
+        described: The settings of the run, fit for JSON.
+        overwrite: Whether an existing target may be replaced.
+        manifest: The manifest of a run to a URL, or None for the default.
+    """
     if place := storage.remote(target):
         folder.check_apart(source, target)
         path = manifest or Path(f".{target.name}.{operation}.jsonl")
@@ -74,12 +88,14 @@ def making(
 
 
 class _Stopped(Exception):
-    """Leaves a work folder as it is."""
+    """An exception that keeps a work folder as it is."""
 
 
 def _check_free(target: RemotePath, notes: Manifest, overwrite: bool) -> None:
-    """Raises SqueezeError where something is at a URL that is not of an earlier run of the same command. What marks a
-    packed folder that is to be written over goes first."""
+    """Raise SqueezeError if anything at a URL is not from an earlier run of the same command.
+
+    The manifest of a packed folder that will be overwritten is deleted first.
+    """
     going_on = bool(notes.earlier) and not notes.was_complete
     if target.exists() and not overwrite and not going_on:
         raise in_the_way(target)  # type: ignore[arg-type]
@@ -88,7 +104,7 @@ def _check_free(target: RemotePath, notes: Manifest, overwrite: bool) -> None:
 
 
 def tidy(root: Path, target: Path, names: set[str]) -> None:
-    """Delete what is no part of a folder's output: what killed workers left, parts, and what was there before."""
+    """Delete everything that is not part of a folder's output, such as parts and files that killed workers left."""
     if not root.is_dir():
         return
     for path in list(root.rglob("*")):

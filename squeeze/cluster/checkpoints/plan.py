@@ -1,4 +1,4 @@
-"""Calls on the files of a checkpoint: small files together, large ones by their tensors."""
+"""Planning calls on the files of a checkpoint: small files together, large ones by their tensors."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +22,13 @@ Heads = Mapping[Path, Source | PackedFile]  # of the files that have tensors
 
 
 class Planner:
+    """A planner of calls of about `seconds` seconds. `heads` are the files that have tensors."""
+
     def __init__(self, heads: Heads, task: Task, seconds: float):
         self._heads, self._task, self._seconds = heads, task, seconds
 
     def calls(self, files: Iterable[File], at_once: object = None) -> Iterator[Planned]:
-        """The parts of each file that has more than one, and groups of all others."""
+        """Yield the parts of each file that has several, and groups of all other files."""
         batch: list[File] = []
         size = 0
         for file in files:
@@ -42,7 +44,7 @@ class Planner:
             yield Planned(batch)
 
     def _parts(self, file: File) -> list[Part]:
-        """Whole tensors: some, or a large one. One more part is the hash of the source, where that is to be found."""
+        """Return parts of whole tensors. One more part is the hash of the source if that is needed."""
         head = self._heads.get(file.source)
         if head is None:
             return []
@@ -70,7 +72,7 @@ def _starts(sizes: Sequence[int], most: int) -> list[int]:
 
 
 def memory_of(heads: Heads, level: str | None) -> int:
-    """Bytes that a call takes at most, about."""
+    """Estimate the most bytes of memory of a call."""
     largest = 0
     for head in heads.values():
         if isinstance(head, PackedFile):

@@ -1,8 +1,8 @@
-"""Checkpoints packed, restored and checked by the workers of a cluster: the bytes that one machine writes.
+"""Packing, restoring and verifying checkpoints by the workers of a cluster, with the bytes that one machine writes.
 
-On the disk all is made in a work folder beside the target, which stays when a run stops, and moves into place at the
-end. At a URL each object appears when it is whole and verified; the manifest of a packed folder, squeeze.json, comes
-last, and without it a folder is none.
+On the disk everything is made in a work folder next to the target, which is kept when a run stops and moves into place
+at the end. At a URL each object appears when it is complete and verified. The manifest of a packed folder,
+squeeze.json, comes last; a folder without it is not a packed checkpoint.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ Failed = Callable[[Done], None]
 
 @dataclass
 class _Checkpoint:
-    """All files of a checkpoint, and what became of them. heads: of those that have tensors."""
+    """All files of a checkpoint and their results. `heads` are those of files that have tensors."""
 
     engine: Engine[Any]
     task: Task
@@ -48,7 +48,7 @@ class _Checkpoint:
     failures: int = 0
 
     def run(self, found: list[File], notes: Manifest | None = None) -> dict[str, Done]:
-        """Raises ClusterError where some fail, after all others are done."""
+        """Run all files. Raise ClusterError if some failed, after all others are done."""
         root, todo = self.task.options["root"], found
         if notes:
             before = {record.source: record for record in read_manifest(notes.path).records} if notes.earlier else {}
@@ -67,7 +67,7 @@ class _Checkpoint:
         return {name: self.results[name] for name in (work.name_in(root, file.source) for file in found)}
 
     def _is_done(self, file: File, notes: Manifest, record: Record | None) -> bool:
-        """What a run before this one has made, and is still there, becomes a result."""
+        """Return the result of a file that an earlier run has made and that still exists, or None."""
         assert file.target
         if record is None or record.error or not file.target.is_file():
             return False
@@ -97,8 +97,17 @@ def pack(  # noqa: PLR0913
     progress: Callable[[int], None] = lambda count: None,
     failed: Failed = lambda done: None,
 ) -> Totals:
-    """As squeeze.pack. manifest: where a run to a URL notes what is done. failed: told of each file that fails, while
-    all others are packed. threads: of a worker. Raises ClusterError where some have failed."""
+    """Pack a checkpoint as `squeeze.pack` does, by the workers of a cluster.
+
+    Args:
+        engine: The workers.
+        manifest: Where a run to a URL records its results.
+        failed: Called with each file that fails, while all others are packed.
+        threads: The number of threads of a worker.
+
+    Raises:
+        ClusterError: Some files failed.
+    """
     packing.check_level(level)
     _check_source(source)
     contents = folder.contents_of(source, strict)
@@ -136,7 +145,9 @@ def unpack(  # noqa: PLR0913
     progress: Callable[[int], None] = lambda count: None,
     failed: Failed = lambda done: None,
 ) -> Totals:
-    """As squeeze.unpack, with what `pack` says of manifest, failed and threads."""
+    """Restore a checkpoint as `squeeze.unpack` does, by the workers of a cluster. See `pack` for manifest, failed,
+    threads.
+    """
     _check_source(source)
     described = {"source": str(source.resolve())}
     restoring = Restoring.of(source, base, threads, limits, None)
@@ -171,7 +182,10 @@ def verify(
     progress: Callable[[int], None] = lambda count: None,
     failed: Failed = lambda done: None,
 ) -> Totals:
-    """As squeeze.verify, each file by one worker: a SHA-256 is of all of its bytes in order."""
+    """Verify a checkpoint as `squeeze.verify` does.
+
+    Each file is one call: its SHA-256 is over all its bytes in order.
+    """
     _check_source(source)
     restoring = Restoring.of(source, base, threads, limits, None)
     hashes, kept, packed = _told(source, restoring.limits)
@@ -203,8 +217,11 @@ def _restoring_job(
 
 
 def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes], frozenset[str]]:
-    """The SHA-256 of each file of a packed checkpoint, the contents of those that were changed, and the names of those
-    that are packed. Raises DamagedError where one is missing, or was changed to what is not its own."""
+    """Return the SHA-256 of each file of a packed checkpoint, the contents of changed files, and the names of packed
+    files.
+
+    Raises DamagedError if a file is missing or has an unexpected content.
+    """
     if not source.is_dir():
         return {"": ""}, {}, frozenset([""])
     known = manifests.read(source, limits)
@@ -218,13 +235,13 @@ def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes
 
 
 def _raw_size(job: _Checkpoint, found: list[File]) -> int:
-    """Of all files that come out, as far as the headers of packed ones tell."""
+    """Return the bytes of all restored files, as far as the headers of packed files tell."""
     heads = (job.heads.get(file.source) for file in found)
     return sum(head.description.size if head else file.size for head, file in zip(heads, found, strict=True))
 
 
 def _with_kept(totals: Totals, source: Path, kept: dict[str, bytes]) -> Totals:
-    """The sizes of the files that were changed, and of the manifest, belong to a folder's."""
+    """Add the sizes of the changed files and of the manifest to the totals of a folder."""
     if not source.is_dir():
         return totals
     coded = sum((source / name).stat().st_size for name in (*kept, folder.MANIFEST))
@@ -241,7 +258,7 @@ def _file(path: Path, target: Path | None, checksum: str = "") -> File:
 
 
 def _heads(paths: list[Path], read: Callable[[Path], Any]) -> dict[Path, Any]:
-    """What is read of each file; not of one that is damaged, of which a worker will tell."""
+    """Return what `read` returns for each file, without damaged files, which a worker will report."""
 
     def head(path: Path) -> Any:
         try:
@@ -254,7 +271,7 @@ def _heads(paths: list[Path], read: Callable[[Path], Any]) -> dict[Path, Any]:
 
 
 def _finish_folder(source: Path, packed: Path, hashes: dict[str, str]) -> int:
-    """Write what a packed folder has instead of copies, its manifest last; the bytes that this adds."""
+    """Write the files that a packed folder has in place of copies, its manifest last, and return their bytes."""
     coded = (name for name in hashes if name.endswith(CODED) and not name.endswith(folder.SUFFIX))
     states = [name for name in coded if is_packed(packed / name, Limits())]
     changed = manifests.adapted(source, packed, hashes)

@@ -1,6 +1,6 @@
-"""What workers do with the files of a checkpoint: whole ones, and parts of large ones that are put together in the end.
+"""Workers' operations on the files of a checkpoint: whole ones, and parts of large ones that are joined at the end.
 
-All may be done twice, and with the same outcome, as in files.py.
+Every operation can be repeated with the same result, as in files.py.
 """
 
 import hashlib
@@ -42,19 +42,19 @@ def part(piece: Part, task: Task) -> Done:
 
 
 def join(file: File, count: int, task: Task) -> Done:
-    """Make the output of a file of all of its parts, which go."""
+    """Join the parts of a file to its output, and delete them."""
     return guarded(file, lambda: _join(file, count, task))
 
 
 def source_at(path: Path, alone: bool) -> Source | None:
-    """What is packed of a file; None where it is copied. Raises FormatError."""
+    """Return what is packed of a file, or None if it is copied. Raise FormatError if it is invalid."""
     if is_packed(path, Limits()):
         raise FormatError("is packed already; unpack it first")
     return source_of(path, alone)
 
 
 def name_in(root: Path, path: Path) -> str:
-    """The name of a file in its checkpoint, which is empty where that is the file itself."""
+    """Return the name of a file in its checkpoint, or "" if the file is the checkpoint."""
     return "" if path == root else path.relative_to(root).as_posix()
 
 
@@ -144,7 +144,7 @@ def _packing(found: Source, file: File, task: Task) -> Packing:
 
 
 def _restoring(file: File, task: Task) -> tuple[Restoring, PackedFile]:
-    """Raises as `unpack` does."""
+    """Return how a file is restored. Raise the errors of `unpack`."""
     options = task.options
     job = Restoring(options["base"], options["threads"], options["limits"], lambda count: None)
     packed = job.described(file.source)
@@ -166,8 +166,13 @@ def _made(file: File, sha256: str, found: Source | None) -> Done:
 
 @contextmanager
 def _output(file: File, task: Task, composed: int = 0) -> Iterator[BinaryIO]:
-    """What becomes the output when the block ends well, and its source has not changed until then. composed: about how
-    many bytes of parts are put together."""
+    """Open the output of a file, which appears when the block succeeds and the source has not changed.
+
+    Args:
+        file: The file.
+        task: The task.
+        composed: The approximate bytes of parts that are joined, otherwise 0.
+    """
     assert file.target
     if not storage.remote(file.target):
         file.target.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +213,7 @@ def _size_of(target: Path) -> int:
 
 
 def _folder(file: File, task: Task) -> Path:
-    """Where the parts of a file's output lie until they are put together. A source that has changed has another."""
+    """Return the folder for the parts of a file's output. It depends on the state of the source."""
     assert file.target
     base = task.options["base"]
     of_base = sorted(base.identities) if base else ()
