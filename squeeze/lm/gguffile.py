@@ -89,7 +89,7 @@ class GgufFile:
         first, last, _ = slice(start, stop).indices(place.stored[0])
         row = math.prod(place.stored[1:])
         data = self._read(name, first * row, max(last - first, 0) * row).reshape(-1, *place.stored[1:])
-        with np.errstate(all="ignore"):  # values that are not finite are found where they are used
+        with np.errstate(all="ignore"):  # callers check that values are finite
             return dequantize(data, place.kind).astype(np.float32)
 
     def _read(self, name: str, offset: int, size: int) -> np.ndarray:

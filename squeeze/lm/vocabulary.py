@@ -141,28 +141,31 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
             vocabulary.setdefault(token, i)
         if token_kind != NORMAL and token_kind != 6:
             added.append({"id": i, "content": token, "special": token_kind != USER_DEFINED})
-    model: dict[str, Any] = {"type": "BPE", "vocab": vocabulary}
     if kind == "llama":
-        scores = _list_of(fields, "scores", float)
-        merges = _merges_by_score(vocabulary, scores)
-        model |= {"merges": merges, "byte_fallback": "<0x00>" in vocabulary, "unk_token": unknown, "fuse_unk": True}
+        merges = _merges_by_score(vocabulary, _list_of(fields, "scores", float))
+        special: dict[str, Any] = {"byte_fallback": "<0x00>" in vocabulary, "unk_token": unknown, "fuse_unk": True}
         space = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
         description: dict[str, Any] = {"normalizer": space, "pre_tokenizer": None}
     else:
-        pre = str(fields.get("tokenizer.ggml.pre", "default"))
-        split = next((ours for ours, names in _PRE_TOKENIZERS.items() if pre in names), None)
-        if split is None:
-            raise ModelError(f"{name}: the pre-tokenizer '{printable(pre)}' is not supported")
+        description = {"normalizer": None, "pre_tokenizer": _pre_tokenizer(name, fields)}
         pairs = (merge.split(" ", 1) for merge in _list_of(fields, "merges", str))
-        model["merges"] = [p for p in pairs if len(p) == 2 and {*p, "".join(p)} <= vocabulary.keys()]
-        model["ignore_merges"] = pre in _WHOLE_WORDS_FIRST
-        steps: list[dict[str, Any]] = [
-            {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
-            for regex in SPLITS[split]
-        ]
-        steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
-        description = {"normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+        merges = [p for p in pairs if len(p) == 2 and {*p, "".join(p)} <= vocabulary.keys()]
+        special = {"ignore_merges": fields.get("tokenizer.ggml.pre") in _WHOLE_WORDS_FIRST}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": merges, **special}
     return json.dumps({**description, "added_tokens": added, "model": model}, ensure_ascii=False)
+
+
+def _pre_tokenizer(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    pre = str(fields.get("tokenizer.ggml.pre", "default"))
+    split = next((ours for ours, names in _PRE_TOKENIZERS.items() if pre in names), None)
+    if split is None:
+        raise ModelError(f"{name}: the pre-tokenizer '{printable(pre)}' is not supported")
+    steps: list[dict[str, Any]] = [
+        {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+        for regex in SPLITS[split]
+    ]
+    steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
+    return {"type": "Sequence", "pretokenizers": steps}
 
 
 def _list_of(fields: Mapping[str, Any], key: str, kind: type[T]) -> list[T]:

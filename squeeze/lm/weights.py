@@ -23,7 +23,7 @@ class Matrix:
 class Layer:
     """One block, without the norms that rotated.py folds into matrices. Other norms and biases are float32 or None."""
 
-    qkv: Matrix  # rows of queries, then keys, then values; rotary pairs lie half a head apart
+    qkv: Matrix  # rows of queries, then keys, then values; rotary pairs are half a head apart
     qkv_bias: np.ndarray | None
     query_norm: np.ndarray | None  # [head_size]
     key_norm: np.ndarray | None

@@ -73,11 +73,7 @@ def decode_block(
     if coded.kind in container.BY_LANGUAGE and settings.language is None:
         raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
     if coded.kind == container.SPLIT:
-        data = np.empty(length, np.uint8)
-        for part in parts_of(coded, length):
-            known = None if guessed is None else guessed[part.places]
-            data[part.places] = decode_block(part.coded, part.size, settings, progress, known)
-        return data
+        return _decode_split(coded, length, settings, progress, guessed)
     if settings.language and coded.kind == container.TOKENWISE:
         return settings.language.decode(payload, length, settings.allotment.per_text, progress, guessed, recorder)
     preset = settings.level.models(content.kind)
@@ -87,6 +83,16 @@ def decode_block(
     data = _decode_bytes(payload.read(), length, preset, content, settings, progress, guessed, recorder)
     if content.kind == "executable":
         blocks.calls_to_relative(data)
+    return data
+
+
+def _decode_split(
+    coded: Coded, length: int, settings: Settings, progress: Progress, guessed: np.ndarray | None
+) -> np.ndarray:
+    data = np.empty(length, np.uint8)
+    for part in parts_of(coded, length):
+        known = None if guessed is None else guessed[part.places]
+        data[part.places] = decode_block(part.coded, part.size, settings, progress, known)
     return data
 
 

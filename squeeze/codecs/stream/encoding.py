@@ -19,7 +19,7 @@ _HEADER_COST = 80  # bytes that a coded block must save to pay for its header an
 _SHORT_COST = 2  # the same in a short stream, for the length of its payload
 _SAMPLE = 1 << 16  # raw bytes of a sample that is coded by two plans, to choose one
 _SAMPLE_OF_TABLE = 1 << 14  # the same of a larger table, which the network slows down
-# From this many raw bytes of text on, the language model's result is final where it is below this share of level 3's:
+# From _LARGE raw bytes of text on, the language model's result is final if it is below this share of level 3's:
 # level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
 
