@@ -1,4 +1,4 @@
-"""Shows the doctests in docstrings as code: an extension of griffe, which mkdocstrings reads docstrings with."""
+"""Show doctests in docstrings as code blocks: an extension of griffe, which mkdocstrings uses."""
 
 import re
 from typing import Any

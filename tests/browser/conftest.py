@@ -24,7 +24,7 @@ def browser() -> Iterator[Any]:
 
 
 class Window:
-    """A page that is open, and what its console said."""
+    """An open page that records the messages of its console."""
 
     def __init__(self, browser: Any, file: Path, scheme: str = "light"):
         self.said: list[str] = []
@@ -35,12 +35,12 @@ class Window:
         self.page.wait_for_selector("html[data-ready]")
 
     def serious(self) -> list[str]:
-        """What axe-core finds that is serious, or worse."""
+        """Return the faults that axe-core calls serious or critical."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is missing")
         found = axe.Axe().run(self.page).response["violations"]
         return [one["id"] for one in found if one["impact"] in ("serious", "critical")]
 
     def keep(self, name: str) -> None:
-        """A picture to look at."""
+        """Write a screenshot to build/screenshots."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
