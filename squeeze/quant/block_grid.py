@@ -278,8 +278,18 @@ def moved(
     span: slice,
     rounded: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Numbers [K, O], of which the weights in `span` are the sum of parts [K, O, n], moved to where the error is least
-    and rounded there, in rows where that is better; `pull` follows."""
+    """Move numbers to where the error is least and round them there, in the rows where that is better.
+
+    The weights in `span` are the sum of `parts` times the numbers. `pull` is updated in place.
+
+    Args:
+        before: numbers [K, O].
+        parts: [K, O, n].
+        pull: half the negative gradient of the error, (W - Q) H [O, I].
+        hessian: H [I, I].
+        span: the n columns.
+        rounded: rounds numbers [K, O] to those that can be stored.
+    """
     bent = parts @ hessian[span, span]
     right, curve = (parts * pull[:, span]).sum(2), (bent * parts).sum(2)
     alone = rounded(before + right * _inverse(curve))
@@ -310,18 +320,18 @@ def _half(values: torch.Tensor) -> torch.Tensor:
 
 
 def _inverse(values: torch.Tensor) -> torch.Tensor:
-    """0 where it would be infinite."""
+    """Return 1 / values, and 0 if that overflows."""
     return torch.where(values.abs() < _TINY, 0, 1 / values)
 
 
 def _shares(levels: int) -> list[float]:
-    """Of a range, to be tried."""
+    """Return the ranges to be tried, as shares of the whole range."""
     least = next(share for most, share in _LEAST if levels <= most)
     return torch.linspace(_WIDEST if levels < 64 else 1.0, least, _SHRINKS).tolist()
 
 
 def _rounded(values: torch.Tensor, levels: tuple[float, ...]) -> torch.Tensor:
-    """The nearest levels."""
+    """Round to the nearest level."""
     if levels[-1] - levels[0] == len(levels) - 1:
         return values.round_().clamp_(levels[0], levels[-1])
     table = torch.tensor(levels, device=values.device)

@@ -1,6 +1,6 @@
-"""The types of GGUF's blocks: their grids, and where codes, scales and offsets lie in a block's bytes.
+"""The quantisation types of GGUF: their grids, and the layout of codes, scales and offsets in the bytes of a block.
 
-The gguf package reads what is written here (`gguf.quants.dequantize`), and its layouts are the source.
+The layouts follow the gguf package (`gguf.quants.dequantize`), which reads what is written here.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from squeeze.quant.block_grid import BlockGrid, BlockParams
 
 __all__ = ["FALLBACKS", "GRIDS", "BlockTensor", "grid_of", "outer_type", "type_for", "type_of"]
 
-_OURS = "ggml_"  # what begins the names of grids whose types are called as other grids are
+_OURS = "ggml_"  # prefix of grids whose GGUF type has the name of another grid
 _E2M1 = (-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12)
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
@@ -41,24 +41,25 @@ GRIDS: Mapping[str, BlockGrid] = {
         BlockGrid("ggml_mxfp4", tuple(map(float, _E2M1)), 4, 32, 17, powers=True),
     )
 }
-# What llama.cpp takes in place of a type where rows are not whole blocks of 256.
+# The types that llama.cpp uses instead if rows are not whole blocks of 256.
 FALLBACKS = dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0") | {
     **{"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"},
 }
 
 
 def grid_of(type: str) -> str:
-    """The name in GRIDS of one of GGUF's types."""
+    """Return the name in GRIDS of a GGUF type."""
     return _OURS + type if _OURS + type in GRIDS else type
 
 
 def type_of(grid: str) -> str:
-    """The other way round."""
+    """Return the GGUF type of a grid in GRIDS."""
     return grid.removeprefix(_OURS)
 
 
 def type_for(asked: str, inputs: int) -> str | None:
-    """The type of a matrix of so many inputs where `asked` is wanted, as llama.cpp has it; None where none fits."""
+    """Return the type that llama.cpp gives a matrix if `asked` is wanted: `asked` or its fallback, None if neither
+    fits."""
     for name in (asked, FALLBACKS.get(asked)):
         if name is not None and inputs % GRIDS[name].width == 0:
             return name
@@ -66,8 +67,16 @@ def type_for(asked: str, inputs: int) -> str | None:
 
 
 def outer_type(asked: str, inputs: int, output: bool) -> str | None:
-    """The same of the embedding and the output head, as llama.cpp's mixtures have them in simple cases: what gives the
-    logits, which may be the embedding, is q6_k, and q8_0 where q8_0 is asked for or `asked` does not fit."""
+    """Return the type of the embedding or output head, following the simple cases of llama.cpp's mixtures.
+
+    The matrix that gives the logits, which may be the embedding, is q6_k; it is q8_0 if q8_0 is asked for or `asked`
+    does not fit. Others are as in type_for.
+
+    Args:
+        asked: the type of the other matrices.
+        inputs: inputs of the matrix.
+        output: whether the matrix gives the logits.
+    """
     if not output:
         return type_for(asked, inputs)
     narrow = asked != "q8_0" and inputs % GRIDS[asked].width == 0
@@ -76,7 +85,10 @@ def outer_type(asked: str, inputs: int, output: bool) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTensor(QuantizedTensor):
-    """A weight [O, I] in blocks. scales: float32 [1, O, G], products of what is stored; params: of all groups."""
+    """A weight [O, I] in blocks of a GGUF type.
+
+    `scales` are float32 [1, O, G], the products of what is stored; `params` are those of all groups.
+    """
 
     grid: BlockGrid
     params: BlockParams
@@ -97,7 +109,7 @@ class BlockTensor(QuantizedTensor):
         return self.codes.numel() // self.grid.width * self.grid.block_bytes * 8
 
     def blocks(self) -> torch.Tensor:
-        """uint8 [O, bytes of a row], as GGUF files have them."""
+        """Return the blocks as they are in a GGUF file, uint8 [O, bytes of a row]."""
         grid, params = self.grid, self.params
         assert params.factors is not None
         rows = len(self.codes)
@@ -109,7 +121,7 @@ class BlockTensor(QuantizedTensor):
 
 @dataclass(frozen=True)
 class _Block:
-    """N blocks. codes: uint8 [N, W]; factors: float32 [K, N]; steps: int16 [K, N, G]."""
+    """N blocks: codes uint8 [N, W], factors float32 [K, N], steps int16 [K, N, G]."""
 
     grid: BlockGrid
     codes: torch.Tensor
@@ -121,37 +133,39 @@ _Field = Callable[[_Block], torch.Tensor]  # uint8 [N, bytes]
 
 
 def _packed(values: torch.Tensor, bits: int, run: int) -> torch.Tensor:
-    """Values [N, W] below 2^bits: a byte holds values that lie `run` apart, the first in the lowest bits."""
+    """Pack values [N, W] below 2^bits: a byte holds values that are `run` apart, the first in the lowest bits."""
     parts: torch.Tensor = values.to(torch.int16).unflatten(1, (-1, 8 // bits, run))
     shifts = torch.arange(0, 8, bits, dtype=torch.int16, device=values.device)[:, None]
     return (parts << shifts).sum(2).to(torch.uint8).flatten(1)
 
 
 def _codes(bits: int, run: int, shift: int = 0) -> _Field:
-    """So many bits of each code, from bit `shift` on."""
+    """Return a field of `bits` bits of each code, starting at bit `shift`."""
     return lambda block: _packed((block.codes >> shift) & ((1 << bits) - 1), bits, run)
 
 
 def _factor(part: int) -> _Field:
-    """A half-precision number: of scales (0), of offsets (1)."""
+    """Return a field with the half-precision number of scales (part 0) or offsets (part 1)."""
     return lambda block: block.factors[part, :, None].to(torch.float16).contiguous().view(torch.uint8)
 
 
 def _exponent(block: _Block) -> torch.Tensor:
-    """Of a power of two, one byte: 128 for 1."""
+    """Return the exponent of a power of two in one byte, 128 for 1."""
     exponents: torch.Tensor = torch.frexp(block.factors[0]).exponent + 127
     return exponents.to(torch.uint8)[:, None]
 
 
 def _fp4(block: _Block) -> torch.Tensor:
-    """Sign and magnitude of e2m1 in four bits."""
+    """Return sign and magnitude of e2m1 in four bits."""
     table = torch.tensor([*range(15, 8, -1), *range(8)], device=block.codes.device)
     return _packed(table[block.codes.long()], 4, 16)
 
 
 def _trits(first: int, run: int, count: int) -> _Field:
-    """Codes 0 to 2: a byte holds `count`, which lie `run` apart, as a fraction of 243 whose highest digit is the first,
-    in 256ths, rounded up."""
+    """Return a field of codes 0 to 2: `count` codes in a byte, `run` apart.
+
+    A byte is a fraction of 243 in 256ths, rounded up, whose most significant ternary digit is the first code.
+    """
 
     def field(block: _Block) -> torch.Tensor:
         parts: torch.Tensor = block.codes[:, first : first + run * count].unflatten(1, (count, run)).int()
@@ -175,20 +189,24 @@ def _bytes_of_steps(block: _Block) -> torch.Tensor:
 
 
 def _nibbles_of_steps(block: _Block) -> torch.Tensor:
-    """Of a scale and an offset, a byte."""
+    """Return scale and offset of each group in one byte."""
     scales, offsets = _steps(block).unbind(0)
     return (scales | offsets << 4).to(torch.uint8)
 
 
 def _six_bits_each(block: _Block) -> torch.Tensor:
-    """16 scales of 6 bits, with 32 for 0: lower nibbles of two in a byte, then upper bits of four."""
+    """Return 16 scales of 6 bits, 32 for 0: first the lower nibbles, two in a byte, then the upper bits, four in a
+    byte."""
     scales = _steps(block)[0] + 32
     return torch.cat([_packed(scales & 15, 4, 8), _packed(scales >> 4, 2, 4)], 1)
 
 
 def _six_bits_of_pairs(block: _Block) -> torch.Tensor:
-    """8 scales and offsets of 6 bits: the first four of each in bytes of their own, which hold the upper bits of the
-    others, too; then the lower nibbles of those."""
+    """Return 8 scales and 8 offsets of 6 bits.
+
+    The first four of each have a byte of their own, whose upper bits hold those of the last four; the lower nibbles of
+    the last four follow.
+    """
     (first, last), (first_offset, last_offset) = (part.split(4, 1) for part in _steps(block))
     own = [first | last >> 4 << 6, first_offset | last_offset >> 4 << 6]
     return torch.cat([*own, (last & 15) | (last_offset & 15) << 4], 1).to(torch.uint8)

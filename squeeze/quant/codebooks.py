@@ -34,7 +34,7 @@ _TINY = 2.0**-126
 
 
 def _stacked(params: Sequence[QParams]) -> QParams:
-    """Parameters without zero points as candidates."""
+    """Stack parameters without zero points as candidates."""
     return QParams(torch.stack([one.scale for one in params], 1), None, params[0].factor)
 
 
@@ -49,10 +49,13 @@ _TRITS = (-1.0, 0.0, 1.0)
 
 @dataclass(frozen=True)
 class Codebook:
-    """Levels from a table times a scale. With two planes a weight is the sum of a level of each, with its own scale.
+    """Levels from a table, times a scale. With two planes a weight is the sum of a level of each, with its own scale.
 
-    planes: [P][levels]. bits: stored for each code. scale_kind: "float"; "power" (of two, as MXFP4 has it);
-    "float8" (e4m3 below a global scale, as NVFP4 has it). group_size: the format's own, None where any will do.
+    Attributes:
+        planes: levels [P][levels].
+        bits: stored for each code.
+        scale_kind: "float", "power" (of two, as in MXFP4) or "float8" (e4m3 with a scale of the tensor, as in NVFP4).
+        group_size: the only group size of the format; None if any is possible.
     """
 
     planes: tuple[tuple[float, ...], ...]
@@ -98,7 +101,7 @@ class Codebook:
     def _refit(
         self, weight: torch.Tensor, importance: torch.Tensor | None, params: QParams, dtype: torch.dtype
     ) -> QParams:
-        """Least squares for the scales given the codes, and back, a few times."""
+        """Alternate least squares for the scales and nearest codes, a few times."""
         table = self.codebook.to(weight.device)
         weighted = torch.ones_like(weight) if importance is None else importance.expand_as(weight)
         for _ in range(_REFITS):
@@ -145,15 +148,15 @@ class Codebook:
 @cache
 @torch.inference_mode(False)  # others may ask for gradients
 def _tensor(planes: tuple[tuple[float, ...], ...], device: torch.device) -> torch.Tensor:
-    """planes as float32 [P, levels]."""
+    """Return planes as float32 [P, levels]."""
     return torch.tensor(planes, device=device)
 
 
 @cache
 @torch.inference_mode(False)
 def rising(plane: tuple[float, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A plane's levels from the least to the largest, float32 [n], their codes, uint8 [n], and what lies midway between
-    two of them, float32 [n - 1]."""
+    """Return a plane's levels in ascending order, float32 [n], their codes, uint8 [n], and their midpoints, float32 [n
+    - 1]."""
     levels = sorted({level + 0.0 for level in plane})
     codes = torch.tensor(list(map(plane.index, levels)), dtype=torch.uint8, device=device)
     borders = torch.tensor([(a + b) / 2 for a, b in pairwise(levels)], device=device)
@@ -162,8 +165,7 @@ def rising(plane: tuple[float, ...], device: torch.device) -> tuple[torch.Tensor
 
 @dataclass(frozen=True)
 class NestedCodebook(Codebook):
-    """A codebook whose scales are stored in two levels (nested.py), found as floats first. `dtype` counts for
-    nothing."""
+    """A codebook whose scales are quantised, too (scales.py). They are found as floats first; `dtype` is ignored."""
 
     @property
     def free_scales(self) -> bool:
@@ -173,7 +175,7 @@ class NestedCodebook(Codebook):
         return self.nest(super().fit(weight, importance, torch.float32))
 
     def nest(self, params: QParams) -> QParams:
-        """The same with scales that can be stored."""
+        """Return parameters whose scales are quantised."""
         nested = Nested.of(params.scale[0])
         return QParams(nested.scales()[None], nested=nested)
 
@@ -191,29 +193,46 @@ CODEBOOKS = {
 
 
 def make(name: str, bits: int, symmetric: bool, clip: bool) -> Quantizer:
-    """A grid by name, "integer", "whole" or a codebook's. Raises SqueezeError for a name or number of bits that is
-    unknown."""
+    """Return a grid by name: "integer", "whole" or a codebook's.
+
+    Args:
+        name: of the grid.
+        bits: 2 to 8, for integers.
+        symmetric: no zero points, for integers.
+        clip: search the range with the least squared error, for integers.
+
+    Raises:
+        SqueezeError: the name or the number of bits is invalid.
+    """
     if name in ("integer", "whole"):
         if not 2 <= bits <= 8:
-            raise SqueezeError(f"{bits} bits: an integer grid has 2 to 8")
+            raise SqueezeError(f"an integer grid has 2 to 8 bits, got {bits}")
         if name == "whole" and not symmetric:
-            raise SqueezeError("the grid whole is symmetric")
+            raise SqueezeError("the grid `whole` has no zero points: leave out `asymmetric`")
         return Integer(bits, symmetric, clip) if name == "integer" else PerTensor(bits)
     if name not in CODEBOOKS:
-        raise SqueezeError(f"grid {name!r} is unknown: choose from {', '.join(['integer', 'whole', *CODEBOOKS])}")
+        raise SqueezeError(f"unknown grid {name!r}: choose from {', '.join(['integer', 'whole', *CODEBOOKS])}")
     return CODEBOOKS[name]
 
 
 _E4M3 = torch.float8_e4m3fn
 _LARGEST_E4M3 = 448.0
-_SCALES_TRIED = 17  # scales, from the one that makes the largest weight the largest level
-_WIDEST = 4.0  # times that
+_SCALES_TRIED = 17  # from the scale that makes the largest weight the largest level
+_WIDEST = 4.0  # the largest scale tried, relative to that one
 
 
 @dataclass(frozen=True)
 class Float8:
-    """group_size: inputs that share a scale, None where any number will do; rows: outputs that share one, -1 for all of
-    them. Codes are the floats' own bits."""
+    """FP8 weights (e4m3, without infinities) times a scale: of a row or group, of a block of rows, or of the matrix.
+
+    Steps of the levels grow with their magnitude, so the largest weight need not be the largest level. A scale only
+    decides where levels are between two powers of two (except for the smallest weights); it is searched over such a
+    range. Codes are the bits of the floats.
+
+    Attributes:
+        group_size: inputs that share a scale; None if any number is possible.
+        rows: outputs that share a scale, -1 for all.
+    """
 
     group_size: int | None = None
     rows: int = 1
@@ -239,12 +258,12 @@ class Float8:
         return QParams(best[None])
 
     def _errors(self, weight: torch.Tensor, importance: torch.Tensor | None, scale: torch.Tensor) -> torch.Tensor:
-        """Of each group, some rows after the other."""
+        """Return the squared error of each group, a few rows at a time."""
         rows = zip(torch.split(weight, ROWS), torch.split(scale, ROWS), strict=True)
         return torch.cat([error(self, part, importance, QParams(own[None])) for part, own in rows])
 
     def _shared(self, values: torch.Tensor, reduced: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """values [O, G] reduced over the rows that share a scale, and given to each of them."""
+        """Reduce values [O, G] over the rows that share a scale, and give each row the result."""
         size = len(values) if self.rows == -1 else self.rows
         if size <= 1:
             return values

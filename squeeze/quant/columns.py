@@ -1,7 +1,7 @@
 """Rounding on a CPU, compiled: GPTQ's loops over columns, and the search for scales.
 
-gptq.py, refine.py and grid.py else do the same by operations on a whole column, or on all weights, at a time. Rows are
-independent of each other, so that each goes through a block of columns alone, in the nearest cache.
+gptq.py, refine.py and grid.py do the same with operations on a whole column, or on all weights, for other devices. Rows
+are independent, so each goes through a block of columns on its own, in the nearest cache.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,19 @@ _TINY = 2.0**-126
 
 
 class Levels(NamedTuple):
-    """With t = (w - offset) * inverse a weight w becomes the level nearest to t, times the scale, plus the offset.
-    Levels that are successive integers have no borders: round(t) + origin is the code, code - origin the level."""
+    """The values that weights can take, as arrays for compiled loops, in place of a grid and its parameters.
 
-    scale: np.ndarray  # float32 [..., O, G], as all that is a group's
+    With t = (w - offset) * inverse, a weight w becomes the level nearest to t, times the scale, plus the offset. Levels
+    that are successive integers have no borders: the code is round(t) + origin, the level is code - origin.
+    """
+
+    scale: np.ndarray  # float32 [..., O, G], as are inverse, offset and origin
     inverse: np.ndarray
     offset: np.ndarray
     origin: np.ndarray
-    levels: np.ndarray  # float32 [n], rising
+    levels: np.ndarray  # float32 [n], ascending
     codes: np.ndarray  # uint8 [n]: those of the levels
-    borders: np.ndarray  # float32 [n - 1]: midway between two levels; [0] where levels are successive integers
+    borders: np.ndarray  # float32 [n - 1]: midpoints of levels; [0] if levels are successive integers
 
     @classmethod
     def integers(
@@ -39,7 +42,7 @@ class Levels(NamedTuple):
         offset: torch.Tensor | None = None,
         inverse: torch.Tensor | None = None,
     ) -> Self:
-        """So many successive integers; the code 0 stands for -origin."""
+        """Return the levels of `count` successive integers; the code 0 is the level -origin."""
         whole = torch.arange(count)
         return cls._of((whole, whole, torch.empty(0)), scale, origin, offset, inverse)
 
@@ -51,7 +54,7 @@ class Levels(NamedTuple):
         offset: torch.Tensor | None = None,
         inverse: torch.Tensor | None = None,
     ) -> Self:
-        """table: levels, their codes, and borders."""
+        """Return levels from a table (levels, their codes, midpoints)."""
         return cls._of(table, scale, 0, offset, inverse)
 
     @classmethod
@@ -72,17 +75,28 @@ class Levels(NamedTuple):
         return cls(each(scale), each(inverse), each(0 if offset is None else offset), each(origin), *arrays)
 
 
-_BLOCK = 128  # columns between two products with all behind
+_BLOCK = 128  # columns between two updates of all later columns
 _LEAST_WORK = 1 << 16  # weights to round that are worth a thread
-_ALL = np.empty((0, 0), np.bool_)  # a mask that leaves out nothing
+_ALL = np.empty((0, 0), np.bool_)  # the mask of all weights
 
 
 def sweep(
     weight: torch.Tensor, upper: torch.Tensor, order: torch.Tensor, stop: int, block: int, size: int, levels: Levels
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As GPTQ's for the first `stop` columns of an order: codes [O, I], 0 in other columns, and the weights as they
-    were when their column was rounded. weight: [O, I]; upper: [I, I], in that order; block: columns between two
-    products with all behind; size: of a group."""
+    """Round the first `stop` columns of an order as GPTQ does, and return codes and compensated weights.
+
+    Args:
+        weight: W [O, I].
+        upper: the factor of the inverse Hessian [I, I], in the same order.
+        order: column numbers [I].
+        stop: number of columns to round.
+        block: columns between two updates of all later columns.
+        size: inputs of a group.
+        levels: of all groups.
+
+    Returns:
+        Codes [O, I], 0 in other columns, and the weights [O, I] as they were when their column was rounded.
+    """
     work, upper = weight[:, order], upper.contiguous()
     codes = torch.zeros(work.shape, dtype=torch.uint8)
     places, groups = order.numpy(), (order // size).numpy()
@@ -104,8 +118,17 @@ def descend(
     levels: Levels,
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
-    """As refine.py's pass over all columns: better codes [O, I]. values: what codes stand for; pull: half the error's
-    negative gradient; both are used up."""
+    """Round every column to the best code with the others fixed, in one pass; see refine.py.
+
+    Args:
+        codes: codes [O, I].
+        values: the values of the codes [O, I]; overwritten.
+        pull: half the negative gradient of the error [O, I]; overwritten.
+        hessian: H [I, I].
+        size: inputs of a group.
+        levels: of all groups.
+        mask: bool [O, I], the codes that may change; None for all.
+    """
     inputs, codes, hessian = codes.shape[1], codes.clone(memory_format=torch.contiguous_format), hessian.contiguous()
     groups = np.arange(inputs) // size
     kept = _ALL if mask is None else mask.contiguous().numpy()
@@ -119,8 +142,14 @@ def descend(
 
 
 def search(weight: torch.Tensor, importance: torch.Tensor | None, levels: Levels) -> torch.Tensor:
-    """int64 [O, G]: which of several choices of levels [T, O, G] has the least squared error for groups of weights
-    [O, G, n], the first of equals. importance: [O or 1, G, n] or None, a factor of squared errors."""
+    """Return which of T choices of levels has the least squared error for each group, int64 [O, G]; the first of
+    equals.
+
+    Args:
+        weight: groups of weights [O, G, n].
+        importance: factors of squared errors [O or 1, G, n], or None.
+        levels: choices [T, O, G].
+    """
     importance = weight.new_ones(1) if importance is None else importance
     shared = importance.expand(len(importance) if importance.ndim == 3 else 1, *weight.shape[1:])
     best = torch.zeros(weight.shape[:2], dtype=torch.int64)
@@ -130,14 +159,14 @@ def search(weight: torch.Tensor, importance: torch.Tensor | None, levels: Levels
 
 
 def _by_rows(rows: int, work: int, loop, arguments: tuple) -> None:  # type: ignore[no-untyped-def]
-    """Run a loop over all rows, of which each has so many weights to round, some of them in each thread."""
+    """Run a loop over all rows, in threads. `work` is the number of weights to round in a row."""
     threads = min(torch.get_num_threads(), rows * work // _LEAST_WORK)
     parallel_ranges(lambda first, last: loop(*arguments, first, last), rows, threads)
 
 
 @inline
 def _nearest(weight, scale, inverse, offset, origin, levels):
-    """The code of the nearest level, and what it stands for."""
+    """Return the code of the nearest level, and its value."""
     scaled = (weight - offset) * inverse
     if levels.borders.size == 0:
         code = min(max(np.float32(np.rint(scaled)) + origin, np.float32(0)), np.float32(levels.levels.size - 1))
@@ -155,7 +184,7 @@ def _of_group(levels, at):
 
 @inline
 def _take(values, times, others):
-    """Take away so many times the others."""
+    """Subtract `times` times the others."""
     for i in range(values.size):
         values[i] -= times * others[i]
 

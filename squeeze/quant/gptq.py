@@ -1,7 +1,7 @@
-"""GPTQ: rounds one column of a matrix after the other and lets the columns that follow make up for the error.
+"""GPTQ: rounds one column of a matrix after the other, and changes later columns to compensate for the error.
 
 Frantar et al. 2022 (arXiv 2210.17323): with the Cholesky factor U of the inverse Hessian, the error of column j is
-spread over the columns behind it in proportion to row j of U. What refine.py adds comes after that.
+spread over the columns after it in proportion to row j of U. refine.py improves the result.
 """
 
 from dataclasses import dataclass, replace
@@ -20,35 +20,42 @@ from squeeze.quant.rtn import RTN
 __all__ = ["GPTQ"]
 
 LARGE = 4096  # inputs above which float32 is tried first
-_SMALL = 128  # a triangular matrix that is inverted in one step
+_SMALL = 128  # size of a triangular matrix that is inverted in one step
 _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPTQ(GPTQOptions, GridMethod):
-    """damping: share of the Hessian's mean diagonal that is added to it; more than its factor needs, so that codes fit
-    the calibration's tokens less closely. block_size: columns whose errors are spread to the columns behind the block
-    at once. act_order: columns with the largest inputs first; groups stay contiguous, so no g_idx is stored (with
-    dynamic scales whole groups are ordered, and columns in each). dynamic: choose a group's scales when its first
-    column is reached instead of before all. weighted: clip by squared error weighted with the Hessian's diagonal.
-    refine: rounds of refitting scales and re-rounding columns after the sweep. outliers: columns kept in the weight's
-    own type, those with the largest inputs (QUIK, Ashkboos et al. 2023). exact: all in float64."""
+    """Quantise a matrix with the least error of its outputs: rounding errors are compensated by the weights not yet
+    rounded.
+
+    compress takes W (out, in) and H (in, in), the mean of x x^T over inputs x. Frantar et al. 2022, arXiv 2210.17323.
+
+    Attributes:
+        damping: share of the mean diagonal of H that is added to it. More than the factor needs, so that codes fit the
+            calibration tokens less closely.
+        block_size: columns whose errors are spread to later columns at once.
+        act_order: columns with the largest inputs first. Groups stay contiguous, so no g_idx is stored. With dynamic
+            scales whole groups are ordered, and the columns in each.
+        dynamic: choose the scales of a group when its first column is reached instead of before the sweep.
+        weighted: clip ranges by squared error weighted with the diagonal of H.
+        refine: rounds of refitting scales and re-rounding columns after the sweep.
+        outliers: columns kept in the weight's own dtype, those with the largest inputs (QUIK, Ashkboos et al. 2023).
+        exact: compute in float64.
+    """
 
     name: ClassVar[str] = "gptq"
     needs_hessian: ClassVar[bool] = True
 
     @classmethod
     def textbook(cls, **options: object) -> "GPTQ":
-        """The paper's own algorithm: dynamic scales from the whole range, no order, little damping, nothing after the
-        sweep."""
+        """Return the algorithm of the paper: dynamic scales from the whole range, no order, little damping, no
+        refinement."""
         plain = {"clip": False, "act_order": False, "dynamic": True, "weighted": False, "refine": 0, "exact": True}
         return cls(**{"damping": 0.01, **plain, **options})  # type: ignore[arg-type]
 
     def apply(self, weight: torch.Tensor, hessian: torch.Tensor) -> QuantizedTensor:
-        """weight [O, I] of floats; hessian: [I, I], the mean (or sum) of x x^T over inputs x.
-
-        Raises HessianError where the Hessian cannot be used.
-        """
+        """Quantise W [O, I] of floats with H [I, I], the mean or sum of x x^T. Raises HessianError if H cannot be used."""
         return self.compress(weight, hessian).tensor
 
     def fallback(self) -> RTN:
@@ -80,7 +87,7 @@ class GPTQ(GPTQOptions, GridMethod):
         return Result(tensor, notes)
 
     def _order(self, diagonal: torch.Tensor, outliers: torch.Tensor) -> torch.Tensor:
-        """The order in which columns are rounded; those that are kept come last and take up what is left."""
+        """Return the order in which columns are rounded; outliers come last and take up the remaining error."""
         inputs = len(diagonal)
         rank = torch.arange(inputs, device=diagonal.device, dtype=torch.float64)
         if self.act_order:
@@ -104,7 +111,8 @@ class GPTQ(GPTQOptions, GridMethod):
         dtype: torch.dtype,
         outliers: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into `params`."""
+        """Return codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into
+        `params`."""
         quantizer, size = self.as_quantizer(), self.effective_group_size(weight.shape[1])
         if weight.device.type == "cpu" and not self.dynamic and (levels := quantizer.levels_of(params)):
             return columns.sweep(weight, upper, order, len(order) - outliers, self.block_size, size, levels)
@@ -146,7 +154,7 @@ class GPTQ(GPTQOptions, GridMethod):
 def _up_to_date(
     work: torch.Tensor, errors: torch.Tensor, upper: torch.Tensor, places: torch.Tensor, first: int, done: int
 ) -> torch.Tensor:
-    """Columns [O, N] at `places`: those behind the block that begins at `first` without its first `done` errors."""
+    """Return the columns [O, N] at `places`, with the first `done` errors of the block at `first` taken into account."""
     values = work[:, places].clone()
     behind = places >= first + len(errors)
     if done and behind.any():
@@ -157,11 +165,18 @@ def _up_to_date(
 def inverse_factor(
     hessian: torch.Tensor, damping: float, order: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, float]:
-    """Upper triangular U with U^T U the inverse of the damped Hessian, its inputs in this order, and the damping that
-    it took.
+    """Return the upper triangular U with U^T U = inverse of the damped Hessian, and the damping that was needed.
 
-    Computed in float64, since below 1 % of damping float32 is unstable; a large Hessian with as much is tried in
-    float32 first, to save memory. Raises HessianError where ten times the damping, six times over, is not enough.
+    Computed in float64, since float32 is unstable below 1 % of damping. A large Hessian with more damping is tried in
+    float32 first, to save memory.
+
+    Args:
+        hessian: H [I, I].
+        damping: share of the mean diagonal that is added to it.
+        order: order of the inputs; None for their own.
+
+    Raises:
+        HessianError: H is not finite, or not positive definite with 10^6 times the damping.
     """
     if not torch.isfinite(hessian.diagonal()).all():
         raise HessianError("the Hessian is not finite")
@@ -178,8 +193,11 @@ def inverse_factor(
 
 
 def _factor(hessian: torch.Tensor, backwards: torch.Tensor, dtype: torch.dtype, damping: float) -> torch.Tensor | None:
-    """U in this type, or None where it fails. With its inputs backwards the damped Hessian is L L^T; L^-1, both its
-    rows and its columns backwards, is upper triangular, and a factor of the inverse."""
+    """Return U in this dtype, or None if the factorisation fails.
+
+    With inputs in reverse order the damped Hessian is L L^T; L^-1 with rows and columns reversed is an upper triangular
+    factor of the inverse.
+    """
     work = hessian[backwards[:, None], backwards].to(dtype)
     diagonal = work.diagonal()
     diagonal[diagonal == 0] = 1
@@ -194,7 +212,7 @@ def _factor(hessian: torch.Tensor, backwards: torch.Tensor, dtype: torch.dtype, 
 
 
 def _invert_lower(matrix: torch.Tensor) -> None:
-    """Put the inverse of a lower triangular matrix in its place."""
+    """Invert a lower triangular matrix in place."""
     size, half = len(matrix), len(matrix) // 2
     if size <= _SMALL:
         eye = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
@@ -207,6 +225,6 @@ def _invert_lower(matrix: torch.Tensor) -> None:
 
 
 def with_outliers(tensor: QuantizedTensor, columns: torch.Tensor, values: torch.Tensor) -> QuantizedTensor:
-    """The same tensor with columns kept as they are."""
+    """Return the tensor with columns kept as they are."""
     order = columns.argsort()
     return replace(tensor, outliers=(columns[order], values[:, order].contiguous()))

@@ -1,6 +1,7 @@
-"""Grids: which values a quantised weight can take, and how a group's scale and zero point are chosen.
+"""Grids: the values that a quantised weight can take, and the choice of a group's scale and zero point.
 
-A grid works on groups: weights [..., n] whose last dimension shares a scale. It knows nothing of matrices or methods.
+A grid works on groups: weights [..., n] whose last dimension shares a scale. It does not depend on matrices or methods.
+Grids with a table of levels are in codebooks.py, those of GGUF in block_grid.py.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ __all__ = [
     "Quantizer",
 ]
 
-ROWS = 256  # whose scales are found at once: what they take stays near the processor
+ROWS = 256  # rows whose scales are found at once, so that they stay in the CPU's cache
 SHRINKS = 40  # clipping ranges tried, from the whole one down
 LEAST_SHRINK = 0.4
 _BINS = 2048
@@ -29,8 +30,14 @@ _SAMPLES, _ZOOMS = 16, 3
 
 @dataclass(frozen=True)
 class QParams:
-    """Of groups of shape [...]. scale: float32 [P, ...], as it is stored; zero: float32 [...], or None; factor: of all
-    scales together, where they are stored as multiples of it; nested: how they are stored in two levels."""
+    """Scales and zero points of groups of shape [...].
+
+    Attributes:
+        scale: float32 [P, ...], as stored.
+        zero: zero points, float32 [...]; None without.
+        factor: scale of the tensor, if scales are stored as multiples of it.
+        nested: the quantised scales, if scales are quantised, too.
+    """
 
     scale: torch.Tensor
     zero: torch.Tensor | None = None
@@ -38,15 +45,21 @@ class QParams:
     nested: Nested | None = field(default=None, kw_only=True)
 
     def __getitem__(self, index: tuple[int | slice, ...]) -> "QParams":
-        """Some of the groups."""
+        """Select groups."""
         zero = None if self.zero is None else self.zero[index]
         return QParams(self.scale[(slice(None), *index)], zero, self.factor)
 
 
 class Quantizer(Protocol):
-    """bits: stored for each code. codebook: float32 [P, levels] or None. scale_bits: as QuantizedTensor has it.
-    free_scales: whether any float may be a scale. group_size: the only one that there is, -1 for a row, None where any
-    will do."""
+    """A grid: fits parameters to groups, and turns weights into codes and back.
+
+    Attributes:
+        bits: stored for each code.
+        codebook: float32 [P, levels], or None.
+        scale_bits: stored for each scale; see QuantizedTensor.
+        free_scales: whether any float may be a scale.
+        group_size: the only group size of the grid, -1 for a row, None if any is possible.
+    """
 
     @property
     def bits(self) -> int: ...
@@ -64,29 +77,34 @@ class Quantizer(Protocol):
     def codebook(self) -> torch.Tensor | None: ...
 
     def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
-        """Parameters for weights [..., n], float32; importance: [..., n] or None, a factor of squared errors;
-        dtype: in which scales are stored."""
+        """Fit parameters to groups.
+
+        Args:
+            weight: float32 [..., n].
+            importance: factors of squared errors [..., n], or None.
+            dtype: the dtype in which scales are stored.
+        """
         ...
 
     def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
-        """uint8 codes of the nearest levels, for weights [..., n]."""
+        """Return the codes of the nearest levels, uint8 [..., n]."""
         ...
 
     def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
-        """float32 [..., n]."""
+        """Return the values of codes, float32 [..., n]."""
         ...
 
     def levels_of(self, params: QParams) -> Levels | None:
-        """The same for the loops of columns.py, of parameters on the CPU; None where those are not for this grid."""
+        """Return the levels for compiled loops, of parameters on the CPU; None if they do not support the grid."""
         ...
 
 
 @dataclass(frozen=True)
 class Integer:
-    """Integers of `bits`, with a zero point (asymmetric) or around the middle (symmetric).
+    """Integers of `bits` bits, with a zero point (asymmetric) or centred on 0 (symmetric).
 
-    clip: choose the range that has the least squared error instead of the whole range (Frantar et al. 2022 search it
-    likewise), then fit the scale to the codes by least squares.
+    With `clip` the range is the one with the least squared error instead of the whole range, searched as in Frantar et
+    al. 2022.
     """
 
     bits: int = 4
@@ -138,8 +156,10 @@ class Integer:
 
 @dataclass(frozen=True)
 class PerTensor(Integer):
-    """Integers around the middle with one scale for all weights, the one of least expected squared error over their
-    histogram, found on ever finer grids: SLiM-Quant (Mozaffari et al. 2024, arXiv 2410.09615)."""
+    """Symmetric integers with one scale for the whole matrix: SLiM-Quant (Mozaffari et al. 2024, arXiv 2410.09615).
+
+    The scale has the least expected squared error over a histogram of the weights, found on ever finer grids.
+    """
 
     free_scales: ClassVar[bool] = False
     group_size: ClassVar[int | None] = -1
@@ -165,19 +185,19 @@ def _shrinks() -> list[float]:
 
 
 def stored(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A positive scale rounded to the type in which it is stored, as float32; 1 where it would be 0."""
+    """Round a positive scale to the dtype in which it is stored, as float32; 1 if it would be 0."""
     rounded = scale.to(dtype).to(torch.float32)
     return torch.where(rounded > 0, rounded, torch.ones_like(rounded))
 
 
 def error(grid: Quantizer, weight: torch.Tensor, importance: torch.Tensor | None, params: QParams) -> torch.Tensor:
-    """Squared error of each group [...]."""
+    """Return the squared error of each group [...]."""
     difference = (grid.decode(grid.encode(weight, params), params) - weight).square_()
     return (difference if importance is None else difference * importance).sum(-1)
 
 
 def least_error(grid: Quantizer, weight: torch.Tensor, importance: torch.Tensor | None, tried: QParams) -> QParams:
-    """Of each group's candidates, parameters [T, ...], the ones with the least error."""
+    """Return the parameters with the least error of each group, among candidates [T, ...]."""
     if weight.device.type == "cpu" and weight.ndim == 3 and (levels := grid.levels_of(tried)):
         best = columns.search(weight, importance, levels)
     else:

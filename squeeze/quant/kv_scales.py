@@ -1,6 +1,7 @@
-"""Scales of a KV cache in FP8 (e4m3): one for all keys and one for all values of a layer, from the calibration.
+"""FP8 (e4m3) KV caches: one scale for all keys and one for all values of a layer, found in calibration.
 
-compressed-tensors has them as a `kv_cache_scheme`, with k_scale and v_scale [1] beside each attention's matrices.
+compressed-tensors describes them as a `kv_cache_scheme`, with k_scale and v_scale [1] next to each attention's
+matrices. Keys are cached after their rotary positions. An attention has a cache if it projects keys and values.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,8 +28,10 @@ _GRID = ACTIVATIONS["fp8-tensor"]
 
 
 def scaled_cache(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cpu") -> Checkpoint:
-    """The checkpoint with k_scale and v_scale, as its network caches keys and values of tokens [N, L]. Raises
-    ModelError where it has no KV cache."""
+    """Return the checkpoint with k_scale and v_scale for each attention, from its keys and values on tokens [N, L].
+
+    Raises ModelError if the network has no KV cache.
+    """
     size = checkpoint.transforms["R3"] if isinstance(checkpoint, RotatedCheckpoint) and checkpoint.online else 1
     dtype, views = checkpoint.float_type(), {}
     for name, largest in kv_ranges(checkpoint, tokens, device, partial(turned, most=size)).items():
@@ -43,19 +46,18 @@ def _constant(value: torch.Tensor, index: int | None) -> torch.Tensor:
 
 
 def check_scheme(described: Mapping[str, Any]) -> bool:
-    """Whether a `quantization_config` rounds the KV cache. Raises FormatError where it does so in another way."""
+    """Return whether a `quantization_config` rounds the KV cache. Raises FormatError if its scheme is not supported."""
     scheme = described.get("kv_cache_scheme")
     if scheme is None:
         return False
     told = {key: scheme.get(key) for key in SCHEME} if isinstance(scheme, Mapping) else scheme
     if told != SCHEME:
-        raise FormatError(f"a KV cache of {printable(told)} is not supported, only FP8 with one scale a layer")
+        raise FormatError(f"expected a kv_cache_scheme of FP8 with one scale a layer, got {printable(told)}")
     return True
 
 
 def round_cache(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Let a model compute with keys and values as the folder of `checkpoint` has them: in FP8, by its scales. Raises
-    FormatError where it has none."""
+    """Make a model round its keys and values to FP8 with the scales of a checkpoint. Raises FormatError if it has none."""
     for name, attention in attentions(model):
         scales = _scales(checkpoint, name)
 
@@ -68,11 +70,11 @@ def round_cache(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 def _scales(checkpoint: Checkpoint, attention: str) -> tuple[torch.Tensor, ...]:
-    """The largest keys and values that they stand for."""
+    """Return the largest keys and values that the stored scales represent."""
     names = [f"{attention}.{leaf}" for leaf in KV_LEAVES]
     for name in names:
         if name not in checkpoint.files or checkpoint.info(name).shape not in ((), (1,)):
-            raise FormatError(f"{printable(name)}: the KV cache of the folder needs one scale here")
+            raise FormatError(f"{printable(name)}: expected one scale of the FP8 KV cache")
     stored = checkpoint.load(names)
     return tuple(_GRID.largest(stored[name]) for name in names)
 
@@ -81,7 +83,7 @@ Change = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor
 
 
 class _Cache:
-    """What an attention is given in place of a cache, or of none: all but `update` is the cache's."""
+    """A stand-in for a cache, or for none, that changes keys and values in `update` and forwards everything else."""
 
     def __init__(self, inner: Any, change: Change) -> None:
         self._inner, self._change = inner, change
@@ -100,8 +102,10 @@ class _Cache:
 
 
 def on_cache(attention: nn.Module, change: Change) -> Any:
-    """From here on change(keys, values), each [B, heads, L, size], says what an attention of transformers caches and
-    attends to; what is returned has `remove`."""
+    """Make an attention of transformers cache, and attend to, what `change` returns for its keys and values.
+
+    `change` gets and returns tensors [B, heads, L, size]. The returned handle has `remove`.
+    """
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {**kwargs, CACHE: _Cache(kwargs.get(CACHE), change)}
@@ -110,7 +114,7 @@ def on_cache(attention: nn.Module, change: Change) -> Any:
 
 
 def attentions(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Attentions with a cache below a module, by name."""
+    """Yield the attentions with a cache below a module, with their names."""
     for name, child in module.named_modules():
         if hasattr(child, "k_proj") and hasattr(child, "v_proj"):
             yield name, child
@@ -123,8 +127,17 @@ def kv_ranges(
     device: str = "cpu",
     turn: Callable[[torch.Tensor], torch.Tensor] = torch.abs,
 ) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The largest magnitudes, float32 [], of keys and of values of each attention, by its name, on tokens [N, L]. turn:
-    what becomes of keys before they are cached. Raises ModelError for a network that has no such attention."""
+    """Return the largest magnitudes of keys and values of each attention, float32 [] each, by its name.
+
+    Args:
+        checkpoint: the checkpoint.
+        tokens: sequences [N, L].
+        device: where blocks run.
+        turn: applied to keys before they are measured.
+
+    Raises:
+        ModelError: no attention projects keys and values.
+    """
     network = Network(checkpoint, device)
     found: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, block, run in forward(network, tokens):
@@ -144,5 +157,5 @@ def kv_ranges(
         for hook in hooks:
             hook.remove()
     if not found:
-        raise ModelError(f"{checkpoint.folder}: no attention of it projects keys and values, so there is no KV cache")
+        raise ModelError(f"{checkpoint.folder}: expected attention with keys and values, found none to cache")
     return found

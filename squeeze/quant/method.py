@@ -1,4 +1,4 @@
-"""What methods that quantise a matrix share: the choice of a grid, groups of inputs, the QuantizedTensor made."""
+"""The base of methods that round a matrix to a grid: the choice of the grid, groups of inputs, the resulting tensor."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -23,12 +23,18 @@ __all__ = ["GridMethod"]
 
 @dataclass(frozen=True, kw_only=True)
 class GridMethod(GridOptions, ABC):
-    """bits: 2 to 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
-    NVFP4 have their own. symmetric: without zero points. grid: "integer", "whole" (one scale for the matrix), a name of
-    grid.CODEBOOKS or float8.FLOATS, or a type of GGUF's (blocks.GRIDS), which says all of these itself. clip: search
-    the range of each group for the least squared error. scale_dtype: in which scales are stored; None for the weight's
-    own where it has 16 bits, else float16. activations: a name of activations.ACTIVATIONS, where inputs are
-    rounded, too."""
+    """A method that rounds a matrix W (out, in) to a grid.
+
+    Attributes:
+        bits: 2 to 8, of an integer grid.
+        group_size: inputs that share a scale, -1 for a whole row; MXFP4 and NVFP4 have their own.
+        symmetric: no zero points.
+        grid: "integer", "whole" (one scale for the matrix), a name in codebooks.CODEBOOKS or codebooks.FLOATS, or a
+            GGUF type (blocks.GRIDS), which determines bits and groups.
+        clip: search the range of each group with the least squared error.
+        scale_dtype: dtype in which scales are stored; None for the weight's own if it has 16 bits, else float16.
+        activations: a name in activations.ACTIVATIONS if inputs are rounded, too.
+    """
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
@@ -39,34 +45,34 @@ class GridMethod(GridOptions, ABC):
     def __post_init__(self) -> None:
         check(self)
         if isinstance(self.as_quantizer(), NestedCodebook) and getattr(self, "dynamic", False):
-            raise SqueezeError(f"the scales of the grid {self.grid} are found together: it has no dynamic ones")
+            raise SqueezeError(f"the grid {self.grid} finds its scales together: leave out `dynamic`")
         if self.group_size != -1 and self.group_size < 1:
-            raise SqueezeError(f"a group of {self.group_size} inputs: it needs at least 1, or -1 for all of a row")
+            raise SqueezeError(f"expected a group size of at least 1, or -1 for a whole row, got {self.group_size}")
 
     @abstractmethod
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
-        """As Method.compress."""
+        """Quantise a weight; see Method.compress."""
 
     @abstractmethod
     def fallback(self) -> Method:
-        """As Method.fallback."""
+        """Return the method to use without statistics; see Method.fallback."""
 
     def as_quantizer(self) -> Quantizer:
-        """The grid. Raises SqueezeError where there is none such."""
+        """Return the grid. Raises SqueezeError if there is no such grid."""
         known: Quantizer | None = GRIDS.get(self.grid) or FLOATS.get(self.grid)
         return known or codebooks.make(self.grid, self.bits, self.symmetric, self.clip)
 
     @property
     def rounding(self) -> ActivationGrid | None:
-        """What is done to inputs, also while they are calibrated."""
+        """The rounding of activations, which calibration applies, too; None if they are not rounded."""
         return None if self.activations is None else ACTIVATIONS[self.activations]
 
     def replaced(self, **changes: Any) -> Self:
-        """The same method with other parameters."""
+        """Return the method with other parameters."""
         return replace(self, **changes)
 
     def misfit(self, inputs: int) -> str | None:
-        """Why rows of so many inputs cannot lie on the grid; None where they can."""
+        """Return why rows with this number of inputs do not fit the grid; None if they do."""
         quantizer = self.as_quantizer()
         needed = quantizer.width if isinstance(quantizer, BlockGrid) else quantizer.group_size
         if needed in (None, -1) or inputs % needed == 0:
@@ -74,20 +80,21 @@ class GridMethod(GridOptions, ABC):
         return f"{self.grid} needs a multiple of {needed} inputs, got {inputs}"
 
     def effective_group_size(self, inputs: int) -> int:
-        """Inputs that share a scale in a row of so many. Raises SqueezeError where they cannot lie on the grid."""
+        """Return the inputs that share a scale in a row of `inputs`. Raises SqueezeError if the row does not fit the
+        grid."""
         if wrong := self.misfit(inputs):
             raise SqueezeError(wrong)
         size = self.as_quantizer().group_size or self.group_size
         return inputs if size == -1 else min(size, inputs)
 
     def stored_as(self, weight: torch.Tensor) -> torch.dtype:
-        """The type of the scales."""
+        """Return the dtype of the scales."""
         if self.scale_dtype:
             return self.scale_dtype
         return weight.dtype if weight.dtype in (torch.float16, torch.bfloat16) else torch.float16
 
     def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
-        """Parameters [O, G] of a float32 matrix [O, I]; importance: [I] or None."""
+        """Fit parameters [O, G] to a float32 matrix [O, I]; importance is [I] or None."""
         size, quantizer = self.effective_group_size(weight.shape[1]), self.as_quantizer()
         end = weight.shape[1] // size * size
         pieces = []
@@ -106,7 +113,7 @@ class GridMethod(GridOptions, ABC):
         )
 
     def assemble(self, codes: torch.Tensor, params: QParams, dtype: torch.dtype) -> QuantizedTensor:
-        """The result from codes uint8 [O, I] and parameters [O, G]."""
+        """Return the quantised tensor with codes uint8 [O, I] and parameters [O, G]."""
         quantizer = self.as_quantizer()
         if isinstance(quantizer, BlockGrid):
             assert isinstance(params, BlockParams)

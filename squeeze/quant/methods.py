@@ -1,6 +1,6 @@
-"""The methods that quantise a matrix, by name, and the options of each.
+"""The methods that quantise a matrix, by name, with their options; and presets of compressed-tensors.
 
-The methods themselves import torch, which `--help` does not wait for: each inherits its options from here.
+`--help` reads this module, so it does not import torch. The methods inherit their options from here.
 """
 
 from dataclasses import dataclass
@@ -71,9 +71,14 @@ METHODS: dict[str, Reference] = {
 
 @dataclass(frozen=True)
 class Scheme:
-    """grid, bits, group_size, symmetric: as GridMethod has them. activations: one of activations.ACTIVATIONS;
-    None for inputs that are not rounded. any_group: whether groups may have another size. smooth: the strength with
-    which inputs are smoothed before GPTQ."""
+    """A preset of llm-compressor: a grid of weights, and one of activations.
+
+    Attributes:
+        grid, bits, group_size, symmetric: see GridMethod.
+        activations: a name in activations.ACTIVATIONS; None if activations are not rounded.
+        any_group: whether groups may have another size.
+        smooth: strength of smoothing before GPTQ.
+    """
 
     grid: str
     bits: int

@@ -1,7 +1,8 @@
-"""Improves a quantised matrix under its Hessian: the best scales for the codes, then the best code for each column.
+"""Refinement of a quantised matrix under its Hessian: the best scales for the codes, then the best code for each
+column.
 
-Both steps lower tr((W - Q) H (W - Q)^T) or leave it. Cyclic minimisation over columns is CDQuant's (Nair and
-Suggala 2024, arXiv 2406.17542); the scales are a least squares problem for each row.
+Neither step raises tr((W - Q) H (W - Q)^T). Cyclic minimisation over columns is CDQuant's (Nair and Suggala 2024, arXiv
+2406.17542); the scales are a least squares problem for each row.
 """
 
 from typing import TYPE_CHECKING
@@ -32,8 +33,17 @@ def refine(
     dtype: torch.dtype,
     mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, QParams]:
-    """Better codes [O, I] and parameters [O, G] for a weight [O, I] in float32 under a Hessian [I, I]. mask: bool
-    [O, I], codes outside which stay as they are."""
+    """Return better codes [O, I] and parameters [O, G].
+
+    Args:
+        method: the method, which has the grid.
+        weight: W [O, I], float32.
+        hessian: H [I, I].
+        codes: uint8 [O, I].
+        params: parameters [O, G].
+        dtype: dtype in which scales are stored.
+        mask: bool [O, I], the codes that may change; None for all.
+    """
     quantizer = method.as_quantizer()
     if isinstance(quantizer, BlockGrid):
         assert isinstance(params, BlockParams)
@@ -55,7 +65,7 @@ def _scales(
     params: QParams,
     dtype: torch.dtype,
 ) -> QParams:
-    """Scales that minimise each row's error with its codes, where they are better than the ones it has."""
+    """Return the scales that minimise each row's error with its codes, if they are better than the present ones."""
     planes, target = _unscaled(method, codes, params).to(hessian.dtype), weight @ hessian
     before = params.scale.movedim(0, 1).reshape(len(weight), -1)  # [O, P G]
     size = method.effective_group_size(weight.shape[1])
@@ -73,7 +83,16 @@ def _best_scales(
     size: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """For some rows: float32 [O, P G], from their planes [P, O, I], targets W H [O, I] and scales before [O, P G]."""
+    """Return the best scales of some rows, float32 [O, P G].
+
+    Args:
+        planes: values of the codes before scaling [P, O, I].
+        target: W H [O, I].
+        before: present scales [O, P G].
+        hessian: H [I, I].
+        size: inputs of a group.
+        dtype: dtype in which scales are stored.
+    """
     rows, inputs = target.shape
     starts = range(0, inputs, size)
     groups = len(starts)
@@ -112,7 +131,7 @@ def _narrow_scales(
     params: QParams,
     size: int,
 ) -> QParams:
-    """Scales of one byte, group after group the nearest to what is best with the others as they are."""
+    """Return better scales of one byte: group after group the nearest to the optimum with the others fixed."""
     level = quantizer.codebook[0].to(codes.device, hessian.dtype)[codes.long()]
     scale = params.scale.clone()
     values = level * scale[0].repeat_interleave(size, 1)
@@ -128,7 +147,7 @@ def _narrow_scales(
 
 
 def _unscaled(method: "GridMethod", codes: torch.Tensor, params: QParams) -> torch.Tensor:
-    """What codes stand for before their scales, [P, O, I]."""
+    """Return the values of codes before their scales, [P, O, I]."""
     quantizer, size = method.as_quantizer(), method.effective_group_size(codes.shape[1])
     if quantizer.codebook is not None:
         return quantizer.codebook.to(codes.device)[:, codes.long()]
@@ -136,7 +155,7 @@ def _unscaled(method: "GridMethod", codes: torch.Tensor, params: QParams) -> tor
 
 
 def _decoded(quantizer: Quantizer, codes: torch.Tensor, params: QParams, size: int) -> torch.Tensor:
-    """What codes [O, I] stand for, in groups of `size` inputs."""
+    """Return the values of codes [O, I] in groups of `size` inputs."""
     groups = enumerate(torch.split(codes, size, 1))
     return torch.cat([quantizer.decode(group, params[:, g]) for g, group in groups], 1)
 
@@ -149,13 +168,13 @@ def _descend(
     params: QParams,
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
-    """One pass over all columns, each rounded to what is best with the others as they are."""
+    """Round every column to the best code with the others fixed, in one pass."""
     quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
     values = _decoded(quantizer, codes, params, size).to(hessian.dtype)
     pull = (weight - values) @ hessian  # [O, I], half the negative gradient
     if weight.device.type == "cpu" and (levels := quantizer.levels_of(params)):
         return columns.descend(codes, values, pull, hessian, size, levels, mask)
-    by_column, curvature = codes.T.contiguous(), hessian.diagonal().tolist()  # a column lies side by side
+    by_column, curvature = codes.T.contiguous(), hessian.diagonal().tolist()  # columns are contiguous
     for first in range(0, weight.shape[1], _BLOCK):
         last = min(first + _BLOCK, weight.shape[1])
         local, before = pull[:, first:last].T.contiguous(), values[:, first:last].T.contiguous()

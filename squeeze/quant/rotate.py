@@ -1,10 +1,13 @@
-"""Rotations fused into a Llama-type network, which spread large weights and inputs over many: the function stays.
+"""Rotations of a Llama-type network, which spread large weights and activations over many channels; the function stays.
 
-QuaRot (Ashkboos et al. 2024, arXiv 2404.00456): R1 turns the residual stream (embedding, every input of a block's
-matrices, every output), R2 the values of each attention head. The factors of RMSNorm go into the matrices behind it.
-`online` adds what the network does as it runs: R4 turns what down_proj is given, whose weight is turned back here, and
-R3 queries and keys after their rotary positions, which no weight knows of. A block of 16 or 32 for R1 is what MR-GPTQ
-(2025, arXiv 2509.23202) uses for FP4, whose groups are that small.
+QuaRot (Ashkboos et al. 2024, arXiv 2404.00456). R1 rotates the residual stream (the embedding, every input of a block's
+matrices, every output), R2 the values of each attention head. The weights of RMSNorm go into the matrices after it.
+`online` adds rotations at run time: R4 rotates the inputs of down_proj, whose weight is rotated to match, and R3
+queries and keys after their rotary positions, which changes no weight. R1 in blocks of 16 or 32 is what MR-GPTQ (2025,
+arXiv 2509.23202) uses for FP4, whose groups are that small.
+
+Run-time rotations are described as compressed-tensors does, in a `transform_config`: by Sylvester's Hadamard matrix in
+blocks, in float32. vLLM runs those of linear layers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,11 +33,21 @@ _OUT = ("self_attn.o_proj", _DOWN)
 
 
 def rotation(n: int, seed: int, block: int | None = None) -> torch.Tensor:
-    """Orthogonal [n, n] in float64: a Hadamard matrix with random signs, of blocks where asked for; a random
-    orthogonal matrix where there is no such Hadamard matrix."""
+    """Return an orthogonal matrix [n, n] in float64: a Hadamard matrix with random signs, or a random orthogonal
+    matrix.
+
+    Args:
+        n: size.
+        seed: of the random numbers.
+        block: size of the blocks of a block-diagonal matrix; None for one block. If no Hadamard matrix of that size is
+            known, the matrix is random.
+
+    Raises:
+        ModelError: n is not a multiple of the block size.
+    """
     size = block or n
     if n % size:
-        raise ModelError(f"a rotation in blocks of {size} does not fit {n} dimensions")
+        raise ModelError(f"expected a rotation block that divides {n} dimensions, got {size}")
     generator = torch.Generator().manual_seed(seed)
     matrix = hadamard(size)
     if matrix is None:
@@ -48,8 +61,10 @@ def rotation(n: int, seed: int, block: int | None = None) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RotatedCheckpoint(Checkpoint):
-    """A checkpoint whose tensors are rotated as they are loaded. A head that is tied to the embedding is stored
-    apart, since the last norm's factors go into it."""
+    """A checkpoint whose tensors are rotated as they are loaded.
+
+    An output head that is tied to the embedding is stored separately, since the last norm's weights go into it.
+    """
 
     seed: int = 0
     block: int | None = None
@@ -60,7 +75,17 @@ class RotatedCheckpoint(Checkpoint):
     def of(
         cls, checkpoint: Checkpoint, seed: int = 0, block: int | None = None, online: bool = False
     ) -> "RotatedCheckpoint":
-        """Raises ModelError for architectures that are not of Llama's kind, and for heads that R3 cannot turn."""
+        """Return a rotated view of a checkpoint.
+
+        Args:
+            checkpoint: the original.
+            seed: of the random signs.
+            block: block size of R1; None for one block.
+            online: add the rotations at run time, R3 and R4.
+
+        Raises:
+            ModelError: the architecture does not have Llama's names, or R3 and R4 do not fit it.
+        """
         message = f"{checkpoint.folder}: architecture {{kind}} cannot be rotated; {{known}} can"
         architecture_of(checkpoint.config, message, experts=False)
         files = dict(checkpoint.files)
@@ -76,12 +101,12 @@ class RotatedCheckpoint(Checkpoint):
 
     @cached_property
     def stream(self) -> torch.Tensor:
-        """R1, float64 [H, H]."""
+        """The rotation R1, float64 [H, H]."""
         return rotation(self.info(_EMBEDDING).shape[1], self.seed, self.block)
 
     @cached_property
     def values(self) -> torch.Tensor:
-        """R2, float64 [head size, head size]."""
+        """The rotation R2, float64 [head size, head size]."""
         return rotation(head_size(self.config), self.seed + 1)
 
     def turns(self, module: str) -> int:
@@ -89,15 +114,14 @@ class RotatedCheckpoint(Checkpoint):
 
     @cached_property
     def transforms(self) -> dict[str, int]:
-        """Inputs of a Hadamard's block of the rotations at run time, R3 and R4: powers of two. Raises ModelError where
-        there are none."""
+        """The Hadamard block sizes of R3 and R4, powers of two. Raises ModelError if there are none."""
         size, inputs = head_size(self.config), int(self.config["intermediate_size"])
         if size & (size - 1):
-            raise ModelError(f"heads of {size} dimensions cannot be rotated at run time, only those of a power of two")
+            raise ModelError(f"expected a head size that is a power of two, to rotate at run time, got {size}")
         whole = inputs & -inputs
         block = whole if self.block is None else min(whole, self.block & -self.block)
         if block == 1:
-            raise ModelError(f"{inputs} inputs of {_DOWN} cannot be rotated at run time in equal blocks")
+            raise ModelError(f"expected an even number of inputs of {_DOWN}, to rotate at run time, got {inputs}")
         return {"R3": size, "R4": block}
 
     def info(self, name: str) -> Tensor:
@@ -158,7 +182,7 @@ _APPLIED = {
 
 
 def transform_config(transforms: Mapping[str, int]) -> dict[str, Any]:
-    """transforms: inputs of a Hadamard's block, by "R3" and "R4"."""
+    """Return a `transform_config` for Hadamard block sizes by "R3" and "R4"."""
     groups = {
         name: {
             "type": "hadamard",
@@ -177,8 +201,10 @@ def transform_config(transforms: Mapping[str, int]) -> dict[str, Any]:
 
 
 def online(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a `quantization_config`, the transforms that run with the network, by name; those of weights are in the
-    weights. Raises FormatError where it is no description of transforms."""
+    """Return the run-time transforms of a `quantization_config` by name; those of weights are in the weights.
+
+    Raises FormatError if the description is invalid.
+    """
     found = {}
     with understood("the transform_config of compressed-tensors"):
         described = config.get(_KEY) or {}
@@ -189,8 +215,8 @@ def online(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_still(config: Mapping[str, Any], folder: Path | str) -> None:
-    """Raises FormatError where weights alone are not the network, since it turns what they are multiplied with. config:
-    the `quantization_config` of the folder."""
+    """Raise FormatError if a `quantization_config` rotates activations at run time, so that weights alone are not the
+    network."""
     if names := list(online(config)):
         raise FormatError(
             f"{folder}: what its weights are given is rotated at run time ({printable(', '.join(names))}), by "

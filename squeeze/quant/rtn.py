@@ -1,4 +1,4 @@
-"""Round to nearest: every weight to the nearest level of its group's grid, without looking at any input."""
+"""Round to nearest: every weight to the nearest level of its group's grid, without statistics of inputs."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,13 +15,17 @@ __all__ = ["RTN"]
 
 @dataclass(frozen=True, kw_only=True)
 class RTN(GridMethod):
-    """Rounding to nearest; the baseline, and the fallback of methods that need statistics."""
+    """Quantise a matrix W (out, in) without calibration: the baseline, and the fallback of methods that need
+    statistics.
+
+    The range of each group is that of its weights, or with `clip` the one with the least squared error.
+    """
 
     name: ClassVar[str] = "rtn"
     needs_hessian: ClassVar[bool] = False
 
     def apply(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> QuantizedTensor:
-        """weight [O, I] of floats; hessian counts for nothing."""
+        """Quantise a weight [O, I] of floats; `hessian` is ignored."""
         dtype, values = self.stored_as(weight), weight.float()
         params = self.fit(values, None, dtype)
         return self.assemble(encode(self, values, params), params, dtype)
@@ -34,6 +38,6 @@ class RTN(GridMethod):
 
 
 def encode(method: GridMethod, weight: torch.Tensor, params: QParams) -> torch.Tensor:
-    """Nearest codes [O, I], group by group."""
+    """Return the nearest codes [O, I], group by group."""
     quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
     return torch.cat([quantizer.encode(part, params[:, i]) for i, part in enumerate(torch.split(weight, size, 1))], 1)

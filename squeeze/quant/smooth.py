@@ -1,8 +1,8 @@
-"""Smoothing: inputs that are large are made smaller and their weights larger, so that a grid serves these better.
+"""Smoothing: large activations are made smaller and their weights larger, so that a grid fits the activations better.
 
-What a norm or a matrix gives to the matrices behind it is divided by s and their columns are multiplied by it. Here
-s = E[x^2]^(strength / 2) behind norms, as SmoothQuant (Xiao et al. 2022, arXiv 2211.10438) has it with largest values;
-scaling.py searches s. The function stays, nothing more is stored, and nothing more has to be run.
+The outputs of a norm or matrix are divided by s, and the columns of the matrices that read them multiplied by s. Behind
+norms s = E[x^2]^(strength / 2); SmoothQuant (Xiao et al. 2022, arXiv 2211.10438) uses the largest values instead. AWQ
+searches s (awq.py). The network's function stays; nothing more is stored or computed.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,14 @@ __all__ = ["SmoothedCheckpoint", "can_be_smoothed", "divided"]
 
 @dataclass(frozen=True)
 class SmoothedCheckpoint(Checkpoint):
-    """A checkpoint whose norms and matrices are scaled as they are loaded. norms: by tensor, in its type [H]; factors:
-    by tensor, of the columns of the matrices behind it, float32 [H]. rows, columns: by module, what the outputs of a
-    matrix are divided by, float32 [O], and what the columns of one that no norm is before are multiplied by [I]."""
+    """A checkpoint whose norms and matrices are scaled as they are loaded.
+
+    Attributes:
+        norms: scaled weights of norms by tensor name, in their dtype [H].
+        factors: factors of the columns of the matrices after a norm, by the norm's tensor name, float32 [H].
+        rows: divisors of the outputs of a matrix by module, float32 [O].
+        columns: factors of the columns of a matrix that is not after a norm, by module [I].
+    """
 
     norms: dict[str, torch.Tensor] = field(default_factory=dict)
     factors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -30,8 +35,16 @@ class SmoothedCheckpoint(Checkpoint):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], strength: float) -> "SmoothedCheckpoint":
-        """squares: of the inputs of every matrix, as input_squares has them. Raises ModelError for architectures that
-        are not of Llama's kind."""
+        """Smooth a checkpoint by the mean squares of its inputs.
+
+        Args:
+            checkpoint: the original.
+            squares: mean squares of the inputs of every matrix, from input_squares.
+            strength: share of the magnitude that goes to the weights, 0 to 1.
+
+        Raises:
+            ModelError: the architecture does not have Llama's names.
+        """
         _check(checkpoint)
         norms, factors = {}, {}
         for module, square in squares.items():
@@ -63,6 +76,7 @@ class SmoothedCheckpoint(Checkpoint):
 
 
 def can_be_smoothed(checkpoint: Checkpoint) -> bool:
+    """Return whether the architecture of a checkpoint can be smoothed."""
     try:
         _check(checkpoint)
     except ModelError:
@@ -76,12 +90,12 @@ def _check(checkpoint: Checkpoint) -> None:
 
 
 def divided(norm: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A norm's weight [H] divided by scales as its type holds it, and the float32 factors that undo that exactly."""
+    """Return a norm's weight [H] divided by scales, in its dtype, and the float32 factors that undo that exactly."""
     rounded = (norm.float() / scales).to(norm.dtype)
     return rounded, torch.where(rounded == 0, 1.0, norm.float() / rounded.float())
 
 
 def _norm_of(module: str) -> str | None:
-    """The tensor of the norm whose output a module of a block sees, None for others."""
+    """Return the tensor name of the norm before a module of a block; None if there is no norm before it."""
     block, leaf = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
     return f"{block}.{NORM_BEFORE[leaf]}.weight" if leaf in NORM_BEFORE else None

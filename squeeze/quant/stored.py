@@ -1,4 +1,4 @@
-"""Quantised weights as a stored form: layers for our own format, dense weights for every format."""
+"""Quantised weights as a stored form: the linear layer of our own format, and dense weights of every format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ from squeeze.quant.rotate import check_still
 
 __all__ = ["QuantLinear", "QuantizedForm"]
 
-_FEW_ROWS = 8  # on the CPU, more rows than these are multiplied by the expanded weight
+_FEW_ROWS = 8  # on the CPU, more rows than this are multiplied by the expanded weight
 _PIECE = 1 << 20  # values expanded at a time
 
 
 @dataclass(frozen=True)
 class _Runtime:
-    """What a product needs on one device. outliers: (inputs, [K, O] to add to what the codes give there)."""
+    """The prepared weight on one device. `outliers` are (inputs, [K, O] to add to the product of the codes)."""
 
     packed: Packed
     on_cpu: cpu.Prepared | None
@@ -39,10 +39,10 @@ class _Runtime:
 
 
 class QuantLinear(StoredLinear[_Runtime]):
-    """y = x W^T + b. Its buffers are what the format `squeeze` stores: see formats/own.py.
+    """y = x W^T + b with a weight that stays quantised: Triton on a GPU, numba on the CPU, torch otherwise.
 
-    Where a GPU or the numba kernels cannot take the grid (codebooks, short groups), weights are expanded some rows
-    at a time.
+    Its buffers are those of the format `squeeze` (formats/own.py). Grids that the kernels do not support (codebooks,
+    short groups) are expanded some rows at a time.
     """
 
     known_leaves = FORMATS["squeeze"].leaves
@@ -52,7 +52,7 @@ class QuantLinear(StoredLinear[_Runtime]):
 
     @classmethod
     def of(cls, weight: QuantizedTensor, bias: torch.Tensor | None = None) -> "QuantLinear":
-        """The layer for a weight [O, I]."""
+        """Return the layer of a weight [O, I]."""
         tensors = FORMATS["squeeze"].tensors("", weight, weight.scales.dtype)
         stored = {name.removeprefix("."): tensor for name, tensor in tensors.items()}
         return cls(weight.shape[1], weight.shape[0], stored, bias)
@@ -109,7 +109,7 @@ class QuantLinear(StoredLinear[_Runtime]):
 
 
 def _expanded(runtime: _Runtime, first: int, last: int) -> torch.Tensor:
-    """Rows of the weight in float32."""
+    """Return rows `first` to `last` of the weight in float32."""
     if runtime.on_cpu is None:
         return dequant.dequantize(runtime.packed.rows(first, last))
     out = torch.empty((last - first, runtime.packed.inputs))
@@ -118,7 +118,7 @@ def _expanded(runtime: _Runtime, first: int, last: int) -> torch.Tensor:
 
 
 def _columns(packed: Packed, inputs: torch.Tensor, first: int) -> torch.Tensor:
-    """Some columns of the rows from `first` on, _PIECE values or a row at most."""
+    """Return some columns of the rows from `first` on, at most _PIECE values or one row."""
     last = min(first + _PIECE // packed.inputs + 1, packed.outputs)
     return dequant.dequantize(packed.rows(first, last))[:, inputs]
 
@@ -127,7 +127,7 @@ _FORMAT = SqueezeFormat()
 
 
 class QuantizedForm(StoredForm):
-    """Folders of the format `squeeze`; `open` reads those of GPTQ and compressed-tensors too."""
+    """The form of folders in the format `squeeze`; `open` also reads folders of GPTQ and compressed-tensors."""
 
     method = METHOD
     leaves = _FORMAT.leaves
@@ -158,7 +158,5 @@ class QuantizedForm(StoredForm):
     def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
         outputs, inputs = shape
         if leaves["codes"].shape[0] != outputs:
-            raise FormatError(
-                f"{module}: has {leaves['codes'].shape[0]} output channels, but the model needs {outputs}"
-            )
+            raise FormatError(f"{module}: expected {outputs} output channels, got {leaves['codes'].shape[0]}")
         return QuantLinear(inputs, outputs, leaves, bias, module)

@@ -135,7 +135,7 @@ def test_a_loaded_model_can_be_saved(tmp_path):
 def test_what_is_not_for_the_model_is_named(tmp_path):
     source = tiny_model(tmp_path / "model", tied=False)
     write(source, tmp_path / "quantised", "squeeze", SPECS["4 bits"])
-    with pytest.raises(FormatError, match=r"gate_proj: has 352 output channels, but the model needs 360"):
+    with pytest.raises(FormatError, match=r"gate_proj: expected 360 output channels, got 352"):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "quantised", intermediate_size=360)
 
 

@@ -124,10 +124,10 @@ def test_experts_of_five_bits(tmp_path, kind):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--format", "gptq"), "gptq holds codes of 2, 3, 4 or 8 bits, not 6: the format squeeze does"),
-        (("--format", "gptq_v2", "--asymmetric"), "gptq_v2 holds codes of 2, 3, 4 or 8 bits, not 6: the format s"),
-        (("--format", "awq", "--asymmetric", "--method", "awq"), "awq holds codes of 4 bits only"),
-        (("--format", "bitsandbytes"), "bitsandbytes holds the grid nf4-nested only, without outliers"),
+        (("--format", "gptq"), "gptq stores 2, 3, 4 or 8 bits, got 6: use the format squeeze"),
+        (("--format", "gptq_v2", "--asymmetric"), "gptq_v2 stores 2, 3, 4 or 8 bits, got 6: use the format s"),
+        (("--format", "awq", "--asymmetric", "--method", "awq"), "awq needs 4 bits"),
+        (("--format", "bitsandbytes"), "bitsandbytes needs the grid nf4-nested without outliers"),
     ],
 )
 def test_other_formats_refuse_them_before_anything_is_done(tmp_path, folder, options, message):

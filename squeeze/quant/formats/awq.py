@@ -1,7 +1,7 @@
-"""AWQ checkpoints as AutoAWQ writes them (its GEMM version): 4 bits with zero points, one group size for all.
+"""AWQ checkpoints as AutoAWQ writes them (version GEMM): 4 bits with zero points, one group size for all matrices.
 
-A module has qweight int32 [I, O / 8] and qzeros int32 [G, O / 8], eight outputs a word in the order
-0 2 4 6 1 3 5 7 from its lowest bits, and scales float16 [G, O]; a weight is (code - zero) * scale.
+A module has qweight int32 [I, O / 8] and qzeros int32 [G, O / 8], eight outputs a word in the order 0 2 4 6 1 3 5 7
+from its lowest bits, and scales float16 [G, O]. A weight is (code - zero) * scale.
 """
 
 from collections.abc import Mapping
@@ -42,18 +42,17 @@ class AWQFormat:
     transposed: bool = False
 
     def describes(self, config: Mapping[str, Any]) -> bool:
-        """As Format.describes."""
         return config.get("quant_method") == "awq"
 
     def check(self, spec: QuantizationSpec) -> None:
         only_integers(self.name, spec)
         grids = set(spec.grids.values())
         if any(grid.bits != 4 for grid in grids):
-            raise FormatError("awq holds codes of 4 bits only")
+            raise FormatError("the format awq needs 4 bits")
         if any(grid.symmetric for grid in grids):
-            raise FormatError("awq holds grids with zero points: add `asymmetric`")
+            raise FormatError("the format awq needs zero points: add `asymmetric`")
         if len(grids) > 1:
-            raise FormatError("awq holds one group size for all matrices")
+            raise FormatError("the format awq needs one group size for all matrices")
 
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
         if outputs % 8:
@@ -61,20 +60,20 @@ class AWQFormat:
         return split_groups(self.name, grid, inputs)
 
     def alone(self, grid: Grid) -> bool:
-        """There is one description for all."""
+        """Return True: a folder has one description for all modules."""
         return True
 
     def keeps_weight(self, grid: Grid) -> bool:
-        """As Format.keeps_weight."""
         return False
 
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:
-        """As Format.tensors; scales are float16 whatever `dtype` is, as AutoAWQ's kernels take them."""
+        """Return the tensors of a weight; see Format.tensors. Scales are float16 in any case, as AutoAWQ's kernels take
+        them."""
         only_plain(self.name, name, weight)
         if weight.bits != 4 or weight.zeros is None:
-            raise FormatError(f"{name}: awq holds codes of 4 bits with zero points only")
+            raise FormatError(f"{name}: the format awq needs codes of 4 bits with zero points")
         only_fitting(name, self.misfit(grid or Grid(4, weight.group_size, False), *weight.shape))
         return {
             f"{name}.qweight": _packed(weight.codes.T),
@@ -108,8 +107,8 @@ class AWQFormat:
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
         bits, version = config.get("bits", 4), str(config.get("version") or config.get("format") or _VERSION)
         if bits != 4 or version.lower() != _VERSION:
-            said = f"{printable(bits)} bits in the version {printable(repr(version))}"
-            raise FormatError(f"AWQ of {said} is not read: 4 bits in the version '{_VERSION}' are")
+            said = f"{printable(bits)} bits in version {printable(repr(version))}"
+            raise FormatError(f"expected AWQ of 4 bits in version '{_VERSION}', got {said}")
         with understood("the quantization_config of awq"):
             size = int(config.get("group_size", 128))
             ignored = tuple(str(name) for name in config.get("modules_to_not_convert") or ())
@@ -117,13 +116,13 @@ class AWQFormat:
 
 
 def _packed(values: torch.Tensor) -> torch.Tensor:
-    """uint8 [R, O] -> int32 [R, O / 8]."""
+    """Pack uint8 [R, O] into int32 [R, O / 8]."""
     fields: torch.Tensor = values.to(torch.int64).unflatten(-1, (-1, 8))[..., _ORDER]
     words = (fields << _SHIFTS).sum(-1)
     return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
 
 
 def _unpacked(words: torch.Tensor) -> torch.Tensor:
-    """int32 [R, O / 8] -> uint8 [R, O]."""
+    """Unpack int32 [R, O / 8] into uint8 [R, O]."""
     fields = (words[..., None] >> _SHIFTS.to(torch.int32) & 15).to(torch.uint8)
     return fields[..., _ORDER.argsort()].flatten(-2)

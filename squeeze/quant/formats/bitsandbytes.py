@@ -1,9 +1,9 @@
-"""bitsandbytes checkpoints of 4 bits, as transformers writes and loads them: NF4, its scales in two levels.
+"""bitsandbytes checkpoints of 4 bits, as transformers writes and loads them: NF4 with double quantisation.
 
-A module has weight uint8 [O I / 2, 1], row by row, the first code of two in the upper bits; weight.absmax uint8
-[O I / 64], codes of scales, weight.nested_absmax float32 [ceil(O I / 64 / 256)], weight.nested_quant_map float32 [256],
-weight.quant_map float32 [16], and weight.quant_state.bitsandbytes__nf4, the bytes of a JSON object: types, shape, sizes
-of blocks, and the mean of scales. Without the second level weight.absmax are the scales, in float32.
+A module has weight uint8 [O I / 2, 1], row by row, the first code of two in the upper bits; weight.absmax uint8 [O I /
+64], codes of scales; weight.nested_absmax float32 [ceil(O I / 64 / 256)]; weight.nested_quant_map float32 [256];
+weight.quant_map float32 [16]; and weight.quant_state.bitsandbytes__nf4, the bytes of a JSON object with types, shape,
+block sizes and the mean of scales. Without double quantisation weight.absmax are the scales in float32.
 """
 
 import json
@@ -42,33 +42,31 @@ class BitsAndBytesFormat:
     transposed: bool = False
 
     def describes(self, config: Mapping[str, Any]) -> bool:
-        """As Format.describes."""
         return config.get("quant_method") == self.name
 
     def check(self, spec: QuantizationSpec) -> None:
         for grid in spec.grids.values():
             if grid.codebook != _GRID or grid.outliers:
-                raise FormatError(f"bitsandbytes holds the grid {_GRID} only, without outliers: add `grid` {_GRID}")
+                raise FormatError(f"bitsandbytes needs the grid {_GRID} without outliers: add `grid` {_GRID}")
 
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
-        """Nothing but what the grid itself needs."""
+        """Return None: the format needs no more of a shape than the grid."""
         return None
 
     def alone(self, grid: Grid) -> bool:
-        """There is one grid."""
+        """Return False: there is only one grid."""
         return False
 
     def keeps_weight(self, grid: Grid) -> bool:
-        """As Format.keeps_weight."""
         return True
 
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:
-        """As Format.tensors; `dtype` is that of the weights that loaders make."""
+        """Return the tensors of a weight; see Format.tensors. `dtype` is that of the dense weights that loaders make."""
         nested = weight.nested
         if not isinstance(nested, Nested) or weight.codebook is None or weight.outliers is not None:
-            raise FormatError(f"{name}: bitsandbytes holds the grid {_GRID} only, without outliers")
+            raise FormatError(f"{name}: the format bitsandbytes needs the grid {_GRID} without outliers")
         only_fitting(name, None if weight.shape[1] % _GROUP == 0 else f"{weight.shape[1]} inputs are not whole blocks")
         state = {
             **{"quant_type": "nf4", "blocksize": _GROUP, "dtype": str(dtype).removeprefix("torch.")},
@@ -91,7 +89,7 @@ class BitsAndBytesFormat:
         outputs, inputs = _shape(name, state)
         packed, size = take(name, tensors, "weight", torch.uint8).flatten(), state.get("blocksize")
         if size != _GROUP or inputs % _GROUP:
-            raise FormatError(f"{name}: blocks of {printable(size)} in rows of {inputs} are not read: those of 64 are")
+            raise FormatError(f"{name}: expected blocks of 64 in whole rows, got {printable(size)} in rows of {inputs}")
         expect(name, "weight", packed, outputs * inputs // 2)
         levels = take(name, tensors, "weight.quant_map", torch.float32)
         expect(name, "weight.quant_map", levels, 16)
@@ -127,7 +125,7 @@ class BitsAndBytesFormat:
 
 
 def shape_of(name: str, state: torch.Tensor) -> tuple[int, int]:
-    """Of the weight of a module, from its quant_state. Raises FormatError where that says none."""
+    """Return the shape of a module's weight from its quant_state. Raises FormatError if that is invalid."""
     return _shape(name, _state(name, state))
 
 
@@ -145,7 +143,7 @@ def _state(name: str, stored: torch.Tensor) -> dict[str, Any]:
 def _shape(name: str, state: Mapping[str, Any]) -> tuple[int, int]:
     shape = state.get("shape")
     if not (isinstance(shape, list) and len(shape) == 2 and all(type(size) is int and size > 0 for size in shape)):
-        raise FormatError(f"{name}: {printable(repr(shape))} is not the shape of a matrix")
+        raise FormatError(f"{name}: expected the shape of a matrix, got {printable(repr(shape))}")
     return shape[0], shape[1]
 
 
@@ -153,7 +151,7 @@ def _nested(name: str, tensors: Mapping[str, torch.Tensor], state: Mapping[str, 
     factors = take(name, tensors, "weight.nested_absmax", torch.float32)
     expect(name, "weight.nested_absmax", factors, ceil(codes.numel() / BLOCK))
     if not torch.equal(take(name, tensors, "weight.nested_quant_map").cpu(), LEVELS):
-        raise FormatError(f"{name}: its scales are not on the map of bitsandbytes")
+        raise FormatError(f"{name}: weight.nested_quant_map is not the map of bitsandbytes")
     mean = state.get("nested_offset")
     if state.get("nested_blocksize") != BLOCK or not isinstance(mean, float):
         raise FormatError(f"{name}: its quant_state does not say how scales are stored")

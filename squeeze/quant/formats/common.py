@@ -1,4 +1,4 @@
-"""Checks that every format makes of what it is given to store and to read."""
+"""Checks that formats share, of weights to store and of tensors to read."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
 @contextmanager
 def understood(subject: str) -> Iterator[None]:
-    """What reading a description of any shape raises, as a FormatError."""
+    """Turn errors of reading an invalid description into a FormatError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
@@ -21,67 +21,74 @@ def understood(subject: str) -> Iterator[None]:
 
 
 def only_integers(format: str, spec: QuantizationSpec) -> None:
-    """Raises FormatError for what only our own format holds."""
+    """Raise FormatError if a grid needs our own format: a codebook or outliers."""
     for prefix, grid in spec.grids.items():
         if grid.codebook is not None:
-            raise FormatError(f"{prefix}{format} holds integers, not {grid.codebook}: use the format squeeze")
+            raise FormatError(f"{prefix}{format} stores integers, got {grid.codebook}: use the format squeeze")
         if grid.outliers:
-            raise FormatError(f"{prefix}{format} cannot keep outlier columns: use the format squeeze")
+            raise FormatError(f"{prefix}{format} cannot store outlier columns: use the format squeeze")
 
 
 def only_bits(format: str, spec: QuantizationSpec, held: tuple[int, ...]) -> None:
-    """Raises FormatError for integers of other bits than `held`."""
+    """Raise FormatError for integers of other bits than `held`."""
     for grid in spec.grids.values():
         if grid.bits not in held:
             known = f"{', '.join(map(str, held[:-1]))} or {held[-1]}"
-            raise FormatError(f"{format} holds codes of {known} bits, not {grid.bits}: the format squeeze does")
+            raise FormatError(f"the format {format} stores {known} bits, got {grid.bits}: use the format squeeze")
 
 
 def only_plain(format: str, name: str, weight: QuantizedTensor) -> None:
-    """Raises FormatError for a weight that is more than integers, scales and zero points."""
+    """Raise FormatError if a weight has more than integers, scales and zero points."""
     if weight.codebook is not None or weight.outliers is not None or weight.global_scale is not None:
-        raise FormatError(f"{name}: {format} holds integers, scales and zero points only: use the format squeeze")
+        raise FormatError(f"{name}: the format {format} stores only integers, scales and zero points: use squeeze")
 
 
 def split_groups(format: str, grid: Grid, inputs: int) -> str | None:
-    """What is wrong where `inputs` are not whole groups of a grid."""
+    """Return why `inputs` are not whole groups of a grid; None if they are."""
     if grid.group_size == -1 or inputs % grid.group_size == 0:
         return None
     return f"{inputs} inputs are not whole groups of {grid.group_size}, which {format} needs"
 
 
 def only_fitting(name: str, misfit: str | None) -> None:
-    """Raises FormatError for what `Format.misfit` says of a module."""
+    """Raise FormatError with a module's misfit, if there is one."""
     if misfit:
         raise FormatError(f"{name}: {misfit}")
 
 
 def scales_as(dtype: torch.dtype, name: str, scales: torch.Tensor) -> torch.Tensor:
-    """`scales` in `dtype`. Raises FormatError where that would change them, and so the weights."""
+    """Return scales in another dtype. Raises FormatError if that changes them."""
     converted = scales.to(dtype)
     if not torch.equal(converted.to(torch.float64), scales.to(torch.float64)):
-        raise FormatError(f"{name}: the scales ({scales.dtype}) are not {dtype} numbers; choose them so")
+        raise FormatError(f"{name}: the scales ({scales.dtype}) cannot be stored as {dtype} without a change")
     return converted.contiguous()
 
 
 def take(name: str, tensors: Mapping[str, torch.Tensor], leaf: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The tensor `name`.`leaf`. Raises FormatError where it is missing or of another dtype."""
+    """Return the tensor NAME.LEAF. Raises FormatError if it is missing or has another dtype."""
     tensor = tensors.get(f"{name}.{leaf}")
     if tensor is None:
         raise FormatError(f"tensor {name}.{leaf} is missing")
     if dtype is not None and tensor.dtype != dtype:
-        raise FormatError(f"tensor {name}.{leaf} is {tensor.dtype}, not {dtype}")
+        raise FormatError(f"tensor {name}.{leaf}: expected {dtype}, got {tensor.dtype}")
     return tensor
 
 
 def expect(name: str, leaf: str, tensor: torch.Tensor, *shape: int) -> None:
-    """Raises FormatError where a tensor has another shape."""
+    """Raise FormatError if a tensor has another shape."""
     if tuple(tensor.shape) != shape:
-        raise FormatError(f"tensor {name}.{leaf} has shape {list(tensor.shape)}, not {list(shape)}")
+        raise FormatError(f"tensor {name}.{leaf}: expected shape {list(shape)}, got {list(tensor.shape)}")
 
 
 def group_size_of(name: str, columns: int, groups: int, size: int) -> int:
-    """`size` (-1: all inputs) as QuantizedTensor has it. Raises FormatError where there are not so many groups."""
+    """Return a group size as in QuantizedTensor. Raises FormatError if it does not make that number of groups.
+
+    Args:
+        name: of the module, for errors.
+        columns: inputs.
+        groups: number of groups.
+        size: inputs of a group, -1 for all.
+    """
     inputs = columns if size == -1 else min(size, columns)
     if inputs < 1 or -(-columns // inputs) != groups:
         raise FormatError(f"{name}: {groups} groups of {size} do not make {columns} inputs")
@@ -89,9 +96,17 @@ def group_size_of(name: str, columns: int, groups: int, size: int) -> int:
 
 
 def of_columns(name: str, leaf: str, tensors: Mapping[str, torch.Tensor], weight: QuantizedTensor) -> QuantizedTensor:
-    """The weight, where the columns of a group lie apart: the tensor NAME.leaf has the group of each, integers [I]; -1
-    where none was written. Each column is then a group of its own, with the scale of its group. Raises FormatError
-    where there is no such group."""
+    """Return a weight whose groups may consist of scattered columns: each column becomes a group of its own.
+
+    Args:
+        name: of the module.
+        leaf: of the tensor with the group of each column, integers [I]; -1 means that none was written.
+        tensors: of the module, by name.
+        weight: the weight with contiguous groups.
+
+    Raises:
+        FormatError: a group does not exist.
+    """
     group = tensors.get(f"{name}.{leaf}")
     if group is None or bool((group == -1).all()):
         return weight
@@ -100,7 +115,7 @@ def of_columns(name: str, leaf: str, tensors: Mapping[str, torch.Tensor], weight
     if torch.equal(group.long(), torch.arange(inputs) // weight.group_size):
         return weight
     if int(group.min()) < 0 or int(group.max()) >= groups:
-        raise FormatError(f"{name}: {leaf} names groups that are not there")
+        raise FormatError(f"{name}: {leaf} has a group number outside 0 to {groups - 1}")
     scales = weight.scales[..., group.long()]
     zeros = None if weight.zeros is None else weight.zeros[:, group.long()]
     return replace(weight, scales=scales, zeros=zeros, group_size=1)

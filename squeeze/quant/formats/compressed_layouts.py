@@ -1,11 +1,15 @@
-"""How the weight of a module lies in the tensors of compressed-tensors, for each of its formats.
+"""The tensors of a module's weight in each format of compressed-tensors.
 
 pack-quantized: weight_packed int32 [O, ceil(I bits / 32)], codes packed along the inputs; weight_scale [O, G];
-weight_shape int64 [2]; and where the grid is asymmetric weight_zero_point int32 [ceil(O bits / 32), G], packed along
-the outputs. Values are stored as they are here, from 0; the client subtracts 2^(bits - 1) from codes and zero points.
-Others wrote weight_g_idx int32 [I] beside them, the group of each input, where inputs of a group lie apart (actorder).
-int-quantized: weight int8 [O, I], less 2^(bits - 1) already; weight_scale [O, G]; weight_zero_point int8 [O, G].
+weight_shape int64 [2]; if the grid is asymmetric weight_zero_point int32 [ceil(O bits / 32), G], packed along the
+outputs. Codes and zero points are stored from 0; the client subtracts 2^(bits - 1). Other writers add weight_g_idx
+int32 [I], the group of each input, if groups are scattered (actorder).
+
+int-quantized: weight int8 [O, I] and weight_zero_point int8 [O, G], with 2^(bits - 1) already subtracted; weight_scale
+[O, G].
+
 float-quantized and naive-quantized: weight float8_e4m3fn [O, I]; weight_scale [O, G], [O / 128, I / 128] or [1].
+
 nvfp4-pack-quantized and mxfp4-pack-quantized: weight_packed uint8 [O, I / 2], the first code of two in the lower bits;
 weight_scale float8_e4m3fn [O, G], to be divided by weight_global_scale float32 [1], or uint8 [O, G], exponents of two
 plus 127.
@@ -28,7 +32,17 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def weight_tensors(name: str, weight: QuantizedTensor, grid: Grid, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """By their leaves, what is stored of the weight of module `name`. Raises FormatError where scales would change."""
+    """Return the stored tensors of a weight, by leaf.
+
+    Args:
+        name: of the module, for errors.
+        weight: the weight.
+        grid: its grid.
+        dtype: of scales.
+
+    Raises:
+        FormatError: scales would change.
+    """
     if grid.codebook in ("nvfp4", "mxfp4"):
         return _fp4(name, weight)
     scale = scales_as(dtype, name, weight.scales[0])
@@ -75,15 +89,17 @@ def _fp4(name: str, weight: QuantizedTensor) -> dict[str, torch.Tensor]:
 
 
 def weight_from(name: str, tensors: Tensors, grid: Grid) -> QuantizedTensor:
-    """The inverse, also of integers that are packed where we would not pack them. Raises FormatError where tensors are
-    missing or contradict the grid."""
+    """Return the weight of stored tensors, also of integers that are packed although squeeze would not pack them.
+
+    Raises FormatError if tensors are missing or contradict the grid.
+    """
     if grid.codebook in ("nvfp4", "mxfp4"):
         return _from_fp4(name, tensors, grid)
     if grid.codebook == "fp8":
         return _from_floats(name, tensors, grid)
     scales = take(name, tensors, "weight_scale")
     if scales.ndim != 2:
-        raise FormatError(f"{name}: is not a matrix")
+        raise FormatError(f"{name}: expected a matrix")
     if f"{name}.weight_packed" not in tensors and f"{name}.weight" in tensors:
         codes, zeros = _from_integers(name, tensors, grid, scales)
     else:
@@ -98,7 +114,7 @@ def _from_packed(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     packed, shape = take(name, tensors, "weight_packed", torch.int32), take(name, tensors, "weight_shape")
     if shape.numel() != 2:
-        raise FormatError(f"{name}: is not a matrix")
+        raise FormatError(f"{name}: expected a matrix")
     outputs, inputs = (int(size) for size in shape.flatten().tolist())
     groups = scales.shape[1]
     expect(name, "weight_packed", packed, outputs, packing.words_for(inputs, grid.bits))
@@ -127,7 +143,7 @@ def _from_integers(
 def _unsigned(name: str, values: torch.Tensor, bits: int) -> torch.Tensor:
     middle = 1 << (bits - 1)
     if values.numel() and not -middle <= int(values.min()) <= int(values.max()) < middle:
-        raise FormatError(f"{name}: has integers of more than {bits} bits")
+        raise FormatError(f"{name}: expected integers of {bits} bits, got larger ones")
     return (values.to(torch.int16) + middle).to(torch.uint8)
 
 
@@ -137,7 +153,7 @@ def _from_floats(name: str, tensors: Tensors, grid: Grid) -> QuantizedTensor:
     groups = -(-inputs // size)
     if grid.rows == -1:
         if scales.numel() != 1:
-            raise FormatError(f"{name}: {scales.numel()} scales, and there is to be one of the matrix")
+            raise FormatError(f"{name}: expected one scale of the matrix, got {scales.numel()}")
         scales = scales.reshape(1, 1)
     expect(name, "weight_scale", scales, 1 if grid.rows == -1 else -(-outputs // grid.rows), groups)
     rows = scales.repeat_interleave(outputs if grid.rows == -1 else grid.rows, 0)[:outputs]
@@ -166,5 +182,5 @@ def _from_fp4(name: str, tensors: Tensors, grid: Grid) -> QuantizedTensor:
 def _matrix(name: str, tensors: Tensors, leaf: str, dtype: torch.dtype) -> torch.Tensor:
     tensor = take(name, tensors, leaf, dtype)
     if tensor.ndim != 2:
-        raise FormatError(f"{name}: is not a matrix")
+        raise FormatError(f"{name}: expected a matrix")
     return tensor

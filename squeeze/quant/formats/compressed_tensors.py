@@ -1,8 +1,7 @@
-"""compressed-tensors checkpoints, as llm-compressor writes and vLLM reads them.
+"""compressed-tensors checkpoints, as llm-compressor writes and vLLM reads them: config groups and modules.
 
-Which formats there are for which grids is compressed_groups.py's, how weights lie in tensors compressed_layouts.py's.
-A module whose activations have a scale from the calibration has that, too: input_scale [1], or input_global_scale
-float32 [1], which scales of groups were multiplied with.
+The tensors of weights are in compressed_layouts.py. If calibration found a scale of a module's activations, it is
+stored, too: input_scale [1], or for groups input_global_scale float32 [1], the factor of their scales.
 """
 
 from collections.abc import Mapping
@@ -37,7 +36,6 @@ class CompressedTensorsFormat:
     transposed: bool = False
 
     def describes(self, config: Mapping[str, Any]) -> bool:
-        """As Format.describes."""
         return config.get("quant_method") == METHOD
 
     def check(self, spec: QuantizationSpec) -> None:
@@ -48,15 +46,17 @@ class CompressedTensorsFormat:
                 raise FormatError(f"{prefix}{error}") from None
 
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
-        """As Format.misfit. The package pads rows to whole blocks, and inputs to nothing."""
+        """Return why a shape does not fit; see Format.misfit. The package pads rows to whole blocks, but not inputs."""
         return split_groups(self.name, grid, inputs)
 
     def alone(self, grid: Grid) -> bool:
-        """Transformers 5 loads integers with zero points by way of floats, and takes one group for all."""
+        """Return whether all weights of a folder have to be on the grid.
+
+        Transformers 5 expands integers with zero points to floats, and takes one group for all.
+        """
         return grid.codebook is None and not grid.symmetric
 
     def keeps_weight(self, grid: Grid) -> bool:
-        """As Format.keeps_weight."""
         return kind_of(grid) in WITH_WEIGHT
 
     def tensors(
@@ -65,7 +65,7 @@ class CompressedTensorsFormat:
         grid = grid or Grid(weight.bits, weight.group_size, weight.symmetric)
         kind_of(grid)
         if (weight.codebook is None) != (grid.codebook is None) or weight.outliers is not None:
-            raise FormatError(f"{name}: {self.name} holds no codebook of its own, nor outliers: use the format squeeze")
+            raise FormatError(f"{name}: {self.name} cannot store codebooks or outliers: use the format squeeze")
         only_fitting(name, self.misfit(grid, *weight.shape))
         stored = weight_tensors(name, weight, grid, dtype)
         rounding = _ranged(grid)
@@ -113,7 +113,7 @@ class CompressedTensorsFormat:
                 if kind not in KINDS:
                     unknown = printable(repr(kind))
                     known = ", ".join(KINDS)
-                    raise FormatError(f"compressed-tensors of format {unknown} are not supported: {known} are")
+                    raise FormatError(f"expected a format of compressed-tensors among {known}, got {unknown}")
             grids = [grid_of(one) for one in groups]
             targets = [(str(target), grids[n]) for n, one in enumerate(groups) for target in one["targets"]]
             common = next((grid for target, grid in targets if target == "Linear"), grids[0])
@@ -124,7 +124,7 @@ class CompressedTensorsFormat:
 
 
 def _ranged(grid: Grid) -> ActivationGrid | None:
-    """What is done to activations, where the calibration finds a scale of them."""
+    """Return the rounding of activations if calibration finds a scale for it."""
     rounding = None if grid.activations is None else ACTIVATIONS[grid.activations]
     return rounding if rounding and rounding.ranged else None
 
@@ -157,10 +157,10 @@ _FP4 = {
 
 
 def kind_of(grid: Grid) -> str:
-    """The `format` that the package gives a grid. Raises FormatError for one that it cannot hold."""
+    """Return the name that the package gives to the format of a grid. Raises FormatError if it cannot store the grid."""
     if grid.outliers or grid.codebook not in (None, "fp8", *_FP4):
-        what = "keep outlier columns" if grid.outliers else f"hold {grid.codebook}"
-        raise FormatError(f"compressed-tensors cannot {what}: use the format squeeze")
+        what = "outlier columns" if grid.outliers else f"{grid.codebook}"
+        raise FormatError(f"the format compressed-tensors cannot store {what}: use the format squeeze")
     if grid.codebook == "fp8":
         return NAIVE if grid.activations is None else FLOATS
     if grid.codebook is not None:
@@ -169,7 +169,7 @@ def kind_of(grid: Grid) -> str:
 
 
 def group(targets: list[str], grid: Grid) -> dict[str, Any]:
-    """The config group of modules on a grid."""
+    """Return the config group of modules on a grid."""
     return {
         "targets": targets,
         "weights": _weights(grid),
@@ -196,8 +196,10 @@ def _strategy(grid: Grid) -> dict[str, Any]:
 
 
 def grid_of(described: Mapping[str, Any]) -> Grid:
-    """The inverse of `group`, for other writers' groups too. Raises FormatError for what we do not know, and as
-    mappings do for what is missing."""
+    """Return the grid of a config group, also of other writers.
+
+    Raises FormatError for grids that are not supported, and LookupError or TypeError for invalid descriptions.
+    """
     weights, inputs = described["weights"], described.get("input_activations")
     strategy, kind, bits = weights.get("strategy"), weights.get("type", "int"), int(weights["num_bits"])
     codebook, rows, size = None, 1, -1
@@ -208,12 +210,12 @@ def grid_of(described: Mapping[str, Any]) -> Grid:
     elif strategy == "tensor":
         rows = -1
     elif strategy != "channel":
-        raise FormatError(f"compressed-tensors: the strategy {printable(repr(strategy))} is not supported")
+        raise FormatError(f"compressed-tensors: unsupported strategy {printable(repr(strategy))}")
     if kind == "float":
         fp4 = {16: "nvfp4", 32: "mxfp4"}.get(size)
         codebook = "fp8" if bits == 8 else fp4 if bits == 4 else None
     if (kind == "float") != (codebook is not None) or (codebook is None and rows != 1) or kind not in ("int", "float"):
-        raise FormatError(f"compressed-tensors: weights of {bits} bits ({kind}, {strategy}) are not supported")
+        raise FormatError(f"compressed-tensors: unsupported weights of {bits} bits ({kind}, {strategy})")
     symmetric = bool(weights.get("symmetric", True))
     return Grid(bits, size, symmetric, codebook, rows=rows, activations=_activations(inputs))
 
@@ -225,4 +227,4 @@ def _activations(described: Mapping[str, Any] | None) -> str | None:
     for name, known in _ACTIVATIONS.items():
         if told == {key: known.get(key) for key in _TELLING}:
             return name
-    raise FormatError(f"compressed-tensors: inputs of {printable(told)} are not supported")
+    raise FormatError(f"compressed-tensors: unsupported input_activations {printable(told)}")

@@ -1,10 +1,10 @@
-"""GPTQ checkpoints, as AutoGPTQ, GPTQModel, transformers and vLLM have them: formats `gptq` and `gptq_v2`.
+"""GPTQ checkpoints of AutoGPTQ, GPTQModel, transformers and vLLM: the formats `gptq` and `gptq_v2`.
 
-A module has qweight int32 [I bits / 32, O], codes packed along the inputs; qzeros int32 [G, O bits / 32], packed
-along the outputs; scales [G, O]; g_idx int32 [I], the group of each input. Version 1 stores zero points less one:
-its words are those of version 2 less 1 in every field, with borrows between fields where GPTQModel makes them. Clients
-disagree there on a zero point of 0, and GPTQModel loads asymmetric grids of its own making only, so these are
-written as version 2.
+A module has qweight int32 [I bits / 32, O], codes packed along the inputs; qzeros int32 [G, O bits / 32], packed along
+the outputs; scales [G, O]; g_idx int32 [I], the group of each input. Version 1 stores zero points minus one: its words
+are those of version 2 minus 1 in every field, with borrows between fields in files of GPTQModel. Clients disagree about
+a zero point of 0, and GPTQModel loads only asymmetric grids of its own making, so asymmetric grids are written as
+version 2.
 """
 
 import re
@@ -34,13 +34,13 @@ from squeeze.quant.formats.spec import Grid, QuantizationSpec
 from squeeze.version import __version__
 
 _HEAD = "lm_head"
-_BITS = (2, 3, 4, 8)  # of codes that its clients read
-# What vLLM makes of several modules: a rule for each of them has to match the whole as well.
+_BITS = (2, 3, 4, 8)  # that its clients read
+# Modules that vLLM fuses: a rule for the parts has to match the fused module, too.
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
 def version_of(config: Mapping[str, Any]) -> Any:
-    """Which version of the format a `quantization_config` speaks of."""
+    """Return the version of the format that a `quantization_config` names."""
     return config.get("checkpoint_format") or config.get("format") or "gptq"
 
 
@@ -58,14 +58,15 @@ class GPTQFormat:
         return "gptq" if self.version == 1 else "gptq_v2"
 
     def describes(self, config: Mapping[str, Any]) -> bool:
-        """As Format.describes."""
         return config.get("quant_method") == "gptq" and version_of(config) == self.name
 
     def check(self, spec: QuantizationSpec) -> None:
         only_integers(self.name, spec)
         only_bits(self.name, spec, _BITS)
         if self.version == 1 and not all(grid.symmetric for grid in spec.grids.values()):
-            raise FormatError("gptq is for symmetric grids, as its clients disagree on zero points: use gptq_v2")
+            raise FormatError(
+                "the format gptq needs symmetric grids, as its clients disagree on zero points: use gptq_v2"
+            )
 
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
         if outputs * grid.bits % 32 or inputs * grid.bits % 32:
@@ -73,11 +74,9 @@ class GPTQFormat:
         return split_groups(self.name, grid, inputs)
 
     def alone(self, grid: Grid) -> bool:
-        """As Format.alone."""
         return False
 
     def keeps_weight(self, grid: Grid) -> bool:
-        """As Format.keeps_weight."""
         return False
 
     def tensors(
@@ -90,7 +89,7 @@ class GPTQFormat:
         if zeros is None:
             zeros = torch.full((outputs, weight.scales.shape[2]), 1 << (bits - 1), dtype=torch.uint8)
         if self.version == 1 and bool(torch.any(zeros == 0)):
-            raise FormatError(f"{name}: a zero point is 0, on which clients of gptq disagree: use gptq_v2")
+            raise FormatError(f"{name}: has a zero point of 0, on which clients of gptq disagree: use gptq_v2")
         stored_zeros = zeros.T.contiguous() - (2 - self.version)
         return {
             f"{name}.qweight": packing.pack(weight.codes, bits).T.contiguous(),
@@ -117,7 +116,7 @@ class GPTQFormat:
         return of_columns(name, "g_idx", tensors, weight)
 
     def _zeros(self, words: torch.Tensor, bits: int, outputs: int) -> torch.Tensor:
-        """uint8 [G, O]. Borrows of version 1 go through whole words where no field straddles two."""
+        """Unpack zero points, uint8 [G, O]. Borrows of version 1 go through whole words if no field straddles two."""
         if self.version == 2:
             return packing.unpack(words, bits, outputs)
         if 32 % bits:
@@ -144,7 +143,7 @@ class GPTQFormat:
             common = Grid(int(config["bits"]), int(config.get("group_size", 128)), bool(config.get("sym", True)))
             ignored, modules, patterns = _exceptions(dict(config.get("dynamic") or {}), common)
         if config.get("pack_dtype", "int32") != "int32":
-            raise FormatError(f"gptq packed in {printable(config['pack_dtype'])} is not supported: only int32 is")
+            raise FormatError(f"gptq: expected a pack_dtype of int32, got {printable(config['pack_dtype'])}")
         meta = config.get("meta")
         method = meta.get("method") if isinstance(meta, Mapping) else None
         spec = QuantizationSpec(
@@ -159,12 +158,12 @@ class GPTQFormat:
 
 
 def _ones(bits: int, count: int) -> torch.Tensor:
-    """int32 words with 1 in each of `count` fields."""
+    """Return int32 words with 1 in each of `count` fields."""
     return packing.pack(torch.ones((1, count), dtype=torch.uint8), bits)
 
 
 def _rules(spec: QuantizationSpec) -> dict[str, dict[str, int | bool]]:
-    """GPTQModel's `dynamic`: a regular expression for every module that is not like most, or not quantised."""
+    """Return GPTQModel's `dynamic`: a regular expression for every module with another grid, or that is not quantised."""
     ignored = [name for name in spec.ignored if name != _HEAD]
     grids: dict[str, Grid | None] = {**dict.fromkeys(ignored), **spec.modules}
     rules: dict[str, dict[str, int | bool]] = {}
@@ -185,8 +184,10 @@ def _changed(grid: Grid) -> dict[str, int | bool]:
 def _exceptions(
     rules: Mapping[str, Any], common: Grid
 ) -> tuple[tuple[str, ...], dict[str, Grid], tuple[tuple[str, Grid], ...]]:
-    """Modules ignored, grids of modules, and grids of patterns, from `dynamic`; its patterns of ignored ones are left
-    out, as the tensors tell."""
+    """Parse `dynamic` into ignored modules, grids of modules, and grids of patterns.
+
+    Patterns of ignored modules are left out, since the tensors show which modules are quantised.
+    """
     ignored: list[str] = []
     modules: dict[str, Grid] = {}
     patterns: list[tuple[str, Grid]] = []

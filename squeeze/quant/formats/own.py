@@ -1,9 +1,8 @@
-"""Our own format, `squeeze`: everything that a QuantizedTensor can be, also what the standard formats cannot hold.
+"""The format `squeeze`: everything that a QuantizedTensor can be, also what the standard formats cannot store.
 
-docs/format.md specifies it. A module has codes int32 [O, ceil(I bits / 32)], packed along the inputs; scales
-[P, O, G]; grid int64 [4]: O, I, bits and group size; and where the weight has them zeros int32
-[O, ceil(G bits / 32)], packed along the groups, codebook float32 [P, levels], global_scale float32 [], outlier_inputs
-int32 [K] and outliers [O, K].
+docs/format.md specifies it. A module has codes int32 [O, ceil(I bits / 32)], packed along the inputs; scales [P, O, G];
+grid int64 [4]: O, I, bits and group size. If the weight has them, also zeros int32 [O, ceil(G bits / 32)], packed along
+the groups, codebook float32 [P, levels], global_scale float32 [], outlier_inputs int32 [K] and outliers [O, K].
 """
 
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
 METHOD = "squeeze-quantized"  # of the quantization_config
 _VERSION = 1
-NARROW = (torch.float8_e8m0fnu, torch.float8_e4m3fn)  # of one byte: MXFP4's scales, NVFP4's
+NARROW = (torch.float8_e8m0fnu, torch.float8_e4m3fn)  # scales of one byte: MXFP4's, NVFP4's
 
 
 @dataclass(frozen=True)
@@ -37,28 +36,27 @@ class SqueezeFormat:
     transposed: bool = True
 
     def describes(self, config: Mapping[str, Any]) -> bool:
-        """As Format.describes."""
         return config.get("quant_method") == METHOD
 
     def check(self, spec: QuantizationSpec) -> None:
-        """Holds everything."""
+        """Accept every grid."""
 
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
-        """Holds every shape."""
+        """Return None: every shape fits."""
         return None
 
     def alone(self, grid: Grid) -> bool:
-        """Ours does not."""
+        """Return False: our loader mixes grids."""
         return False
 
     def keeps_weight(self, grid: Grid) -> bool:
-        """As Format.keeps_weight."""
         return True
 
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:
-        """As Format.tensors; scales keep their dtype, and those of `scale_bits` 8 are stored in 8 bits."""
+        """Return the tensors of a weight; see Format.tensors. Scales keep their dtype; if `scale_bits` is 8 they are
+        stored in 8 bits."""
         stored = {
             "codes": packing.pack(weight.codes, weight.bits),
             "scales": weight.scales if weight.scale_bits is None else _narrow(name, weight),
@@ -80,7 +78,7 @@ class SqueezeFormat:
         return tensor
 
     def stored(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantizedTensor:
-        """As `weight`, from the tensors alone, which tell all."""
+        """Return the weight of stored tensors, without a description."""
         outputs, inputs, bits, group_size = sizes(name, tensors)
         scales, zeros = tensors[f"{name}.scales"], tensors.get(f"{name}.zeros")
         if zeros is not None:
@@ -98,7 +96,7 @@ class SqueezeFormat:
             8 if narrow else None,
         )
         if tensor.codebook is not None and tensor.codes.numel() and int(tensor.codes.max()) >= tensor.codebook.shape[1]:
-            raise FormatError(f"{name}: a code is beyond the {tensor.codebook.shape[1]} entries of the codebook")
+            raise FormatError(f"{name}: expected codes below {tensor.codebook.shape[1]}, the size of the codebook")
         return tensor
 
     def config(self, spec: QuantizationSpec) -> dict[str, Any]:
@@ -116,7 +114,7 @@ class SqueezeFormat:
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
         if config.get("version") != _VERSION:
             version = printable(repr(config.get("version")))
-            raise FormatError(f"version {version} of squeeze's format is unknown: use a newer squeeze")
+            raise FormatError(f"unknown version {version} of the format squeeze: use a newer squeeze")
         with understood("the quantization_config of squeeze"):
             common = _grid(config)
             modules = {str(name): _grid(grid) for name, grid in dict(config.get("modules") or {}).items()}
@@ -135,12 +133,14 @@ class SqueezeFormat:
 
 
 def sizes(name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int]:
-    """Outputs, inputs, bits, and inputs of a group: what the grid of a module says. Raises FormatError where codes,
-    scales, zero points or codebook are of other shapes, or of types that are not theirs."""
+    """Return outputs, inputs, bits and group size from the `grid` of a module.
+
+    Raises FormatError if codes, scales, zero points or codebook have other shapes or dtypes.
+    """
     words, scales = take(name, tensors, "codes", torch.int32), take(name, tensors, "scales")
     grid, zeros = take(name, tensors, "grid", torch.int64), tensors.get(f"{name}.zeros")
     if grid.numel() != 4 or scales.ndim != 3:
-        raise FormatError(f"{name}: is not a matrix")
+        raise FormatError(f"{name}: expected a matrix")
     outputs, inputs, bits, group_size = (int(size) for size in grid.flatten().tolist())
     Grid(bits, group_size)
     planes, groups = scales.shape[0], scales.shape[2]
@@ -172,15 +172,15 @@ def _grid(config: Mapping[str, Any]) -> Grid:
 
 
 def _narrow(name: str, weight: QuantizedTensor) -> torch.Tensor:
-    """The scales in the first type of one byte that holds them all."""
+    """Return scales in the first dtype of one byte that represents them all."""
     if weight.scale_bits != 8:
-        raise FormatError(f"{name}: scales of {weight.scale_bits} bits cannot be stored, only of 8")
+        raise FormatError(f"{name}: expected scales of 8 bits, got {weight.scale_bits}")
     for dtype in NARROW:
         try:
             return scales_as(dtype, name, weight.scales)
         except FormatError:
             continue
-    raise FormatError(f"{name}: the scales are neither powers of two nor 8-bit floats (e4m3)")
+    raise FormatError(f"{name}: expected scales that are powers of two or 8-bit floats (e4m3)")
 
 
 def _outliers(
@@ -191,13 +191,13 @@ def _outliers(
     columns, values = take(name, tensors, "outlier_inputs", torch.int32).long(), take(name, tensors, "outliers")
     expect(name, "outliers", values, outputs, columns.numel())
     if columns.numel() and not 0 <= int(columns.min()) <= int(columns.max()) < inputs:
-        raise FormatError(f"{name}: an outlier column lies outside the {inputs} inputs")
+        raise FormatError(f"{name}: an outlier column is outside the {inputs} inputs")
     return columns, values
 
 
 def _check_planes(name: str, codebook: torch.Tensor | None, planes: int) -> None:
-    """Raises FormatError where planes of scales have none of a codebook."""
+    """Raise FormatError if the number of planes of scales is not that of the codebook."""
     if codebook is None and planes != 1:
-        raise FormatError(f"{name}: {planes} planes of scales, but no codebook")
+        raise FormatError(f"{name}: has {planes} planes of scales, but no codebook")
     if codebook is not None and (codebook.ndim != 2 or codebook.shape[0] != planes):
-        raise FormatError(f"{name}: the codebook has shape {list(codebook.shape)}, but there are {planes} planes")
+        raise FormatError(f"{name}: expected a codebook of {planes} planes, got shape {list(codebook.shape)}")

@@ -1,4 +1,4 @@
-"""Quantised checkpoints on disk, read module by module: as QuantizedTensors, or as the dense weights they stand for."""
+"""Quantised checkpoints on disk, read module by module, as QuantizedTensors or as dense weights."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ __all__ = ["QuantizedCheckpoint", "read", "summary"]
 
 @dataclass(frozen=True)
 class QuantizedCheckpoint:
-    """A quantised checkpoint. `modules` are the names of those that are quantised, `tensors` all that is stored."""
+    """A quantised checkpoint: its format, its description, all stored tensors, and the names of the quantised modules."""
 
     format: Format
     spec: QuantizationSpec
@@ -32,28 +32,29 @@ class QuantizedCheckpoint:
     modules: tuple[str, ...]
 
     def weight(self, module: str) -> QuantizedTensor:
-        """The weight of one of `modules`. Raises FormatError where its tensors contradict each other."""
+        """Return the weight of a quantised module. Raises FormatError if its tensors are inconsistent."""
         names = [f"{module}.{leaf}" for leaf in self.format.leaves]
         present = {name: self.tensors[name] for name in names if name in self.tensors}
         return self.format.weight(module, present, self.spec)
 
     def bits(self, module: str) -> int:
-        """Of a code of one of `modules`."""
+        """Return the bits of a code of a quantised module."""
         return self.spec.of(module).bits
 
     def weights(self) -> Iterator[tuple[str, QuantizedTensor]]:
-        """Every quantised module's name and weight."""
+        """Yield the name and weight of every quantised module."""
         for module in self.modules:
             yield module, self.weight(module)
 
     @property
     def others(self) -> list[str]:
-        """Names of the tensors that belong to no quantised weight."""
+        """The names of the tensors that belong to no quantised weight."""
         quantised = {f"{module}.{leaf}" for module in self.modules for leaf in self.format.leaves}
         return [name for name in self.tensors if name not in quantised]
 
     def dense(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-        """All tensors of the checkpoint before it was quantised, the weights as [O, I] in `dtype` (the spec's)."""
+        """Yield all tensors of the dequantised checkpoint, weights as [O, I] in `dtype` (default: that of the
+        description)."""
         for module, weight in self.weights():
             yield f"{module}.weight", weight.dequantize(dtype or self.spec.dtype)
         for name in self.others:
@@ -61,11 +62,10 @@ class QuantizedCheckpoint:
 
 
 def summary(folder: Path) -> dict[str, object] | None:
-    """Format, modules, codes, bytes and bits per weight of what is quantised in a folder; None where nothing is, or
-    `read` refuses it.
+    """Return format, modules, codes, bytes and bits per weight of a quantised folder; None if `read` does not read it.
 
-    Bytes are those of codes, scales, zero points and all else of a weight; codes count what fills the last words.
-    Raises FormatError where the description of a module is wrong.
+    Bytes include scales, zero points and all other tensors of a weight; codes include padding of the last words. Raises
+    FormatError if the description of a module is invalid.
     """
     try:
         checkpoint = read(folder)
@@ -86,7 +86,7 @@ def summary(folder: Path) -> dict[str, object] | None:
 
 
 def _codes(checkpoint: QuantizedCheckpoint, module: str) -> int:
-    """Of a module's weight: one for each number where these are not packed into words."""
+    """Return the number of codes of a module's weight: one for each value if codes are not packed into words."""
     leaves = ("weight", "weight_packed", checkpoint.format.leaves[0])
     name = next(name for leaf in leaves if (name := f"{module}.{leaf}") in checkpoint.tensors)
     tensor = checkpoint.tensors[name]
@@ -95,12 +95,12 @@ def _codes(checkpoint: QuantizedCheckpoint, module: str) -> int:
 
 
 def read(folder: Path | str) -> QuantizedCheckpoint:
-    """Open a quantised checkpoint of any of FORMATS, packed or not; tensors are read when they are asked for.
+    """Open a quantised checkpoint of any of FORMATS, packed or not. Tensors are read when they are needed.
 
-    Raises FormatError where the folder is not one, DamagedError where its files are damaged.
+    Raises FormatError if the folder is not a quantised checkpoint, DamagedError if its files are damaged.
 
-    >>> for name, weight in read("my-model-w4").weights():  # doctest: +SKIP
-    ...     print(name, weight.bits, weight.dequantize().norm())
+    >>> for name, weight in read("my-model-w4").weights():  # doctest: +SKIP ...     print(name, weight.bits,
+    weight.dequantize().norm())
     """
     folder = Path(folder)
     config = _config(folder)
@@ -119,19 +119,19 @@ def read(folder: Path | str) -> QuantizedCheckpoint:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json, which has a quantization_config."""
+    """Return the folder's config.json, which must have a quantization_config."""
     path = folder / "config.json"
     try:
         config = read_object(path)
     except FileNotFoundError:
         raise FormatError(f"{folder}: not a checkpoint: it has no config.json") from None
     if not isinstance(config.get("quantization_config"), dict):
-        raise FormatError(f"{folder}: is not quantised: its config.json has no quantization_config")
+        raise FormatError(f"{folder}: not quantised: config.json has no quantization_config")
     return {**config, "quantization_config": unguarded(config["quantization_config"])}
 
 
 class _Files(Mapping[str, torch.Tensor]):
-    """The tensors of a folder's safetensors files, each read when it is asked for."""
+    """The tensors of a folder's safetensors files, each read when it is needed."""
 
     def __init__(self, folder: Path):
         names = packed_folder.files_to_take(folder)

@@ -1,4 +1,4 @@
-"""The formats of quantised checkpoints: what all have in common, and which there are."""
+"""The formats of quantised checkpoints: their common protocol, and the table of them."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -18,10 +18,13 @@ __all__ = ["FORMATS", "Format", "format_of"]
 
 
 class Format(Protocol):
-    """How one format stores weights. Modules are named as in the checkpoint: "model.layers.0.mlp.up_proj".
+    """A format that stores quantised weights. Modules have the checkpoint's names: "model.layers.0.mlp.up_proj".
 
-    leaves: what is stored of a module, NAME.leaf; the first of them every quantised module has. transposed: whether it
-    holds matrices that are stored transposed, as GPT-2's are. scale_dtype: of scales, None for the model's own type.
+    Attributes:
+        name: of the format.
+        leaves: names of a module's tensors, NAME.LEAF; every quantised module has the first.
+        scale_dtype: of scales; None for the model's own dtype.
+        transposed: whether it stores matrices that are stored transposed, as GPT-2's are.
     """
 
     @property
@@ -37,35 +40,44 @@ class Format(Protocol):
     def transposed(self) -> bool: ...
 
     def describes(self, config: Mapping[str, Any]) -> bool:
-        """Whether a `quantization_config` is one of this format."""
+        """Return whether a `quantization_config` is one of this format."""
 
     def check(self, spec: QuantizationSpec) -> None:
-        """Raises FormatError, which says what of `spec` this format cannot hold."""
+        """Raise FormatError if the format cannot store a grid of `spec`."""
 
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
-        """Why a weight of this shape cannot be stored on a grid of it that `check` lets pass; None where it can."""
+        """Return why a weight of this shape cannot be stored on a grid that `check` accepts; None if it can."""
 
     def alone(self, grid: Grid) -> bool:
-        """Whether clients load a grid only where all weights of a folder are on it."""
+        """Return whether clients load a grid only if all weights of a folder are on it."""
 
     def keeps_weight(self, grid: Grid) -> bool:
-        """Return whether a module on a grid loads as transformers' own modules do: with a tensor `weight`, or by our
-        loader, which needs none."""
+        """Return whether a module on a grid has a tensor `weight` when it is loaded, as transformers' own modules have."""
 
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:
-        """What is stored for the weight of module `name`, scales in `dtype`. grid: of the module, where it is more than
-        integers. Raises FormatError where it cannot be."""
+        """Return the stored tensors of a weight, by name.
+
+        Args:
+            name: of the module.
+            weight: the weight.
+            dtype: of scales.
+            grid: of the module, if it is more than integers.
+
+        Raises:
+            FormatError: the format cannot store the weight.
+        """
 
     def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
-        """The inverse of `tensors`. Raises FormatError where tensors are missing or contradict `spec`."""
+        """Return the weight of stored tensors. Raises FormatError if tensors are missing or contradict `spec`."""
 
     def config(self, spec: QuantizationSpec) -> dict[str, Any]:
-        """The `quantization_config` in config.json that describes `spec`. Raises FormatError as `check` does."""
+        """Return the `quantization_config` that describes `spec`. Raises FormatError as `check` does."""
 
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
-        """The inverse of `config`, for files of other writers too. Raises FormatError."""
+        """Return the description of a `quantization_config`, also of other writers. Raises FormatError if it is
+        invalid."""
 
 
 FORMATS: dict[str, Format] = {
@@ -78,7 +90,7 @@ FORMATS: dict[str, Format] = {
 
 
 def format_of(config: Mapping[str, Any]) -> Format:
-    """The format that a `quantization_config` speaks of. Raises FormatError for one that is not among FORMATS."""
+    """Return the format that a `quantization_config` names. Raises FormatError if it is not in FORMATS."""
     for format in FORMATS.values():
         if format.describes(config):
             return format
@@ -89,4 +101,4 @@ def format_of(config: Mapping[str, Any]) -> Format:
             f"the checkpoint_format {printable(repr(version))} of gptq is not supported: only gptq and gptq_v2 are"
         )
     known = f"gptq, awq, bitsandbytes, compressed-tensors and {METHOD}"
-    raise FormatError(f"the quant_method {printable(repr(method))} is not one of {known}")
+    raise FormatError(f"expected a quant_method among {known}, got {printable(repr(method))}")

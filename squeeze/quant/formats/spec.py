@@ -1,4 +1,9 @@
-"""How a checkpoint is quantised: one description, which every format writes into config.json in its own words."""
+"""The description of a quantised checkpoint, which every format writes into config.json in its own terms.
+
+A description may have regular expressions for module names. Python's `re` backtracks, so an expression could take very
+long; the number of ways to match is bounded from the expression itself, and one above a limit is refused, whatever it
+means.
+"""
 
 import re
 import warnings
@@ -15,18 +20,22 @@ from squeeze.errors import FormatError, printable
 
 __all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec", "fits"]
 
-BITS = (2, 3, 4, 5, 6, 7, 8)  # of integers: our own format holds all
+BITS = (2, 3, 4, 5, 6, 7, 8)  # of integers: the format squeeze stores all
 CODEBOOKS = ("nf4", "nf4-nested", "mxfp4", "nvfp4", "fp8", "ternary")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What the weights of one module may be.
+    """The grid of a module's weights.
 
-    bits: of a code. group_size: inputs that share a scale, -1 for one scale a row. symmetric: integers
-    without zero points. codebook: a name in CODEBOOKS where codes are not integers; `symmetric` then
-    means nothing. outliers: whether some input columns may be kept as they were. rows: outputs that share a scale, -1
-    for all of them. activations: what the module's inputs are rounded to, one of quant.activations.ACTIVATIONS.
+    Attributes:
+        bits: of a code.
+        group_size: inputs that share a scale, -1 for one scale a row.
+        symmetric: integers without zero points.
+        codebook: a name in CODEBOOKS if codes are not integers; then `symmetric` is ignored.
+        outliers: whether some input columns may be kept as they were.
+        rows: outputs that share a scale, -1 for all.
+        activations: the rounding of the module's inputs, a name in quant.activations.ACTIVATIONS.
     """
 
     bits: int
@@ -50,11 +59,11 @@ class Grid:
             )
 
     def inputs(self, columns: int) -> int:
-        """`QuantizedTensor.group_size` for a weight of so many inputs."""
+        """Return `QuantizedTensor.group_size` for a weight with `columns` inputs."""
         return columns if self.group_size == -1 else min(self.group_size, columns)
 
     def check(self, name: str, weight: QuantizedTensor) -> None:
-        """Raises FormatError where `weight` does not lie on this grid."""
+        """Raise FormatError if a weight is not on this grid."""
         faults = {
             f"has {weight.bits} bits, not {self.bits}": weight.bits != self.bits,
             f"has groups of {weight.group_size}": self.inputs(weight.shape[1])
@@ -72,13 +81,16 @@ class Grid:
 
 @dataclass(frozen=True)
 class QuantizationSpec(Grid):
-    """The grid of most modules, and what is different elsewhere.
+    """The grid of most modules, and exceptions.
 
-    ignored: names of linear modules that are not quantised, the output head's among them. modules: grids of
-    modules that have another than most, by name. dtype: of the scales and of all that is not quantised.
-    method: by which the weights were chosen, for the record. patterns: grids of modules whose names begin
-    with what a regular expression fits, the first one counts; other writers' files have them. ordered: whether columns
-    were rounded in the order of their inputs' size, for the record; groups lie as they are stored.
+    Attributes:
+        ignored: linear modules that are not quantised, including the output head.
+        modules: grids of modules with another grid than most, by name.
+        dtype: of scales and of everything that is not quantised.
+        method: the quantisation method, for the record.
+        patterns: regular expressions with grids, for modules whose names they match from the start; the first match
+            counts. Files of other writers have them.
+        ordered: whether columns were rounded in the order of their inputs' size, for the record; groups are contiguous.
     """
 
     ignored: tuple[str, ...] = ()
@@ -89,15 +101,15 @@ class QuantizationSpec(Grid):
     ordered: bool = False
 
     def of(self, name: str) -> Grid:
-        """The grid of the module `name`. Raises FormatError where a pattern is no regular expression, or could take
-        long."""
+        """Return the grid of a module. Raises FormatError if a pattern is invalid or could take long."""
         if name in self.modules:
             return self.modules[name]
         return next((grid for pattern, grid in self.patterns if fits(pattern, name)), self.common)
 
     @classmethod
     def of_grid(cls, grid: Grid, **others: Any) -> "QuantizationSpec":
-        """The description of a checkpoint most of whose modules have this grid. others: all but the fields of it."""
+        """Return the description of a checkpoint most of whose modules have this grid; `others` are the remaining
+        fields."""
         return cls(**{entry.name: getattr(grid, entry.name) for entry in fields(Grid)}, **others)
 
     @property
@@ -107,7 +119,7 @@ class QuantizationSpec(Grid):
 
     @property
     def grids(self) -> dict[str, Grid]:
-        """Every grid in use, with how an error message calls it."""
+        """Every grid in use, by the prefix that names it in an error message."""
         exceptions = [*self.modules.items(), *self.patterns]
         return {"": self.common, **{f"{name}: ": grid for name, grid in exceptions}}
 
@@ -124,7 +136,7 @@ _REPEATS = re.compile(r"[*+]")
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether a name begins with what a regular expression fits. Raises FormatError where it is none, or one that could
+    """Return whether a regular expression matches the start of a name. Raises FormatError if it is invalid or could
     take long."""
     compiled, repeats, choices = _read(pattern)
     if choices * comb(len(name) + repeats, repeats) > _MOST_WAYS:
@@ -134,16 +146,17 @@ def fits(pattern: str, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _read(pattern: str) -> tuple[re.Pattern[str], int, int]:
-    """An expression, how many letters in it are repeated, and a bound of the ways to choose what it lets choose."""
+    """Compile an expression, and count its repeated letters and the ways to choose among its alternatives (an upper
+    bound)."""
     if len(pattern) > _LONGEST:
-        raise _refused(pattern, f"has {len(pattern)} characters, and at most {_LONGEST} are taken")
+        raise _refused(pattern, f"has {len(pattern)} characters: use at most {_LONGEST}")
     try:
         with warnings.catch_warnings(action="ignore"):  # of what another version of Python may take otherwise
             compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise _refused(pattern, f"is no regular expression: {printable(error)}") from None
+        raise _refused(pattern, f"is not a regular expression: {printable(error)}") from None
     if _COMMENT.search(pattern):
-        raise _refused(pattern, "has comments, which are not taken")
+        raise _refused(pattern, "has comments: leave them out")
     bare = _ONE_WAY.sub("", _COUNTED.sub("*", _MARK.sub("(", _LETTER.sub("x", pattern))))
     if _REPEATED.search(bare):
         raise _refused(pattern, "could take long: it repeats a group")
@@ -151,7 +164,7 @@ def _read(pattern: str) -> tuple[re.Pattern[str], int, int]:
 
 
 def _choices(bare: str) -> int:
-    """The product of the branches of all groups, and of 2 for all that may be left out."""
+    """Return the product of the branches of all groups, and of 2 for every optional part."""
     product, branches = 1 << bare.count("?"), [1]
     for letter in bare:
         if letter == "(":

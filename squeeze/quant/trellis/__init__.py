@@ -1,1 +1,1 @@
-"""Weights as paths through a trellis, whose levels overlap: the method, what it makes, and how that is stored."""
+"""Trellis-coded weights: the method, the tensor that it makes, and how that is stored."""

@@ -1,8 +1,8 @@
-"""Trellis-coded quantisation: each column of a matrix becomes a path through a trellis, and the columns that follow
-make up for its error.
+"""Trellis-coded quantisation: a column of a matrix becomes a path through a trellis; later columns compensate its
+error.
 
 QTIP (Tseng et al. 2024, arXiv 2406.11235) codes tiles of a matrix in this way, and rotates it so that its weights are
-nearly normal. Here a sequence is a whole column, so that errors are fed back column by column, as GPTQ does; and only
+nearly normal. Here a sequence is a whole column, so that errors are fed back column by column as in GPTQ, and only
 inputs are rotated, in blocks.
 """
 
@@ -22,13 +22,20 @@ from squeeze.quant.trellis.viterbi import Viterbi
 
 __all__ = ["Trellis"]
 
-_BLOCK = 128  # columns whose errors are spread to those behind at once
+_BLOCK = 128  # columns whose errors are spread to later columns at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trellis(TrellisOptions):
-    """rate: bits of a weight, any multiple of 1/16. damping: share of the Hessian's mean diagonal that is added to it.
-    act_order: columns with the largest inputs first."""
+    """Quantise a matrix to 1 to 4 bits a weight, with less error than integers of the same size, at a slower product.
+
+    compress takes W (out, in) and H (in, in). QTIP, Tseng et al. 2024, arXiv 2406.11235.
+
+    Attributes:
+        rate: bits of a weight, a multiple of 1/16.
+        damping: share of the mean diagonal of H that is added to it.
+        act_order: columns with the largest inputs first.
+    """
 
     name: ClassVar[str] = "trellis"
     needs_hessian: ClassVar[bool] = True
@@ -39,23 +46,23 @@ class Trellis(TrellisOptions):
     def __post_init__(self) -> None:
         check(self)
         if 16 * self.rate != self.sixteenths:
-            raise SqueezeError(f"{self.rate} bits are no multiple of 1/16")
+            raise SqueezeError(f"expected a rate that is a multiple of 1/16 bit, got {self.rate}")
 
     @property
     def sixteenths(self) -> int:
-        """The rate, in sixteenths of a bit."""
+        """The rate in sixteenths of a bit."""
         return round(16 * self.rate)
 
     @property
     def bits(self) -> float:
-        """As methods on grids call it."""
+        """The rate, under the name that methods on grids use."""
         return self.rate
 
     def fallback(self) -> "Trellis":
         return self
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[TrellisTensor]:
-        """As Method.compress; without a Hessian all errors count alike."""
+        """Quantise a weight; see Method.compress. Without a Hessian all errors count alike."""
         inputs = weight.shape[1]
         if hessian is not None and hessian.shape != (inputs, inputs):
             raise HessianError(f"a matrix of {inputs} inputs needs a Hessian of that size")
@@ -82,13 +89,13 @@ class Trellis(TrellisOptions):
         return Result(tensor, tuple(notes))
 
     def _stored(self, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """In the weight's own type where that has 16 bits."""
+        """Return scales in the weight's own dtype if that has 16 bits, else in float16."""
         return scales.to(dtype if dtype in (torch.float16, torch.bfloat16) else torch.float16)
 
     def _sweep(
         self, weight: torch.Tensor, order: torch.Tensor, upper: torch.Tensor, scales: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes [I, bytes] and their levels [O, I]."""
+        """Return the codes [I, bytes] and their levels [O, I]."""
         scales = scales.to(torch.float32)
         coder, columns = Viterbi(len(weight), self.sixteenths), order.tolist()
         work = weight.T[order].contiguous()  # [I, O]
@@ -109,7 +116,7 @@ class Trellis(TrellisOptions):
 def _best_scales(
     weight: torch.Tensor, hessian: torch.Tensor, levels: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
-    """Those that minimise each row's error with its levels; where a row has none, as they are."""
+    """Return the scales that minimise each row's error with its levels; the present ones if there are none."""
     pulled = levels @ hessian
     energy = (levels * pulled).sum(1)
     best = (weight * pulled).sum(1) / energy

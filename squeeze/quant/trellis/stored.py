@@ -1,4 +1,4 @@
-"""Trellis codes as a stored form: how a folder says that it has them, and layers that multiply by them."""
+"""Trellis codes as a stored form: the tensors of a weight (see docs/format.md), and the layer that multiplies by them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,15 +34,19 @@ __all__ = [
 ]
 
 LEAVES = ("trellis_codes", "trellis_scales", "trellis_grid")
-ROTATION = 128  # inputs that are rotated together, at most
+ROTATION = 128  # most inputs that are rotated together
 LEAST_RATE, MOST_RATE = 16, 64  # sixteenths of a bit
 
 
 @dataclass(frozen=True)
 class TrellisTensor:
-    """A weight [O, I] whose inputs are rotated by numerics.hadamard.turned in blocks of at most ROTATION: levels of
-    codes uint8 [I, bytes], times a scale for each output, scales [O] in the type in which they are stored. rate: of a
-    weight, in sixteenths of a bit."""
+    """A weight [O, I] whose inputs are rotated by Hadamard matrices in blocks of at most ROTATION.
+
+    Attributes:
+        codes: trellis codes of the columns, uint8 [I, bytes].
+        scales: a scale for each output [O], in the dtype in which it is stored.
+        rate: sixteenths of a bit for each weight.
+    """
 
     codes: torch.Tensor
     scales: torch.Tensor
@@ -50,42 +54,41 @@ class TrellisTensor:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(O, I)."""
+        """The shape (O, I)."""
         return len(self.scales), len(self.codes)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """[O, I], computed in float32 and rounded once to `dtype`."""
+        """Return the dense weight [O, I], computed in float32 and rounded once to `dtype`."""
         levels = trellis.decode(self.codes, len(self.scales), self.rate)
         return turned(levels * self.scales.to(torch.float32)[:, None], ROTATION).to(dtype)
 
     @property
     def stored_bits(self) -> int:
-        """Bits of codes and scales."""
+        """The bits of codes and scales."""
         return 8 * (self.codes.nbytes + self.scales.nbytes)
 
 
 def tensors_of(module: str, weight: TrellisTensor) -> dict[str, torch.Tensor]:
-    """By name, what a checkpoint stores of a module's weight."""
+    """Return the tensors that a checkpoint stores of a module's weight, by name."""
     grid = torch.tensor([*weight.shape, weight.rate])
     return dict(zip((f"{module}.{leaf}" for leaf in LEAVES), (weight.codes, weight.scales, grid), strict=True))
 
 
 def read(module: str, leaves: Mapping[str, torch.Tensor]) -> TrellisTensor:
-    """The weight of a module from its tensors by the last part of their names. Raises FormatError where they are
-    missing or contradict each other."""
+    """Return the weight of a module from its tensors by leaf. Raises FormatError if they are missing or inconsistent."""
     for leaf in LEAVES:
         if leaf not in leaves:
             raise FormatError(f"{module}: has no {leaf}")
     codes, scales, grid = (leaves[leaf] for leaf in LEAVES)
     if grid.dtype != torch.int64 or grid.shape != (3,):
-        raise FormatError(f"{module}: its trellis_grid is not three numbers")
+        raise FormatError(f"{module}: expected a trellis_grid of three integers")
     outputs, inputs, rate = (int(value) for value in grid.tolist())
     if not LEAST_RATE <= rate <= MOST_RATE:
-        raise FormatError(f"{module}: {rate} sixteenths of a bit are not between {LEAST_RATE} and {MOST_RATE}")
+        raise FormatError(f"{module}: expected a rate of {LEAST_RATE} to {MOST_RATE} sixteenths of a bit, got {rate}")
     if scales.shape != (outputs,) or scales.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise FormatError(f"{module}: its trellis_scales are not {outputs} floats")
+        raise FormatError(f"{module}: expected trellis_scales of {outputs} floats")
     if codes.dtype != torch.uint8 or codes.shape != (inputs, trellis.column_bytes(outputs, rate)):
-        raise FormatError(f"{module}: its trellis_codes do not have {inputs} columns of {outputs} rows")
+        raise FormatError(f"{module}: expected trellis_codes of {inputs} columns of {outputs} rows")
     return TrellisTensor(codes, scales, rate)
 
 
@@ -94,14 +97,17 @@ _FEW_ROWS = 8  # on the CPU, more rows than these are multiplied by the expanded
 
 @dataclass(frozen=True)
 class _Runtime:
-    """codes: as the CPU's kernel takes them; None on a GPU."""
+    """The prepared weight; `codes` are padded for the CPU's kernel, None on a GPU."""
 
     tensor: TrellisTensor
     codes: np.ndarray | None
 
 
 class TrellisLinear(StoredLinear[_Runtime]):
-    """y = x W^T + b. Inputs are rotated instead of the weight."""
+    """y = x W^T + b with trellis codes: on the CPU they are decoded during the product of few rows.
+
+    Inputs are rotated instead of the weight.
+    """
 
     known_leaves = LEAVES
     differentiable = False
@@ -132,7 +138,7 @@ _VERSION = 1
 
 
 class TrellisForm(StoredForm):
-    """Folders of the method trellis in the format `squeeze`."""
+    """The form of folders that the method trellis wrote."""
 
     method = METHOD
     leaves = LEAVES
@@ -141,7 +147,7 @@ class TrellisForm(StoredForm):
     def check(self, described: Mapping[str, Any]) -> None:
         if described.get("version") != _VERSION:
             version = printable(repr(described.get("version")))
-            raise FormatError(f"version {version} of trellis codes is unknown: use a newer squeeze")
+            raise FormatError(f"unknown version {version} of trellis codes: use a newer squeeze")
 
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
         described = checkpoint.config.get("quantization_config")
@@ -162,12 +168,12 @@ class TrellisForm(StoredForm):
         outputs, inputs = shape
         for leaf, wanted in (("trellis_codes", inputs), ("trellis_scales", outputs)):
             if leaf not in leaves or len(leaves[leaf]) != wanted:
-                raise FormatError(f"{module}: its {leaf} are not those of {outputs} outputs and {inputs} inputs")
+                raise FormatError(f"{module}: expected {leaf} of {outputs} outputs and {inputs} inputs")
         return TrellisLinear(inputs, outputs, leaves, bias, module)
 
 
 def make_writer(dtype: torch.dtype) -> Writer:
-    """dtype: of the dense weights."""
+    """Return the writer of trellis codes. `dtype` is that of the dense weights."""
 
     def tensors(module: str, tensor: TrellisTensor, transposed: bool) -> dict[str, torch.Tensor]:
         return tensors_of(module, tensor)

@@ -1,7 +1,7 @@
-"""The path through the trellis whose levels are nearest to a column of weights: Viterbi's algorithm, compiled.
+"""Viterbi's algorithm, compiled: the path through the trellis whose levels are nearest to a column of weights.
 
-What a path stands for is kernels/trellis/reference.py's. A column begins in state 0 with its last row; a step to the
-row before takes in the row's bits, and a state keeps the newest of all bits that were taken in.
+kernels/trellis/reference.py defines the level of a state. A column begins in state 0 with its last row. The step to the
+row before shifts the row's bits into the state, which holds the latest bits.
 """
 
 import numpy as np
@@ -12,12 +12,12 @@ from squeeze.numerics.jit import inline, kernel
 __all__ = ["Viterbi"]
 
 _STATES = 1 << STATE_BITS
-_LEAST_BITS = 1  # of a step
+_LEAST_BITS = 1  # fewest bits of a step
 _FAR = np.float32(1e30)
 
 
 class Viterbi:
-    """Encodes columns of so many rows at a rate, in sixteenths of a bit, with the memory that this needs."""
+    """An encoder of columns with a fixed number of rows and rate (sixteenths of a bit), which reuses its buffers."""
 
     def __init__(self, rows: int, rate: int) -> None:
         self.rate, self.levels = rate, levels().numpy()
@@ -27,8 +27,10 @@ class Viterbi:
         self._origins = np.empty((rows, _STATES >> _LEAST_BITS), np.uint8)
 
     def encode(self, targets: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For targets float32 [O], and what levels are multiplied by, float32 [O]: the column's bytes, and its levels
-        float32 [O]; the sum of squared errors is the least that there is."""
+        """Return the bytes of a column and its levels, float32 [O], with the least sum of squared errors.
+
+        `targets` and the factors of levels, `scales`, are float32 [O].
+        """
         codes, chosen = np.zeros(self._bytes, np.uint8), np.empty(len(targets), np.float32)
         _search(
             *(targets, scales, self.rate, self.levels, self._cost, self._spread, self._best, self._origins),
@@ -38,8 +40,8 @@ class Viterbi:
 
 
 def _step(bits):
-    """Of each set of states that one step of so many bits leads on from, the nearest, and what its successors cost
-    before their own level."""
+    """Return a step of `bits` bits: the cheapest predecessor of each state, and the cost of states before their own
+    level."""
     branches, cores = 1 << bits, _STATES >> bits
 
     @inline

@@ -37,10 +37,10 @@ def test_what_is_written_is_taken(pattern, fitting):
         ("a?" * 40 + "a" * 40, "could take long: let it repeat and choose less$"),
         (".*" * 9 + "x", "could take long: let it repeat and choose less$"),
         ("}?" * 40 + "}" * 40, "could take long: let it repeat and choose less$"),
-        ("(?#[)(a|aa)+(?#])", "has comments, which are not taken$"),
-        ("(?x)# [\n(a|aa)+", "has comments, which are not taken$"),
-        ("a" * 5000, "has 5000 characters, and at most 4096 are taken$"),
-        ("(", "is no regular expression: missing "),
+        ("(?#[)(a|aa)+(?#])", "has comments: leave them out$"),
+        ("(?x)# [\n(a|aa)+", "has comments: leave them out$"),
+        ("a" * 5000, "has 5000 characters: use at most 4096$"),
+        ("(", "is not a regular expression: missing "),
     ],
 )
 def test_what_could_take_long_is_refused(pattern, message):

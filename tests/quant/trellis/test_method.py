@@ -100,7 +100,7 @@ def test_what_does_not_serve_is_refused():
     weight, hessian = draw(32, 48)
     with pytest.raises(HessianError, match="a matrix of 48 inputs needs a Hessian of that size"):
         Trellis().compress(weight, hessian[:40, :40])
-    with pytest.raises(SqueezeError, match=r"2\.3 bits are no multiple of 1/16"):
+    with pytest.raises(SqueezeError, match=r"expected a rate that is a multiple of 1/16 bit, got 2\.3"):
         Trellis(rate=2.3)
     with pytest.raises(SqueezeError, match="rate must be from 1 to 4, got 5"):
         Trellis(rate=5)

@@ -69,7 +69,7 @@ def test_a_newer_version_is_refused(made, tmp_path):
     config = json.loads((copied / "config.json").read_text())
     config["quantization_config"]["version"] = 2
     (copied / "config.json").write_text(json.dumps(config))
-    with pytest.raises(FormatError, match="version 2 of trellis codes is unknown: use a newer squeeze"):
+    with pytest.raises(FormatError, match="unknown version 2 of trellis codes: use a newer squeeze"):
         squeeze.densify(copied, tmp_path / "dense")
 
 
@@ -104,10 +104,10 @@ def test_gradients_reach_inputs():
     ("leaf", "value", "message"),
     [
         ("trellis_codes", None, "m: has no trellis_codes"),
-        ("trellis_grid", torch.zeros(2), "m: its trellis_grid is not three numbers"),
-        ("trellis_grid", torch.tensor([48, 64, 65]), "m: 65 sixteenths of a bit are not between 16 and 64"),
-        ("trellis_scales", torch.zeros(47), "m: its trellis_scales are not 48 floats"),
-        ("trellis_codes", torch.zeros(64, 3, dtype=torch.uint8), "do not have 64 columns of 48 rows"),
+        ("trellis_grid", torch.zeros(2), "m: expected a trellis_grid of three integers"),
+        ("trellis_grid", torch.tensor([48, 64, 65]), "m: expected a rate of 16 to 64 sixteenths of a bit, got 65"),
+        ("trellis_scales", torch.zeros(47), "m: expected trellis_scales of 48 floats"),
+        ("trellis_codes", torch.zeros(64, 3, dtype=torch.uint8), "expected trellis_codes of 64 columns of 48 rows"),
     ],
 )
 def test_tensors_that_contradict_each_other(leaf, value, message):
@@ -133,5 +133,5 @@ def test_what_cannot_hold_it_is_refused(folders, tmp_path):
     assert "the format compressed-tensors does not hold trellis codes: use squeeze, or dense" in ran.output
     ran = CliRunner().invoke(main, [*command, "2.3", "--format", "squeeze"])
     assert ran.exit_code == 1
-    assert "Error: 2.3 bits are no multiple of 1/16" in ran.output
+    assert "Error: expected a rate that is a multiple of 1/16 bit, got 2.3" in ran.output
     assert not (tmp_path / "out").exists()
