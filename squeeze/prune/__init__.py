@@ -1,6 +1,7 @@
-"""Sparse weights: which of a matrix's weights stay, what they become, and how little they can be stored in.
+"""Sparse weights: pruning masks, the values of the kept weights, and how little they can be stored in.
 
-The folder has the name of a function of the API, so it can be called: `squeeze.prune(...)` is recipes/prune.py's.
+The package has the name of a function of the API, so it can be called: `squeeze.prune(...)` is that of
+recipes/prune.py.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Magnitude: the largest weights stay as they are, whatever the inputs."""
+"""Magnitude pruning: the largest weights stay unchanged, whatever the inputs."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,10 @@ __all__ = ["Magnitude"]
 
 @dataclass(frozen=True, kw_only=True)
 class Magnitude(PruningMethod):
-    """The baseline (Han et al. 2015, arXiv 1506.02626), and the fallback of methods that need statistics."""
+    """Prune a matrix W (out, in) without calibration: the baseline, and the fallback of methods that need statistics.
+
+    The score of a weight is its magnitude (Han et al. 2015, arXiv 1506.02626).
+    """
 
     name: ClassVar[str] = "magnitude"
     needs_hessian: ClassVar[bool] = False

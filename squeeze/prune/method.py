@@ -1,4 +1,4 @@
-"""What methods that prune a matrix share: the pattern, and what is left of a weight in the type that stores it."""
+"""The base of methods that prune a matrix: the pattern, and the check of a Hessian."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ __all__ = ["PruningMethod", "checked_hessian"]
 
 @dataclass(frozen=True, kw_only=True)
 class PruningMethod(PatternOptions, ABC):
-    """pattern: which weights may stay."""
+    """A method that prunes a matrix W (out, in); `pattern` says which weights may stay."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
@@ -26,43 +26,44 @@ class PruningMethod(PatternOptions, ABC):
 
     @abstractmethod
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[SparseTensor]:
-        """As Method.compress."""
+        """Prune a weight; see Method.compress."""
 
     @property
     def quantises(self) -> bool:
-        """Whether the weights kept lie on a grid."""
+        """Whether the kept weights are quantised."""
         return False
 
     @property
     def corrects(self) -> bool:
-        """Whether a weight may be moved to make up for earlier errors before it is given."""
+        """Whether error propagation may change a weight before it is pruned."""
         return True
 
     @abstractmethod
     def fallback(self) -> Method:
-        """As Method.fallback."""
+        """Return the method to use without statistics; see Method.fallback."""
 
     def apply(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> SparseTensor:
-        """weight [O, I] of floats; hessian: [I, I], the mean (or sum) of x x^T over inputs x, where one is needed.
+        """Prune W [O, I] of floats with H [I, I], the mean or sum of x x^T over inputs x, if the method needs it.
 
-        Raises HessianError where the Hessian does not serve.
+        Raises HessianError if the Hessian cannot be used.
         """
         return self.compress(weight, hessian).tensor
 
     def replaced(self, **changes: object) -> Self:
-        """The same method with other parameters."""
+        """Return the method with other parameters."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def sparse(self, weight: torch.Tensor, mask: torch.Tensor, dtype: torch.dtype) -> SparseTensor:
-        """The result from values [O, I] and a mask."""
+        """Return the sparse tensor of values [O, I] and a mask."""
         return SparseTensor(weight.masked_fill(~mask, 0).to(dtype), mask, self.pattern)
 
 
 def checked_hessian(weight: torch.Tensor, hessian: torch.Tensor | None) -> torch.Tensor:
-    """Raises HessianError where there is none for a weight [O, I], or it is not finite."""
+    """Return the Hessian of a weight [O, I]. Raises HessianError if it is missing, has another size, or is not
+    finite."""
     inputs = weight.shape[1]
     if hessian is None or hessian.shape != (inputs, inputs):
-        raise HessianError(f"a matrix of {inputs} inputs needs a Hessian of that size")
+        raise HessianError(f"expected a Hessian of {inputs} x {inputs}, the inputs of the matrix")
     if not torch.isfinite(hessian.diagonal()).all():
         raise HessianError("the Hessian is not finite")
     return hessian

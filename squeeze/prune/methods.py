@@ -1,6 +1,6 @@
-"""The methods that prune a matrix, by name, and the options of each.
+"""The methods that prune a matrix, by name, with their options.
 
-The methods themselves import torch, which `--help` does not wait for: each inherits its options from here.
+`--help` reads this module, so it does not import torch. The methods inherit their options from here.
 """
 
 from dataclasses import dataclass

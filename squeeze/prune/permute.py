@@ -1,9 +1,9 @@
-"""Channel permutation: the order of channels that leaves most to N:M, within what a Llama-type network computes anyway.
+"""Channel permutation: the order of channels with which an N:M pattern keeps most, in a Llama-type network.
 
-Groups of N:M hold neighbouring inputs, and which inputs are neighbours is free where a network has no order of its own:
-the residual stream (one order for all), the hidden channels of each MLP, and the values of each attention head. Pool
-and Yu 2021 (NVIDIA) search such orders by swaps, RIA (Zhang et al. 2024) by assignments of one channel of each group;
-this does the latter, by pairwise exchange. The function stays.
+Groups of N:M are neighbouring inputs. Which inputs are neighbours is free if the network does not depend on their
+order: for the residual stream (one order for all), the hidden channels of each MLP, and the values of each attention
+head. Pool and Yu 2021 (NVIDIA) search such orders by swaps, RIA (Zhang et al. 2024) by assigning one channel to each
+group; this does the latter, with pairwise exchanges. The function stays.
 """
 
 from collections.abc import Iterable
@@ -20,12 +20,18 @@ __all__ = ["PermutedCheckpoint", "order_of"]
 _EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 _INTO = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
 _OUT = ("self_attn.o_proj", "mlp.down_proj")
-_ROWS = 4096  # of scores that an order is chosen by
+_ROWS = 4096  # rows of scores that an order is chosen from
 _ROUNDS = 4
 
 
 def order_of(scores: torch.Tensor, pattern: Pattern, rounds: int = _ROUNDS) -> torch.Tensor:
-    """int64 [C]: an order of the columns of scores [R, C] in which N:M keeps more of their sum; C a multiple of M."""
+    """Return an order of the columns of scores [R, C], int64 [C], in which N:M keeps more of their sum.
+
+    Args:
+        scores: [R, C]; the order is unchanged if C is not a multiple of M.
+        pattern: N:M.
+        rounds: passes over the places of a group.
+    """
     columns = scores.shape[1]
     if not pattern.of or columns % pattern.of:
         return torch.arange(columns)
@@ -53,7 +59,7 @@ def order_of(scores: torch.Tensor, pattern: Pattern, rounds: int = _ROUNDS) -> t
 
 
 def _exchange(worth: torch.Tensor) -> torch.Tensor:
-    """For each group the item it takes, from worth [item, group]: swaps that gain, best first, from its own."""
+    """Return the item that each group takes, from worth [item, group]: swaps that gain, best first, from its own."""
     count = len(worth)
     item = torch.arange(count)
     for _ in range(10 * count):
@@ -77,8 +83,13 @@ def _exchange(worth: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PermutedCheckpoint(Checkpoint):
-    """A checkpoint whose channels are reordered as they are loaded. stream: int64 [H]; hidden: by block, int64 [F];
-    values: by block, int64 of all inputs of o_proj and, of all outputs of v_proj."""
+    """A checkpoint whose channels are reordered as they are loaded.
+
+    Attributes:
+        stream: order of the residual stream, int64 [H].
+        hidden: order of the MLP's channels by block, int64 [F].
+        values: orders of the inputs of o_proj and of the outputs of v_proj by block, int64.
+    """
 
     stream: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
     hidden: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -86,7 +97,16 @@ class PermutedCheckpoint(Checkpoint):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], pattern: Pattern) -> "PermutedCheckpoint":
-        """squares: as input_squares has them. Raises ModelError for architectures that are not of Llama's kind."""
+        """Choose the orders for a checkpoint.
+
+        Args:
+            checkpoint: the original.
+            squares: mean squares of the inputs of every matrix, from input_squares.
+            pattern: N:M.
+
+        Raises:
+            ModelError: the architecture does not have Llama's names.
+        """
         config = checkpoint.config
         message = f"{checkpoint.folder}: channels of {{kind}} cannot be reordered; those of {{known}} can"
         architecture_of(config, message, experts=False)
@@ -132,13 +152,21 @@ class PermutedCheckpoint(Checkpoint):
 
 
 def _some(scores: torch.Tensor, rows: int) -> torch.Tensor:
-    """So many rows at most, evenly spread."""
+    """Return at most `rows` rows, evenly spaced."""
     return scores[:: -(-len(scores) // rows)]
 
 
 def _values_order(scores: torch.Tensor, heads: int, shared: int, pattern: Pattern) -> tuple[torch.Tensor, torch.Tensor]:
-    """Orders of the inputs of o_proj and the outputs of v_proj, from the scores [O, heads * size] of the former. Query
-    heads that share values share an order."""
+    """Return orders of the inputs of o_proj and the outputs of v_proj.
+
+    Query heads that share values share an order.
+
+    Args:
+        scores: of o_proj [O, heads * size].
+        heads: query heads.
+        shared: query heads that share values.
+        pattern: N:M.
+    """
     size = scores.shape[1] // heads
     by_head = scores.reshape(-1, heads // shared, shared, size)
     inputs, outputs = [], []

@@ -1,9 +1,5 @@
-"""Improves a pruned matrix under its Hessian: the best mask and weights of each group of N:M, all others as they are.
-
-Each step lowers tr((W - Q) H (W - Q)^T) or leaves it: a group of M weights has C(M, N) masks, and for each of them the
-best weights are a product with a small inverse that all rows share. Cyclic minimisation, as quant/refine.py has it for
-codes, over masks.
-"""
+"""Improvement of a pruned matrix under its Hessian: better masks of N:M groups, then better values of the kept
+weights."""
 
 from math import comb
 
@@ -14,7 +10,7 @@ from squeeze.checkpoint.sparse import combinations_of
 
 __all__ = ["MAX_MASKS", "reconstruct", "refine"]
 
-MAX_MASKS = 100  # of a group, all of which are tried
+MAX_MASKS = 100  # most masks of a group; all are tried
 _BLOCK = 128
 
 
@@ -25,7 +21,15 @@ def can_refine(pattern: Pattern) -> bool:
 def refine(
     weight: torch.Tensor, hessian: torch.Tensor, values: torch.Tensor, pattern: Pattern, passes: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Better values and their mask, both [O, I]; weight, values: [O, I]; hessian: positive definite [I, I]."""
+    """Give each N:M group its best mask and values with the others fixed, and return values and mask, both [O, I].
+
+    Args:
+        weight: W [O, I].
+        hessian: H [I, I], positive definite.
+        values: the pruned matrix [O, I] to start from.
+        pattern: N:M.
+        passes: passes over all groups.
+    """
     values, inputs = values.clone(), weight.shape[1]
     mask = torch.zeros(values.shape, dtype=torch.bool, device=values.device)
     size = max(_BLOCK // pattern.of, 1) * pattern.of
@@ -47,7 +51,7 @@ def refine(
 
 
 def _inverses(hessian: torch.Tensor, pattern: Pattern) -> list[torch.Tensor]:
-    """For each group and each of its masks the inverse of what the mask leaves of the Hessian, [C, M, M]."""
+    """Return for each group and each of its masks the inverse of the Hessian of the kept inputs, [C, M, M]."""
     inverses = []
     for start in range(0, len(hessian), pattern.of):
         block = hessian[start : start + pattern.of, start : start + pattern.of].double()
@@ -63,21 +67,33 @@ def _masks(pattern: Pattern, size: int) -> torch.Tensor:
 
 
 def _best(right: torch.Tensor, inverses: torch.Tensor, pattern: Pattern) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and mask [O, M] that lower the error most, by the right-hand sides [O, M] of their equations."""
+    """Return the values and mask [O, M] that lower the error most, from the right-hand sides [O, M] of their
+    equations."""
     solved = torch.einsum("om,cmn->ocn", right, inverses)
     best = (solved * right[:, None]).sum(-1).argmax(1)
     keep = _masks(pattern, right.shape[1]).to(right.device)[best]
     return solved[torch.arange(len(right), device=right.device), best], keep
 
 
-_CLOSE = 1e-6  # of a row's first residual, squared
+_CLOSE = 1e-6  # squared residual at which conjugate gradients stop, relative to the first
 
 
 def reconstruct(
     weight: torch.Tensor, mask: torch.Tensor, hessian: torch.Tensor, start: torch.Tensor | None = None, steps: int = 50
 ) -> torch.Tensor:
-    """Values [O, I], 0 outside the mask bool [O, I]. weight: [O, I]; hessian: positive definite [I, I]; start: values
-    to begin with (the weight under the mask); steps: of conjugate gradients at most."""
+    """Return the values [O, I] that keep most of a layer's outputs, with the mask fixed.
+
+    A row w of W becomes the q with the row's mask that minimises (w - q) H (w - q)^T: linear equations in the kept
+    weights, solved for all rows at once by conjugate gradients. Every product is one of matrices, so the cost is a few
+    tens of O I^2 multiplications; a factorisation for each row would cost O I^3 / 24.
+
+    Args:
+        weight: W [O, I].
+        mask: bool [O, I].
+        hessian: H [I, I], positive definite.
+        start: values to start from; None for the masked weight.
+        steps: most steps of conjugate gradients.
+    """
     values = (weight if start is None else start).masked_fill(~mask, 0)
     scale = hessian.diagonal()  # Jacobi's preconditioner
     residual = ((weight - values) @ hessian).masked_fill(~mask, 0)

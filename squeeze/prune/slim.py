@@ -1,7 +1,7 @@
-"""SLiM: a sparse (and quantised) matrix and a low-rank addition that makes up for what it lost.
+"""SLiM: a sparse (and quantised) matrix plus a low-rank addition that compensates for the loss.
 
-Mozaffari et al. 2024 (arXiv 2410.09615) weight the loss by the size of each input; with the whole Hessian H = C C^T in
-place of its diagonal, the singular value decomposition of (W - Q) C gives the addition of rank R that leaves the least
+Mozaffari et al. 2024 (arXiv 2410.09615) weight the loss by the magnitude of each input. With the whole Hessian H = C
+C^T instead of its diagonal, the singular value decomposition of (W - Q) C gives the addition of rank R with the least
 squared error of outputs, in closed form. Its two factors are quantised as well.
 """
 
@@ -24,9 +24,16 @@ __all__ = ["SLiM", "low_rank"]
 
 @dataclass(frozen=True, kw_only=True)
 class SLiM(SLiMOptions, PruningMethod):
-    """base: what makes the sparse matrix, with this pattern. rank: of the addition, as a share of the smaller side.
-    adapter: the grid of its factors, None to keep them in the weight's type. rounds: times that the base is given what
-    the addition leaves, and the addition what the base leaves."""
+    """Prune a matrix and add a low-rank correction: less error at a sparsity, for a few per cent more bytes.
+
+    compress takes W (out, in) and H (in, in). Mozaffari et al. 2024, arXiv 2410.09615.
+
+    Attributes:
+        base: the method that makes the sparse matrix, with this pattern.
+        rank: rank of the addition, as a share of the smaller side.
+        adapter: the grid of its factors; None to keep them in the weight's dtype.
+        rounds: alternations between sparse matrix and addition.
+    """
 
     name: ClassVar[str] = "slim"
     needs_hessian: ClassVar[bool] = True
@@ -39,7 +46,7 @@ class SLiM(SLiMOptions, PruningMethod):
         if self.base.pattern != self.pattern:
             object.__setattr__(self, "base", self.base.replaced(pattern=self.pattern))
         if not 0 < self.rank <= 1 or self.rounds < 1:
-            raise SqueezeError(f"a rank of {self.rank:g} of the smaller side: it is above 0 and at most 1")
+            raise SqueezeError(f"expected a rank above 0 and at most 1 of the smaller side, got {self.rank:g}")
 
     @property
     def quantises(self) -> bool:
@@ -73,7 +80,14 @@ class SLiM(SLiMOptions, PruningMethod):
 def low_rank(
     difference: torch.Tensor, hessian: torch.Tensor, rank: int, damping: float = 0.01
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Factors [R, O] and [R, I] whose product left^T right is nearest to a difference [O, I] under a Hessian [I, I]."""
+    """Return factors [R, O] and [R, I] whose product left^T right is nearest to a difference under a Hessian.
+
+    Args:
+        difference: [O, I].
+        hessian: H [I, I].
+        rank: R.
+        damping: share of the mean diagonal of H that is added to it.
+    """
     upper, _ = inverse_factor(hessian.float(), damping)  # U^T U = H^-1, so that H = U^-1 U^-T
     inverse = torch.linalg.solve_triangular(upper, torch.eye(len(upper), device=upper.device), upper=True)
     u, s, v = torch.linalg.svd(difference.float() @ inverse, full_matrices=False)

@@ -1,11 +1,11 @@
-"""How sparse weights are stored: the values kept and their mask, each entropy-coded, in safetensors.
+"""The format of sparse weights: kept values and their mask, each entropy-coded, in safetensors.
 
 docs/format.md specifies it. A module has sparse_mask and sparse_values, uint8 payloads of tensors/zeros.py and
-floats.py (or the bare bytes where these are no longer), and sparse_grid int64 [9]: O, I, N, M, parts per million
-removed without N:M, the unit, the number of the values' dtype in DTYPES, and bits and group size of codes, or 0. Where
-values are codes, those of the weights kept lie 8 // bits to a byte (3 bits: two, 5 and more: one), and scales, zeros,
-codebook and global_scale are as QuantizedTensor has them. Adapters are left_* and right_*: weight, or what the format
-squeeze has.
+floats.py (or raw bytes if these are not longer), and sparse_grid int64 [9]: O, I, N, M, removed share in parts per
+million (without N:M), the unit, the number of the values' dtype in DTYPES, and bits and group size of codes, or 0. If
+values are codes, those of the kept weights are packed 8 // bits to a byte (3 bits: two, 5 and more: one), and scales,
+zeros, codebook and global_scale are as in QuantizedTensor. Adapters are left_* and right_*: weight, or the tensors of
+the format squeeze.
 """
 
 from collections.abc import Mapping
@@ -42,13 +42,13 @@ _OWN = SqueezeFormat()
 
 @dataclass(frozen=True)
 class SparseFormat:
-    """The format of sparse weights of any pattern."""
+    """The format of sparse weights with any pattern."""
 
     name: str = "squeeze"
     leaves: tuple[str, ...] = LEAVES
 
     def tensors(self, name: str, weight: SparseTensor) -> dict[str, torch.Tensor]:
-        """What is stored for the weight of module `name`."""
+        """Return the stored tensors of the weight of module `name`."""
         mask, values, pattern = weight.mask.cpu(), weight.values, weight.pattern
         stored = {"sparse_mask": _tensor(zeros.encode_mask(mask.numpy().reshape(-1)))}
         grid = [*mask.shape, pattern.kept, pattern.of, round(1e6 * pattern.removed), pattern.unit]
@@ -68,11 +68,13 @@ class SparseFormat:
         return {f"{name}.{leaf}": tensor for leaf, tensor in stored.items()}
 
     def weight(self, name: str, tensors: Mapping[str, torch.Tensor]) -> SparseTensor:
-        """The inverse of `tensors`. Raises FormatError where tensors are missing or contradict each other, DamagedError
-        where a payload does."""
+        """Return the weight of stored tensors.
+
+        Raises FormatError if tensors are missing or inconsistent, DamagedError if a payload is damaged.
+        """
         grid = take(name, tensors, "sparse_grid", torch.int64).flatten().tolist()
         if len(grid) != 9 or not 0 <= grid[6] < len(DTYPES) or min(grid[:2]) < 1 or grid[7] not in (0, *BITS):
-            raise FormatError(f"{name}: is not a sparse matrix")
+            raise FormatError(f"{name}: expected a sparse matrix, got an invalid sparse_grid")
         outputs, inputs, kept, of, removed, unit, kind, bits, group_size = grid
         pattern, width = Pattern(kept, of, removed / 1e6, unit), 1 if bits else DTYPES[kind].itemsize
         Limits().need_memory((1 + width) * outputs * inputs, f"{name}: its sparse weight")
@@ -99,20 +101,20 @@ class SparseFormat:
         scales = take(name, tensors, "scales")
         groups = -(-codes.shape[1] // group_size) if group_size > 0 else 0
         if scales.ndim != 3 or scales.shape[1:] != (len(codes), groups):
-            raise FormatError(f"{name}: the scales are not those of {groups} groups of {group_size} inputs")
+            raise FormatError(f"{name}: expected scales of {groups} groups of {group_size} inputs")
         optional = [tensors.get(f"{name}.{leaf}") for leaf in _OF_GRID[1:]]
         return QuantizedTensor(codes, scales, optional[0], bits, group_size, optional[1], optional[2])
 
     def config(self, left: list[str], dtype: torch.dtype, method: str) -> dict[str, Any]:
-        """The `quantization_config` in config.json."""
+        """Return the `quantization_config` for config.json."""
         described = {"quant_method": METHOD, "version": _VERSION, "method": method, "ignored": left}
         return {"quantization_config": {**described, "dtype": str(dtype).removeprefix("torch.")}}
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Raises FormatError for the `quantization_config` of a newer version."""
+        """Raise FormatError for the `quantization_config` of a newer version."""
         if config.get("version") != _VERSION:
             raise FormatError(
-                f"version {printable(repr(config.get('version')))} of sparse weights is unknown: use a newer squeeze"
+                f"unknown version {printable(repr(config.get('version')))} of sparse weights: use a newer squeeze"
             )
 
 
@@ -128,7 +130,7 @@ def _adapters(name: str, tensors: Mapping[str, torch.Tensor], outputs: int, inpu
     if left is None or right is None:
         return None
     if tuple(left.shape) != (right.shape[0], outputs) or right.shape[1:] != (inputs,):
-        raise FormatError(f"{name}: its adapters are not those of a matrix of {outputs} x {inputs}")
+        raise FormatError(f"{name}: expected adapters of a matrix of {outputs} x {inputs}")
     return Adapters(left, right)
 
 
@@ -167,7 +169,7 @@ def _decoded(payload: torch.Tensor, dtype: str, size: int) -> np.ndarray:
 
 
 def _packed(codes: torch.Tensor, bits: int) -> np.ndarray:
-    """uint8 [N] -> bytes, the first code in the lowest bits."""
+    """Pack codes uint8 [N] into bytes, the first code in the lowest bits."""
     fields = 8 // bits
     padded = torch.nn.functional.pad(codes, (0, -len(codes) % fields)).view(-1, fields)
     shifts = torch.arange(fields, dtype=torch.uint8) * bits

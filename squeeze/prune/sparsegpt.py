@@ -1,9 +1,8 @@
-"""SparseGPT: prunes one group of columns after the other and lets the columns that follow make up for the error.
+"""SparseGPT: prunes one group of columns after the other, and changes later columns to compensate for the error.
 
 Frantar and Alistarh 2023 (arXiv 2301.00774): with the Cholesky factor U of the inverse Hessian, weight w of column j
-costs w^2 / U_jj^2; the mask of M columns is chosen from the weights as they have become, and what goes, or is rounded
-by a quantiser on the way, is spread over the columns behind it as in GPTQ. What refine.py and recover.py add comes
-after that.
+costs w^2 / U_jj^2. The mask of M columns is chosen from the weights as changed so far; the error of pruning, and of
+rounding by a quantiser in the same pass, is spread over later columns as in GPTQ. refine.py improves the result.
 """
 
 from dataclasses import dataclass
@@ -27,11 +26,20 @@ __all__ = ["SparseGPT"]
 
 @dataclass(frozen=True, kw_only=True)
 class SparseGPT(SparseGPTOptions, PruningMethod):
-    """damping: share of the Hessian's mean diagonal that is added to it. block_size: columns whose errors are spread
-    to the columns behind the block at once, and whose mask is chosen at once without N:M. refine: rounds over all
-    groups of N:M, each of which is given its best mask and weights; reconstruct: steps of layer-wise reconstruction
-    after that. quantizer: the grid on which the weights kept lie, rounded in the same pass. keep_zeros: the weight is
-    pruned already, and what is not 0 is kept. exact: all in float64."""
+    """Prune a matrix to 50 % or 2:4 with a small error of its outputs: kept weights compensate for those removed.
+
+    compress takes W (out, in) and H (in, in). Frantar and Alistarh 2023, arXiv 2301.00774.
+
+    Attributes:
+        damping: share of the mean diagonal of H that is added to it.
+        block_size: columns whose errors are spread to later columns at once; without N:M also those whose mask is
+            chosen at once.
+        refine: rounds over all N:M groups, each of which is given its best mask and weights.
+        reconstruct: steps of layer-wise reconstruction after that.
+        quantizer: the grid to which kept weights are rounded in the same pass.
+        keep_zeros: the weight is pruned already; keep what is not 0.
+        exact: compute in float64.
+    """
 
     name: ClassVar[str] = "sparsegpt"
     needs_hessian: ClassVar[bool] = True
@@ -40,7 +48,7 @@ class SparseGPT(SparseGPTOptions, PruningMethod):
 
     @classmethod
     def textbook(cls, **options: object) -> "SparseGPT":
-        """The paper's own algorithm: nothing after the sweep."""
+        """Return the algorithm of the paper: nothing after the sweep."""
         return cls(**{"refine": 0, "reconstruct": 0, "exact": True, **options})  # type: ignore[arg-type]
 
     @property
@@ -66,7 +74,7 @@ class SparseGPT(SparseGPTOptions, PruningMethod):
             notes += (f"damping raised to {damping:g}",)
         if self.keep_zeros:
             if violations(self.pattern, values):
-                raise SqueezeError(f"zeros to keep: a matrix has weights beyond {self.pattern}")
+                raise SqueezeError(f"expected a matrix that is pruned to {self.pattern}, to keep its zeros")
             return self._stored(weight, values, values != 0, hessian, upper, notes)
         if self.quantizer is not None and not (self.refine or self.reconstruct):
             return Result(self._quantised(weight, values, hessian, upper, None), notes)
@@ -87,20 +95,27 @@ class SparseGPT(SparseGPTOptions, PruningMethod):
         upper: torch.Tensor,
         notes: tuple[str, ...],
     ) -> Result[SparseTensor]:
-        """What is stored of values and a mask [O, I], rounded if there is a grid."""
+        """Return the sparse tensor of values and a mask [O, I], rounded if there is a grid."""
         if self.quantizer is None:
             return Result(self.sparse(pruned, mask, weight.dtype), notes)
         return Result(self._quantised(weight, pruned, hessian, upper, mask), notes)
 
     def sweep(self, weight: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values and mask [O, I] of a weight [O, I], by the factor of its inverse Hessian [I, I]."""
+        """Return values and mask [O, I] of a weight [O, I], from the factor of its inverse Hessian [I, I]."""
         values, mask, _ = self._sweep(weight, upper, None, None)
         return values, mask
 
     def _sweep(
         self, weight: torch.Tensor, upper: torch.Tensor, mask: torch.Tensor | None, params: QParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Values, mask and codes [O, I]. mask: chosen on the way where it is None. params: of the quantiser's grid."""
+        """Return values, mask and codes [O, I].
+
+        Args:
+            weight: [O, I].
+            upper: factor of the inverse Hessian [I, I].
+            mask: bool [O, I]; None to choose it during the sweep.
+            params: of the quantiser's grid, or None.
+        """
         work, inputs = weight.clone(), weight.shape[1]
         values, codes = torch.zeros_like(work), torch.zeros(work.shape, dtype=torch.uint8, device=work.device)
         chosen = torch.zeros(work.shape, dtype=torch.bool, device=work.device) if mask is None else mask
@@ -137,7 +152,15 @@ class SparseGPT(SparseGPTOptions, PruningMethod):
         upper: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> SparseTensor:
-        """The weight on the quantiser's grid, with the mask given, from `start`, or one chosen in the same pass."""
+        """Round a matrix to the quantiser's grid, with the given mask or one chosen in the same pass.
+
+        Args:
+            weight: W [O, I].
+            start: values to start from [O, I].
+            hessian: H [I, I].
+            upper: factor of the inverse Hessian [I, I].
+            mask: bool [O, I], or None.
+        """
         grid = self.quantizer
         assert grid is not None
         dtype = grid.stored_as(weight)
@@ -153,7 +176,7 @@ class SparseGPT(SparseGPTOptions, PruningMethod):
 
 
 def _damped(hessian: torch.Tensor, damping: float) -> torch.Tensor:
-    """As inverse_factor damps it."""
+    """Return a Hessian damped as in inverse_factor."""
     damped = hessian.clone()
     diagonal = damped.diagonal()
     diagonal[diagonal == 0] = 1
@@ -162,7 +185,7 @@ def _damped(hessian: torch.Tensor, damping: float) -> torch.Tensor:
 
 
 def _zero_codes(grid: GPTQ, params: QParams, shape: torch.Size) -> torch.Tensor:
-    """Codes [O, I] of the weight 0."""
+    """Return the codes [O, I] of the weight 0."""
     size, quantizer = grid.effective_group_size(shape[1]), grid.as_quantizer()
     zeros = [torch.zeros((shape[0], min(size, shape[1] - at))) for at in range(0, shape[1], size)]
     return torch.cat([quantizer.encode(part, params[:, g]) for g, part in enumerate(zeros)], 1)

@@ -1,4 +1,4 @@
-"""Sparse weights as a stored form: the layer that multiplies by them, and their dense weights."""
+"""Sparse weights as a stored form: the layer that multiplies by them, and dense weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,20 +21,23 @@ _FORMAT = SparseFormat()
 
 
 class Sparse24Linear(StoredLinear[sparse24.Runtime]):
-    """y = x W^T + b. On the CPU W is expanded once and the product is that of a dense layer; on a GPU, kernels that
-    read only what is kept take it where kernels/sparse24 measured them to be faster."""
+    """y = x W^T + b with a sparse weight, stored as in sparse24.py.
+
+    On the CPU W is expanded once and multiplied like a dense weight; on a GPU kernels that read only the kept values
+    are used where kernels/sparse24 measured them to be faster.
+    """
 
     known_leaves = LEAVES
     by_dtype = True
 
     @classmethod
     def of(cls, weight: SparseTensor, bias: torch.Tensor | None = None) -> "Sparse24Linear":
-        """The layer for a weight [O, I]."""
+        """Return the layer of a weight [O, I]."""
         stored = {name.removeprefix("."): tensor for name, tensor in _FORMAT.tensors("", weight).items()}
         return cls(weight.shape[1], weight.shape[0], stored, bias)
 
     def sparse(self) -> SparseTensor:
-        """The weight, decoded. Raises FormatError or DamagedError where its buffers are not one."""
+        """Return the decoded weight. Raises FormatError or DamagedError if the buffers are invalid."""
         sparse = _FORMAT.weight(self._name, named(self._name, self.stored()))
         self._check_shape(sparse.shape)
         return sparse
@@ -54,7 +57,7 @@ class Sparse24Linear(StoredLinear[sparse24.Runtime]):
 
 
 class SparseForm(StoredForm):
-    """Folders that `squeeze prune` wrote."""
+    """The form of folders that `squeeze prune` wrote."""
 
     method = METHOD
     leaves = LEAVES
@@ -75,5 +78,5 @@ class SparseForm(StoredForm):
 
     def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
         if "sparse_values" not in leaves or "sparse_grid" not in leaves:
-            raise FormatError(f"{module}: parts of its sparse weight are missing")
+            raise FormatError(f"{module}: expected sparse_values and sparse_grid, got {', '.join(leaves)}")
         return Sparse24Linear(shape[1], shape[0], leaves, bias, module)

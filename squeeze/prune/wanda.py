@@ -1,4 +1,4 @@
-"""Wanda: weights stay by their size times that of their input, as they are."""
+"""Wanda: weights are kept by their magnitude times that of their input, unchanged."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,8 +15,11 @@ __all__ = ["Wanda"]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanda(PruningMethod):
-    """Sun et al. 2023 (arXiv 2306.11695): the score of a weight is |w| times the root mean square of its input; without
-    N:M, weights compete within their row."""
+    """Prune a matrix with one pass over calibration text and no change of weights: far less error than by magnitude.
+
+    compress takes W (out, in) and H (in, in). The score of a weight is |w| times the root mean square of its input;
+    without N:M weights compete within their row. Sun et al. 2023, arXiv 2306.11695.
+    """
 
     name: ClassVar[str] = "wanda"
     needs_hessian: ClassVar[bool] = True

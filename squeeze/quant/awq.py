@@ -47,7 +47,7 @@ class AWQ(AWQOptions, GridMethod):
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
         if hessian is None or hessian.shape != (weight.shape[1], weight.shape[1]):
-            raise HessianError(f"expected a Hessian of {weight.shape[1]} x {weight.shape[1]}, as the matrix has inputs")
+            raise HessianError(f"expected a Hessian of {weight.shape[1]} x {weight.shape[1]}, the inputs of the matrix")
         if self.sweep:
             return GPTQ(**self._grid()).compress(weight, hessian)
         dtype, values = self.stored_as(weight), weight.float()

@@ -55,7 +55,8 @@ class GPTQ(GPTQOptions, GridMethod):
         return cls(**{"damping": 0.01, **plain, **options})  # type: ignore[arg-type]
 
     def apply(self, weight: torch.Tensor, hessian: torch.Tensor) -> QuantizedTensor:
-        """Quantise W [O, I] of floats with H [I, I], the mean or sum of x x^T. Raises HessianError if H cannot be used."""
+        """Quantise W [O, I] of floats with H [I, I], the mean or sum of x x^T. Raises HessianError if H cannot be
+        used."""
         return self.compress(weight, hessian).tensor
 
     def fallback(self) -> RTN:
@@ -64,7 +65,7 @@ class GPTQ(GPTQOptions, GridMethod):
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
         if hessian is None or hessian.shape != (weight.shape[1], weight.shape[1]):
-            raise HessianError(f"a matrix of {weight.shape[1]} inputs needs a Hessian of that size")
+            raise HessianError(f"expected a Hessian of {weight.shape[1]} x {weight.shape[1]}, the inputs of the matrix")
         dtype, values = self.stored_as(weight), weight.detach().to(torch.float64 if self.exact else torch.float32)
         hessian = hessian.to(values.dtype)
         dead = hessian.diagonal() == 0
@@ -154,7 +155,8 @@ class GPTQ(GPTQOptions, GridMethod):
 def _up_to_date(
     work: torch.Tensor, errors: torch.Tensor, upper: torch.Tensor, places: torch.Tensor, first: int, done: int
 ) -> torch.Tensor:
-    """Return the columns [O, N] at `places`, with the first `done` errors of the block at `first` taken into account."""
+    """Return the columns [O, N] at `places`, with the first `done` errors of the block at `first` taken into
+    account."""
     values = work[:, places].clone()
     behind = places >= first + len(errors)
     if done and behind.any():

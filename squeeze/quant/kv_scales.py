@@ -57,7 +57,8 @@ def check_scheme(described: Mapping[str, Any]) -> bool:
 
 
 def round_cache(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Make a model round its keys and values to FP8 with the scales of a checkpoint. Raises FormatError if it has none."""
+    """Make a model round its keys and values to FP8 with the scales of a checkpoint. Raises FormatError if it has
+    none."""
     for name, attention in attentions(model):
         scales = _scales(checkpoint, name)
 

@@ -62,7 +62,7 @@ def test_errors_order_as_they_should():
 def test_statistics_that_do_not_serve():
     weight, hessian = problem()
     for method in (Wanda(), SparseGPT()):
-        with pytest.raises(HessianError, match="needs a Hessian of that size"):
+        with pytest.raises(HessianError, match="expected a Hessian of"):
             method.compress(weight)
         with pytest.raises(HessianError, match="is not finite"):
             method.compress(weight, hessian * torch.inf)

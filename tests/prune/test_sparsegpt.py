@@ -69,5 +69,5 @@ def test_zeros_that_are_there_are_kept():
     found = SparseGPT(keep_zeros=True, quantizer=grid).apply(pruned.sparse(), hessian)
     assert torch.equal(found.mask, pruned.sparse() != 0)
     assert torch.equal(SparseGPT(keep_zeros=True).apply(pruned.sparse(), hessian).sparse(), pruned.sparse())
-    with pytest.raises(SqueezeError, match="zeros to keep: a matrix has weights beyond 2:4"):
+    with pytest.raises(SqueezeError, match="expected a matrix that is pruned to 2:4"):
         SparseGPT(keep_zeros=True, quantizer=grid).apply(weight, hessian)

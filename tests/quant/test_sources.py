@@ -299,9 +299,9 @@ FAULTS = {
     "AWQ shapes": (AWQ, awq, lambda tensors: tensors.update({f"{UP}.qzeros": torch.zeros(3)}), "are no matrices"),
     "AWQ ranks": (AWQ, awq, lambda tensors: tensors.update({f"{UP}.scales": torch.zeros(3)}), "are no matrices"),
     "AWQ bits": ({**AWQ, "bits": 3}, awq, None, "got 3 bits in version 'gemm'"),
-    "no method": ({"quant_method": "nonesuch"}, fp8((32, 32)), None, "of the quant_method 'nonesuch' are not read"),
-    "not quantised": ({"quant_method": "awq"}, fp8((32, 32)), None, "speaks of awq, and no tensor is stored so"),
-    "blocks": ({"weight_block_size": 5}, fp8((32, 32)), None, "5 are no sides of a block of weights"),
+    "no method": ({"quant_method": "nonesuch"}, fp8((32, 32)), None, "unsupported quant_method 'nonesuch'"),
+    "not quantised": ({"quant_method": "awq"}, fp8((32, 32)), None, "names awq, but no tensor is stored so"),
+    "blocks": ({"weight_block_size": 5}, fp8((32, 32)), None, "expected rows and columns of a block, got 5"),
 }
 
 

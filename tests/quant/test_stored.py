@@ -190,11 +190,11 @@ def test_experts_are_expanded_into_the_tensor_that_holds_them_all(tmp_path):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (0, 9, r"m\.codes has shape \[8, 8\], not \[9, 8\]"),
-        (1, 33, r"m\.codes has shape \[8, 8\], not \[8, 5\]"),
+        (0, 9, r"m\.codes: expected shape \[9, 8\], got \[8, 8\]"),
+        (1, 33, r"m\.codes: expected shape \[8, 5\], got \[8, 8\]"),
         (1, 63, "m: is a matrix of 8 x 63, and the layer is 8 x 64"),
         (2, 1, "1 bits: choose from"),
-        (2, 5, r"m\.codes has shape \[8, 8\], not \[8, 10\]"),
+        (2, 5, r"m\.codes: expected shape \[8, 10\], got \[8, 8\]"),
         (2, 9, "9 bits: choose from"),
         (3, 16, "m: 2 groups of 16 do not make 64 inputs"),
     ],

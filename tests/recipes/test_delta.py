@@ -259,7 +259,7 @@ def test_another_base_is_refused(tmp_path, made):
     with pytest.raises(SqueezeError, match=refusals):
         load_model(tmp_path / "out")
     shutil.rmtree(base)
-    with pytest.raises(SqueezeError, match="is the difference from a base, base, which is not beside it: put it there"):
+    with pytest.raises(SqueezeError, match="is the difference from a base, base, which is not next to it: put it there"):
         load_model(tmp_path / "out")
     assert not (tmp_path / "dense").exists()
 
@@ -280,15 +280,15 @@ def test_damage_is_told(tmp_path, made, cut):
 
 def test_what_does_not_belong_together(tmp_path, folders, pair):
     base, tuned = pair("llama")
-    with pytest.raises(ModelError, match=r"tuned: is of the architecture llama, and the base .* of qwen2"):
+    with pytest.raises(ModelError, match=r"tuned: expected the base's architecture qwen2 \(.*\), got llama"):
         delta(folders("qwen2"), tuned, tmp_path / "out")
     path = next(path for path in tuned.glob("*.safetensors") if "model.norm.weight" in load_file(path))
     tensors = load_file(path)
     save_file({**tensors, "model.norm.weight": torch.ones(32)}, path)
-    with pytest.raises(FormatError, match=r"'model.norm.weight' has shape \[32\], and in the base .* \[64\]"):
+    with pytest.raises(FormatError, match=r"'model.norm.weight': expected shape \[64\] of the base .*, got \[32\]"):
         delta(base, tuned, tmp_path / "out")
     save_file({**tensors, "extra.weight": torch.ones(32)}, path)
-    with pytest.raises(FormatError, match=r"'extra.weight' is not in the base"):
+    with pytest.raises(FormatError, match=r"the base .* has no tensor 'extra.weight'"):
         delta(base, tuned, tmp_path / "out")
     with pytest.raises(SqueezeError, match="give bits, a pattern, or the two"):
         delta(base, tuned, tmp_path / "out", bits=None, pattern=None)
@@ -305,7 +305,7 @@ def test_descriptions_that_cannot_be(tmp_path, made, described):
     config = json.loads(path.read_text())
     config["quantization_config"]["base"] = described
     path.write_text(json.dumps(config))
-    with pytest.raises(DamagedError, match="does not say what base it is the difference from"):
+    with pytest.raises(DamagedError, match="does not name the base of the difference"):
         load_model(tmp_path / "out")
     config["quantization_config"]["version"] = 2
     path.write_text(json.dumps(config))

@@ -104,7 +104,7 @@ def test_refuses_sparse_weights_of_a_newer_version(tmp_path):
     config = json.loads((tmp_path / "sparse" / "config.json").read_text())
     config["quantization_config"]["version"] = 2
     (tmp_path / "sparse" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(FormatError, match="version 2 of sparse weights is unknown: use a newer squeeze"):
+    with pytest.raises(FormatError, match="unknown version 2 of sparse weights: use a newer squeeze"):
         squeeze.densify(tmp_path / "sparse", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

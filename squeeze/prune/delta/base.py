@@ -1,4 +1,4 @@
-"""The base of a fine-tune: how it is found, and its weights, one copy of them for all models that differ from it."""
+"""The base of a fine-tune: how it is found, and its weights, one copy in memory for all models that differ from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,18 +31,24 @@ class BaseWeights:
 
     @classmethod
     def open(cls, path: Path | str) -> "BaseWeights":
-        """Reads the whole base once, for its hash. Raises FormatError where it has no file of safetensors."""
+        """Open a base, which is read once for its hash. Raises FormatError if it has no safetensors file."""
         base = Base.open(path)
         if not base.weights:
-            raise FormatError(f"{escaped(str(path))}: no file of safetensors is in it, which a base needs")
+            raise FormatError(f"{escaped(str(path))}: expected a base with safetensors files, found none")
         return cls(base)
 
     @classmethod
     def of(cls, folder: Path, described: Mapping[str, Any], given: Path | str | None = None) -> "BaseWeights":
-        """Open the base that the `quantization_config` of a folder tells of.
+        """Open the base that a folder's `quantization_config` names.
 
-        given: where the caller says that it is. By default it is looked for beside the folder: the checkpoint of the
-        same name, or a packed one with the same hash. Raises SqueezeError if there is none, or it is another one.
+        Args:
+            folder: of the difference.
+            described: its `quantization_config`.
+            given: path of the base. By default it is looked for next to the folder: the checkpoint of the same name, or
+                a packed one with the same hash.
+
+        Raises:
+            SqueezeError: there is no base, or its hash differs.
         """
         name, hashes = _named(folder, described)
         beside = folder.resolve().parent / name
@@ -50,7 +56,7 @@ class BaseWeights:
             packed = Base.beside(folder, {hashes}, Limits())
             if packed is None:
                 raise SqueezeError(
-                    f"{escaped(str(folder))}: is the difference from a base, {name}, which is not beside it: put it "
+                    f"{escaped(str(folder))}: is the difference from a base, {name}, which is not next to it: put it "
                     "there, or name it with `base_folder`"
                 )
             return cls(packed)
@@ -67,26 +73,35 @@ class BaseWeights:
         return {name for scope, name in self.base.tensors if not scope}
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Of a tensor; None where there is none of this name."""
+        """Return the shape of a tensor; None if there is no tensor of this name."""
         record = self.base.record(name)
         return record.shape if record else None
 
     def load(self, name: str) -> torch.Tensor:
-        """A tensor in its own type. Raises FormatError where there is none, DamagedError where it is damaged."""
+        """Return a tensor in its own dtype. Raises FormatError if it does not exist, DamagedError if it is damaged."""
         record = self.base.record(name)
         if record is None:
             raise FormatError(f"the base {escaped(str(self.path))} has no {named(name)}")
         return shaped(torch.from_numpy(self.base.tensor(name, record)), record, torch_dtype(record.dtype, name))
 
     def matrix(self, module: str, described: Mapping[str, Any]) -> torch.Tensor:
-        """The weight [O, I] of a linear module, in its own type. described: the `quantization_config` of what differs
-        from it."""
+        """Return the weight [O, I] of a linear module, in its own dtype.
+
+        `described` is the `quantization_config` of the difference, which says which modules are transposed.
+        """
         weight = self.load(f"{module}.weight")
         return weight.T if is_transposed(module, described) else weight
 
     def shared(self, name: str, dtype: torch.dtype, device: torch.device, transposed: bool = False) -> torch.Tensor:
-        """A tensor for models that run: as long as one holds it, others get the same memory. It is not to be written
-        to."""
+        """Return a tensor for running models: they share its memory as long as one of them holds it. It must not be
+        written to.
+
+        Args:
+            name: of the tensor.
+            dtype: of the result.
+            device: of the result.
+            transposed: return the transpose.
+        """
         key = self.base.weights, name, dtype, device
         tensor = _shared.get(key)
         if tensor is None:
@@ -96,35 +111,40 @@ class BaseWeights:
         return tensor
 
     def check_alike(self, tuned: Checkpoint) -> None:
-        """Raises ModelError where a checkpoint is of another architecture, FormatError where a tensor of it is missing
-        here, or of another shape."""
+        """Check that a checkpoint has the base's architecture and shapes.
+
+        Raises:
+            ModelError: the architecture differs.
+            FormatError: a tensor is missing in the base, or has another shape.
+        """
         if (self.path / CONFIG).is_file():
             kinds = [config.get("model_type") for config in (tuned.config, read_config(self.path))]
             if kinds[0] != kinds[1]:
                 ours, theirs = map(printable, kinds)
-                raise ModelError(f"{tuned.folder}: is of the architecture {ours}, and the base {self.path} of {theirs}")
+                raise ModelError(f"{tuned.folder}: expected the base's architecture {theirs} ({self.path}), got {ours}")
         for name in tuned.files:
             shape, other = tuned.info(name).shape, self.shape(name)
             if other is None:
-                raise FormatError(f"{tuned.folder}: {named(name)} is not in the base {self.path}")
+                raise FormatError(f"{tuned.folder}: the base {self.path} has no {named(name)}")
             if shape != other:
                 raise FormatError(
-                    f"{tuned.folder}: {named(name)} has shape {list(shape)}, and in the base {self.path} {list(other)}"
+                    f"{tuned.folder}: {named(name)}: expected shape {list(other)} of the base {self.path}, "
+                    f"got {list(shape)}"
                 )
 
 
 def is_transposed(module: str, described: Mapping[str, Any]) -> bool:
-    """Whether a module's weight is stored as [I, O]."""
+    """Return whether a module's weight is stored as [I, O]."""
     return module in (described.get("transposed") or ())
 
 
 def _named(folder: Path, described: Mapping[str, Any]) -> tuple[str, Hashes]:
-    """The name and the hashes of the base. Raises DamagedError where they cannot be."""
+    """Return the name and hashes of the base. Raises DamagedError if they are invalid."""
     base = described.get("base")
     name, hashes = (base.get("name"), base.get("sha256")) if isinstance(base, dict) else (None, None)
     if not isinstance(hashes, list) or not hashes or not all(isinstance(one, str) for one in hashes):
-        raise DamagedError(f"{folder / CONFIG}: does not say what base it is the difference from")
+        raise DamagedError(f"{folder / CONFIG}: does not name the base of the difference")
     try:
         return storage.component(name), tuple(hashes)
     except FormatError as error:
-        raise DamagedError(f"{folder / CONFIG}: does not say what base it is the difference from: {error}") from None
+        raise DamagedError(f"{folder / CONFIG}: does not name the base of the difference: {error}") from None

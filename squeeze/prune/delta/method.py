@@ -1,8 +1,8 @@
-"""A matrix as its base's plus a difference, which is pruned, rounded, or both.
+"""Compression of a matrix as its base plus a difference that is pruned, rounded, or both.
 
-What is compressed is the difference W - B; what is to stay is the layer's output (B + D) x, on inputs x that come from
-blocks that are compressed already. So the Hessian is that of the sum, and GPTQ's or SparseGPT's error, too:
-DeltaZip (Yao et al. 2023, arXiv 2312.05215).
+The difference W - B is compressed; the layer's output (B + D) x is to stay, on inputs x that come from compressed
+blocks. So the Hessian, and GPTQ's or SparseGPT's error, are those of the sum: DeltaZip (Yao et al. 2023, arXiv
+2312.05215).
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,14 +23,15 @@ _DENSE = Pattern(0, 0, 0.0)  # nothing is removed
 
 @dataclass(frozen=True)
 class DeltaTensor:
-    """base [O, I], floats; delta: what is added to it, in which `pattern` holds, if it is pruned."""
+    """A base [O, I] of floats, and the difference that is added to it, whose `pattern` is that of the result if it
+    is pruned."""
 
     base: torch.Tensor
     delta: SparseTensor
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(O, I)."""
+        """The shape (O, I)."""
         return self.delta.shape
 
     @property
@@ -38,23 +39,31 @@ class DeltaTensor:
         return None if self.delta.pattern == _DENSE else self.delta.pattern
 
     def sparse(self) -> torch.Tensor:
-        """float32 [O, I], the difference alone."""
+        """Return the difference alone, float32 [O, I]."""
         return self.delta.sparse()
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """[O, I], the sum, rounded once to `dtype`."""
+        """Return the sum [O, I], rounded once to `dtype`."""
         return self.delta.dequantize().add_(self.base).to(dtype)
 
     @property
     def stored_bits(self) -> int:
-        """Of the difference."""
+        """The bits of the difference."""
         return self.delta.stored_bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaMethod:
-    """inner: what compresses the difference, a method of quant/ or prune/. name_in_base: of the base's matrix, which is
-    [I, O] where it is transposed."""
+    """Store a fine-tune as the compressed difference from its base: 1 to 4 bits a weight, with the base shared.
+
+    compress takes W (out, in) and H (in, in). DeltaZip, Yao et al. 2023, arXiv 2312.05215.
+
+    Attributes:
+        inner: the method of quant/ or prune/ that compresses the difference.
+        name_in_base: name of the base's matrix.
+        transposed: whether that is [I, O].
+        base: the base's tensors.
+    """
 
     name: ClassVar[str] = "delta"
     needs_hessian: ClassVar[bool] = True
@@ -69,7 +78,7 @@ class DeltaMethod:
         return replace(self, inner=self.inner.fallback())
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[DeltaTensor]:
-        """As Method.compress. The difference is given to `inner` in bfloat16: its own precision, whatever its size."""
+        """Compress a weight; see Method.compress. `inner` is given the difference in bfloat16."""
         base = self.base.load(self.name_in_base)
         base = base.T if self.transposed else base
         found = self.inner.compress((weight.float() - base.float()).bfloat16(), hessian)
@@ -77,7 +86,7 @@ class DeltaMethod:
 
 
 def _sparse(tensor: SparseTensor | QuantizedTensor) -> SparseTensor:
-    """A matrix of which nothing is removed in the same form."""
+    """Return the tensor as a sparse one, with nothing removed if it is quantised only."""
     if isinstance(tensor, SparseTensor):
         return tensor
     return SparseTensor(tensor, torch.ones(tensor.shape, dtype=torch.bool), _DENSE)

@@ -1,8 +1,8 @@
-"""Differences of what is no matrix of a block, such as embeddings, rounded before they are kept as `pack --base` codes
-them: to multiples of one step a tensor, so coarse that the coder needs no more bits than are asked for.
+"""Rounding of differences outside the blocks' matrices, such as those of embeddings, before `pack --base` codes them.
 
-A uniform step with entropy coding is close to the least error that so many bits allow, whatever the distribution (Gish
-and Pierce, 1968); rows that training left alone, or nearly so, cost next to nothing.
+They are rounded to multiples of one step a tensor, as coarse as a number of bits needs. A uniform step with entropy
+coding is close to the least error for a number of bits, whatever the distribution (Gish and Pierce, 1968); rows that
+training hardly changed cost next to nothing.
 """
 
 from collections.abc import Iterable
@@ -17,16 +17,21 @@ from squeeze.prune.delta.base import BaseWeights
 __all__ = ["RoundedCheckpoint", "Rounding", "rounded"]
 
 _NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
-_LEAST_ROWS = 32  # matrices with fewer stay exact
-_SAMPLE = 1 << 22  # values that decide on a step
-_FINER = 0.125  # of a step's exponent, in the search for it
-_MOST = 16  # doublings of a step that are tried
+_LEAST_ROWS = 32  # matrices with fewer rows stay exact
+_SAMPLE = 1 << 22  # values that a step is chosen from
+_FINER = 0.125  # resolution of a step's base-2 exponent in the search
+_MOST = 16  # most doublings of a step that are tried
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """step: differences become multiples of it; bits: a value takes about so many; error: norm of what is lost, of the
-    difference's."""
+    """The rounding of a tensor's difference.
+
+    Attributes:
+        step: differences become multiples of it.
+        bits: coded bits of a value, about.
+        error: norm of the error, relative to that of the difference.
+    """
 
     step: float
     bits: float
@@ -37,22 +42,29 @@ class Rounding:
 
 
 def rounded(weight: torch.Tensor, base: torch.Tensor, step: float) -> torch.Tensor:
-    """weight, in its own type, as the base plus a multiple of `step`."""
+    """Return a weight, in its own dtype, as the base plus a multiple of `step`."""
     before = base.to(weight.device).float()
     return ((weight.float() - before).div_(step).round_().mul_(step).add_(before)).to(weight.dtype)
 
 
 @dataclass(frozen=True)
 class RoundedCheckpoint(Checkpoint):
-    """A fine-tune that differs from a base by rounded differences, in the tensors that `roundings` name."""
+    """A fine-tune with rounded differences from its base in the tensors that `roundings` name."""
 
     base: BaseWeights | None = None
     roundings: dict[str, Rounding] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tuned: Checkpoint, base: BaseWeights, bits: float, names: Iterable[str]) -> "RoundedCheckpoint":
-        """Round those of these tensors that are matrices, and whose differences take more than so many bits a weight
-        as they are."""
+        """Round the tensors that are matrices and whose differences take more than `bits` bits a weight when coded
+        exactly.
+
+        Args:
+            tuned: the fine-tune.
+            base: its base.
+            bits: a weight.
+            names: tensors to look at.
+        """
         found: dict[str, Rounding] = {}
         for name in names:
             shape = tuned.info(name).shape
@@ -72,7 +84,7 @@ class RoundedCheckpoint(Checkpoint):
 
 
 def _rounding(weight: torch.Tensor, base: torch.Tensor, bits: float) -> Rounding | None:
-    """The finest step with which no more bits are needed; None where all can stay as it is, or the types differ."""
+    """Return the finest step that needs at most `bits` bits; None if no rounding is needed, or the dtypes differ."""
     every = max(weight.numel() // _SAMPLE, 1)
     weight, base = weight[::every].cpu().contiguous(), base[::every].contiguous()
     if weight.dtype != base.dtype or _bits(weight, base) <= bits:
@@ -92,7 +104,7 @@ def _rounding(weight: torch.Tensor, base: torch.Tensor, bits: float) -> Rounding
 
 
 def _bits(weight: torch.Tensor, base: torch.Tensor) -> float:
-    """That a value takes beside its base."""
+    """Return the coded bits of a value, given its base."""
     data, other = (one.reshape(-1).view(torch.uint8).numpy() for one in (weight, base))
     payload = ulps.encode(data, other, _NAMES[weight.dtype])
     return 8 * (data if payload is None else payload).nbytes / weight.numel()

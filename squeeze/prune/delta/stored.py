@@ -1,6 +1,6 @@
 """Fine-tunes as a stored form: matrices are differences from a base's, which the folder names by its hash.
 
-A module has the tensors that prune/sparse24.py makes of its difference. docs/format.md specifies it.
+A module has the tensors of prune/sparse24.py for its difference. docs/format.md specifies the form.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,8 +33,11 @@ _Product = Callable[[torch.Tensor], torch.Tensor]  # [R, I] to [R, O]
 
 
 class DeltaLinear(StoredLinear[_Product]):
-    """y = x B^T + x D^T + b. Codes of D on a grid of integers stay codes, those outside its mask being that of 0, and
-    are multiplied as QuantLinear does; floats are expanded once, on a CPU."""
+    """y = x B^T + x D^T + b, with the weight B of a base that models may share, and the model's own difference D.
+
+    Codes of D on a grid of integers stay codes, with that of 0 outside the mask, and are multiplied as in QuantLinear.
+    Floats are expanded once, on a CPU.
+    """
 
     known_leaves = LEAVES
     by_dtype = True
@@ -47,27 +50,35 @@ class DeltaLinear(StoredLinear[_Product]):
         bias: torch.Tensor | None = None,
         name: str = "",
     ) -> None:
-        """stored: the buffers of the difference, by the leaves of SparseFormat."""
+        """Hold the buffers of a difference.
+
+        Args:
+            in_features: I.
+            out_features: O.
+            stored: tensors of the difference, by the leaves of SparseFormat.
+            bias: [O], or None.
+            name: of the module, in errors.
+        """
         super().__init__(in_features, out_features, stored, bias, name)
         self.register_buffer("base", None, persistent=False)
 
     def attach(self, base: torch.Tensor) -> None:
-        """Take the base's weight [O, I], which is not copied. Raises FormatError where it has another shape."""
+        """Attach the base's weight [O, I], which is not copied. Raises FormatError if it has another shape."""
         if tuple(base.shape) != (self.out_features, self.in_features):
             wanted = f"{self.out_features} x {self.in_features}"
             raise FormatError(f"{self._name}: expected a base of {wanted}, got {' x '.join(map(str, base.shape))}")
         self.base = base
 
     def delta(self) -> SparseTensor:
-        """The difference, decoded. Raises FormatError or DamagedError where its buffers are none."""
+        """Return the decoded difference. Raises FormatError or DamagedError if the buffers are invalid."""
         delta = _FORMAT.weight(self._name, named(self._name, self.stored()))
         self._check_shape(delta.shape)
         return delta
 
     def base_weight(self) -> torch.Tensor:
-        """The base's weight [O, I]. Raises FormatError if none is attached."""
+        """Return the base's weight [O, I]. Raises FormatError if none is attached."""
         if (base := self._buffers["base"]) is None:
-            raise FormatError(f"{self._name}: has no base yet: `attach` gives it one")
+            raise FormatError(f"{self._name}: has no base yet: call `attach`")
         return base
 
     @property
@@ -93,7 +104,7 @@ class DeltaLinear(StoredLinear[_Product]):
 
 
 def _with_zeros(delta: SparseTensor) -> QuantizedTensor | None:
-    """Codes of all weights, those outside the mask being that of 0; None for floats, and grids without zero."""
+    """Return the difference as codes of all weights, with that of 0 outside the mask; None for floats and codebooks."""
     values = delta.values
     if not isinstance(values, QuantizedTensor) or values.codebook is not None or delta.adapters is not None:
         return None
@@ -108,7 +119,7 @@ _VERSION = 1
 
 
 class DeltaForm(StoredForm):
-    """Folders that `squeeze delta` wrote."""
+    """The form of folders that `squeeze delta` wrote."""
 
     method = METHOD
     leaves = LEAVES
@@ -117,7 +128,7 @@ class DeltaForm(StoredForm):
     def check(self, described: Mapping[str, Any]) -> None:
         if described.get("version") != _VERSION:
             version = printable(repr(described.get("version")))
-            raise FormatError(f"version {version} of differences from a base is unknown: use a newer squeeze")
+            raise FormatError(f"unknown version {version} of differences from a base: use a newer squeeze")
 
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
         described = checkpoint.config.get("quantization_config")
@@ -130,25 +141,29 @@ class DeltaForm(StoredForm):
             delta, matrix = _FORMAT.weight(module, tensors), weights.matrix(module, described)
             if delta.shape != tuple(matrix.shape):
                 raise FormatError(
-                    f"{module}: a difference of shape {list(delta.shape)} is not one from {list(matrix.shape)}"
+                    f"{module}: expected a difference of shape {list(matrix.shape)}, got {list(delta.shape)}"
                 )
             return DeltaTensor(matrix, delta)
 
         return Stored(self.modules_of(checkpoint.files), dtype, weight)
 
     def weight(self, module: str, leaves: Leaves) -> DeltaTensor:
-        raise ModelError(
-            f"{module}: transformers merges it with others, and its base is not known there: use `squeeze densify`"
-        )
+        raise ModelError(f"{module}: transformers merges it with others, without its base: run `squeeze densify` first")
 
     def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
         if "sparse_values" not in leaves or "sparse_grid" not in leaves:
-            raise FormatError(f"{module}: parts of its difference are missing")
+            raise FormatError(f"{module}: expected sparse_values and sparse_grid, got {', '.join(leaves)}")
         return DeltaLinear(shape[1], shape[0], leaves, bias, module)
 
 
 def make_writer(base: BaseWeights, transposed: list[str], dtype: torch.dtype) -> Writer:
-    """transposed: modules whose weights the checkpoint has as [I, O]. dtype: of the dense weights."""
+    """Return the writer of differences from a base.
+
+    Args:
+        base: the base.
+        transposed: modules whose weights the checkpoint stores as [I, O].
+        dtype: of the dense weights.
+    """
 
     def tensors(module: str, tensor: DeltaTensor, transposed: bool) -> dict[str, torch.Tensor]:
         return _FORMAT.tensors(module, tensor.delta)

@@ -63,7 +63,8 @@ class BitsAndBytesFormat:
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:
-        """Return the tensors of a weight; see Format.tensors. `dtype` is that of the dense weights that loaders make."""
+        """Return the tensors of a weight; see Format.tensors. `dtype` is that of the dense weights that loaders
+        make."""
         nested = weight.nested
         if not isinstance(nested, Nested) or weight.codebook is None or weight.outliers is not None:
             raise FormatError(f"{name}: the format bitsandbytes needs the grid {_GRID} without outliers")

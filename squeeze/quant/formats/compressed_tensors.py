@@ -157,7 +157,8 @@ _FP4 = {
 
 
 def kind_of(grid: Grid) -> str:
-    """Return the name that the package gives to the format of a grid. Raises FormatError if it cannot store the grid."""
+    """Return the name that the package gives to the format of a grid. Raises FormatError if it cannot store the
+    grid."""
     if grid.outliers or grid.codebook not in (None, "fp8", *_FP4):
         what = "outlier columns" if grid.outliers else f"{grid.codebook}"
         raise FormatError(f"the format compressed-tensors cannot store {what}: use the format squeeze")

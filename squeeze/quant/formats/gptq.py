@@ -163,7 +163,8 @@ def _ones(bits: int, count: int) -> torch.Tensor:
 
 
 def _rules(spec: QuantizationSpec) -> dict[str, dict[str, int | bool]]:
-    """Return GPTQModel's `dynamic`: a regular expression for every module with another grid, or that is not quantised."""
+    """Return GPTQModel's `dynamic`: a regular expression for every module with another grid, or that is not
+    quantised."""
     ignored = [name for name in spec.ignored if name != _HEAD]
     grids: dict[str, Grid | None] = {**dict.fromkeys(ignored), **spec.modules}
     rules: dict[str, dict[str, int | bool]] = {}

@@ -24,7 +24,8 @@ __all__ = ["QuantizedCheckpoint", "read", "summary"]
 
 @dataclass(frozen=True)
 class QuantizedCheckpoint:
-    """A quantised checkpoint: its format, its description, all stored tensors, and the names of the quantised modules."""
+    """A quantised checkpoint: its format, its description, all stored tensors, and the names of the quantised
+    modules."""
 
     format: Format
     spec: QuantizationSpec

@@ -52,7 +52,8 @@ class Format(Protocol):
         """Return whether clients load a grid only if all weights of a folder are on it."""
 
     def keeps_weight(self, grid: Grid) -> bool:
-        """Return whether a module on a grid has a tensor `weight` when it is loaded, as transformers' own modules have."""
+        """Return whether a module on a grid has a tensor `weight` when it is loaded, as transformers' own modules
+        have."""
 
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None

@@ -1,4 +1,4 @@
-"""Quantised checkpoints as sources: their tensors read as the floats that they stand for, one at a time."""
+"""Quantised checkpoints as sources: their tensors dequantised to floats, one at a time."""
 
 from squeeze.quant.sources.registry import READERS, floats
 

@@ -1,4 +1,7 @@
-"""Folders of formats that squeeze writes, too: GPTQ and our own; and what readers of others of these share."""
+"""Readers of folders in formats that squeeze writes, too: GPTQ, AWQ, bitsandbytes, compressed-tensors and our own.
+
+quant/formats has the formats. Shapes are compared with the description when a folder is opened.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +26,7 @@ __all__ = ["awq", "bitsandbytes", "compressed_tensors", "integers", "modules_of"
 
 
 def integers(source: Source, described: Mapping[str, Any]) -> None:
-    """As Reader."""
+    """Read folders of GPTQ and of the format squeeze; see Reader."""
     form = format_of(described)
     spec, leaves = form.spec(described), modules_of(source, form)
     small = {name for names in leaves.values() for name in names if name.endswith(".grid")}
@@ -37,7 +40,7 @@ def integers(source: Source, described: Mapping[str, Any]) -> None:
 
 
 def modules_of(source: Source, form: Format) -> dict[str, list[str]]:
-    """By module, the names of its tensors."""
+    """Return the names of the tensors of each quantised module."""
     files, mark = source.checkpoint.files, f".{form.leaves[0]}"
     modules = [name.removesuffix(mark) for name in files if name.endswith(mark)]
     return {module: [name for leaf in form.leaves if (name := f"{module}.{leaf}") in files] for module in modules}
@@ -51,7 +54,7 @@ def _gptq_shape(source: Source, module: str, spec: QuantizationSpec) -> tuple[in
 def read(
     form: Format, spec: QuantizationSpec, module: str, turned: bool, tensors: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
-    """The floats of a module's weight; turned: transposed."""
+    """Return the dequantised weight of a module, transposed if `turned`."""
     weight = form.weight(module, tensors, spec).dequantize()
     return weight.T.contiguous() if turned else weight
 
@@ -60,12 +63,13 @@ _AWQ = AWQFormat()
 
 
 def awq(source: Source, described: Mapping[str, Any]) -> None:
-    """As Reader. What the tensors say of groups counts, as some folders describe them otherwise."""
+    """Read AWQ folders; see Reader. Group sizes are taken from the tensors, since some folders describe them
+    wrongly."""
     spec = _AWQ.spec(described)
     for module, names in modules_of(source, _AWQ).items():
         shapes = [source.shape(f"{module}.{leaf}") for leaf in _AWQ.leaves]
         if any(len(shape) != 2 for shape in shapes):
-            raise FormatError(f"{printable(module)}: its codes, zero points and scales are no matrices")
+            raise FormatError(f"{printable(module)}: expected matrices of codes, zero points and scales")
         (inputs, words), (groups, outputs) = shapes[0], shapes[2]
         if outputs != 8 * words or not groups or inputs % groups or shapes[1] != (groups, words):
             raise FormatError(f"{printable(module)}: {groups} groups do not make {inputs} inputs x {8 * words}")
@@ -77,7 +81,7 @@ _BITSANDBYTES = BitsAndBytesFormat()
 
 
 def bitsandbytes(source: Source, described: Mapping[str, Any]) -> None:
-    """As Reader."""
+    """Read bitsandbytes folders of 4 bits; see Reader."""
     spec, state = _BITSANDBYTES.spec(described), _BITSANDBYTES.leaves[0]
     for module, names in modules_of(source, _BITSANDBYTES).items():
         said = source.checkpoint.load([f"{module}.{state}"], strict=False)
@@ -90,7 +94,7 @@ _INPUT_LEAVES = ("input_scale", "input_zero_point", "input_global_scale", "k_sca
 
 
 def compressed_tensors(source: Source, described: Mapping[str, Any]) -> None:
-    """As Reader."""
+    """Read folders of compressed-tensors; see Reader. Roundings of activations are ignored."""
     check_still(described, source.checkpoint.folder)
     spec = _COMPRESSED.spec(_of_weights(described))
     for module, names in modules_of(source, _COMPRESSED).items():
@@ -101,14 +105,14 @@ def compressed_tensors(source: Source, described: Mapping[str, Any]) -> None:
 
 
 def _of_weights(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The description without what it says of activations."""
+    """Return the description without the grids of activations."""
     with understood("the quantization_config of compressed-tensors"):
         groups = {name: {**group, "input_activations": None} for name, group in described["config_groups"].items()}
     return {**described, "config_groups": groups}
 
 
 def _shape(source: Source, module: str) -> tuple[int, int]:
-    """Of a weight, whichever way it is stored."""
+    """Return the shape of a module's weight in any layout."""
     packed = f"{module}.weight_packed"
     if packed not in source.checkpoint.files:
         shape = source.shape(f"{module}.weight")
@@ -119,7 +123,7 @@ def _shape(source: Source, module: str) -> tuple[int, int]:
         source.shape(name := f"{module}.weight_shape")
         shape = tuple(source.checkpoint.load([name], strict=False)[name].flatten().tolist())
     if len(shape) != 2:
-        raise FormatError(f"{printable(module)}: is not a matrix")
+        raise FormatError(f"{printable(module)}: expected a matrix")
     return shape
 
 

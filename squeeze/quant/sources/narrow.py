@@ -1,7 +1,9 @@
-"""FP8 with scales: a tensor of one byte a weight, and beside it the grid of its scales.
+"""Readers of tensors in FP8 and FP4 with scales.
 
-DeepSeek-V3 (2024, arXiv 2412.19437) stores a scale for each block of 128 x 128 as NAME_scale_inv; others one for each
-row or matrix as NAME_scale.
+FP8 is one byte a weight. DeepSeek-V3 (2024, arXiv 2412.19437) stores a scale for each block of 128 x 128 as
+NAME_scale_inv; others store one for each row or matrix as NAME_scale. MXFP4 is that of gpt-oss: NAME_blocks uint8 [E,
+O, G, 16], 32 codes a group, and NAME_scales uint8 [E, O, G]. They represent the tensor NAME of all experts as
+transformers has it, [E, 32 G, O].
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ _SUFFIXES = ("_scale_inv", "_scale")
 
 
 def fp8(source: Source, described: Mapping[str, Any]) -> None:
-    """As Reader."""
+    """Read FP8 folders; see Reader."""
     block = sides(source, described.get("weight_block_size") or [128, 128])
     files = source.checkpoint.files
     for name in files:
@@ -35,9 +37,11 @@ def fp8(source: Source, described: Mapping[str, Any]) -> None:
 
 
 def sides(source: Source, block: Any) -> tuple[int, int]:
-    """Of a block of weights with one scale. Raises FormatError where they are none."""
+    """Return rows and columns of a block of weights with one scale. Raises FormatError if they are invalid."""
     if not (isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block)):
-        raise FormatError(f"{source.checkpoint.folder}: {printable(repr(block))} are no sides of a block of weights")
+        raise FormatError(
+            f"{source.checkpoint.folder}: expected rows and columns of a block, got {printable(repr(block))}"
+        )
     return block[0], block[1]
 
 
@@ -51,7 +55,7 @@ _BLOCKS, _SCALES = "_blocks", "_scales"
 
 
 def mxfp4(source: Source, described: Mapping[str, Any]) -> None:
-    """As Reader."""
+    """Read MXFP4 folders; see Reader."""
     for blocks in source.checkpoint.files:
         if not blocks.endswith(_BLOCKS):
             continue
@@ -59,7 +63,7 @@ def mxfp4(source: Source, described: Mapping[str, Any]) -> None:
         shape, scales = source.shape(blocks), source.shape(name + _SCALES)
         if len(shape) < 3 or shape[:-1] != scales:
             raise FormatError(
-                f"tensor '{printable(name + _SCALES)}' has shape {list(scales)}, and the blocks have {list(shape)}"
+                f"tensor '{printable(name + _SCALES)}': expected shape {list(shape[:-1])}, got {list(scales)}"
             )
         *experts, outputs, groups, size = shape
         names = blocks, name + _SCALES
@@ -75,21 +79,30 @@ FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # e2m1 without its sign; OCP mic
 
 
 def fp4(packed: torch.Tensor) -> torch.Tensor:
-    """uint8 [..., N], the first of two numbers in the low bits -> float32 [..., 2 N]."""
+    """Decode e2m1 numbers, uint8 [..., N] with the first of two in the low bits, to float32 [..., 2 N]."""
     values = torch.tensor([*FP4, *(-value for value in FP4)], device=packed.device)
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
     return values[codes.int()]
 
 
 def powers(scales: torch.Tensor) -> torch.Tensor:
-    """float32 of scales of any type: bytes are exponents of 2, less 127 (E8M0)."""
+    """Return scales of any dtype as float32; bytes are exponents of 2 plus 127 (E8M0)."""
     return torch.exp2(scales.float() - 127) if scales.dtype == torch.uint8 else scales.float()
 
 
 def scaled(name: str, values: torch.Tensor, scales: torch.Tensor, block: tuple[int, int] | None = None) -> torch.Tensor:
-    """values float32 [..., O, I], each times its scale; in place. scales: one; with `block`, a grid [..., A, B] of
-    blocks of so many rows and columns, of which the last may be shorter; else [..., O] or [..., O, G], one for each
-    row, or for each of G groups of equal size in it. Raises FormatError where they do not fit."""
+    """Multiply values by their scales, in place, and return them.
+
+    Args:
+        name: of the scales, for errors.
+        values: float32 [..., O, I].
+        scales: one; or with `block` one for each block [..., A, B], the last of which may be smaller; else one for each
+            row [..., O], or for each of G equal groups in a row [..., O, G].
+        block: rows and columns of a block.
+
+    Raises:
+        FormatError: the scales do not fit.
+    """
     if scales.numel() == 1:
         return values.mul_(scales.float().reshape(()))
     grid = scales if scales.ndim == values.ndim else scales[..., None]
@@ -110,5 +123,5 @@ def scaled(name: str, values: torch.Tensor, scales: torch.Tensor, block: tuple[i
 
 
 def _size(length: int, groups: int) -> int:
-    """Of groups that divide a length; 0 where they do not."""
+    """Return the size of groups that divide a length; 0 if they do not."""
     return length // groups if groups and length % groups == 0 else 0

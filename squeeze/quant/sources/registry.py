@@ -1,4 +1,4 @@
-"""Which quantised checkpoints are read as floats, by the quant_method in config.json."""
+"""The quantised checkpoints that are read as floats, by the quant_method in config.json."""
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import explained
@@ -22,9 +22,11 @@ READERS: dict[str, Reader] = {
 
 
 def floats(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint whose quantised tensors are read as the floats that they stand for, each when it is loaded; one that
-    is not quantised as it is. Raises ModelError for a quant_method that is not known, FormatError where tensors are
-    missing or contradict each other."""
+    """Return a checkpoint whose quantised tensors are dequantised when they are loaded; one that is not quantised
+    unchanged.
+
+    Raises ModelError for an unknown quant_method, FormatError if tensors are missing or inconsistent.
+    """
     described = checkpoint.config.get("quantization_config")
     if not described:
         return checkpoint
@@ -32,13 +34,11 @@ def floats(checkpoint: Checkpoint) -> Checkpoint:
     reader = READERS.get(method)
     if reader is None:
         hint = ": `squeeze densify` or `squeeze unpack` makes floats of it" if method.startswith("squeeze") else ""
-        known = "" if hint else f": those of {', '.join(READERS)} are"
-        raise ModelError(
-            f"{checkpoint.folder}: weights of the quant_method {printable(repr(method))} are not read{known or hint}"
-        )
+        known = "" if hint else f": expected one of {', '.join(READERS)}"
+        raise ModelError(f"{checkpoint.folder}: unsupported quant_method {printable(repr(method))}{known or hint}")
     source = Source(checkpoint)
     with explained(checkpoint.folder, OSError):
         reader(source, described)
     if not source.views:
-        raise FormatError(f"{checkpoint.folder}: config.json speaks of {method}, and no tensor is stored so")
+        raise FormatError(f"{checkpoint.folder}: config.json names {method}, but no tensor is stored so")
     return checkpoint.showing(source.views, source.used)

@@ -1,4 +1,4 @@
-"""What every reader of a quantised checkpoint makes: views of floats, by name, of tensors that are stored otherwise."""
+"""The views of floats that readers of quantised checkpoints put in place of stored tensors."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,18 @@ from squeeze.errors import FormatError, printable
 
 __all__ = ["Read", "Reader", "Source"]
 
-Read = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]  # tensors, by the names that were asked for
+Read = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]  # of stored tensors by name
 
 
 @dataclass
 class Source:
-    """A checkpoint and what stands for others of its tensors. views: by name; used: names of tensors that these are
-    made of."""
+    """A checkpoint, and views that replace some of its tensors.
+
+    Attributes:
+        checkpoint: the quantised checkpoint.
+        views: views by name.
+        used: names of the tensors that views are made of.
+    """
 
     checkpoint: Checkpoint
     views: dict[str, View] = field(default_factory=dict)
@@ -27,19 +32,26 @@ class Source:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the floats."""
+        """The dtype of the floats."""
         config = self.checkpoint.config
         named = dtype_named(config.get("dtype") or config.get("torch_dtype"))
         return named if named in DTYPES else torch.bfloat16
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a stored tensor. Raises FormatError where it is missing."""
+        """Return the shape of a stored tensor. Raises FormatError if it is missing."""
         if name not in self.checkpoint.files:
             raise FormatError(f"{self.checkpoint.folder}: tensor {printable(repr(name))} is missing")
         return self.checkpoint.info(name).shape
 
     def put(self, name: str, shape: Iterable[int], parts: Iterable[str], read: Read) -> None:
-        """Let a tensor be made of others, of all or of their entry of the first dimension."""
+        """Add a view of a tensor that is made of stored tensors, whole or one entry of the first dimension at a time.
+
+        Args:
+            name: of the view.
+            shape: of the view.
+            parts: names of the stored tensors.
+            read: makes the tensor of the stored ones.
+        """
         names = tuple(parts)
         for part in names:
             self.shape(part)
@@ -55,8 +67,8 @@ class Source:
                 values = read(tensors).to(dtype)
             if tuple(values.shape) != (sizes if index is None else sizes[1:]):
                 raise FormatError(
-                    f"{checkpoint.folder}: tensor {printable(repr(name))} has shape {list(values.shape)}, "
-                    f"and its parts were to make it {list(sizes)}"
+                    f"{checkpoint.folder}: tensor {printable(repr(name))}: expected shape {list(sizes)} from "
+                    f"its description, got {list(values.shape)}"
                 )
             return values
 
@@ -65,6 +77,8 @@ class Source:
 
 
 class Reader(Protocol):
+    """A function that replaces the quantised tensors of a source with views."""
+
     def __call__(self, source: Source, described: Mapping[str, Any]) -> None:
-        """Put every tensor that a `quantization_config` speaks of. Raises FormatError where one is missing, or they
-        contradict each other."""
+        """Put a view for every tensor of a `quantization_config`. Raises FormatError if tensors are missing or
+        inconsistent."""

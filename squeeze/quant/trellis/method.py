@@ -65,7 +65,7 @@ class Trellis(TrellisOptions):
         """Quantise a weight; see Method.compress. Without a Hessian all errors count alike."""
         inputs = weight.shape[1]
         if hessian is not None and hessian.shape != (inputs, inputs):
-            raise HessianError(f"a matrix of {inputs} inputs needs a Hessian of that size")
+            raise HessianError(f"expected a Hessian of {inputs} x {inputs}, the inputs of the matrix")
         values, notes = weight.detach().to("cpu", torch.float32), list[str]()
         if hessian is None:
             values, hessian = turned(values, ROTATION), torch.eye(inputs)

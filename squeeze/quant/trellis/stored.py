@@ -1,4 +1,5 @@
-"""Trellis codes as a stored form: the tensors of a weight (see docs/format.md), and the layer that multiplies by them."""
+"""Trellis codes as a stored form: the tensors of a weight (see docs/format.md), and the layer that multiplies by
+them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ def tensors_of(module: str, weight: TrellisTensor) -> dict[str, torch.Tensor]:
 
 
 def read(module: str, leaves: Mapping[str, torch.Tensor]) -> TrellisTensor:
-    """Return the weight of a module from its tensors by leaf. Raises FormatError if they are missing or inconsistent."""
+    """Return the weight of a module from its tensors by leaf. Raises FormatError if they are missing or
+    inconsistent."""
     for leaf in LEAVES:
         if leaf not in leaves:
             raise FormatError(f"{module}: has no {leaf}")
