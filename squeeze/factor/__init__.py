@@ -1,4 +1,4 @@
-"""Matrices as products of smaller ones: their forms, layers that multiply by them, whole checkpoints in them."""
+"""Factorised matrices, products of smaller ones: methods, forms, and layers that multiply by them."""
 
 METHOD = "squeeze-factorised"  # of the quantization_config
 VERSION = 1

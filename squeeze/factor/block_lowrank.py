@@ -1,8 +1,8 @@
 """Block low-rank matrices: Monarch (blocks of low rank) and BLAST (blocks that share their bases).
 
-Both are fitted to whitened weights: Monarch block by block (Dao et al. 2022, arXiv 2204.00595, project onto it by an
-SVD of each block), then its outer factor to the whole of H; BLAST by alternating least squares from the SVD, no step of
-which can raise the error (Lee et al. 2024, arXiv 2410.21262, use preconditioned gradient descent).
+Both are fitted to whitened weights. Monarch is fitted block by block, with an SVD of each block (projection of Dao et
+al. 2022, arXiv 2204.00595), then its outer factor to the whole of H. BLAST is fitted by alternating least squares from
+the SVD, no step of which raises the error (Lee et al. 2024, arXiv 2410.21262, use preconditioned gradient descent).
 """
 
 from abc import ABC, abstractmethod
@@ -25,17 +25,24 @@ _DAMPING = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class _Blocks(BlockOptions, ABC):
-    """blocks: along each side, or the nearest divisor of both."""
+    """A method that divides a matrix into `blocks` x `blocks` blocks, or the nearest smaller number that divides
+    both sides."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
 
     @abstractmethod
     def fit(self, weight: torch.Tensor, hessian: torch.Tensor, blocks: int) -> Form:
-        """The form of a float64 weight [O, I] in float64; hessian [I, I] is positive definite."""
+        """Fit the form to a float64 weight [O, I], in float64.
+
+        Args:
+            weight: W [O, I].
+            hessian: H [I, I], positive definite.
+            blocks: along each side.
+        """
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
-        """As Method.compress."""
+        """Factorise a weight; see Method.compress."""
         if hessian is None:
             hessian = torch.eye(weight.shape[1], device=weight.device)
         divisor = gcd(*weight.shape)
@@ -47,18 +54,20 @@ class _Blocks(BlockOptions, ABC):
         return Result(type(fitted).of(tensors))
 
     def fallback(self) -> Self:
-        """The same form, so that experts without statistics are stored as the others are."""
+        """Return the method itself, so that experts without statistics are stored in the same form as the others."""
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class Monarch(_Blocks):
-    """Every block of one rank."""
+    """Factorise a matrix into blocks of one rank: two block-diagonal products with a permutation between them.
+
+    compress takes W (out, in) and H (in, in). Dao et al. 2022, arXiv 2204.00595.
+    """
 
     name: ClassVar[str] = "monarch"
 
     def fit(self, weight: torch.Tensor, hessian: torch.Tensor, blocks: int) -> Form:
-        """As _Blocks.fit."""
         (outputs, inputs), n = weight.shape, blocks
         o, i = outputs // n, inputs // n
         rank = max(1, min(int(self.keep * outputs * inputs / (n * (outputs + inputs))), o, i))
@@ -77,7 +86,7 @@ class Monarch(_Blocks):
 
 
 def _solve(right: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
-    """X with X gram = right, gram symmetric and perhaps singular."""
+    """Return X with X gram = right, for a symmetric and possibly singular gram."""
     scale = 1e-10 * gram.diagonal().mean() + 1e-30
     solution: torch.Tensor = torch.linalg.solve(gram + scale * torch.eye(len(gram)).to(gram), right.T).T
     return solution
@@ -85,12 +94,15 @@ def _solve(right: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class BLAST(BLASTOptions, _Blocks):
-    """Bases shared along rows and columns of blocks. rounds: of alternating least squares."""
+    """Factorise a matrix into blocks that share bases along rows and columns, with a diagonal scaling for each block.
+
+    compress takes W (out, in) and H (in, in). Lee et al. 2024, arXiv 2410.21262. `rounds` are those of alternating
+    least squares.
+    """
 
     name: ClassVar[str] = "blast"
 
     def fit(self, weight: torch.Tensor, hessian: torch.Tensor, blocks: int) -> Form:
-        """As _Blocks.fit."""
         (outputs, inputs), n = weight.shape, blocks
         rank = int(self.keep * outputs * inputs / (outputs + inputs + n * n))
         rank = max(1, min(rank, outputs, inputs))

@@ -1,8 +1,8 @@
-"""What a model's loss makes of small changes of its matrices: second moments of their inputs and output gradients.
+"""The second-order rise of a model's loss when a matrix changes: moments of inputs and of output gradients.
 
-K-FAC (Martens and Grosse 2015, arXiv 1503.05671): a change D of a matrix [O, I] raises the mean KL divergence from
-the original by about tr(G D H D^T) / 2 nats a token, H = E[x x^T] over inputs x, G = E[g g^T] over gradients g of the
-loss with respect to outputs, its labels drawn from the model's own predictions.
+K-FAC (Martens and Grosse 2015, arXiv 1503.05671): a change D of a matrix [O, I] raises the mean KL divergence from the
+original by about tr(G D H D^T) / 2 nats a token, with H = E[x x^T] over inputs x, and G = E[g g^T] over gradients g of
+the loss with respect to outputs, for labels drawn from the model's own predictions.
 """
 
 import tempfile
@@ -21,8 +21,13 @@ __all__ = ["Curvature", "curvature", "damage", "on_disk"]
 
 @dataclass
 class Curvature:
-    """inputs: float32 [I, I], H, over the inputs seen; shared by matrices with the same. outputs: float32 [O, O], G,
-    over all tokens, so that an expert's is small where few are sent to it. tokens: inputs seen."""
+    """The moments of one matrix.
+
+    Attributes:
+        inputs: H, float32 [I, I], over the inputs seen; shared by matrices with the same inputs.
+        outputs: G, float32 [O, O], over all tokens, so that it is small for an expert that few tokens reach.
+        tokens: number of inputs seen.
+    """
 
     inputs: torch.Tensor
     outputs: torch.Tensor
@@ -30,7 +35,7 @@ class Curvature:
 
 
 def damage(change: torch.Tensor, seen: Curvature) -> float:
-    """The predicted rise in nats a token for a change [O, I]."""
+    """Return the predicted rise of the loss, in nats a token, for a change [O, I]."""
     change = change.float()
     return 0.5 * float(((seen.outputs @ change) * (change @ seen.inputs)).sum())
 
@@ -42,10 +47,16 @@ def curvature(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Curvature]:
-    """By name of each linear module that is reached, over sequences of tokens [N, L]. leaves: by block, their names in
-    it. progress(n): n more blocks are done.
+    """Compute the moments of each linear module that tokens reach, by its name.
 
-    One block is in memory, with 4 (I^2 + O^2) bytes for each of its matrices. What is found lies in files.
+    One block is in memory, with 4 (I^2 + O^2) bytes for each of its matrices. The results are in files.
+
+    Args:
+        network: the network.
+        tokens: sequences [N, L].
+        leaves: names of linear modules in each block, by block.
+        seed: of the drawn labels.
+        progress: called with the number of further blocks that are done.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -68,7 +79,7 @@ def curvature(
 
 
 class _Collector:
-    """Hooks that add up moments; modules called with the same tensor share those of their inputs."""
+    """Hooks that sum moments; modules called with the same tensor share those of their inputs."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self.inputs: dict[str, torch.Tensor] = {}
@@ -118,8 +129,7 @@ def _add(moments: dict[str, torch.Tensor], name: str, rows: torch.Tensor) -> Non
 
 
 def on_disk(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same values, on the CPU, mapped from a file in the folder for temporary ones. It has no name any longer, and
-    goes with the last tensor of it."""
+    """Return the tensors on the CPU, mapped from an unnamed temporary file that is deleted with the last of them."""
     with tempfile.NamedTemporaryFile() as file:
         torch.save({name: tensor.detach().cpu() for name, tensor in tensors.items()}, file)
         file.flush()

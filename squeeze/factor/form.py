@@ -1,6 +1,6 @@
-"""What every factorised form of a matrix has in common: named tensors, a product with activations, a dense matrix.
+"""The base of factorised forms of a matrix: named tensors, a product with activations, a dense matrix.
 
-A tensor may itself be quantised; it is then stored as the tensors of quant/formats/own.py, their names joined by `_`.
+A tensor may itself be quantised; it is then stored as the tensors of quant/formats/own.py, with names joined by `_`.
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ def as_dense(matrix: Matrix, dtype: torch.dtype = torch.float32) -> torch.Tensor
 
 
 def product(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
-    """x [T, I] by a matrix [O, I] -> [T, O]."""
+    """Multiply x [T, I] by the transpose of a matrix [O, I], to [T, O]."""
     if isinstance(matrix, torch.Tensor):
         matrix = matrix if matrix.dtype == x.dtype else matrix.to(x.dtype)
         if len(x) == 1 and x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
@@ -40,8 +40,11 @@ def product(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Form(ABC):
-    """A matrix [O, I]. The fields of a child are its tensors, floats or (where `quantisable` names them) quantised;
-    a tuple of tensors is stored as NAME0, NAME1, ..."""
+    """A factorised matrix [O, I].
+
+    The fields of a subclass are its tensors: floats, or quantised if `quantisable` names them. A tuple of tensors is
+    stored as NAME0, NAME1, ...
+    """
 
     kind: ClassVar[str]
     leaves: ClassVar[tuple[str, ...]]
@@ -53,18 +56,18 @@ class Form(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """(O, I)."""
+        """The shape (O, I)."""
 
     @abstractmethod
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """x [T, I] -> x W^T [T, O], in the dtype of x."""
+        """Multiply x [T, I] by the transpose of the matrix, to [T, O] in the dtype of x."""
 
     @abstractmethod
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The matrix [O, I], computed in float32 and rounded once."""
+        """Return the dense matrix [O, I], computed in float32 and rounded once."""
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that is stored, by the names of `leaves`."""
+        """Return the stored tensors, by the names in `leaves`."""
         stored_tensors: dict[str, torch.Tensor] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -79,12 +82,12 @@ class Form(ABC):
 
     @property
     def stored_bits(self) -> int:
-        """Bits of all that is stored."""
+        """The bits of all stored tensors."""
         return 8 * sum(tensor.nbytes for tensor in self.tensors().values())
 
     @property
     def rank(self) -> int | None:
-        """R of a product of two factors; None of other forms."""
+        """The rank R of a product of two factors; None for other forms."""
         factor = getattr(self, self.ranked, None)
         if isinstance(factor, Form):
             return factor.rank
@@ -94,8 +97,15 @@ class Form(ABC):
 
     @classmethod
     def of(cls, tensors: Mapping[str, torch.Tensor], as_layers: bool = False) -> Self:
-        """From what `tensors` gave. as_layers: quantised tensors as layers that multiply by them where they lie.
-        Raises FormatError where they do not fit together."""
+        """Return the form of stored tensors.
+
+        Args:
+            tensors: by name, as `tensors` returns them.
+            as_layers: hold quantised tensors as layers that multiply by them.
+
+        Raises:
+            FormatError: shapes are inconsistent.
+        """
         values: dict[str, Any] = {}
         for entry in fields(cls):
             if entry.name == cls.many:
@@ -113,7 +123,7 @@ class Form(ABC):
         return form
 
     def check(self) -> None:  # noqa: B027  most have nothing to check
-        """Raises ValueError where the tensors' shapes do not fit together."""
+        """Raise ValueError if the shapes of the tensors are inconsistent."""
 
 
 def _quantised(name: str, tensors: Mapping[str, torch.Tensor], as_layers: bool) -> QuantizedTensor | QuantLinear:
@@ -127,15 +137,15 @@ def _quantised(name: str, tensors: Mapping[str, torch.Tensor], as_layers: bool) 
 
 
 def packed_mask(mask: torch.Tensor) -> torch.Tensor:
-    """bool [N] as uint8 [ceil(N / 8)], the first in the lowest bit."""
+    """Pack bool [N] into uint8 [ceil(N / 8)], the first in the lowest bit."""
     padded = functional.pad(mask.to(torch.uint8), (0, -len(mask) % 8)).view(-1, 8)
     weights = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=mask.device)
     return (padded * weights).sum(1).to(torch.uint8)
 
 
 def mask_of(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """bool [count] from `packed_mask`. Raises ValueError where there are fewer bits, or whole bytes more."""
+    """Unpack a mask, bool [count]. Raises ValueError if it has another number of bytes."""
     if packed.dtype != torch.uint8 or packed.numel() != -(-count // 8):
-        raise ValueError(f"a mask of {count} takes {-(-count // 8)} bytes, not {packed.numel()}")
+        raise ValueError(f"expected {-(-count // 8)} bytes for a mask of {count}, got {packed.numel()}")
     bits = packed[:, None] >> torch.arange(8, device=packed.device, dtype=torch.uint8)
     return (bits & 1).bool().flatten()[:count]

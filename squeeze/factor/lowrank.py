@@ -1,10 +1,12 @@
-"""Truncated singular value decompositions of a matrix: of itself, or whitened by its inputs.
+"""Low rank by truncated singular value decomposition, of the matrix itself or whitened by its inputs.
 
-The loss is E ||S_o^T (W - W') x||^2 over inputs x with mean H = E[x x^T]. With S_i S_i^T = H the best W' of rank R is
-S_o^-T P S_o^T W, P the projection on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o =
-I is the plain SVD, S_i a Cholesky factor of H SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378); S_o S_o^T =
-E[g g^T] with gradients g of the loss with respect to outputs makes it the second-order rise of the model's loss under
-K-FAC's approximation (Martens and Grosse 2015, arXiv 1503.05671).
+The loss is E ||S_o^T (W - W') x||^2 over inputs x with H = E[x x^T]. With S_i S_i^T = H the best W' of rank R is S_o^-T
+P S_o^T W, where P projects on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o = I is the
+plain SVD; S_i a Cholesky factor of H is SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378). With S_o S_o^T = E[g
+g^T], for gradients g of the loss with respect to outputs, it is the second-order rise of the model's loss under K-FAC's
+approximation (Martens and Grosse 2015, arXiv 1503.05671).
+
+Factors are stored without their gauge freedom: R pivot rows of the matrix, and the other rows as coefficients of them.
 """
 
 import math
@@ -24,9 +26,11 @@ _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
 
 def root(moments: torch.Tensor, damping: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """float64 S and S^-1 [N, N] with S S^T = moments + damping * their mean diagonal: Cholesky's factor, or where that
-    fails however much is added the symmetric square root with its pseudo-inverse. Raises HessianError where entries
-    are not finite."""
+    """Return S and S^-1, float64 [N, N], with S S^T = moments + damping * mean diagonal.
+
+    S is the Cholesky factor; if that fails with any damping, the symmetric square root with its pseudo-inverse. Raises
+    HessianError if entries are not finite.
+    """
     matrix = moments.double()
     if not torch.isfinite(matrix).all():
         raise HessianError("the statistics are not finite")
@@ -45,7 +49,14 @@ def root(moments: torch.Tensor, damping: float) -> tuple[torch.Tensor, torch.Ten
 
 
 def rank_for(outputs: int, inputs: int, keep: float, pivoted: bool = True) -> int:
-    """The largest rank, at least 1, whose values are at most `keep` O I."""
+    """Return the largest rank, at least 1, that stores at most `keep` O I values.
+
+    Args:
+        outputs: O.
+        inputs: I.
+        keep: share of the matrix's values.
+        pivoted: whether factors are stored without their gauge freedom.
+    """
     total = outputs + inputs
     if not pivoted:
         return max(1, min(int(keep * outputs * inputs / total), outputs, inputs))
@@ -57,9 +68,14 @@ def rank_for(outputs: int, inputs: int, keep: float, pivoted: bool = True) -> in
 
 @dataclass(frozen=True, kw_only=True)
 class Truncation(TruncationOptions):
-    """rank: in place of a share to keep. pivoted: store the factors without
-    their gauge freedom (factor/matrices.py); else as two factors. damping: share of the mean diagonal that is added to
-    moments. outputs: float32 [O, O], moments of gradients with respect to outputs, None to weigh all outputs alike."""
+    """The base of methods of low rank.
+
+    Attributes:
+        rank: instead of a share to keep.
+        pivoted: store factors without their gauge freedom (factor/matrices.py), else as two factors.
+        damping: share of the mean diagonal that is added to moments.
+        outputs: moments of gradients with respect to outputs, float32 [O, O]; None to weight all outputs alike.
+    """
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
@@ -67,7 +83,7 @@ class Truncation(TruncationOptions):
     outputs: torch.Tensor | None = field(default=None, repr=False, compare=False)
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
-        """As Method.compress."""
+        """Factorise a weight; see Method.compress."""
         rank = self.rank or rank_for(weight.shape[0], weight.shape[1], self.keep, self.pivoted)
         rank = min(rank, *weight.shape)
         left, right = self.factors(weight, hessian, rank)
@@ -80,7 +96,7 @@ class Truncation(TruncationOptions):
     def factors(
         self, weight: torch.Tensor, hessian: torch.Tensor | None, rank: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """float64 [O, R] and [R, I] whose product is the best matrix of that rank."""
+        """Return the factors, float64 [O, R] and [R, I], whose product is the best matrix of that rank."""
         wide = weight.double()
         inner, inner_inverse = self._inputs(weight, hessian)
         outer, outer_inverse = self._outputs(weight)
@@ -95,7 +111,7 @@ class Truncation(TruncationOptions):
     def _inputs(
         self, weight: torch.Tensor, hessian: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """S_i and its inverse, or None."""
+        """Return S_i and its inverse, or None for the identity."""
         assert hessian is not None
         return root(hessian, self.damping)
 
@@ -112,7 +128,11 @@ def _right(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SVD(Truncation):
-    """The plain SVD: the best approximation of the weights themselves, and the fallback of the others."""
+    """Approximate the weights of a matrix W (out, in) by low rank, without calibration: the fallback of the other
+    methods.
+
+    Truncated singular value decomposition (Eckart and Young 1936).
+    """
 
     name: ClassVar[str] = "svd"
     needs_hessian: ClassVar[bool] = False
@@ -125,20 +145,27 @@ class SVD(Truncation):
 
 @dataclass(frozen=True, kw_only=True)
 class WhitenedSVD(Truncation):
-    """The SVD of the matrix behind whitened inputs; with `outputs`, of what the model's loss makes of them."""
+    """Approximate the outputs of a matrix by low rank: far less error on real inputs than the plain SVD.
+
+    compress takes W (out, in) and H (in, in). SVD-LLM, Wang et al. 2024, arXiv 2403.07378. With `outputs` errors are
+    weighted by what they do to the model's loss.
+    """
 
     name: ClassVar[str] = "whitened"
 
     @classmethod
     def textbook(cls, keep: float) -> Self:
-        """SVD-LLM as published: two factors, output error alone."""
+        """Return SVD-LLM as published: two factors, output error only."""
         return cls(keep=keep, pivoted=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Leaves a matrix whole; in a calibrated run it still makes up for errors before it. pivoted: stored in the form of
-    low rank with every row as a pivot, for experts, which must all be in one form."""
+    """Keep a matrix W (out, in) whole. In a calibrated run it still compensates for earlier errors.
+
+    With `pivoted` it is stored in the form of low rank with every row as a pivot, for experts, which must share one
+    form.
+    """
 
     name: ClassVar[str] = "dense"
     needs_hessian: ClassVar[bool] = False
@@ -146,7 +173,7 @@ class Identity:
     pivoted: bool = False
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
-        """As Method.compress."""
+        """Store a weight; see Method.compress."""
         if not self.pivoted:
             return Result(Dense(weight.contiguous()))
         every = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
@@ -157,12 +184,18 @@ class Identity:
 
 
 _SWAPS = 200
-_LARGEST = 1.02  # coefficients that no swap is worth
+_LARGEST = 1.02  # largest coefficient that is not worth a swap
 
 
 def maxvol(left: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of a matrix [O, R] whose determinant is nearly the largest: (their numbers int64 [R], the matrix [O, R] in
-    terms of them). Pivots of an LU decomposition, then swaps of the worst row (Goreinov et al. 2010)."""
+    """Choose rows of a matrix [O, R] whose determinant is nearly the largest.
+
+    Pivots of an LU decomposition, then swaps of the worst row (Goreinov et al. 2010). With these rows as a basis, all
+    other rows are combinations with small coefficients.
+
+    Returns:
+        The row numbers, int64 [R], and the matrix in terms of those rows [O, R].
+    """
     outputs, rank = left.shape
     _, swaps, _ = torch.linalg.lu_factor_ex(left)
     order = torch.arange(outputs)
@@ -186,8 +219,8 @@ def maxvol(left: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def pivoted(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> PIFA:
-    """left [O, R] times right [R, I] in the form PIFA. The base is rounded first, and the coefficients fitted to
-    what it has become."""
+    """Return left [O, R] times right [R, I] as PIFA. The base is rounded to `dtype` first, and the coefficients
+    fitted to it."""
     rows, _ = maxvol(left)
     rows = rows.sort().values
     mask = torch.zeros(len(left), dtype=torch.bool, device=left.device)
@@ -198,6 +231,6 @@ def pivoted(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> PIFA
 
 
 def fitted(rows: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """Coefficients [N, R] with which a base [R, I] comes nearest to rows [N, I]."""
+    """Return the coefficients [N, R] with which a base [R, I] is nearest to rows [N, I]."""
     coefficients: torch.Tensor = torch.linalg.lstsq(base.T, rows.T).solution.T
     return coefficients

@@ -1,4 +1,4 @@
-"""Forms of low rank, matrices with rows or columns left out, and matrices left whole."""
+"""Forms of low rank, matrices without some rows or columns, and whole matrices."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,15 +22,15 @@ def _columns(matrix: Matrix) -> int:
 
 
 def _columns_at(y: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """The columns of y [T, N] at int64 [N] places."""
+    """Return the columns of y [T, N] at `places`, int64 [N]."""
     if y.device.type != "cpu" or y.requires_grad or y.dtype == torch.float32:
         return y.index_select(1, places)
-    return y.gather(1, places.expand(len(y), -1))  # in 16 bits on processors up to three times as fast
+    return y.gather(1, places.expand(len(y), -1))  # up to three times as fast with 16 bits on CPUs
 
 
 @dataclass(frozen=True)
 class Dense(Form):
-    """weight [O, I] itself, which may have moved to make up for errors of the layers before it."""
+    """A whole weight [O, I], which may have changed to compensate for errors of earlier layers."""
 
     kind: ClassVar[str] = "dense"
     leaves: ClassVar[tuple[str, ...]] = ("weight",)
@@ -50,7 +50,7 @@ class Dense(Form):
 
 @dataclass(frozen=True)
 class LowRank(Form):
-    """left [O, R] times right [R, I]."""
+    """The product of left [O, R] and right [R, I]."""
 
     kind: ClassVar[str] = "low-rank"
     ranked: ClassVar[str] = "right"
@@ -79,10 +79,10 @@ class LowRank(Form):
 
 @dataclass(frozen=True)
 class PIFA(Form):
-    """R rows of the matrix as they are, base [R, I], and every other row as coefficients [O - R, R] of those.
+    """R rows of a matrix, base [R, I], and every other row as coefficients [O - R, R] of those.
 
-    A matrix of rank R in R (O + I - R) values, never more than O I: the gauge freedom of left times right is used up
-    (PIFA, Zhao et al. 2025, arXiv 2501.19090). pivots: a bit for each row, set for those of the base.
+    A matrix of rank R takes R (O + I - R) values, never more than O I: the gauge freedom of left times right is used up
+    (PIFA, Zhao et al. 2025, arXiv 2501.19090). `pivots` has a bit for each row, set for those of the base.
     """
 
     kind: ClassVar[str] = "pivoted"
@@ -104,18 +104,18 @@ class PIFA(Form):
 
     @cached_property
     def mask(self) -> torch.Tensor:
-        """bool [O]: the rows of the base."""
+        """The rows of the base, bool [O]."""
         return mask_of(self.pivots, self.shape[0])
 
     @cached_property
     def places(self) -> torch.Tensor:
-        """int64 [O]: where each row is when the others follow the base."""
+        """The place of each row when the other rows follow the base, int64 [O]."""
         mask = self.mask
         return torch.where(mask, mask.cumsum(0) - 1, int(mask.sum()) + (~mask).cumsum(0) - 1)
 
     @cached_property
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [R] and [O - R]: which rows those of the base are, and which the others."""
+        """The row numbers of the base, int64 [R], and of the other rows, int64 [O - R]."""
         return self.mask.nonzero()[:, 0].numpy(), (~self.mask).nonzero()[:, 0].numpy()
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
@@ -136,9 +136,11 @@ class PIFA(Form):
 
 @dataclass(frozen=True)
 class Shared(Form):
-    """As PIFA, of a basis [R, I] that several matrices with the same inputs have in common: this one's pivots are
-    its rows from `start` (int32 [1]) on. base_of: uint8, the last part of the name of the module that stores the basis;
-    None where it is this one."""
+    """A PIFA matrix whose basis [R, I] is shared by several matrices with the same inputs.
+
+    Its pivots are the basis's rows from `start` (int32 [1]) on. `base_of` is the last part of the name of the module
+    that stores the basis, uint8; None if that is this module.
+    """
 
     kind: ClassVar[str] = "shared"
     ranked: ClassVar[str] = "base"
@@ -153,7 +155,7 @@ class Shared(Form):
 
     @cached_property
     def rows(self) -> tuple[int, int]:
-        """Of the basis, this matrix's own: the first, and the one behind the last."""
+        """The matrix's own rows of the basis: the first, and the one after the last."""
         count = 0
         for byte in self.pivots.tolist():
             count += int(byte).bit_count()
@@ -169,13 +171,13 @@ class Shared(Form):
             raise ValueError("base, coefficients and start are of different ranks")
         first, last = self.rows
         if not 0 <= first <= last <= len(self.base):
-            raise ValueError("its rows lie outside the base")
+            raise ValueError("its rows are outside the base")
         if len(self.pivots) != -(-self.shape[0] // 8) or int(mask_of(self.pivots, self.shape[0]).sum()) != last - first:
-            raise ValueError("there are more or fewer pivots than rows")
+            raise ValueError("the number of pivots is not that of its rows")
 
     @cached_property
     def places(self) -> torch.Tensor:
-        """int64 [O]: where each row is when the others follow this matrix's rows of the basis."""
+        """The place of each row when the other rows follow the matrix's rows of the basis, int64 [O]."""
         mask = mask_of(self.pivots, self.shape[0])
         return torch.where(mask, mask.cumsum(0) - 1, int(mask.sum()) + (~mask).cumsum(0) - 1)
 
@@ -183,7 +185,7 @@ class Shared(Form):
         return self.finish(product(x, self.base))
 
     def finish(self, z: torch.Tensor) -> torch.Tensor:
-        """The product with x, of the basis's [T, R]."""
+        """Return the product with x, given that of the basis [T, R]."""
         first, last = self.rows
         return _columns_at(torch.cat((z[:, first:last], product(z, self.coefficients)), 1), self.places)
 
@@ -201,8 +203,10 @@ class Shared(Form):
 
 @dataclass(frozen=True)
 class RowColumnPruned(Form):
-    """core [R, C] in the rows and columns that are set in `rows` [ceil(O / 8)] and `columns` [ceil(I / 8)]; all else
-    is 0. size: int32 [2], O and I."""
+    """A matrix with a core [R, C] in some rows and columns, and 0 elsewhere.
+
+    `rows` [ceil(O / 8)] and `columns` [ceil(I / 8)] are packed masks; `size` is int32 [2], O and I.
+    """
 
     kind: ClassVar[str] = "sliced"
     leaves: ClassVar[tuple[str, ...]] = ("core", "rows", "columns", "size")
@@ -224,7 +228,7 @@ class RowColumnPruned(Form):
 
     @cached_property
     def at(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64 [R] and [C]."""
+        """The row and column numbers of the core, int64 [R] and [C]."""
         masks = (mask_of(packed, size) for packed, size in zip((self.rows, self.columns), self.shape, strict=True))
         rows, columns = (mask.nonzero()[:, 0] for mask in masks)
         return rows, columns
@@ -246,8 +250,10 @@ class RowColumnPruned(Form):
 
 @dataclass(frozen=True)
 class SparseResidual(Form):
-    """Another form, but for some entries that are as they were. entries_at: int32 [K], row * I + column; entries: [K].
-    What the other form has there counts for nothing."""
+    """Another form, in which some entries are replaced by exact values.
+
+    `entries_at` are places, int32 [K], row * I + column; `entries` are the values [K].
+    """
 
     kind: ClassVar[str] = "exact entries"
     leaves: ClassVar[tuple[str, ...]] = ("entries_at", "entries")
@@ -269,11 +275,11 @@ class SparseResidual(Form):
         places = self.entries_at.tolist()
         inside = all(0 <= place < self.shape[0] * self.shape[1] for place in places)
         if self.entries_at.shape != self.entries.shape or not inside:
-            raise ValueError("an entry lies outside the matrix")
+            raise ValueError("an entry is outside the matrix")
 
     @cached_property
     def at(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64 [K]: rows and columns."""
+        """The rows and columns of the entries, int64 [K]."""
         places = self.entries_at.long()
         return places // self.shape[1], places % self.shape[1]
 
@@ -282,7 +288,7 @@ class SparseResidual(Form):
         return self._change()
 
     def _change(self) -> torch.Tensor:
-        """float32 [K]: what is added to the other form."""
+        """Return the differences of the entries from the other form, float32 [K]."""
         with torch.autocast(self.entries.device.type, enabled=False):
             return self.entries.float() - self.other.dequantize()[self.at]
 

@@ -1,14 +1,14 @@
-"""Pairs of matrices with fewer channels between them: smaller dense shapes, as MoDeGPT has them.
+"""Pairs of matrices with fewer channels between them, as in MoDeGPT: smaller dense matrices.
 
-MoDeGPT (Lin et al. 2024, arXiv 2408.09632) takes apart what lies between two matrices of a block: channels of the MLP
-(Nystrom), rotary pairs of queries and keys (CR), and the values of each head (SVD). Each function here ranks what there
-is to leave out, with the rise of the loss that a Curvature predicts for every number left out, and makes the pair for
-one of them. Matrices keep their shapes, and what is left out of them is 0: `RowColumnPruning` stores the rest.
-Published are `leverage` for channels and G = I elsewhere: recipes/plan/modegpt.py.
+MoDeGPT (Lin et al. 2024, arXiv 2408.09632) reduces what is between two matrices of a block: channels of the MLP
+(Nystrom), rotary pairs of queries and keys (CR), and the values of each head (SVD). Each function here ranks what can
+be left out, with the rise of the loss that a Curvature predicts for every number left out, and makes the pair for one
+of them. Matrices keep their shapes, with 0 for what is left out; `RowColumnPruning` stores the rest. The published
+method uses `leverage` for channels and G = I elsewhere: recipes/plan/modegpt.py.
 
-Instead of ridge leverage scores channels go by backward elimination, each by what it costs once the remaining ones have
-made up for it (the optimal brain surgeon of Hassibi and Stork 1992 for columns, as ZipLM, Kurtic et al. 2023, arXiv
-2302.04089); `leverage` gives the scores of MoDeGPT.
+Instead of ridge leverage scores, channels are ranked by backward elimination: each by its cost once the remaining ones
+have compensated for it (the optimal brain surgeon of Hassibi and Stork 1992 for columns, as in ZipLM, Kurtic et al.
+2023, arXiv 2302.04089). `leverage` gives MoDeGPT's scores.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,13 @@ from squeeze.factor.matrices import Dense, RowColumnPruned
 __all__ = ["EditedCheckpoint", "EliminationOrder", "RowColumnPruning", "channels", "leverage", "rotary_pairs", "values"]
 
 _DAMPING = 1e-4
-PAIRS = "pairs of matrices are taken apart in {known}, not {kind}"  # said of an architecture that is not known
+PAIRS = "expected an architecture with known pairs of matrices ({known}), got {kind}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowColumnPruning:
-    """Leaves out rows and columns that are all 0. always: store a matrix without any in the same form."""
+    """Store a matrix W (out, in) without its rows and columns that are 0. `always`: in this form even if there are
+    none."""
 
     name: ClassVar[str] = "sliced"
     needs_hessian: ClassVar[bool] = False
@@ -40,7 +41,7 @@ class RowColumnPruning:
     always: bool = False
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
-        """As Method.compress."""
+        """Store a weight; see Method.compress."""
         rows, columns = (weight != 0).any(1), (weight != 0).any(0)
         if rows.all() and columns.all() and not self.always:
             return Result(Dense(weight.contiguous()), comparable=False)
@@ -54,15 +55,19 @@ class RowColumnPruning:
 
 @dataclass(frozen=True)
 class EliminationOrder:
-    """What is left out first, and what it costs. order: int64 [N], units from the first to go; costs: float64 [N + 1],
-    the predicted rise in nats a token when so many are gone, from 0."""
+    """The order in which units are left out, and its costs.
+
+    Attributes:
+        order: units, the first to leave out first, int64 [N].
+        costs: predicted rise of the loss in nats a token when n units are left out, float64 [N + 1].
+    """
 
     order: torch.Tensor
     costs: torch.Tensor
 
 
 def leverage(moments: torch.Tensor, ridge: float = 1e-3) -> torch.Tensor:
-    """float64 [N]: the ridge leverage score of each channel, diag(C (C + ridge mean)^-1)."""
+    """Return the ridge leverage score of each channel, diag(C (C + ridge mean)^-1), float64 [N]."""
     wide = moments.double()
     damped = wide.clone()
     damped.diagonal().add_(ridge * wide.diagonal().mean())
@@ -73,10 +78,16 @@ def leverage(moments: torch.Tensor, ridge: float = 1e-3) -> torch.Tensor:
 def channels(
     down: torch.Tensor, seen: Curvature, most: int, order: torch.Tensor | None = None, group: int = 8
 ) -> EliminationOrder:
-    """Inputs [I] of the second matrix [O, I] of an MLP, at most `most` of them, the cheapest first.
+    """Rank the inputs of the second matrix of an MLP for elimination, the cheapest first.
 
-    order: one that is given, such as by leverage. group: channels that go at a time; the costs within it rise evenly.
-    Each cost counts what the remaining inputs make up for.
+    Each cost takes into account that the remaining inputs compensate.
+
+    Args:
+        down: the matrix [O, I].
+        seen: its moments.
+        most: most inputs to leave out.
+        order: a given order, such as by leverage.
+        group: channels left out at a time; costs within a group rise evenly.
     """
     weight, inverse = down.double(), torch.linalg.inv(_damped(seen.inputs))
     weighted = seen.outputs.double() @ weight  # G W, kept up to date
@@ -99,7 +110,7 @@ def channels(
 
 
 def without_inputs(down: torch.Tensor, seen: Curvature, gone: torch.Tensor) -> torch.Tensor:
-    """A matrix [O, I] without some inputs, whose sum the others make up for; columns of what is gone are 0."""
+    """Return a matrix [O, I] without some inputs, for which the others compensate; their columns are 0."""
     keep = torch.ones(down.shape[1], dtype=torch.bool)
     keep[gone] = False
     inner, wide = _damped(seen.inputs), down.double()
@@ -112,7 +123,8 @@ def without_inputs(down: torch.Tensor, seen: Curvature, gone: torch.Tensor) -> t
 def without_channels(
     matrices: Mapping[str, torch.Tensor], seen: Curvature, gone: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """gate [F, H], up [F, H] and down [H, F] of an MLP without some channels, whose sum the others make up for."""
+    """Return gate [F, H], up [F, H] and down [H, F] of an MLP without some channels, for which the others
+    compensate."""
     out = {name: matrix.clone() for name, matrix in matrices.items() if name != "down"}
     for matrix in out.values():
         matrix[gone] = 0
@@ -126,9 +138,17 @@ def _damped(moments: torch.Tensor) -> torch.Tensor:
 
 
 def pair_costs(q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curvature, size: int) -> torch.Tensor:
-    """float64 [key heads, size / 2]: what leaving out each rotary pair costs. q: [heads * size, H]; k: [key heads *
-    size, H]. What a pair adds to scores is lost from queries and keys alike, so it is the geometric mean of the costs
-    of either."""
+    """Return the cost of leaving out each rotary pair, float64 [key heads, size / 2].
+
+    A pair's contribution to scores is lost from queries and keys alike, so the cost is the geometric mean of both.
+
+    Args:
+        q: queries' matrix [heads * size, H].
+        k: keys' matrix [key heads * size, H].
+        seen_q: moments of q.
+        seen_k: moments of k.
+        size: of a head.
+    """
     groups = len(k) // size
     ours, theirs = _row_costs(q, seen_q), _row_costs(k, seen_k)
     by_query = ours.view(groups, -1, 2, size // 2).sum((1, 2))  # [key heads, pairs]
@@ -139,8 +159,13 @@ def pair_costs(q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curv
 def rotary_pairs(
     q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curvature, size: int
 ) -> tuple[torch.Tensor, EliminationOrder]:
-    """Pairs of channels that the rotary embedding turns together, in all queries of a key head, cheapest first: units
-    int64 [key heads * size / 2, 2], (key head, pair), and the path through them. Arguments as of pair_costs."""
+    """Rank the pairs of channels that the rotary embedding rotates together, in all queries of a key head.
+
+    See pair_costs for the arguments.
+
+    Returns:
+        Units (key head, pair), int64 [key heads * size / 2, 2], and their order of elimination.
+    """
     price = pair_costs(q, k, seen_q, seen_k, size).flatten()
     order = price.argsort()
     units = torch.stack([order // (size // 2), order % (size // 2)], 1)
@@ -148,7 +173,7 @@ def rotary_pairs(
 
 
 def _row_costs(weight: torch.Tensor, seen: Curvature) -> torch.Tensor:
-    """float64 [O]: the predicted cost of each row's loss, cross terms aside."""
+    """Return the predicted cost of losing each row, float64 [O], without cross terms."""
     wide = weight.double()
     return 0.5 * seen.outputs.double().diagonal() * ((wide @ seen.inputs.double()) * wide).sum(1)
 
@@ -156,7 +181,7 @@ def _row_costs(weight: torch.Tensor, seen: Curvature) -> torch.Tensor:
 def without_pairs(
     q: torch.Tensor, k: torch.Tensor, units: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """q and k without some of the pairs (key head, pair)."""
+    """Return q and k without some of the pairs (key head, pair)."""
     groups, half = len(k) // size, size // 2
     q, k = q.clone(), k.clone()
     queries, keys = q.view(groups, -1, 2, half, q.shape[1]), k.view(groups, 2, half, k.shape[1])
@@ -168,9 +193,14 @@ def without_pairs(
 
 @dataclass
 class HeadValues:
-    """The values of one key head, rotated so that the first of them matter most. v: [size, H]; o: [O, heads, size] of
-    the query heads that read them; losses: float64 [size], what leaving out each costs, largest first; basis, turn:
-    [size, size], inverses of each other: turn times the head's part of the matrix is v."""
+    """The values of one key head, rotated so that the first matter most.
+
+    Attributes:
+        v: the head's part of v_proj, rotated [size, H].
+        o: the part of o_proj of the query heads that read it [O, heads, size].
+        losses: cost of leaving out each value, descending, float64 [size].
+        basis, turn: inverses of each other [size, size]; turn times the head's part of the matrix is v.
+    """
 
     v: torch.Tensor
     o: torch.Tensor
@@ -180,7 +210,15 @@ class HeadValues:
 
 
 def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int, damping: float = 0.01) -> list[HeadValues]:
-    """Of each key head. v: [key heads * size, H] with its Curvature, whose outputs are damped; o: [O, heads * size]."""
+    """Return the rotated values of each key head.
+
+    Args:
+        v: v_proj [key heads * size, H].
+        o: o_proj [O, heads * size].
+        seen: moments of v_proj.
+        size: of a head.
+        damping: of the output moments.
+    """
     inner, _ = root(seen.inputs, _DAMPING)
     heads = []
     for i, rows in enumerate(torch.split(v.double(), size)):
@@ -195,7 +233,8 @@ def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int, damping
 
 
 def prices(head: HeadValues, held: Curvature, number: int) -> torch.Tensor:
-    """float64 [size]: what leaving out each value of key head `number` costs by another Curvature of its matrix."""
+    """Return the cost of leaving out each value of key head `number` under other moments of its matrix, float64
+    [size]."""
     span = slice(number * len(head.v), (number + 1) * len(head.v))
     outputs, inputs = held.outputs[span, span].double(), held.inputs.double()
     return 0.5 * ((outputs @ head.basis) * head.basis).sum(0) * ((head.v @ inputs) * head.v).sum(1)
@@ -204,7 +243,17 @@ def prices(head: HeadValues, held: Curvature, number: int) -> torch.Tensor:
 def with_values(
     v: torch.Tensor, o: torch.Tensor, heads: list[HeadValues], ranks: list[int], bias: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """v, o and the bias of v with only the first `ranks` values of each key head. Rows and columns are scaled alike."""
+    """Return v, o and the bias of v with only the first `ranks` values of each key head.
+
+    Rows and columns are scaled alike.
+
+    Args:
+        v: v_proj [key heads * size, H].
+        o: o_proj [O, heads * size].
+        heads: rotated values of each key head.
+        ranks: values to keep of each.
+        bias: of v_proj, or None.
+    """
     size = len(v) // len(heads)
     new_v, new_o = torch.zeros_like(v), torch.zeros_like(o)
     new_bias = None if bias is None else torch.zeros_like(bias)
@@ -223,7 +272,7 @@ def with_values(
 
 @dataclass(frozen=True)
 class EditedCheckpoint(Checkpoint):
-    """A checkpoint in which some tensors have been replaced by others of their shape."""
+    """A checkpoint in which some tensors are replaced by others of the same shape."""
 
     replaced: Mapping[str, torch.Tensor] = field(default_factory=dict)
 

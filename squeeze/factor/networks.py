@@ -1,7 +1,7 @@
-"""Forms of several cores: tensor trains, Tucker, tensor rings, Monarch and BLAST, and entries kept beside any form.
+"""Forms with several cores: tensor trains, tensor rings, Tucker, Monarch and BLAST.
 
 A matrix [O, I] with O = o1 o2 .. and I = i1 i2 .. is a tensor with the modes (o1 i1), (o2 i2), ..: the layout of a
-TT-matrix (Novikov et al. 2015, arXiv 1509.06569). How products go without the dense matrix is kernels/tt and blr.
+TT-matrix (Novikov et al. 2015, arXiv 1509.06569). kernels/tt and blr multiply without the dense matrix.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,11 @@ __all__ = ["Blast", "MonarchMatrix", "TTMatrix", "TuckerMatrix"]
 
 @dataclass(frozen=True)
 class TTMatrix(Form):
-    """cores: [R_k, o_k, i_k, R_k+1] each. A train begins and ends with rank 1; in a ring both ends have one rank, over
-    which is summed (tensor ring: Zhao et al. 2016, arXiv 1606.05535)."""
+    """A tensor train or ring with cores [R_k, o_k, i_k, R_k+1].
+
+    A train begins and ends with rank 1; in a ring both ends have the same rank, over which is summed (tensor ring: Zhao
+    et al. 2016, arXiv 1606.05535).
+    """
 
     kind: ClassVar[str] = "tensor train or ring"
     leaves: ClassVar[tuple[str, ...]] = ("cores",)
@@ -53,8 +56,11 @@ class TTMatrix(Form):
 
 @dataclass(frozen=True)
 class TuckerMatrix(Form):
-    """The tensor [o1, o2, I] as core [r1, r2, r3] times one factor a mode: first [o1, r1], second [o2, r2],
-    third [r3, I] (Tucker 1966; De Lathauwer et al. 2000)."""
+    """A tensor [o1, o2, I] as a core [r1, r2, r3] times one factor a mode: first [o1, r1], second [o2, r2], third [r3,
+    I].
+
+    Tucker 1966; De Lathauwer et al. 2000.
+    """
 
     kind: ClassVar[str] = "tucker"
     leaves: ClassVar[tuple[str, ...]] = ("tucker", "first", "second", "third")
@@ -86,8 +92,11 @@ class TuckerMatrix(Form):
 
 @dataclass(frozen=True)
 class MonarchMatrix(Form):
-    """Blocks [o, i] of rank R at each of P x Q places: inner [Q, P R, i] then outer [P, o, Q R], two block diagonal
-    matrices with a permutation between them (Monarch, Dao et al. 2022, arXiv 2204.00595, with R for its 1)."""
+    """Blocks [o, i] of rank R in a grid of P x Q: inner [Q, P R, i], then outer [P, o, Q R].
+
+    These are two block-diagonal matrices with a permutation between them (Monarch, Dao et al. 2022, arXiv 2204.00595,
+    who have R = 1).
+    """
 
     kind: ClassVar[str] = "monarch"
     leaves: ClassVar[tuple[str, ...]] = ("outer", "inner")
@@ -116,8 +125,10 @@ class MonarchMatrix(Form):
 
 @dataclass(frozen=True)
 class Blast(Form):
-    """Block (p, q) is left_p diag(scales_pq) right_q: left [P, o, R], right [Q, R, i], scales [P, Q, R] (BLAST, Lee et
-    al. 2024, arXiv 2410.21262)."""
+    """Blocks (p, q) that are left_p diag(scales_pq) right_q: left [P, o, R], right [Q, R, i], scales [P, Q, R].
+
+    BLAST, Lee et al. 2024, arXiv 2410.21262.
+    """
 
     kind: ClassVar[str] = "blast"
     leaves: ClassVar[tuple[str, ...]] = ("bases", "mix", "inputs")

@@ -1,4 +1,4 @@
-"""What goes around any factorising method: entries kept exactly, and factors that are quantised."""
+"""Wrappers of any factorising method: exact entries, and quantised factors."""
 
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -17,8 +17,10 @@ __all__ = ["Quantised", "WithOutliers"]
 
 @dataclass(frozen=True)
 class WithOutliers:
-    """Keeps the `count` entries of a matrix that matter most, |w| times the root mean square of their inputs, as they
-    are, and factorises the rest ("super weights", Yu et al. 2024, arXiv 2411.07191)."""
+    """Keep the `count` most important entries of a matrix W (out, in) exactly, and factorise the rest.
+
+    Importance is |w| times the root mean square of its input ("super weights", Yu et al. 2024, arXiv 2411.07191).
+    """
 
     method: Method
     count: int
@@ -32,7 +34,7 @@ class WithOutliers:
         return self.method.needs_hessian
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
-        """As Method.compress."""
+        """Factorise a weight; see Method.compress."""
         scale = 1.0 if hessian is None else hessian.diagonal().clamp(min=0).sqrt()
         places = (weight.float().abs() * scale).flatten().topk(min(self.count, weight.numel())).indices.sort().values
         remainder = weight.clone(memory_format=torch.contiguous_format)
@@ -47,8 +49,11 @@ class WithOutliers:
 
 @dataclass(frozen=True)
 class Quantised:
-    """Quantises what a method made: each factor for the inputs that it gets, and of two the second is fitted anew to
-    what the first has become. Forms of more than two factors stay as they are, and the report says so."""
+    """Quantise the factors of another method, each for the inputs that it gets.
+
+    Of two factors the second is fitted to the quantised first. Forms of more than two factors stay as they are, and the
+    report says so.
+    """
 
     method: Method
     grid: GPTQ | RTN
@@ -62,7 +67,7 @@ class Quantised:
         return self.grid.needs_hessian
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
-        """As Method.compress."""
+        """Factorise a weight; see Method.compress."""
         result = self.method.compress(weight, hessian)
         form: Form = result.tensor
         if not isinstance(form, SparseResidual):
@@ -73,7 +78,7 @@ class Quantised:
         return replace(inner, tensor=SparseResidual(inner.tensor, form.entries_at, form.entries))
 
     def _of(self, result: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
-        """What was made of a weight [O, I], with quantised factors."""
+        """Return the result for a weight [O, I] with quantised factors."""
         form, notes = result.tensor, result.notes
         if isinstance(form, PIFA):
             base = self._rounded(form.base, hessian)
@@ -101,8 +106,10 @@ class Quantised:
         return grid.compress(matrix, hessian).tensor
 
     def _second(self, target: torch.Tensor, first: QuantizedTensor, hessian: torch.Tensor | None) -> QuantizedTensor:
-        """The factor [N, R] behind a first one [R, I] for the rows wanted [N, I]; all inputs count alike where there is
-        no Hessian."""
+        """Return the factor [N, R] after a quantised first one [R, I], for the wanted rows [N, I].
+
+        Without a Hessian all inputs count alike.
+        """
         base = first.dequantize().double()
         reach = base if hessian is None else base @ hessian.double()
         gram = reach @ base.T

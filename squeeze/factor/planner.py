@@ -1,8 +1,8 @@
-"""Chooses the family and rank of each matrix so that the model's loss rises least in so many stored bytes.
+"""Choice of the family and rank of each matrix: the smallest rise of the model's loss for a given size.
 
-Every option of a matrix, or of a pair, has its stored bits and its predicted rise of the loss (curvature.py). Options
-are taken at one price of a bit for the whole model (Lagrange's), found by bisection; what is left of the budget goes to
-the best single exchanges. A matrix that nothing pays for stays whole. Nothing here knows how options are made.
+Every option of a matrix, or of a pair, has stored bits and a predicted rise of the loss (curvature.py). Options are
+taken at one price of a bit for the whole model (Lagrange's), found by bisection; the rest of the budget goes to the
+best single exchanges. A matrix for which no option pays stays whole. Making options is left to the callers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,15 @@ _BISECTIONS = 100
 
 @dataclass(frozen=True)
 class Option:
-    """family: its name in reports. cost: nats a token. bits: stored. method: what makes it; None where the option is
-    one of several matrices, and `edit` says what becomes of them: (what, how much)."""
+    """One way to store a matrix.
+
+    Attributes:
+        family: its name in reports.
+        cost: rise of the loss, nats a token.
+        bits: stored.
+        method: that makes it; None if the option is one of several matrices and `edit` says what becomes of them:
+            (what, how much).
+    """
 
     family: str
     cost: float
@@ -30,15 +37,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is chosen as a whole: the options of one matrix, or of several at once (`pair`) in place of the options
-    that `parts`, a unit each, have."""
+    """Options of one matrix; or of several at once (`pair`), instead of those of `parts`, a unit each."""
 
     name: str
     options: Sequence[Option] = ()
     parts: tuple["Unit", ...] = ()
 
     def best(self, price: float) -> dict[str, Option]:
-        """By name of a unit: the options with the least cost + price * bits."""
+        """Return the options with the least cost + price * bits, by name of a unit."""
         whole = min(self.options, key=lambda one: one.cost + price * one.bits, default=None)
         apart: dict[str, Option] = {}
         for part in self.parts:
@@ -59,7 +65,7 @@ def _total(chosen: Mapping[str, Option], price: float) -> float:
 
 
 def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
-    """By unit, options of at most `budget` bits in all. Raises SqueezeError where the smallest are too large."""
+    """Return options of at most `budget` bits in total, by unit. Raises SqueezeError if the smallest are larger."""
 
     def best_at(price: float) -> dict[str, Option]:
         options: dict[str, Option] = {}
@@ -77,7 +83,7 @@ def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
         high *= 4
         if high > 1e12:
             raise SqueezeError(
-                f"the matrices take at least {int(size(best_at(high))) // 8} bytes, and {budget // 8} are left for them"
+                f"the matrices need at least {int(size(best_at(high))) // 8} bytes, got a budget of {budget // 8}"
             )
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -86,7 +92,7 @@ def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
 
 
 def _spend(units: Sequence[Unit], chosen: dict[str, Option], spare: float) -> dict[str, Option]:
-    """Exchange options, one by one, for those that lower the cost most for each bit of what is left."""
+    """Exchange options, one by one, for those that lower the cost most for each bit of the remaining budget."""
     known: dict[str, Unit] = {}
     for unit in units:
         known |= unit.all()

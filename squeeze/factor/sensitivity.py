@@ -1,10 +1,10 @@
-"""Predicts how much a model's loss rises when a matrix is put into low rank, from statistics of its patches alone.
+"""Prediction of the rise of a model's loss when a matrix is put into low rank, from statistics of its patches.
 
-A matrix is cut into 8 x 8 patches; each has local spectra, magnitudes, the size of its inputs, the depth of its block
-and the kind of the layer. A small convolutional network gives every patch a score, and the damage of a matrix is the
-sum of exp(score) over its patches: so it ranks matrices and patches (after Minima's sensitivity predictor). Its
+A matrix is divided into 8 x 8 patches; each has local spectra, magnitudes, the size of its inputs, the depth of its
+block and the kind of its layer. A small convolutional network gives every patch a score, and the damage of a matrix is
+the sum of exp(score) over its patches, so it ranks matrices and patches (after Minima's sensitivity predictor). Its
 weights, in sensitivity.safetensors, were trained on damage that `measure` found; `train` does so for another model. It
-needs no gradients and one forward pass, where curvature.py needs gradients and more memory, and is more exact.
+needs no gradients and one forward pass; curvature.py needs gradients and more memory, and is more exact.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,9 +35,9 @@ __all__ = [
     "watched",
 ]
 
-GRID = 8  # patches along each side
+GRID = 8  # patches along each side of a matrix
 KINDS = ("q", "k", "v", "o", "gate", "up", "down")
-FEATURES = 8 + len(KINDS) + 1  # of a patch
+FEATURES = 8 + len(KINDS) + 1  # numbers that describe a patch
 KEEP = 0.7  # share of a matrix's values at which damage is measured
 WEIGHTS = Path(__file__).with_name("sensitivity.safetensors")
 _EPSILON = 1e-8
@@ -45,8 +45,14 @@ _EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class Example:
-    """One matrix. features: float32 [FEATURES, GRID, GRID]; layer: of which block; damage: measured nats a token;
-    model: in which model, the empty word for the one whose damage is to be predicted."""
+    """One matrix.
+
+    Attributes:
+        features: float32 [FEATURES, GRID, GRID].
+        layer: number of its block.
+        damage: measured rise of the loss, nats a token.
+        model: name of its model; empty for the model to be predicted.
+    """
 
     name: str
     layer: int
@@ -56,7 +62,7 @@ class Example:
 
 
 class Predictor(nn.Module):
-    """[N, FEATURES, GRID, GRID] -> log damage [N, GRID, GRID] of each patch."""
+    """A network from features [N, FEATURES, GRID, GRID] to the log damage of each patch [N, GRID, GRID]."""
 
     mean: torch.Tensor
     scale: torch.Tensor
@@ -78,25 +84,25 @@ class Predictor(nn.Module):
         return cells
 
     def log_damage(self, features: torch.Tensor) -> torch.Tensor:
-        """[N] of whole matrices."""
+        """Return the log damage of whole matrices [N]."""
         damages: torch.Tensor = self(features).flatten(1).logsumexp(1)
         return damages
 
     def predict(self, unmeasured: Sequence[Example]) -> dict[str, float]:
-        """Nats a token, by name; only their order has been trained for beyond the model of the training."""
+        """Return the damage in nats a token by name; beyond the models of the training only its order is meaningful."""
         with torch.no_grad():
             damages = self.log_damage(torch.stack([one.features for one in unmeasured])).exp()
         return dict(zip([one.name for one in unmeasured], damages.tolist(), strict=True))
 
     @classmethod
     def load(cls, path: Path = WEIGHTS) -> "Predictor":
-        """The predictor that ships with the package. Raises ModelError where the file is not one."""
+        """Return the predictor that comes with the package. Raises ModelError if the file is invalid."""
         try:
             tensors = tensorfile.load(path)
             predictor = cls(len(tensors["layers.0.bias"]))
             predictor.load_state_dict(tensors)
         except (OSError, KeyError, RuntimeError, ValueError, FormatError) as error:
-            raise ModelError(f"{path}: holds no sensitivity predictor") from error
+            raise ModelError(f"{path}: not a sensitivity predictor") from error
         return predictor.eval()
 
     def save(self, path: Path) -> None:
@@ -104,12 +110,19 @@ class Predictor(nn.Module):
 
 
 def kind_of(name: str) -> str:
-    """One of KINDS, or another word, by a module's name."""
+    """Return the kind of a layer by its module's name: one of KINDS, or another word."""
     return name.rpartition(".")[2].removesuffix("_proj")
 
 
 def features_of(weight: torch.Tensor, inputs: torch.Tensor, depth: float, kind: str) -> torch.Tensor:
-    """float32 [FEATURES, GRID, GRID] of a matrix [O, I] whose inputs have mean squares [I]; depth: 0 to 1."""
+    """Return the features of a matrix, float32 [FEATURES, GRID, GRID].
+
+    Args:
+        weight: [O, I].
+        inputs: mean squares of its inputs [I].
+        depth: of its block, 0 to 1.
+        kind: of its layer.
+    """
     weight = weight.detach().float()
     size = [max(1, n // GRID) for n in weight.shape]
     rows, columns = (torch.linspace(0, n - s, GRID).long() for n, s in zip(weight.shape, size, strict=True))
@@ -128,8 +141,11 @@ def features_of(weight: torch.Tensor, inputs: torch.Tensor, depth: float, kind: 
 
 
 def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """[8]: logarithms of root mean squares, of the largest value, of the inputs, of what reaches the outputs, of the
-    condition number; shares of energy outside the first quarter and half of the spectrum, and beyond whitening."""
+    """Return eight statistics of a patch.
+
+    They are logarithms of root mean squares, of the largest value, of the inputs, of what reaches the outputs, and of
+    the condition number; and shares of energy outside the first quarter and half of the spectrum, and after whitening.
+    """
     plain = torch.linalg.svdvals(patch).square()
     behind = torch.linalg.svdvals(patch * scale).square()
     energy, quarter, half = plain.sum() + _EPSILON, max(1, len(plain) // 4), max(1, len(plain) // 2)
@@ -147,8 +163,11 @@ def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def watched(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, InputStatistics]]:
-    """The mean of x x^T, float32 [I, I], for each linear module over the inputs x that reach it meanwhile, and their
-    number; none for a module that none reaches. Modules called with the same tensor share theirs."""
+    """Collect the mean of x x^T, float32 [I, I], of each linear module over the inputs that reach it in the `with`
+    block.
+
+    Modules that no input reaches have none; modules called with the same tensor share theirs.
+    """
     statistics_of: dict[str, InputStatistics] = {}
     last: tuple[torch.Tensor | None, InputStatistics] = None, InputStatistics()
 
@@ -174,7 +193,7 @@ def watched(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, InputS
 
 @torch.no_grad()
 def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Those means alone, when tokens [N, L] run."""
+    """Return the mean of x x^T of each module's inputs on tokens [N, L]."""
     with watched(model, names) as seen:
         for ids in torch.split(tokens, 1):
             model(ids, use_cache=False)
@@ -182,7 +201,7 @@ def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) 
 
 
 def examples(model: nn.Module, names: Sequence[str], moments: Mapping[str, torch.Tensor]) -> list[Example]:
-    """What the predictor is told of each linear module of a model's blocks."""
+    """Return the examples of the linear modules of a model's blocks, without measured damage."""
     blocks = find_blocks(model)
     described = []
     for name in names:
@@ -202,9 +221,18 @@ def measure(
     keep: float = KEEP,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, float]:
-    """The KL divergence from the model, nats a token over tokens [N, L], when one matrix after the other is put into
-    the rank that keeps such a share of its values, whitened by the moments of its inputs. Only the blocks behind the
-    matrix run again."""
+    """Measure the KL divergence from the model when one matrix at a time is put into low rank, in nats a token.
+
+    Only the blocks after the matrix run again.
+
+    Args:
+        model: the model.
+        tokens: [N, L].
+        names: of the matrices.
+        moments: of their inputs, for whitening.
+        keep: share of a matrix's values that is kept.
+        progress: called with the number of further matrices that are done.
+    """
     blocks = [model.get_submodule(name) for name in find_blocks(model)]
     block_inputs: list[torch.Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda module, args: block_inputs.append(args[0])) for block in blocks]
@@ -231,7 +259,7 @@ def measure(
 def _from_block(
     model: nn.Module, tokens: torch.Tensor, blocks: Sequence[nn.Module], first: int, hidden: torch.Tensor
 ) -> torch.Tensor:
-    """Logits when the blocks before `first` gave what they gave before."""
+    """Return the logits, given the hidden states before the block `first`."""
     for block in blocks[:first]:
         block.forward = lambda x, *args, **kwargs: x
     hook = blocks[first].register_forward_pre_hook(lambda module, args: (hidden, *args[1:]))
@@ -245,11 +273,19 @@ def _from_block(
 
 
 def train(measured: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: int = 0) -> Predictor:
-    """A predictor of the examples' damages, by the squared error of their logarithms; of those of other models, whose
-    losses lie on other scales, by that of their differences from the model's mean. Raises SqueezeError where there are
-    fewer than two."""
+    """Train a predictor by the squared error of log damages.
+
+    Of other models, whose losses have other scales, differences from the model's mean count. Raises SqueezeError if
+    there are fewer than two examples.
+
+    Args:
+        measured: examples with damage.
+        steps: of training.
+        rate: learning rate.
+        seed: of the initial weights.
+    """
     if len(measured) < 2:
-        raise SqueezeError("a sensitivity predictor needs at least two measured matrices")
+        raise SqueezeError(f"expected at least two measured matrices, got {len(measured)}")
     features = torch.stack([one.features for one in measured])
     targets = torch.tensor([max(one.damage, _EPSILON) for one in measured]).log()
     models = {one.model for one in measured} - {""}
@@ -277,13 +313,15 @@ def train(measured: Sequence[Example], steps: int = 600, rate: float = 3e-3, see
 
 
 def spectral(weight: torch.Tensor, keep: float = KEEP) -> float:
-    """The plain heuristic: the share of a matrix's squared singular values beyond the rank that keeps such a share of
-    its values."""
+    """Return the share of a matrix's squared singular values beyond the rank that keeps `keep` of its values.
+
+    This is the plain heuristic to compare with.
+    """
     values = torch.linalg.svdvals(weight.detach().float()).square()
     return float(values[rank_for(weight.shape[0], weight.shape[1], keep) :].sum() / values.sum())
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's rank correlation of two sequences, without regard to ties."""
+    """Return Spearman's rank correlation of two sequences, ignoring ties."""
     ranks = torch.stack([torch.tensor(values).argsort().argsort().double() for values in (a, b)])
     return float(torch.corrcoef(ranks)[0, 1])

@@ -1,8 +1,8 @@
-"""Matrices that read the same inputs, put into low rank together: one basis of rows for all of them.
+"""Joint low rank of matrices that read the same inputs: one basis of rows for all of them.
 
 The matrices are stacked, [O1 + O2 + .., I], and the stack gets the whitened SVD and the pivots of a single matrix
-(lowrank.py): of its R rows as they are, each matrix holds some, and the rest of its rows are coefficients of all R. As
-queries and keys look at much the same directions of their inputs, the stack needs fewer values than both alone.
+(lowrank.py). Of its R pivot rows each matrix has some; its other rows are coefficients of all R. Queries and keys use
+similar directions of their inputs, so the stack needs fewer values than both on their own.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,15 @@ __all__ = ["SharedSVD"]
 
 @dataclass(frozen=True, kw_only=True)
 class SharedSVD(RankOptions):
-    """rank: in place of a share to keep. outputs: float32 [sum of O, the same],
-    moments of gradients with respect to the outputs of all matrices; None to weigh errors as shares of each matrix's
-    own mean squared output."""
+    """Approximate matrices with the same inputs by low rank with a shared basis: fewer values at the same error.
+
+    compress_together takes several W (out, in) and their common H (in, in).
+
+    Attributes:
+        rank: instead of a share to keep.
+        outputs: moments of gradients with respect to the outputs of all matrices, float32 [sum of O, sum of O]; None to
+            weight errors relative to each matrix's own mean squared output.
+    """
 
     name: ClassVar[str] = "shared"
     needs_hessian: ClassVar[bool] = True
@@ -35,14 +41,14 @@ class SharedSVD(RankOptions):
         return WhitenedSVD(keep=self.keep, rank=self.rank)
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
-        """As Method.compress, of a matrix that shares its inputs with none."""
+        """Factorise a matrix that shares its inputs with no other; see Method.compress."""
         return self._alone().compress(weight, hessian)
 
     def fallback(self) -> SVD:
         return self._alone().fallback()
 
     def compress_together(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> dict[str, Result[Any]]:
-        """weights: [O, I] each, by the names of modules that have one parent; the first keeps the basis."""
+        """Factorise matrices together; see JointMethod. The first one's module stores the basis."""
         stack = torch.cat([weight.double() for weight in weights.values()])
         rank = min(self.rank or rank_for(stack.shape[0], stack.shape[1], self.keep), *stack.shape)
         left, right = self.method(weights, hessian).factors(stack, hessian, rank)
@@ -65,7 +71,7 @@ class SharedSVD(RankOptions):
         return results
 
     def method(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> WhitenedSVD:
-        """What the stack is put into low rank by."""
+        """Return the method of low rank for the stack."""
         if self.outputs is not None:
             return WhitenedSVD(outputs=self.outputs)
         scales = []

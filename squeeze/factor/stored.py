@@ -1,4 +1,4 @@
-"""Factorised weights as a stored form: layers that multiply by the factors, and dense weights."""
+"""Factorised weights as a stored form: reading forms from tensors, the layer that multiplies by them, dense weights."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ __all__ = ["FORMS", "LEAVES", "FactorLinear", "FactorizedForm", "basis_of", "joi
 
 _EACH = (LowRank, PIFA, Shared, RowColumnPruned, TTMatrix, TuckerMatrix, MonarchMatrix, Blast)
 FORMS: dict[str, type[Form]] = {form.kind: form for form in _EACH}
-_PARTS = 4  # at most, of a tuple of tensors
+_PARTS = 4  # most tensors of a tuple
 
 
 def _names(form: type[Form]) -> list[str]:
@@ -39,7 +39,7 @@ LEAVES: tuple[str, ...] = tuple(
 
 
 def read_form(module: str, tensors: Mapping[str, torch.Tensor], as_layers: bool = False) -> Form:
-    """The form whose tensors these are, by their names. Raises FormatError where there is none."""
+    """Return the form that these tensors are, by their names. Raises FormatError if there is no such form."""
     present = {name for name, tensor in tensors.items() if tensor is not None}
     if set(SparseResidual.leaves) <= present:
         inner = {name: tensor for name, tensor in tensors.items() if name not in SparseResidual.leaves}
@@ -55,11 +55,11 @@ def read_form(module: str, tensors: Mapping[str, torch.Tensor], as_layers: bool 
                 return form.of(tensors, as_layers)
             except FormatError as error:
                 raise FormatError(f"{module}: {error}") from None
-    raise FormatError(f"{module}: the tensors {', '.join(sorted(present))} make no matrix")
+    raise FormatError(f"{module}: the tensors {', '.join(sorted(present))} are not a known factorised matrix")
 
 
 def basis_of(module: str, tensors: Mapping[str, torch.Tensor]) -> str | None:
-    """The name of the module that stores the basis of this one, if it is another."""
+    """Return the name of the module that stores the basis of this one; None if that is this module."""
     leaf = tensors.get("base_of")
     if leaf is None:
         return None
@@ -72,7 +72,7 @@ def _complete(form: type[Form], present: set[str]) -> bool:
 
 
 def modules_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names of tensors that belong to factorised modules: their leaves, by the module's name."""
+    """Return the leaves of each factorised module, by the module's name."""
     leaves: dict[str, list[str]] = {}
     for name in names:
         module, _, leaf = name.rpartition(".")
@@ -82,8 +82,11 @@ def modules_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 class FactorLinear(StoredLinear[Form]):
-    """y = x W^T + b. Floating-point factors are parameters, without gradients until someone asks for them (heal.py
-    does); masks and quantised factors are buffers."""
+    """y = x W^T + b with a factorised weight.
+
+    Floating-point factors are parameters, without gradients until someone enables them (heal.py does); masks and
+    quantised factors are buffers.
+    """
 
     def __init__(
         self,
@@ -93,7 +96,15 @@ class FactorLinear(StoredLinear[Form]):
         bias: torch.Tensor | None = None,
         name: str = "",
     ) -> None:
-        """stored: what Form.tensors gives."""
+        """Hold the tensors of a form.
+
+        Args:
+            in_features: I.
+            out_features: O.
+            stored: tensors by leaf, from Form.tensors.
+            bias: [O], or None.
+            name: of the module, in errors.
+        """
         super().__init__(in_features, out_features, stored, bias, name)
         self.__dict__["owner"] = None  # the layer that stores the basis of this one, which is no part of this one
         self._followers = 0
@@ -101,7 +112,7 @@ class FactorLinear(StoredLinear[Form]):
 
     @classmethod
     def of(cls, form: Form, bias: torch.Tensor | None = None) -> "FactorLinear":
-        """The layer for a matrix [O, I]."""
+        """Return the layer of a factorised matrix [O, I]."""
         return cls(form.shape[1], form.shape[0], form.tensors(), bias)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,14 +155,14 @@ class FactorLinear(StoredLinear[Form]):
         return form.finish(self._times_basis(form, x)).view(*x.shape[:-1], self.out_features)
 
     def follow(self, owner: "FactorLinear") -> None:
-        """Take the basis from another layer. Raises FormatError where it has none for this one."""
+        """Take the basis from another layer. Raises FormatError if that has none for this one."""
         if "base" not in owner._parameters or owner.in_features != self.in_features:
-            raise FormatError("a layer has no basis that another is stored with")
+            raise FormatError(f"{owner._name}: has no basis for {self._name}")
         self.__dict__["owner"] = owner
         owner._followers += 1
 
     def _times_basis(self, form: Shared, x: torch.Tensor) -> torch.Tensor:
-        """x times the basis, [T, R]: once for all layers that are called with the same x in turn."""
+        """Multiply x by the basis, to [T, R]: once for all layers that are called with the same x in turn."""
         owner: FactorLinear = self.__dict__["owner"] or self
         known, remaining = owner._basis, owner._followers
         if owner is not self and known is not None and known[0] is x:
@@ -166,18 +177,19 @@ class FactorLinear(StoredLinear[Form]):
 
 
 def join(model: nn.Module) -> None:
-    """Give every layer of a model that is stored without its basis the layer that has it. Raises FormatError where
-    there is none."""
+    """Connect every layer that is stored without its basis to the layer that has it. Raises FormatError if there is
+    none."""
     for name, module in model.named_modules():
         if isinstance(module, FactorLinear) and (owner := basis_of(name, dict(module.named_buffers()))):
             basis_layer = dict(model.named_modules()).get(owner)
             if not isinstance(basis_layer, FactorLinear):
-                raise FormatError(f"{name}: there is no module {owner} that has its basis")
+                raise FormatError(f"{name}: the module {owner}, which stores its basis, is missing")
             module.follow(basis_layer)
 
 
 class FactorizedForm(StoredForm):
-    """Folders that `squeeze factorize` wrote. A layer checks shapes once the values are there: FactorLinear.form."""
+    """The form of folders that `squeeze factorize` wrote. Layers check shapes when values are loaded
+    (FactorLinear.prepare)."""
 
     method = METHOD
     leaves = LEAVES
@@ -186,8 +198,8 @@ class FactorizedForm(StoredForm):
     def check(self, described: Mapping[str, Any]) -> None:
         version = described.get("version")
         if version != VERSION:
-            words = f"version {printable(repr(version))} of squeeze's factorised folders"
-            raise FormatError(f"{words} is unknown: use a newer squeeze")
+            words = f"unknown version {printable(repr(version))} of squeeze's factorised folders"
+            raise FormatError(f"{words}: use a newer squeeze")
 
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
         config = checkpoint.config.get("quantization_config")
@@ -200,7 +212,7 @@ class FactorizedForm(StoredForm):
             leaves = {name.removeprefix(f"{module}."): tensor for name, tensor in tensors.items()}
             if owner := basis_of(module, leaves):
                 if f"{owner}.base" not in checkpoint.files:
-                    raise FormatError(f"{module}: there is no module {owner} that has its basis")
+                    raise FormatError(f"{module}: the module {owner}, which stores its basis, is missing")
                 leaves["base"] = checkpoint.load([f"{owner}.base"])[f"{owner}.base"]
             return read_form(module, leaves)
 

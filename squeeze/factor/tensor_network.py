@@ -1,10 +1,10 @@
 """Tensor trains, Tucker and tensor rings of a matrix, by singular value decompositions of unfoldings.
 
-A matrix [O, I] with O = o1 o2 .. and I = i1 i2 .. is taken as a tensor. What its inputs look like enters by whitening
-each input mode: H = E[x x^T] is replaced by the Kronecker product of its partial traces, whose Cholesky factors the
-cores take back (for Tucker, whose input mode is whole, H itself). TT-SVD: Oseledets 2011; its error is at most the root
-of the sum of the squared errors of its steps. Truncated HOSVD: De Lathauwer, De Moor and Vandewalle 2000. TR-SVD: Zhao
-et al. 2016 (arXiv 1606.05535).
+A matrix [O, I] with O = o1 o2 .. and I = i1 i2 .. is a tensor. Inputs are taken into account by whitening each input
+mode: H = E[x x^T] is replaced by the Kronecker product of its partial traces, whose Cholesky factors the cores undo
+(for Tucker, whose input mode is whole, H itself). TT-SVD: Oseledets 2011; its error is at most the root of the sum of
+the squared errors of its steps. Truncated HOSVD: De Lathauwer, De Moor and Vandewalle 2000. TR-SVD: Zhao et al. 2016
+(arXiv 1606.05535).
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ _BISECTIONS = 40
 
 
 def factors_of(size: int, count: int) -> tuple[int, ...]:
-    """`count` factors of a size, as alike as they can be, the smallest first."""
+    """Return `count` factors of a size, as equal as possible, the smallest first."""
     factors = []
     for remaining in range(count, 1, -1):
         ideal = round(size ** (1 / remaining), 9)
@@ -40,15 +40,18 @@ def factors_of(size: int, count: int) -> tuple[int, ...]:
 
 
 def _split(matrix: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Columns [M, rank] that are orthonormal, what they are multiplied by [rank, N], and the squared error."""
+    """Return orthonormal columns [M, rank], their factor [rank, N], and the squared error."""
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     rank = min(rank, len(values))
     return left[:, :rank], values[:rank, None] * right[:rank], float(values[rank:].square().sum())
 
 
 def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> tuple[list[torch.Tensor], float]:
-    """Cores [R_k, n_k, R_k+1] of a tensor [n_1, .., n_d] with at most the d - 1 inner ranks given, and a bound of the
-    Frobenius norm of the error: the root of the sum of the squared errors of the steps."""
+    """Return the cores [R_k, n_k, R_k+1] of a tensor [n_1, .., n_d] with at most the given d - 1 inner ranks, and a
+    bound of the Frobenius norm of the error.
+
+    The bound is the root of the sum of the squared errors of the steps.
+    """
     cores, squared, before = [], 0.0, 1
     remainder = tensor.reshape(tensor.shape[0], -1)
     for size, rank in zip(tensor.shape, ranks, strict=False):
@@ -60,8 +63,13 @@ def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> tuple[list[torch.Tenso
 
 
 def ring_svd(tensor: torch.Tensor, ring: int, ranks: Sequence[int]) -> tuple[list[torch.Tensor], float]:
-    """Cores [R_k, n_k, R_k+1] of a tensor of d >= 2 modes in a ring that is closed with rank `ring`, with at most the
-    d - 1 inner ranks given, and a bound of the error as of tt_svd."""
+    """Return the cores [R_k, n_k, R_k+1] of a ring, and a bound of the error as in tt_svd.
+
+    Args:
+        tensor: of d >= 2 modes.
+        ring: rank that closes the ring.
+        ranks: the d - 1 inner ranks, at most.
+    """
     left, remainder, error = _split(tensor.reshape(tensor.shape[0], -1), ring * ranks[0])
     ring = max(n for n in range(1, ring + 1) if left.shape[1] % n == 0)
     after = left.shape[1] // ring
@@ -77,8 +85,10 @@ def ring_svd(tensor: torch.Tensor, ring: int, ranks: Sequence[int]) -> tuple[lis
 
 
 def tucker_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor], float]:
-    """Core [r_1, ..], orthonormal factors [n_k, r_k], and a bound of the error: the root of the sum of the squared
-    singular values that are left out of each unfolding."""
+    """Return the core [r_1, ..], orthonormal factors [n_k, r_k], and a bound of the error.
+
+    The bound is the root of the sum of the squared singular values that are left out of each unfolding.
+    """
     factors, squared = [], 0.0
     core = tensor
     for mode, rank in enumerate(ranks):
@@ -92,13 +102,13 @@ def tucker_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> tuple[torch.Tensor
 
 
 def _spectra(unfoldings: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Squared singular values of each, largest first."""
+    """Return the squared singular values of each unfolding, descending."""
     grams = ((u @ u.T) if u.shape[0] <= u.shape[1] else (u.T @ u) for u in unfoldings)
     return [torch.linalg.eigvalsh(gram).flip(0).clamp(min=0) for gram in grams]
 
 
 def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], most: int) -> list[int]:
-    """The ranks that leave out the same share of each spectrum, as small a one as `most` values allow."""
+    """Return ranks that leave out the same share of each spectrum, the smallest share that `most` values allow."""
     tails = [torch.cat([s.flip(0).cumsum(0).flip(0), s.new_zeros(1)]) / s.sum().clamp(min=1e-300) for s in spectra]
 
     def at(share: float) -> list[int]:
@@ -106,7 +116,7 @@ def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], mo
 
     low, high = 0.0, 1.0
     if size(at(high)) > most:
-        raise SqueezeError(f"even ranks of 1 take {size(at(high))} values, and {most} are to be kept")
+        raise SqueezeError(f"expected to keep at least {size(at(high))} values, for ranks of 1, got {most}")
     for _ in range(_BISECTIONS):
         middle = (low * high) ** 0.5 if low else high / 4
         low, high = (low, middle) if size(at(middle)) <= most else (middle, high)
@@ -117,34 +127,38 @@ def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], mo
 
 @dataclass(frozen=True, kw_only=True)
 class TensorNetwork(NetworkOptions, ABC):
-    """whiten: weigh errors by the inputs that a Hessian tells of."""
+    """The base of methods that factorise a matrix as a tensor. `whiten`: weight errors by the inputs, if there is a
+    Hessian."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
 
     @abstractmethod
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
-        """The form of a float64 weight [O, I] in float64."""
+        """Return the form of a float64 weight [O, I], in float64."""
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
-        """As Method.compress. Raises SqueezeError where no rank is small enough."""
+        """Factorise a weight; see Method.compress. Raises SqueezeError if no rank is small enough."""
         wide = self.decompose(weight.double(), hessian.double() if self.whiten and hessian is not None else None)
         rounded = {name: tensor.to(weight.dtype).contiguous() for name, tensor in wide.tensors().items()}
         return Result(type(wide).of(rounded))
 
     def fallback(self) -> Self:
-        """The same form, so that experts without statistics are stored as the others are."""
+        """Return the method without whitening: the same form, so that experts without statistics are stored as the
+        others."""
         return replace(self, whiten=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorTrain(TrainOptions, TensorNetwork):
-    """modes: pairs (o_k, i_k) that the matrix is split into, and cores."""
+    """Factorise a matrix W (out, in) as a tensor train: for comparison, since low rank has less error at the same size.
+
+    TT-SVD, Oseledets 2011. `modes` is the number of pairs (o_k, i_k) that the matrix is divided into, and of cores.
+    """
 
     name: ClassVar[str] = "tt"
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
-        """As TensorNetwork.decompose."""
         tensor, inverses, outputs, inputs = _as_tensor(weight, hessian, self.modes)
         sizes = tensor.shape
         unfoldings = [tensor.reshape(prod(sizes[:k]), -1) for k in range(1, self.modes)]
@@ -159,12 +173,14 @@ class TensorTrain(TrainOptions, TensorNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRing(RingOptions, TensorNetwork):
-    """modes: as of TensorTrain. ring: the rank that closes the ring, which the first split must have room for."""
+    """Factorise a matrix W (out, in) as a tensor ring: a train whose ends are joined by the rank `ring`.
+
+    TR-SVD, Zhao et al. 2016, arXiv 1606.05535. `modes` as in TensorTrain; the first split must have room for `ring`.
+    """
 
     name: ClassVar[str] = "ring"
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
-        """As TensorNetwork.decompose."""
         tensor, inverses, outputs, inputs = _as_tensor(weight, hessian, self.modes)
         sizes = tensor.shape
         unfoldings = [tensor.reshape(prod(sizes[:k]), -1) for k in range(1, self.modes)]
@@ -182,12 +198,14 @@ class TensorRing(RingOptions, TensorNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class Tucker(TensorNetwork):
-    """The tensor [o1, o2, I] with one factor a mode."""
+    """Factorise a matrix W (out, in) as a Tucker tensor [o1, o2, I] with one factor a mode.
+
+    Truncated HOSVD, De Lathauwer et al. 2000.
+    """
 
     name: ClassVar[str] = "tucker"
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
-        """As TensorNetwork.decompose."""
         first, second = factors_of(len(weight), 2)
         inner, inverse = (None, None) if hessian is None else root(hessian, _DAMPING)
         tensor = (weight if inner is None else weight @ inner).view(first, second, -1)
@@ -204,7 +222,8 @@ class Tucker(TensorNetwork):
 def _as_tensor(
     weight: torch.Tensor, hessian: torch.Tensor | None, modes: int
 ) -> tuple[torch.Tensor, list[torch.Tensor], tuple[int, ...], tuple[int, ...]]:
-    """The tensor [o1 i1, o2 i2, ..] whitened, what unwhitens each input mode [i_k, i_k], and the factors of O and I."""
+    """Return the whitened tensor [o1 i1, o2 i2, ..], the matrices [i_k, i_k] that undo whitening, and the factors of
+    O and I."""
     outputs, inputs = factors_of(weight.shape[0], modes), factors_of(weight.shape[1], modes)[::-1]
     tensor = weight.view(*outputs, *inputs)
     inverses = []
@@ -220,7 +239,7 @@ def _as_tensor(
 
 
 def _partial_trace(hessian: torch.Tensor, inputs: Sequence[int], mode: int) -> torch.Tensor:
-    """[i_k, i_k], the mean over all other input modes."""
+    """Return the mean of H over all other input modes, [i_k, i_k]."""
     before, size, after = prod(inputs[:mode]), inputs[mode], prod(inputs[mode + 1 :])
     return torch.einsum("aibajb->ij", hessian.view(before, size, after, before, size, after)) / (before * after)
 
@@ -228,7 +247,7 @@ def _partial_trace(hessian: torch.Tensor, inputs: Sequence[int], mode: int) -> t
 def _with_modes(
     cores: list[torch.Tensor], inverses: list[torch.Tensor], outputs: Sequence[int], inputs: Sequence[int]
 ) -> TTMatrix:
-    """Cores [R, o i, S] as [R, o, i, S], unwhitened."""
+    """Reshape cores [R, o i, S] to [R, o, i, S], and undo whitening."""
     reshaped = []
     for core, inverse, o, i in zip(cores, inverses, outputs, inputs, strict=True):
         reshaped.append(torch.einsum("rois,ij->rojs", core.reshape(core.shape[0], o, i, core.shape[2]), inverse))

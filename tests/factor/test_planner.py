@@ -21,5 +21,5 @@ def test_the_planner_spends_its_budget_where_it_pays():
     assert set(chosen) == {"a", "b", "pair"} and sum(one.bits for one in chosen.values()) <= 320
     chosen = choose(units, 281)
     assert chosen["a"].bits == 60 and chosen["b"].bits == 100
-    with pytest.raises(SqueezeError, match="the matrices take at least 25 bytes, and 12 are left"):
+    with pytest.raises(SqueezeError, match="the matrices need at least 25 bytes, got a budget of 12"):
         choose(units, 100)

@@ -74,7 +74,7 @@ def test_the_weights_that_ship_order_matrices():
 
 def test_errors(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
-    with pytest.raises(ModelError, match="holds no sensitivity predictor"):
+    with pytest.raises(ModelError, match="not a sensitivity predictor"):
         Predictor.load(tmp_path / "x.safetensors")
     with pytest.raises(SqueezeError, match="at least two"):
         sensitivity.train(made_up(1, 1))

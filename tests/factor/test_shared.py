@@ -117,14 +117,14 @@ def test_forms_that_do_not_fit_together():
     wrong = {
         "start": (torch.zeros(0, dtype=torch.int32), "base, coefficients and start are of different ranks"),
         "coefficients": (whole["coefficients"][:, 1:], "base, coefficients and start are of different ranks"),
-        "pivots": (torch.full_like(whole["pivots"], 255), "its rows lie outside the base"),
+        "pivots": (torch.full_like(whole["pivots"], 255), "its rows are outside the base"),
     }
     for leaf, (tensor, message) in wrong.items():
         with pytest.raises(FormatError, match=message):
             read_form("m", {**whole, leaf: tensor})
-    with pytest.raises(FormatError, match="m: the tensors coefficients, pivots, start make no matrix"):
+    with pytest.raises(FormatError, match="m: the tensors coefficients, pivots, start are not a known factorised matrix"):
         read_form("m", {name: whole[name] for name in ("pivots", "coefficients", "start")})
-    with pytest.raises(FormatError, match="there are more or fewer pivots than rows"):
+    with pytest.raises(FormatError, match="the number of pivots is not that of its rows"):
         read_form("m", {**whole, "pivots": whole["pivots"].new_zeros(9)})
 
 
@@ -132,8 +132,8 @@ def test_a_basis_that_is_missing():
     found = SharedSVD(rank=7).compress_together(weights(), moments())
     model = torch.nn.Module()
     model.a = torch.nn.ModuleDict({"k": FactorLinear.of(found["a.k"].tensor)})
-    with pytest.raises(FormatError, match=r"a.k: there is no module a.q that has its basis"):
+    with pytest.raises(FormatError, match=r"a.k: the module a.q, which stores its basis, is missing"):
         join(model)
     model.a["q"] = FactorLinear.of(found["a.v"].tensor)
-    with pytest.raises(FormatError, match="a layer has no basis that another is stored with"):
+    with pytest.raises(FormatError, match="has no basis for"):
         join(model)

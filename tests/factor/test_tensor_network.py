@@ -77,7 +77,7 @@ def test_whitening_helps_tensor_networks(method):
 
 
 def test_budgets_that_no_rank_fits():
-    with pytest.raises(SqueezeError, match="even ranks of 1 take"):
+    with pytest.raises(SqueezeError, match="expected to keep at least"):
         TensorTrain(keep=0.001).compress(matrix(16, 16), moments(16))
     with pytest.raises(SqueezeError, match="keep must be above 0"):
         Tucker(keep=0)

@@ -141,7 +141,7 @@ def test_target_bits_are_met(tmp_path, folder, format):
     size = report.stored_bytes - 1000
     report = squeeze.quantize(folder, GPTQ(group_size=16), target_bytes=size, overwrite=True, **options)
     assert 0.9 * size < report.stored_bytes <= size
-    with pytest.raises(SqueezeError, match="the matrices take at least"):
+    with pytest.raises(SqueezeError, match="the matrices need at least"):
         squeeze.quantize(folder, GPTQ(group_size=16), target_bits=1.0, overwrite=True, **options)
 
 

@@ -198,7 +198,7 @@ def test_a_target_size_is_met(tmp_path, folders):
         folders("llama"), target_bytes=target, calibration=TOKENS, samples=6, out=tmp_path / "out"
     )
     assert report.stored_bytes <= target
-    with pytest.raises(SqueezeError, match="the matrices take at least"):
+    with pytest.raises(SqueezeError, match="the matrices need at least"):
         squeeze.factorize(folders("llama"), target_bytes=100, calibration=TOKENS, samples=6, out=tmp_path / "no")
     assert not (tmp_path / "no").exists()
 
@@ -331,7 +331,7 @@ def test_damaged_folders_are_refused(tmp_path, folders):
         squeeze.densify(tmp_path / "out", tmp_path / "no")
     del broken[f"{name}.pivots"]
     save_file(broken, path, {"format": "pt"})
-    with pytest.raises(FormatError, match=f"{name}: the tensors base, coefficients make no matrix"):
+    with pytest.raises(FormatError, match=f"{name}: the tensors base, coefficients are not a known"):
         squeeze.densify(tmp_path / "out", tmp_path / "no")
     assert not (tmp_path / "no").exists()
 

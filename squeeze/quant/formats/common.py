@@ -40,7 +40,7 @@ def only_bits(format: str, spec: QuantizationSpec, held: tuple[int, ...]) -> Non
 def only_plain(format: str, name: str, weight: QuantizedTensor) -> None:
     """Raise FormatError if a weight has more than integers, scales and zero points."""
     if weight.codebook is not None or weight.outliers is not None or weight.global_scale is not None:
-        raise FormatError(f"{name}: the format {format} stores only integers, scales and zero points: use squeeze")
+        raise FormatError(f"{name}: the format {format} has no codebooks or outliers: use the format squeeze")
 
 
 def split_groups(format: str, grid: Grid, inputs: int) -> str | None:
