@@ -102,7 +102,7 @@ def test_experts_without_statistics_keep_their_largest_channels():
 
 def test_what_cannot_be_done_is_said(tmp_path, folders):
     with pytest.raises(
-        ModelError, match=r"taken apart in llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, not 'gpt2'"
+        ModelError, match=r"known pairs of matrices \(llama, mistral, qwen2, qwen3, mixtral, qwen2_moe\), got 'gpt2'"
     ):
         factorised(folders, "gpt2", "modegpt", tmp_path / "no")
     with pytest.raises(SqueezeError, match=r"a share of 1.5 to keep"):
