@@ -92,11 +92,11 @@ def check(level: int, text_size: int, learn_size: int) -> None:
         DictionaryError: if a size is out of range.
     """
     if level not in levels.LEVELS or not levels.LEVELS[level].takes_dictionary:
-        raise LevelError(f"a dictionary needs a level from 4 to 6, got {level}")
+        raise LevelError(f"a dictionary needs one of the levels 4 to 6, got {level}")
     if not 0 <= text_size <= MAX_TEXT:
-        raise DictionaryError(f"text_size must be from 0 to {MAX_TEXT}, got {text_size}")
+        raise DictionaryError(f"a dictionary's text must have from 0 to {MAX_TEXT} bytes, got {text_size}")
     if learn_size < 1:
-        raise DictionaryError("learn_size must be at least 1")
+        raise DictionaryError(f"a dictionary needs at least 1 byte to learn from, got {learn_size}")
 
 
 def train_on_pieces(

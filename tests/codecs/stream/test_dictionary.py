@@ -370,11 +370,11 @@ def test_refuses_samples_that_teach_nothing():
         squeeze.train([b"abc"], level=4)
     with pytest.raises(DictionaryError, match="the samples are compressed or encrypted already"):
         squeeze.train([inputs.random_bytes(20_000)], level=4)
-    with pytest.raises(LevelError, match="a dictionary needs a level from 4 to 6"):
+    with pytest.raises(LevelError, match="a dictionary needs one of the levels 4 to 6"):
         squeeze.train(SAMPLES, level=3)
-    with pytest.raises(DictionaryError, match="text_size must be from 0 to 1048576"):
+    with pytest.raises(DictionaryError, match="a dictionary's text must have from 0 to 1048576 bytes"):
         squeeze.train(SAMPLES, level=4, text_size=1 << 21)
-    with pytest.raises(DictionaryError, match="learn_size must be at least 1"):
+    with pytest.raises(DictionaryError, match="a dictionary needs at least 1 byte to learn from"):
         squeeze.train(SAMPLES, level=4, learn_size=0)
 
 

@@ -86,8 +86,8 @@ def test_an_exclusive_file_must_be_new():
     ("mode", "options", "said"),
     [
         ("ab", {}, "^mode must be one of r, rb, rt, w, wb, wt, x, xb, xt, got 'ab'$"),
-        ("rb", {"encoding": "utf-8"}, "^`encoding` is for text: give mode rt, or leave it out$"),
-        ("wb", {"newline": ""}, "^`newline` is for text: give mode wt, or leave it out$"),
+        ("rb", {"encoding": "utf-8"}, "^`encoding` is for text: use mode rt, or leave it out$"),
+        ("wb", {"newline": ""}, "^`newline` is for text: use mode wt, or leave it out$"),
         ("rb", {"level": 3}, "^`level` is for writing: leave it out$"),
         ("wb", {"limits": squeeze.Limits()}, "^`limits` is for reading: leave it out$"),
     ],
