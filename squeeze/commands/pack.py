@@ -85,7 +85,7 @@ def pack(source: Path, target: Path, follow: bool, cluster: str | None, manifest
             done(clusters.checkpoint("pack", cluster, manifest, **settings, **shared))
             return
         told = _ratio(shared["progress"])
-        done(squeeze.pack(source, target, overwrite=force, told=told, **settings, **shared))
+        done(squeeze.pack(source, target, overwrite=force, on_tensor=told, **settings, **shared))
 
 
 def _ratio(tick: "Tick") -> Callable[[int, int], None]:

@@ -1,1 +1,1 @@
-"""Packed checkpoints: safetensors files whose tensors are coded without loss, and restored byte for byte."""
+"""Packed checkpoints: tensors are compressed without loss and restored byte for byte."""

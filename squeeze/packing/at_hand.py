@@ -1,4 +1,4 @@
-"""A tensor of an object at a URL, which coding and proving read several times: it is fetched once."""
+"""A cache for tensors of objects at URLs, which coding and verification read several times but fetch only once."""
 
 from contextlib import ExitStack
 from tempfile import TemporaryFile
@@ -14,12 +14,14 @@ from squeeze.system.binary import Positional
 
 __all__ = ["AtHand", "spooled", "to_reread"]
 
-_IN_MEMORY = 1 << 26  # bytes: what is larger waits in a temporary file
+_IN_MEMORY = 1 << 26  # bytes: a larger content goes to a temporary file
 
 
 def to_reread(file: Positional, begin: int, size: int, opened: ExitStack) -> Content:
-    """`size` bytes of a file from `begin` on, to be read often: those of an object at a URL are at hand until `opened`
-    is closed."""
+    """Return `size` bytes of a file from `begin` on, in a form that is cheap to read several times.
+
+    Bytes of an object at a URL are cached until `opened` is closed.
+    """
     content = InFile(file, begin, size)
     if file.is_local:
         return content
@@ -29,15 +31,17 @@ def to_reread(file: Positional, begin: int, size: int, opened: ExitStack) -> Con
 
 
 def spooled(content: Content, opened: ExitStack) -> Content:
-    """Return the bytes of a content that takes long to read, in a file without a name that is closed with `opened`."""
+    """Copy a content that is slow to read to a nameless temporary file, which is closed with `opened`."""
     file = Positional(opened.enter_context(TemporaryFile()))  # noqa: SIM115
     copy(content, FileWriter(file, 0), 0)
     return InFile(file, 0, content.size)
 
 
 class AtHand:
-    """The bytes of another content, of which each is asked for once, and in order. What has come stays in memory, or,
-    of a content above 64 MiB, in a file without a name in the folder for temporary files, until it is closed."""
+    """A content that reads every byte of another one once, in order, and keeps it until it is closed.
+
+    Up to 64 MiB stay in memory; a larger content goes to a nameless temporary file.
+    """
 
     def __init__(self, content: Content):
         self.size = content.size
@@ -46,10 +50,15 @@ class AtHand:
         self._copy: _Copy = _InMemory(self.size) if self.size <= _IN_MEMORY else _InFile.new(self.size)
 
     def fill(self, begin: int, out: Bytes) -> None:
-        """Raises DamagedError and OSError as the other content does, and ValueError once it is closed."""
+        """Read bytes from `begin` on into `out`.
+
+        Raises:
+            DamagedError, OSError: as the other content raises them.
+            ValueError: if the cache is closed.
+        """
         with self._lock:
             if self._is_closed:
-                raise ValueError("what was at hand is gone")
+                raise ValueError("the cached tensor is closed")
             while self._fetched < begin + out.size:
                 piece = np.empty(min(PART, self.size - self._fetched), np.uint8)
                 self._content.fill(self._fetched, piece)
@@ -62,7 +71,7 @@ class AtHand:
             self._leave(reader=True)
 
     def close(self) -> None:
-        """Memory and file go when nobody is reading them any more."""
+        """Release the memory or the file as soon as no thread reads it."""
         self._is_closed = True
         self._leave(reader=False)
 
@@ -78,7 +87,7 @@ class _Copy(Content, Protocol):
         """Write bytes from `begin` on."""
 
     def close(self) -> None:
-        """They are not needed any more."""
+        """Release the copy."""
 
 
 class _InMemory(InMemory):
@@ -107,4 +116,4 @@ class _InFile(InFile):
     def close(self) -> None:
         self._kept.close()
 
-    __del__ = close  # of a tensor that was not come to
+    __del__ = close  # if coding stopped before this tensor

@@ -1,8 +1,8 @@
-"""The checkpoint that another is stored as the difference from, packed or not.
+"""The base checkpoint of a difference, packed or not.
 
-A packed one may be a difference in turn. What that one differs from is looked for beside it, among packed checkpoints,
-by the hashes that it names. So the checkpoints of a training run, each packed as its difference from the one before,
-are a chain in one folder.
+A packed base may be a difference in turn. Its own base is then looked for among the packed checkpoints in its folder,
+by the hashes that it names. So the checkpoints of a training run, each packed as the difference from the one before,
+form a chain in one folder.
 """
 
 from collections.abc import Collection, Iterator
@@ -15,7 +15,7 @@ from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import codings, container, folder
 from squeeze.packing.at_hand import to_reread
-from squeeze.packing.chain import Hashes, no_base_beside, packed_beside, packed_files
+from squeeze.packing.chain import Hashes, base_not_found, find_packed, packed_files
 from squeeze.packing.container import PackedFile
 from squeeze.packing.record import Record
 from squeeze.packing.sources import CODED, source_of
@@ -24,24 +24,38 @@ from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of
 
-MAX_CHAIN = 256  # differences of differences
+MAX_CHAIN = 256  # differences in a row
 
 
 @dataclass(frozen=True)
 class Base:
-    """All tensors of a file or folder, by the name of a file of torch's, or none, and their own; the hashes of its
-    files of safetensors, and of torch; and what it is a difference from."""
+    """A checkpoint from which others are stored as differences.
+
+    tensors: the file, position and (if packed) record of each tensor, by scope and name; the scope is the name of a
+    file of torch's, or "" for files of safetensors. weights, states: SHA-256 of its files of safetensors, and of torch.
+    base: what it is itself a difference from.
+    """
 
     path: Path
-    tensors: dict[tuple[str, str], tuple[TensorFile, Tensor, Record | None]]  # a record where the file is packed
+    tensors: dict[tuple[str, str], tuple[TensorFile, Tensor, Record | None]]  # a record if the file is packed
     weights: Hashes
     states: Hashes
     base: "Base | None" = None
 
     @classmethod
     def open(cls, path: Path | str, limits: Limits | None = None, depth: int = 0) -> "Base":
-        """Reads the whole base once, for its hash, unless it is packed and has that. Raises FormatError where it is no
-        checkpoint, SqueezeError where it is a difference from one that is not found beside it, and LimitError."""
+        """Open a checkpoint as a base. One that is not packed is read completely, for its hashes.
+
+        Args:
+            path: a file or folder, or a URL of fsspec.
+            limits: bounds of memory and output.
+            depth: differences that were followed already.
+
+        Raises:
+            FormatError: if it is not a checkpoint, or the chain of differences is too long.
+            SqueezeError: if it is a difference and its base is not in the same folder.
+            LimitError: if it takes more memory than `limits` allow.
+        """
         path, limits = path_of(path), limits or Limits()
         tensors: dict[tuple[str, str], tuple[TensorFile, Tensor, Record | None]] = {}
         hashes: dict[bool, list[str]] = {False: [], True: []}
@@ -66,37 +80,41 @@ class Base:
         base, wanted = None, wanted - {()}
         if wanted:
             if depth == MAX_CHAIN:
-                raise FormatError(f"{path}: a chain of more than {MAX_CHAIN} differences")
-            base = cls.beside(path, wanted, limits, depth + 1)
+                raise FormatError(f"{path}: the chain of differences is longer than {MAX_CHAIN}")
+            base = cls.among_siblings(path, wanted, limits, depth + 1)
             if base is None:
-                raise no_base_beside(path, wanted, limits)
+                raise base_not_found(path, wanted, limits)
         return cls(path, tensors, tuple(sorted(hashes[False])), tuple(sorted(hashes[True])), base)
 
     @classmethod
-    def beside(cls, path: Path, wanted: Collection[Hashes], limits: Limits, depth: int = 0) -> "Base | None":
-        """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes."""
-        place = packed_beside(path, wanted, limits)
+    def among_siblings(cls, path: Path, wanted: Collection[Hashes], limits: Limits, depth: int = 0) -> "Base | None":
+        """Open the packed checkpoint in the folder of `path` whose restored files have these hashes, or return None."""
+        place = find_packed(path, wanted, limits)
         return cls.open(place, limits, depth) if place else None
 
     @classmethod
     def of(cls, source: Path, limits: Limits) -> "Base | None":
-        """What a packed file or folder is a difference from, if it is one: it is found beside it. Raises SqueezeError
-        where it is not."""
+        """Find the base of a packed file or folder in its folder; return None if it needs none.
+
+        Raises SqueezeError if the base is needed but not there.
+        """
         wanted = {packed.description.base for packed in packed_files(source, limits)} - {()}
-        base = cls.beside(source, wanted, limits) if wanted else None
+        base = cls.among_siblings(source, wanted, limits) if wanted else None
         if wanted and base is None:
-            raise no_base_beside(source, wanted, limits, "put it there, or name the base")
+            raise base_not_found(source, wanted, limits, "put it there, or name the base")
         return base
 
     @classmethod
     def needed(cls, source: Path, named: Path | str | None, limits: Limits) -> "Base | None":
-        """The base of a packed file or folder: the one that is named, or else as `of` finds it. Raises SqueezeError
-        where one is named, and none is needed."""
+        """Return the base of a packed file or folder: the named one, or else the one that `of` finds.
+
+        Raises SqueezeError if one is named that is not needed.
+        """
         if named is None:
             return cls.of(source, limits)
         known = cls.open(named, limits)
         if not any(packed.description.base for packed in packed_files(source, limits)):
-            raise SqueezeError("this checkpoint needs no base")
+            raise SqueezeError("this checkpoint is not a difference: leave out the base")
         return known
 
     def record(self, name: str, scope: str = "") -> Record | None:
@@ -105,14 +123,22 @@ class Base:
         return record or (Record.of(tensor, codings.STORED) if tensor else None)
 
     def tensor(self, name: str, like: Tensor | Record, scope: str = "") -> Bytes | None:
-        """Return the bytes of the base's tensor of a name, if it has the same dtype and shape, else None. Raises
-        DamagedError.
+        """Return the bytes of a tensor if the base has one of the same name, dtype and shape, else None.
 
-        scope: the name of the file of torch's in its folder that the tensor is in."""
+        Args:
+            name: the tensor's name.
+            like: the tensor or record that it must match.
+            scope: name of the file of torch's in its folder that holds the tensor.
+
+        Raises DamagedError if a checksum differs.
+        """
         return self._bytes(scope, name, like)
 
     def for_record(self, name: str, record: Record, scope: str = "") -> Bytes | None:
-        """Return the same for a difference, of which it must exist, and None for a tensor coded in another way."""
+        """Return the bytes that a difference needs, or None for a tensor coded in another way.
+
+        Raises SqueezeError if the base has no such tensor.
+        """
         if not record.coding.is_difference:
             return None
         data = self._bytes(scope, name, record)
@@ -121,7 +147,7 @@ class Base:
         return data
 
     def content_for(self, record: Record, name: str, scope: str, opened: ExitStack) -> Content | None:
-        """Return what `for_record` does, read in parts as `content` is."""
+        """Return the same as `for_record`, to be read in parts; files are closed with `opened`."""
         if not record.coding.is_difference:
             return None
         content = self.content(record, name, scope, opened)
@@ -130,24 +156,24 @@ class Base:
         return content
 
     def _missing(self, name: str) -> SqueezeError:
-        return SqueezeError(f"the base {self.path} has no {named(name)} of the right kind")
+        return SqueezeError(f"the base {self.path} has no {named(name)} of the same dtype and shape")
 
     @property
     def length(self) -> int:
-        """Of the chain of differences that it ends: 0 where it is none."""
+        """The number of differences in the chain from here to a checkpoint that is packed whole."""
         return 1 + self.base.length if self.base else 0
 
     @property
     def identities(self) -> set[Hashes]:
-        """By each of which it is known."""
+        """The hash tuples by which differences refer to this base."""
         return {self.weights, self.states} - {()}
 
     def identity(self, is_torch: bool) -> Hashes:
-        """What a file of this kind says of its base."""
+        """Return the hashes by which a file of this kind refers to its base."""
         return self.states if is_torch else self.weights
 
     def check(self, hashes: Hashes) -> None:
-        """Raises SqueezeError where this is not the base with these hashes."""
+        """Raise SqueezeError if this is not the base with these hashes."""
         if hashes not in self.identities:
             raise SqueezeError(
                 f"{self.path} is not the base that this checkpoint is the difference from: the SHA-256 of its files "
@@ -155,7 +181,8 @@ class Base:
             )
 
     def content(self, like: Tensor | Record, name: str, scope: str, opened: ExitStack) -> Content | None:
-        """The same as `tensor`, read in parts from files that are closed with `opened`. Its checksum was compared."""
+        """Return the same as `tensor`, to be read in parts; files are closed with `opened`. Its checksum was compared.
+        """
         found = self._found(scope, name, like)
         if found is None:
             return None
@@ -175,7 +202,8 @@ class Base:
         file, tensor, record = found
         other = self.base.for_record(name, record, scope) if self.base and record else None
         with file.path.open("rb") as reading:
-            stored = tensorfile.read_tensor(reading, tensor)  # after what it differs from: a chain holds two at a time
+            # Read after its base, so that only two tensors of a chain are in memory at a time.
+            stored = tensorfile.read_tensor(reading, tensor)
         if record is None:
             return stored
         with self._about(file):
@@ -194,8 +222,11 @@ class Base:
 
 
 def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFile | None, bool] | None:
-    """A file of a checkpoint that has tensors, its packed form if it is packed, and whether torch wrote it. name: that
-    in its folder."""
+    """Read the header of a checkpoint's file.
+
+    name: its name in the folder, "" for a checkpoint of one file. Returns the file, its packed form if it is packed,
+    and whether torch wrote it; None for a file without tensors.
+    """
     if path.suffix == folder.SUFFIX or is_packed(path, limits):
         file = tensorfile.read(path, limits)
         if not container.is_packed(file):
@@ -208,7 +239,7 @@ def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFi
 
 
 def is_packed(path: Path, limits: Limits) -> bool:
-    """Whether a file is a packed one, whatever its name."""
+    """Return whether a file is packed, judged by its content."""
     try:
         return path.name.endswith(CODED) and container.is_packed(tensorfile.read(path, limits))
     except (FormatError, LimitError):

@@ -1,5 +1,5 @@
-"""Packed checkpoints beside one that is a difference: which of them is its base, by the hashes that it names, and which
-cannot be read."""
+"""Chains of packed checkpoints: finding the base of a difference in its folder by hash, and walking a chain to its end.
+"""
 
 import errno
 import os
@@ -19,24 +19,26 @@ __all__ = [
     "SHOWN",
     "Hashes",
     "Link",
+    "base_not_found",
     "checkpoint_of",
     "fault_of",
-    "faults_beside",
+    "find_packed",
     "hashes_of",
     "history",
-    "no_base_beside",
-    "packed_beside",
     "packed_files",
+    "unreadable_siblings",
 ]
 
-Hashes = tuple[str, ...]  # sorted SHA-256 of the files of a checkpoint that are of one kind, unpacked
-SHOWN = 16  # digits of a SHA-256 in what is said
-_NAMED = 3  # faults that a message has room for
+Hashes = tuple[str, ...]  # sorted SHA-256 of the restored files of one kind (safetensors or torch)
+SHOWN = 16  # digits of a SHA-256 in messages
+_NAMED = 3  # faults listed in a message
 
 
 def packed_files(path: Path, limits: Limits) -> Iterator[PackedFile]:
-    """The files of a packed checkpoint that can be read within limits; nothing where it is none. Raises FormatError and
-    OSError where a packed folder cannot be read."""
+    """Yield the files of a packed checkpoint that can be read within limits; nothing if it is not packed.
+
+    Raises FormatError and OSError if a packed folder cannot be read.
+    """
     names = [""]
     if path.is_dir():
         if not (path / folder.MANIFEST).is_file():
@@ -50,18 +52,21 @@ def packed_files(path: Path, limits: Limits) -> Iterator[PackedFile]:
 
 
 def hashes_of(files: Iterable[PackedFile]) -> list[Hashes]:
-    """Those by which a packed checkpoint of these files is known: of its files of safetensors, and of torch."""
+    """Return the hash tuples by which a packed checkpoint is known: one for safetensors, one for torch's files."""
     kinds: dict[bool, list[str]] = {False: [], True: []}
     for file in files:
         kinds[file.is_torch].append(file.description.sha256)
     return [tuple(sorted(hashes)) for hashes in kinds.values() if hashes]
 
 
-def packed_beside(path: Path, wanted: Collection[Hashes], limits: Limits) -> Path | None:
-    """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes; of several one
-    that is no difference from another of them. What cannot be read is passed over."""
+def find_packed(path: Path, wanted: Collection[Hashes], limits: Limits) -> Path | None:
+    """Find the packed checkpoint in the folder of `path` whose restored files have these hashes.
+
+    Unreadable checkpoints are skipped. If several match, one that is not a difference from another of them is
+    preferred.
+    """
     found = None
-    for other in _beside(path):
+    for other in _siblings(path):
         files = _if_readable(other, limits)
         if set(wanted) <= set(hashes_of(files)):
             found = other
@@ -70,8 +75,8 @@ def packed_beside(path: Path, wanted: Collection[Hashes], limits: Limits) -> Pat
     return found
 
 
-def _beside(path: Path) -> Iterator[Path]:
-    """What else is in the folder that holds `path`, and may be a checkpoint."""
+def _siblings(path: Path) -> Iterator[Path]:
+    """Yield the other files and folders in the folder of `path` that may be checkpoints."""
     place = path.resolve()
     for other in sorted(place.parent.iterdir()):
         if other != place and (may_be_coded(other.name) or not other.is_file()):
@@ -79,43 +84,48 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def _if_readable(path: Path, limits: Limits) -> list[PackedFile]:
-    """The files of a packed checkpoint, or none where it cannot be read."""
+    """Return the files of a packed checkpoint, or an empty list if it cannot be read."""
     try:
         return list(packed_files(path, limits))
     except (OSError, SqueezeError):
         return []
 
 
-def no_base_beside(
+def base_not_found(
     path: Path, wanted: Collection[Hashes], limits: Limits, remedy: str = "put it there"
 ) -> SqueezeError:
-    """What to raise where `packed_beside` finds none: a DamagedError where one cannot be read, which may be it."""
+    """Return the error to raise if `find_packed` finds nothing.
+
+    It is a DamagedError if an unreadable checkpoint in the folder may be the base.
+    """
     digests = ", ".join(sorted(hashes[0][:SHOWN] for hashes in wanted))
-    found = faults_beside(path, limits)
+    found = unreadable_siblings(path, limits)
     faults = [*found[:_NAMED], *([f"and {len(found) - _NAMED} others"] if len(found) > _NAMED else [])]
     return (DamagedError if found else SqueezeError)(
-        f"{escaped(str(path))} is stored as a difference, and no packed checkpoint beside it is its base "
+        f"{escaped(str(path))} is stored as a difference, and its base is not in the same folder "
         f"(SHA-256 {digests}): {'; '.join(faults) or remedy}"
     )
 
 
-def faults_beside(path: Path, limits: Limits) -> list[str]:
-    """Of each packed checkpoint beside `path` that cannot be read why, with the name of the file."""
+def unreadable_siblings(path: Path, limits: Limits) -> list[str]:
+    """Return, for each unreadable packed checkpoint in the folder of `path`, the reason with the file's name."""
     faults = []
-    for other in _beside(path):
+    for other in _siblings(path):
         try:
             faults.append(fault_of(other, limits))
-        except OSError:  # a folder that may not be looked into
+        except OSError:  # a folder without permission
             continue
     return [fault for fault in faults if fault]
 
 
 def fault_of(path: Path, limits: Limits) -> str:
-    """Why a packed checkpoint cannot be read, with the name of its first file that cannot; empty where it can be, or
-    where it is none."""
+    """Return why a packed checkpoint cannot be read, with the name of the first such file.
+
+    The text is empty if it can be read, or is not packed.
+    """
     try:
         names = sorted(manifest.read(path, limits).coded) if (path / folder.MANIFEST).is_file() else []
-    except SqueezeError as error:  # which names the manifest
+    except SqueezeError as error:  # the error names the manifest
         return escaped(str(error))
     for name in names if path.is_dir() else [""]:
         place = folder.place(path, name)
@@ -134,7 +144,7 @@ def _why(error: Exception) -> str:
 
 
 def checkpoint_of(path: Path) -> Path:
-    """What a packed file is a part of: the packed folder whose manifest names it, however deep in it; else itself."""
+    """Return the packed folder whose manifest names a packed file, or the file itself."""
     place = path.absolute()
     for parent in place.parents:
         try:
@@ -148,19 +158,23 @@ def checkpoint_of(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Link:
-    """One checkpoint of a chain. `path` is None where it was not found beside the one before it."""
+    """A checkpoint of a chain. `path` is None if it is not in the folder of the difference from it."""
 
     path: Path | None
-    raw: int  # bytes of its files that are packed
+    raw: int  # bytes of its files before packing
     coded: int
-    sha256: tuple[str, ...]  # of these files, unpacked, sorted: of those of safetensors, if there are any, or of torch
-    base: tuple[str, ...]  # the same of what it is a difference from; empty where it is packed whole
-    faults: tuple[str, ...] = ()  # where it was not found: what packed checkpoints beside cannot be read, and why
+    sha256: tuple[str, ...]  # sorted, of the restored files: safetensors if there are any, else torch
+    base: tuple[str, ...]  # sha256 of its base; empty if it is packed whole
+    faults: tuple[str, ...] = ()  # if it was not found: unreadable packed checkpoints in the folder, and why
 
 
 def history(path: Path | str) -> Iterator[Link]:
-    """The chain of a packed file or folder, from it to the checkpoint that is packed whole, or to one that is not
-    beside the one before. Raises FormatError where it is not packed, DamagedError where it cannot be read."""
+    """Yield the checkpoints of a chain, from a packed one to the one that is packed whole.
+
+    The chain ends early, with a link without path, if a base is not in the same folder.
+
+    Raises FormatError if `path` is not packed, DamagedError if it cannot be read.
+    """
     place = path_of(path)
     if not place.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
@@ -179,8 +193,8 @@ def history(path: Path | str) -> Iterator[Link]:
         seen.add(place)
         if not base:
             return
-        found = packed_beside(place, wanted, limits)
+        found = find_packed(place, wanted, limits)
         if found is None or found in seen:
-            yield Link(None, 0, 0, base, (), tuple(faults_beside(place, limits)))
+            yield Link(None, 0, 0, base, (), tuple(unreadable_siblings(place, limits)))
             return
         place = found

@@ -1,6 +1,6 @@
-"""What a coding of a tensor is: it writes the payload of a tensor, and decodes it, whole or in parts.
+"""The interface of a coding, which writes the payload of a tensor and decodes it, whole or in parts.
 
-Those that there are: codings.py.
+The codings themselves are in codings.py.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from squeeze.packing.tensors.small import SmallPlan, plan_of
 __all__ = ["Coding", "Form", "Subject", "flat", "needed"]
 
 T = TypeVar("T", Bytes, Content)
-_SLOW = 1 << 26  # bytes that a segment of a slow coding takes with its models
+_SLOW = 1 << 26  # bytes of a segment of a slow coding with its models
 
 
 class Form(NamedTuple):
-    """What is known of a tensor besides its bytes. dtype: the one that coders take it for; size: bytes."""
+    """The dtype, shape and size in bytes of a tensor, where `dtype` is the type as which it is coded."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -42,32 +42,33 @@ class Form(NamedTuple):
 
 
 def flat(dtype: str, size: int, columns: int = 0) -> Form:
-    """Return the form of `size` bytes that are no tensor of the checkpoint; columns: of the matrix that they are."""
+    """Return the form of `size` bytes that are not a tensor of the checkpoint; `columns` are those of a matrix, if any.
+    """
     count = 8 * size // DTYPES[dtype][0]
     return Form(dtype, (count // columns, columns) if columns else (count,), size)
 
 
 class Subject:
-    """A tensor to be coded, with what codings find out about it, each once."""
+    """A tensor to be coded, with what codings find out about it, computed once each."""
 
     def __init__(self, content: Content, form: Form, base: Content | None = None, threads: int = 1):
-        """content: the tensor's bytes, which may be read several times; base: those of the same tensor of the base."""
+        """Take the bytes of a tensor, which may be read several times, and those of the same tensor of the base."""
         self.content, self.form, self.base, self.threads = content, form, base, threads
 
     @classmethod
     def of(cls, tensor: Tensor, data: Bytes, base: Bytes | None, threads: int) -> "Subject":
-        """Return a tensor whose bytes are in memory, and those of the base, if it has them."""
+        """Return a tensor whose bytes, and those of the base if there is one, are in memory."""
         other = None if base is None else InMemory(base)
         return cls(InMemory(data), Form.of(tensor), other, threads)
 
     @cached_property
     def bits(self) -> float:
-        """Bits of an entropy coding, estimated on a sample."""
+        """The bits of an entropy coding, estimated on a sample."""
         return floats.estimate(self.content, self.form.dtype)
 
     @cached_property
     def plan(self) -> Plan | SmallPlan | None:
-        """How rANS codes the tensor, or None if that does not pay."""
+        """The plan of rANS for the tensor, or None if rANS does not make it shorter."""
         return plan_of(self.content, self.form.dtype, self.threads)
 
     @cached_property
@@ -78,15 +79,14 @@ class Subject:
 
     @cached_property
     def layout(self) -> tuple[str, "Subject"]:
-        """The layout of the tensor's words that codes shortest, and the bytes in it. It is empty for the words as they
-        are."""
+        """The word layout that codes shortest, "" for the words as they are, and the bytes in that layout."""
         kind, laid = fields.choose(self.content, self.form.dtype, self.form.shape)
         return kind, Subject(laid, flat("U8", laid.size), None, self.threads)
 
 
 @dataclass(frozen=True)
 class Coding:
-    """What all codings have; a subclass overrides what differs."""
+    """The interface of a coding, with the answers that most share; subclasses override what differs."""
 
     name: str
     is_stored = False  # whether the payload is the tensor's bytes
@@ -94,15 +94,15 @@ class Coding:
     in_segments = False  # whether a few rows are decoded without the others
     stays_coded = False  # whether a loaded model may keep the payload, and decode it each time (df_decode)
     cpu_only = False  # whether no GPU decodes it
-    copies = 4  # times the size of the tensor: memory that decoding takes beside the payload
+    copies = 4  # memory for decoding besides the payload, as a multiple of the tensor's size
 
     @property
     def is_slow(self) -> bool:
-        """Whether decoding takes longer than reading the result from a file."""
+        """Whether decoding takes longer than reading the tensor from a file."""
         return False
 
     def takes(self, dtype: str) -> bool:
-        """Return whether a tensor that coders take for this dtype may be coded so."""
+        """Return whether the coding accepts tensors of this dtype."""
         return True
 
     def encode(self, subject: Subject, writer: Writer) -> int:
@@ -110,17 +110,25 @@ class Coding:
         raise NotImplementedError
 
     def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
-        """Return the bytes of a tensor. Raises DamagedError, and FormatError if the base has no such tensor."""
+        """Return the bytes of a tensor.
+
+        Raises DamagedError, and FormatError if the base has no such tensor.
+        """
         other = None if base is None else InMemory(base)
         return whole(self.decode_parts(InMemory(payload), form, other, threads), threads)
 
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
-        """Return the same to be read in parts, each decoded when it is read. Raises the same, now or then."""
+        """Return the bytes to be read in parts, each decoded when it is read. Raises as `decode`, at once or then."""
         raise NotImplementedError
 
     def memory(self, payload: int, size: int, most: int | None) -> int:
-        """Estimate the bytes of memory for decoding `payload` bytes to `size`, with the tensor before, which is still
-        being hashed. most: no more of it is decoded at a time, or None."""
+        """Estimate the bytes of memory for decoding, including the tensor before, which is still being hashed.
+
+        Args:
+            payload: bytes of the payload.
+            size: bytes of the tensor.
+            most: the most bytes that are decoded at a time, or None.
+        """
         needed = payload + self.copies * size
         if most is None:
             return needed
@@ -128,7 +136,7 @@ class Coding:
 
 
 def needed(base: T | None, form: Form) -> T:
-    """The base's bytes, an array or a content. Raises FormatError if they are not as many as the tensor's."""
+    """Return the base's bytes, an array or a content. Raises FormatError if their number is not the tensor's."""
     if base is None or base.size != form.size:
         raise FormatError("the base has no such tensor: it is not the base that this checkpoint is the difference from")
     return base

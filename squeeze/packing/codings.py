@@ -1,7 +1,7 @@
-"""The codings of a tensor, each a class: `CODINGS` has them all by name, and `encode` tries those of a level in turn.
+"""The codings of a tensor, one class each: `CODINGS` has all by name, `encode` tries those of a level in turn.
 
-Nothing else knows their names. What differs between them is asked of the class (coding.py). The arithmetic of payloads
-is in tensors; docs/format.md specifies it.
+No other module knows their names; it asks the class (coding.py). Payloads are computed in tensors, and docs/format.md
+specifies them.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from squeeze.packing.tensors.floats import Decoded
 
 __all__ = ["CODINGS", "LEVELS", "STORED", "Delta", "Relaid", "Zeros", "encode", "encode_in_memory", "longest_named"]
 
-_LEAST_ZEROS = 0.2  # share of values that are 0 from which on zeros are coded apart
+_LEAST_ZEROS = 0.2  # share of zeros from which on they are coded separately
 
 
 @dataclass(frozen=True)
 class Wrapper(Coding):
-    """A coding that hands what remains of a tensor to an inner one."""
+    """A coding that transforms a tensor and leaves the result to an inner coding."""
 
     inner: Coding
 
@@ -36,7 +36,7 @@ class Wrapper(Coding):
 
 
 class Delta(Wrapper):
-    """The tensor's bytes XOR those of the base."""
+    """XOR of the tensor's bytes with those of the base."""
 
     is_difference = True
 
@@ -53,7 +53,7 @@ class Delta(Wrapper):
 
 
 class Zeros(Wrapper):
-    """Where values are 0, and the others (tensors/zeros.py)."""
+    """A mask of the values that are 0, and the other values (tensors/zeros.py)."""
 
     def takes(self, dtype: str) -> bool:
         return dtype in ulps.MANTISSAS
@@ -71,7 +71,7 @@ class Zeros(Wrapper):
         return size if 8 * size < subject.bits else 0
 
     def _counts(self, subject: Subject) -> np.ndarray | None:
-        """What `zeros.count` returns, or None if few values are 0, which a plan of rANS may know."""
+        """Return the result of `zeros.count`, or None if few values are 0."""
         plan = None if self.inner.is_slow else subject.plan
         if plan and plan.most_zeros < _LEAST_ZEROS * plan.count:
             return None
@@ -88,7 +88,7 @@ class Zeros(Wrapper):
 
 @dataclass(frozen=True)
 class Relaid(Wrapper):
-    """The codes in words of quantised weights, laid out as bytes (packing/fields.py)."""
+    """Codes of quantised weights, repacked from words to bytes (fields.py)."""
 
     kind: str
 
@@ -110,11 +110,11 @@ class Relaid(Wrapper):
         return fields.restored_content(laid, form.shape, self.kind)
 
 
-_LARGER = 1.03  # times what rANS takes: the most that codes of fixed length may
+_LARGER = 1.03  # times the size of rANS: the limit for codes of fixed length
 
 
 class Stored(Coding):
-    """The bytes as they are."""
+    """The bytes without compression."""
 
     is_stored = in_segments = True
     copies = 1
@@ -130,7 +130,7 @@ class Stored(Coding):
 
 
 class Fixed(Coding):
-    """Codes of a fixed length, which are the fastest (tensors/fixed.py)."""
+    """Codes of a fixed length, the fastest coding (tensors/fixed.py)."""
 
     in_segments = stays_coded = cpu_only = True
     copies = 2
@@ -172,7 +172,7 @@ class Rans(Coding):
 
 
 class Archive(Coding):
-    """Entropy coding with mixed contexts, which is the smallest (tensors/archive.py)."""
+    """Entropy coding with mixed contexts, the smallest coding (tensors/archive.py)."""
 
     @property
     def is_slow(self) -> bool:
@@ -220,7 +220,7 @@ def _of_values(inner: Coding) -> tuple[Coding, ...]:
 
 STORED, FIXED, ULPS = Stored("stored"), Fixed("fixed"), Ulps("ulps")
 RANS, ARCHIVE = Rans("rans"), Archive("archive")
-# What a level tries in turn: for a tensor by itself, and for one that the base has too.
+# The codings that a level tries in turn, for a tensor without and for one with a base.
 LEVELS: dict[str, tuple[tuple[Coding, ...], tuple[Coding, ...]]] = {
     "fast": ((FIXED, *_of_values(RANS), RANS), (_delta(RANS), RANS)),
     "runtime": ((*_of_values(RANS), RANS), (ULPS, _delta(RANS), RANS)),
@@ -230,9 +230,9 @@ CODINGS = {coding.name: coding for level in LEVELS.values() for tried in level f
 
 
 def encode(subject: Subject, level: str, writer: Writer) -> tuple[Coding, int]:
-    """Write the payload of the first coding of a level that makes a tensor shorter; return it and the payload's bytes.
+    """Write the payload of the first coding of a level that makes a tensor shorter.
 
-    STORED, if none does, is not written and has 0 bytes here.
+    Returns the coding and the payload's bytes. If none does, it is STORED with 0 bytes, and nothing is written.
     """
     for coding in _tried(level, subject.form.dtype, subject.base is not None):
         if size := coding.encode(subject, writer):
@@ -246,7 +246,7 @@ def _tried(level: str, dtype: str, with_base: bool) -> tuple[Coding, ...]:
 
 
 def encode_in_memory(subject: Subject, level: str) -> tuple[Coding, Bytes]:
-    """Return the coding and the payload of a tensor; that of STORED is the array that the tensor lies in."""
+    """Return the coding and the payload of a tensor; the payload of STORED is the tensor's own array."""
     writer = MemoryWriter()
     coding, size = encode(subject, level, writer)
     payload = writer.payload(size)
@@ -255,6 +255,6 @@ def encode_in_memory(subject: Subject, level: str) -> tuple[Coding, Bytes]:
 
 @cache
 def longest_named(dtype: str, with_base: bool) -> Coding:
-    """Return the coding with the longest name of those that a tensor of this dtype may have."""
+    """Return the coding with the longest name of those possible for this dtype."""
     possible = [one for one in CODINGS.values() if one.takes(dtype) and (with_base or not one.is_difference)]
     return max(possible, key=lambda one: len(one.name))

@@ -1,7 +1,7 @@
-"""The packed file: a safetensors file of uint8 payloads whose metadata says how to restore the original.
+"""The packed file: a safetensors file of uint8 payloads whose metadata describes how to restore the original.
 
-`Description` is that metadata; docs/format.md specifies it. How payloads are coded is codings.py's, files and folders
-pack.py's.
+`Description` is that metadata, which is read with every value checked. docs/format.md specifies it. Payloads are coded
+by codings.py, files and folders by pack.py.
 """
 
 import base64
@@ -42,35 +42,48 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Description:
-    """What a packed file says of the original: its hash, header and tensors in the order of their bytes."""
+    """The metadata of a packed file: size, hash and header of the original, and its tensors in the order of their
+    bytes.
+
+    base: sorted SHA-256 of the base's files of the same kind. places: where each tensor begins, in a file of torch's.
+    """
 
     size: int
     sha256: str
     header: bytes
     level: str
     records: tuple[Record, ...]
-    base: tuple[str, ...] = ()  # sorted SHA-256 of the base's files of the same kind
-    places: tuple[int, ...] | None = None  # where each tensor begins, in a file that is none of safetensors
+    base: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
 
     def original(self, names: list[str], limits: Limits | None, path: Path) -> TensorFile:
-        """The file that was packed. Raises FormatError where it cannot have been one, and LimitError."""
+        """Return the header of the original file.
+
+        Args:
+            names: names of the tensors, in order.
+            limits: bounds of memory.
+            path: the packed file, for messages.
+
+        Raises FormatError if there can be no such file, and LimitError.
+        """
         if self.places is None:
             return tensorfile.parse(path, self.size, self.header, limits)
         if not len(names) == len(self.records) == len(self.places):
-            raise FormatError("it is of other tensors")
+            raise FormatError("its tensors are others")
         tensors, end, between = [], 0, 0
         for name, record, begin in zip(names, self.records, self.places, strict=True):
             tensorfile.check_shape(name, record.shape)
             tensors.append(Tensor(name, record.dtype, record.shape, begin, begin + record.size))
             between += begin - end
             if begin < end or not tensorfile.fits(record.dtype, record.shape, record.size):
-                raise FormatError(f"{tensorfile.named(name)} is impossible where it is")
+                raise FormatError(f"{tensorfile.named(name)} overlaps another tensor or has an invalid size")
             end = begin + record.size
         if end > self.size or between + self.size - end != len(self.header):
-            raise FormatError("its tensors and other bytes are not the whole file")
+            raise FormatError("its tensors and gaps do not add up to the file")
         return TensorFile(path, self.size, self.header, None, tuple(tensors))
 
     def to_text(self) -> str:
+        """Return the description as JSON."""
         described: dict[str, Any] = {
             "format": FORMAT,
             "level": self.level,
@@ -87,8 +100,13 @@ class Description:
 
     @classmethod
     def from_text(cls, text: str, limits: Limits) -> "Description":
-        """Raises FormatError if it is of another format, DamagedError for what `to_text` never writes, and
-        LimitError where reading it takes more memory than may be taken."""
+        """Parse a description.
+
+        Raises:
+            FormatError: if it is of another format.
+            DamagedError: if it is not a text that `to_text` writes.
+            LimitError: if parsing it takes more memory than `limits` allow.
+        """
         limits.need_memory(parsed_size(text), "the description of the packed checkpoint")
         try:
             described = parse_object(text)
@@ -104,11 +122,12 @@ class Description:
 
 
 def damaged(why: str) -> DamagedError:
+    """Return the error for a damaged description."""
     return DamagedError(f"the description of the packed checkpoint is damaged: {why}")
 
 
 def _description(described: dict[str, Any], limits: Limits) -> Description:
-    """Raises KeyError, TypeError, ValueError or zlib.error where anything is not as it must be."""
+    """Parse the values. Raises KeyError, TypeError, ValueError or zlib.error if any is invalid."""
     if not _KEYS <= described.keys() <= _KEYS | {"base", "places"}:
         raise ValueError
     header = unfolded(described["header"], tensorfile.MAX_HEADER + 8, limits, "the header of the original")
@@ -159,8 +178,16 @@ def _hash(value: Any, digits: int = 64) -> str:
 
 
 def unfolded(text: Any, most: int, limits: Limits, what: str) -> bytes:
-    """Bytes compressed with zlib, in base64, piece by piece. Raises ValueError or zlib.error for what is something
-    else or more than `most` bytes, and LimitError where JSON of so many bytes takes more memory than may be taken."""
+    """Decompress base64 text of zlib, piece by piece.
+
+    Args:
+        text: the text.
+        most: bound of the result in bytes.
+        limits: bounds of memory, for parsing the result as JSON.
+        what: what the bytes are, for the message.
+
+    Raises ValueError or zlib.error if the text is invalid or the result longer than `most`, and LimitError.
+    """
     if not isinstance(text, str):
         raise ValueError
     coded, unpacker, pieces, size = base64.b64decode(text, validate=True), zlib.decompressobj(), [], 0
@@ -175,15 +202,23 @@ def unfolded(text: Any, most: int, limits: Limits, what: str) -> bytes:
     return b"".join(pieces)
 
 
-_ADAPTER = "adapter "  # as lm/adapter.py begins what it says under KEY
+_ADAPTER = "adapter "  # how the value under KEY begins in an adapter (lm/adapter.py)
 KEY = "squeeze"  # in __metadata__
 
 
 def header_of(
     source: Source, level: str, base: tuple[str, ...], coded: Sequence[tuple[Record, int]], sha256: str, length: int
 ) -> bytes:
-    """Return the header of a packed file, padded to `length` bytes. base: what its tensors may be differences from;
-    coded: the record of each tensor, and the size of its payload; sha256: of the source."""
+    """Build the header of a packed file, padded to `length` bytes.
+
+    Args:
+        source: the original file.
+        level: the level of packing.
+        base: hashes of the base that tensors may refer to.
+        coded: the record of each tensor, and the size of its payload.
+        sha256: hash of the original.
+        length: bytes that were reserved for the header.
+    """
     file, records = source.file, tuple(record for record, _ in coded)
     needed = base if any(record.coding.is_difference for record in records) else ()
     description = Description(file.size, sha256, file.header, level, records, needed, _places(source))
@@ -191,7 +226,7 @@ def header_of(
 
 
 def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
-    """Return the bytes that a header for any coding of `source` fits into."""
+    """Return a number of bytes that fits a header for any coding of `source`."""
     file, sizes = source.file, [tensor.size for tensor in source.file.tensors]
     records = tuple(Record.of(tensor, longest_named(tensor.layout, bool(base))) for tensor in file.tensors)
     description = Description(file.size, "0" * 64, file.header, level, records, base, _places(source))
@@ -199,12 +234,12 @@ def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
 
 
 def _places(source: Source) -> tuple[int, ...] | None:
-    """Where tensors begin, in a file that is none of safetensors."""
+    """Return where the tensors begin in a file of torch's, or None for safetensors."""
     return tuple(tensor.begin for tensor in source.file.tensors) if source.is_torch else None
 
 
 def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
-    """A packed file's header for payloads of these sizes, padded with spaces to `length` bytes where it is given."""
+    """Return a packed file's header for payloads of these sizes, padded with spaces to `length` bytes."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", KEY: description.to_text()}}
     offset = 0
     for name, size in zip(names, sizes, strict=True):
@@ -213,14 +248,16 @@ def header_bytes(names: list[str], sizes: list[int], description: Description, l
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text = text.ljust(max(length - 8, -(-len(text) // 8) * 8))
     if len(text) > tensorfile.MAX_HEADER:
-        raise SqueezeError("the packed header would be longer than safetensors allows: split the checkpoint in shards")
+        raise SqueezeError("the packed header would exceed the limit of safetensors: split the checkpoint into shards")
     return len(text).to_bytes(8, "little") + text
 
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A checked packed file: the tensors of `file` are the payloads, in the order of `description.records`; `original`
-    is what was packed."""
+    """A packed file whose header was checked.
+
+    file: its tensors are the payloads, in the order of `description.records`. original: the file that was packed.
+    """
 
     file: TensorFile
     description: Description
@@ -228,57 +265,65 @@ class PackedFile:
 
     @property
     def is_torch(self) -> bool:
-        """Whether the original was one of torch's files, not of safetensors."""
+        """Whether the original is one of torch's files, not of safetensors."""
         return self.description.places is not None
 
 
 def is_packed(file: TensorFile) -> bool:
+    """Return whether a file of safetensors is packed."""
     return describes(file.metadata)
 
 
 def describes(metadata: Mapping[str, str] | None) -> bool:
-    """Whether there is a description, sound or damaged; adapters of language models have the same key."""
+    """Return whether metadata has a description, valid or damaged. Adapters of language models use the same key."""
     return metadata is not None and KEY in metadata and not metadata[KEY].startswith(_ADAPTER)
 
 
 def read(path: Path, limits: Limits | None = None) -> PackedFile:
-    """Raises FormatError where `path` is not a packed file, DamagedError where it contradicts itself, and LimitError
-    where reading what it says of itself takes more memory than `limits` allow."""
+    """Read the header of a packed file.
+
+    Raises:
+        FormatError: if `path` is not a packed file.
+        DamagedError: if its header contradicts itself.
+        LimitError: if reading the header takes more memory than `limits` allow.
+    """
     return describe(tensorfile.read(path, limits), limits)
 
 
 def describe(file: TensorFile, limits: Limits | None = None) -> PackedFile:
-    """As `read`, of a file whose header was checked."""
+    """Parse the description of a file whose header was checked. Raises as `read`."""
     if file.metadata is None or not describes(file.metadata):
         raise FormatError("not a packed checkpoint: it has no description by squeeze")
     description = Description.from_text(file.metadata[KEY], limits or Limits())
     try:
         original = description.original([tensor.name for tensor in file.tensors], limits, file.path)
     except FormatError as error:
-        raise damaged(f"of the original, {error}") from None
+        raise damaged(f"the original: {error}") from None
     _check(file, original, description)
     return PackedFile(file, description, original)
 
 
 def _check(file: TensorFile, original: TensorFile, description: Description) -> None:
-    """Raises DamagedError where the description is not that of the file's tensors."""
+    """Raise DamagedError if the description does not match the file's tensors."""
     if len(original.tensors) != len(file.tensors) or len(description.records) != len(file.tensors):
-        raise damaged("it is of other tensors")
+        raise damaged("it describes other tensors")
     if set(original.by_name) != set(file.by_name):
-        raise damaged("it is of tensors with other names")
+        raise damaged("it describes tensors with other names")
     for tensor, record in zip(file.tensors, description.records, strict=True):
         before = original.by_name[tensor.name]
         if tensor.dtype != "U8" or not record.is_of(before):
-            raise damaged(f"{named(tensor.name)} is another")
+            raise damaged(f"{named(tensor.name)} has another dtype or shape")
         coding = record.coding
         if not coding.takes(record.layout) or (coding.is_stored and tensor.size != record.size):
-            raise damaged(f"{named(tensor.name)} has an impossible coding")
+            raise damaged(f"{named(tensor.name)} has an invalid coding")
         if coding.is_difference and not description.base:
             raise damaged(f"{named(tensor.name)} is a difference, but no base is named")
 
 
 def check_limits(packed: PackedFile, limits: Limits, large: int | None = None) -> None:
-    """Raises LimitError where decoding a tensor takes more memory than may be taken. large: bytes from which on tensors
-    are decoded in parts."""
+    """Raise LimitError if decoding a tensor takes more memory than allowed.
+
+    large: bytes from which on tensors are decoded in parts.
+    """
     for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
         limits.need_memory(record.memory(tensor.size, large), named(tensor.name))

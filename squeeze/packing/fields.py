@@ -1,7 +1,7 @@
-"""Words of packed integers laid out anew as bytes that entropy coding can take: quantised weights mostly.
+"""Word layouts of quantised weights, repacked as bytes that entropy coding compresses.
 
-Codes of 2, 4 and 8 bits lie whole in the bytes of their words. Others straddle them: codes of 5, 6 and 7 bits are given
-a byte each, and so are two codes of 3 bits. GPTQ packs those down the columns of a matrix, others along its rows.
+Codes of 2, 4 and 8 bits lie whole in the bytes of their words. Others straddle bytes: codes of 5, 6 and 7 bits get a
+byte each, and so do pairs of 3-bit codes. GPTQ packs those down the columns of a matrix, other formats along its rows.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from squeeze.system.arena import kept
 
 BYTES, THREES, THREES_DOWN, FIVES, SEVENS = "bytes", "threes", "threes-down", "fives", "sevens"
 KINDS = (BYTES, THREES, THREES_DOWN, FIVES, SEVENS)
-_IN_ROWS = (FIVES, SEVENS)  # of which every row has whole groups of words
-_UNITS = {THREES: (3, 4), THREES_DOWN: (3, 4), FIVES: (5, 8), SEVENS: (7, 8)}  # bytes of words, and of their layout
+_IN_ROWS = (FIVES, SEVENS)  # layouts whose rows have whole groups of words
+_UNITS = {THREES: (3, 4), THREES_DOWN: (3, 4), FIVES: (5, 8), SEVENS: (7, 8)}  # bytes before and after repacking
 DTYPES = ("I32", "U32")
 
 
 def relaid(data: Bytes, shape: tuple[int, ...], kind: str) -> Bytes | None:
-    """A tensor's bytes in the layout `kind`; None where its shape does not allow that."""
+    """Repack a tensor's bytes to the layout `kind`; return None if its shape does not allow that."""
     if kind == BYTES or not fits(shape, kind):
         return data if kind == BYTES else None
     return _coded(_transposed(data, 3, shape[1]) if kind == THREES_DOWN else data, *_UNITS[kind])
@@ -39,7 +39,7 @@ def restored(data: Bytes, shape: tuple[int, ...], kind: str) -> Bytes:
 
 
 def _coded(data: Bytes, given: int, made: int) -> Bytes:
-    """`made` bytes for each `given`, whose bits are spread over them from the lowest of the first on."""
+    """Spread the bits of each `given` bytes evenly over `made` bytes, lowest bits first."""
     units, width = data.reshape(-1, given), 8 * given // made
     out = np.empty((len(units), made), np.uint8)
     for i in range(made):
@@ -53,25 +53,25 @@ def _coded(data: Bytes, given: int, made: int) -> Bytes:
 
 def _decoded(data: Bytes, given: int, made: int) -> Bytes:
     """Undo `_coded`."""
-    spread, width = data.reshape(-1, made).T, 8 * given // made
+    fields, width = data.reshape(-1, made).T, 8 * given // made
     out = np.empty((len(data) // made, given), np.uint8)
     for byte in range(given):
-        first = 8 * byte // width  # the first part that has bits of it
-        field = spread[first] >> (8 * byte - width * first)
+        first = 8 * byte // width  # the first field with bits of this byte
+        field = fields[first] >> (8 * byte - width * first)
         for i in range(first + 1, -(-8 * (byte + 1) // width)):
-            field |= spread[i] << (width * i - 8 * byte)
+            field |= fields[i] << (width * i - 8 * byte)
         out[:, byte] = field
     return out.reshape(-1)
 
 
 def _transposed(data: Bytes, rows: int, columns: int) -> Bytes:
-    """Matrices of words, each transposed."""
+    """Transpose each of several matrices of uint32 words, [rows, columns]."""
     words = data.view(np.uint32).reshape(-1, rows, columns)
     return np.ascontiguousarray(words.transpose(0, 2, 1)).view(np.uint8).reshape(-1)
 
 
 def size_of(size: int, kind: str) -> int:
-    """Bytes of the layout of a tensor of `size` bytes."""
+    """Return the bytes that a tensor of `size` bytes has in a layout."""
     if kind == BYTES:
         return size
     given, made = _UNITS[kind]
@@ -79,6 +79,7 @@ def size_of(size: int, kind: str) -> int:
 
 
 def fits(shape: tuple[int, ...], kind: str) -> bool:
+    """Return whether a tensor of this shape has this layout."""
     if kind == THREES_DOWN:
         return len(shape) == 2 and shape[0] % 3 == 0 and prod(shape) > 0
     if kind in _IN_ROWS:
@@ -87,13 +88,13 @@ def fits(shape: tuple[int, ...], kind: str) -> bool:
 
 
 def check(shape: tuple[int, ...], kind: str) -> None:
-    """Raises DamagedError where a tensor of this shape has no such layout."""
+    """Raise DamagedError if a tensor of this shape cannot have this layout."""
     if not fits(shape, kind):
-        raise DamagedError("its coding is impossible for its shape")
+        raise DamagedError("its coding does not fit its shape")
 
 
 def choose(content: Content, dtype: str, shape: tuple[int, ...]) -> tuple[str, Content]:
-    """The kind that codes a tensor shortest, and its bytes; an empty kind where none is better than its words."""
+    """Return the layout that codes a tensor shortest, and its bytes; "" if the words as they are code shortest."""
     best, kind, shortest = floats.estimate(content, dtype), "", content
     for other in KINDS:
         laid = _relaid(content, shape, other)
@@ -109,21 +110,21 @@ def _relaid(content: Content, shape: tuple[int, ...], kind: str) -> Content | No
     if kind == BYTES or not fits(shape, kind):
         return content if kind == BYTES else None
     given, made = _UNITS[kind]
-    turned = _Turned(content, 3, shape[1]) if kind == THREES_DOWN else content
-    return _Units(turned, partial(_coded, given=given, made=made), given, made)
+    transposed = _Transposed(content, 3, shape[1]) if kind == THREES_DOWN else content
+    return _Units(transposed, partial(_coded, given=given, made=made), given, made)
 
 
 def restored_content(content: Content, shape: tuple[int, ...], kind: str) -> Content:
-    """`restored` of a layout that is read in parts."""
+    """Undo `relaid` for a layout that is read in parts."""
     if kind == BYTES:
         return content
     given, made = _UNITS[kind]
     found = _Units(content, partial(_decoded, given=given, made=made), made, given)
-    return _Turned(found, shape[1], 3) if kind == THREES_DOWN else found
+    return _Transposed(found, shape[1], 3) if kind == THREES_DOWN else found
 
 
 class _Units:
-    """A content of which each `given` bytes stand for `made`, as `work` makes them."""
+    """A content in which each `given` bytes of another one become `made` bytes."""
 
     def __init__(self, content: Content, work: Callable[[Bytes], Bytes], given: int, made: int):
         self._content, self._work, self._given, self._made = content, work, given, made
@@ -136,9 +137,8 @@ class _Units:
         out[:] = self._work(data)[begin - self._made * first :][: out.size]
 
 
-class _Turned:
-    """A content of groups of `rows` times `columns` words, each transposed. As much of it is read at once as whole
-    groups need."""
+class _Transposed:
+    """A content of groups of `rows` times `columns` words, each transposed. Whole groups are read at once."""
 
     def __init__(self, content: Content, rows: int, columns: int):
         self._content, self._rows, self._columns, self.size = content, rows, columns, content.size
@@ -146,6 +146,6 @@ class _Turned:
     def fill(self, begin: int, out: Bytes) -> None:
         group = 4 * self._rows * self._columns
         first, last = begin // group, -(-(begin + out.size) // group)
-        data = kept("turned", group * (last - first))
+        data = kept("transposed", group * (last - first))
         self._content.fill(group * first, data)
         out[:] = _transposed(data, self._rows, self._columns)[begin - group * first :][: out.size]

@@ -1,4 +1,4 @@
-"""Folders of models: which files are taken, what is left out, and where results may be written."""
+"""Folders of models: which files are packed, what is left out, and where results may be written."""
 
 import errno
 import hashlib
@@ -32,14 +32,17 @@ move_into_place = moving.move_into_place
 
 
 def place(root: Path, name: str) -> Path:
-    """The file `name` of the checkpoint `root`, which is the file itself where the name is empty."""
+    """Return the path of file `name` of the checkpoint `root`; the empty name is the checkpoint itself."""
     return root / name if name else root
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is packed of a checkpoint: its files by their names, that of a file by itself being empty; what of it is
-    left out, and what else there is to say, in words."""
+    """The files of a checkpoint that are packed.
+
+    files: paths by name; a checkpoint of one file has the empty name. left_out: what is not packed, and notes: what
+    else a user should know, as messages.
+    """
 
     root: Path
     files: dict[str, Path]
@@ -48,10 +51,16 @@ class Contents:
 
 
 def contents_of(source: Path, strict: bool) -> Contents:
-    """Return what is packed of a file or folder. strict: raises SqueezeError if anything is left out.
+    """List what is packed of a file or folder.
 
-    Raises FormatError if nothing has tensors, or a repository of the Hugging Face cache has several snapshots, and none
-    is main's; FileNotFoundError.
+    Args:
+        source: the checkpoint.
+        strict: raise SqueezeError if anything would be left out.
+
+    Raises:
+        FormatError: if nothing has tensors, or a repository of the Hugging Face cache has several snapshots and none is
+            that of main.
+        FileNotFoundError: if the source does not exist.
     """
     root, notes = _checkpoint_at(source)
     names = files_to_take(root)
@@ -60,8 +69,11 @@ def contents_of(source: Path, strict: bool) -> Contents:
 
 
 def _checkpoint_at(source: Path) -> tuple[Path, list[str]]:
-    """Return the checkpoint that is packed, and what there is to say of that in words: of a repository of the Hugging
-    Face cache, in which every file is twice, a snapshot. Raises FormatError if that has several, and none is main's."""
+    """Return the checkpoint that is packed, and notes about it.
+
+    A repository of the Hugging Face cache has every file twice, so one of its snapshots is packed. Raises FormatError
+    if it has several and none is that of main.
+    """
     if not is_repository(source):
         return source, []
     snapshot = snapshot_of(source)
@@ -71,7 +83,7 @@ def _checkpoint_at(source: Path) -> tuple[Path, list[str]]:
 
 
 def _packed_twice(source: Path, names: Iterable[str]) -> list[str]:
-    """Return, in words, which files are links to others that are packed as well: each becomes a file of its own."""
+    """Return a note for each link to a file that is packed as well; the link is packed as a file of its own."""
     if remote(source) or not source.is_dir():
         return []
     real = {path.resolve(): name for name in names if not (path := source / name).is_symlink()}
@@ -82,21 +94,23 @@ def _packed_twice(source: Path, names: Iterable[str]) -> list[str]:
 
 
 def files_to_take(source: Path) -> list[str]:
-    """Names of all files below a folder, or the empty name for a file. Raises FormatError where none has tensors,
-    and FileNotFoundError."""
+    """Return the names of all files below a folder, or the empty name for a file.
+
+    Raises FormatError if none has tensors, and FileNotFoundError.
+    """
     _check_exists(source)
     if not source.is_dir():
         if source.suffix not in CODED:
             raise FormatError(
-                f"{source}: not a checkpoint: pack takes {SUFFIX} files, those of torch ({', '.join(CODED[1:])}), and "
-                "folders that hold them"
+                f"{source}: not a checkpoint: expected a {SUFFIX} file, a file of torch ({', '.join(CODED[1:])}), or a "
+                "folder with such files"
             )
         return [""]
     if is_repository(source):
         raise FormatError(f"{source}: {why_missing(source, 'weights')}")
     if caches := repositories_in(source):
         raise FormatError(
-            f"{source}: holds repositories of the Hugging Face cache: name one of them, such as {caches[0]}"
+            f"{source}: a folder of Hugging Face cache repositories: name one of them, such as {caches[0]}"
         )
     found = _below(source)
     paths = [path for path in found if path.is_file()]
@@ -105,7 +119,7 @@ def files_to_take(source: Path) -> list[str]:
         for path in found:
             if path.name.endswith(CODED) and path.is_symlink():
                 raise FormatError(f"{path}: {dangling(path)}")
-        raise FormatError(f"{source}: no {SUFFIX} file is in this folder, and none of torch")
+        raise FormatError(f"{source}: a folder without files of safetensors or torch")
     for name in names:
         if name.endswith(INDEX):
             _check_index(source, name)
@@ -113,7 +127,7 @@ def files_to_take(source: Path) -> list[str]:
 
 
 def _name(source: Path, path: Path) -> str:
-    """Raises FormatError for a name that a manifest could not hold."""
+    """Return the name of a file in the manifest. Raises FormatError for a name that a manifest cannot hold."""
     try:
         return relative(path.relative_to(source).as_posix())
     except FormatError as error:
@@ -132,7 +146,7 @@ def _check_exists(source: Path) -> None:
 
 
 def _below(source: Path) -> list[Path]:
-    """All that a folder holds, in order; links to folders are not followed. OSError where it cannot be read."""
+    """Return everything that a folder holds, sorted; links to folders are not followed. Raises OSError."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -144,26 +158,30 @@ def _below(source: Path) -> list[Path]:
 
 
 def left_out(source: Path, strict: bool) -> tuple[str, ...]:
-    """What a packed folder does not bring back, each in words. strict: raises SqueezeError where there is any."""
+    """Return what a packed folder does not restore, as messages.
+
+    strict: raise SqueezeError if there is anything.
+    """
     reasons = [(path, _reason_left(path)) for path in _below(source)] if source.is_dir() else []
     omitted = tuple(f"{printable(path)}: {reason}" for path, reason in reasons if reason)
     if strict and omitted:
-        raise SqueezeError(f"{omitted[0]}, which would be left out; move it away, or pack without `strict`")
+        raise SqueezeError(f"{omitted[0]}, which would be left out: move it away, or pack without `strict`")
     return omitted
 
 
 def _reason_left(path: Path) -> str | None:
+    """Return why something in a folder is left out, or None if it is not."""
     if path.is_file():
         return None
     if path.is_symlink():
         return "is a link to a folder" if path.is_dir() else dangling(path)
     if path.is_dir():
         return None if any(path.iterdir()) else "is an empty folder"
-    return "is no regular file"
+    return "is not a regular file"
 
 
 def _check_index(source: Path, name: str) -> None:
-    """Raises FormatError where an index names shards or tensors that are not there."""
+    """Raise FormatError if an index names shards or tensors that do not exist."""
     shards: dict[str, set[str]] = {}
     for tensor, shard in read_index(source / name).items():
         shards.setdefault(shard, set()).add(tensor)
@@ -178,19 +196,19 @@ def _check_index(source: Path, name: str) -> None:
 
 
 def check_apart(source: Path, target: Path) -> None:
-    """Raises SqueezeError where one of two checkpoints, both on the disk or both at URLs, would lie in the other."""
+    """Raise SqueezeError if one of two checkpoints, both on disk or both at URLs, would lie in the other."""
     if bool(remote(source)) != bool(remote(target)):
         return
     if target.resolve() == source.resolve() or (target.exists() and target.samefile(source)):
-        raise SqueezeError("input and output are the same")
+        raise SqueezeError("input and output are the same: choose another output")
     if source.is_dir() and source.resolve() in target.resolve().parents:
-        raise SqueezeError("the output may not lie in the input folder")
+        raise SqueezeError("the output cannot be in the input folder: choose another place")
     if target.resolve() in source.resolve().parents:
-        raise SqueezeError("the input may not lie in the output folder")
+        raise SqueezeError("the input cannot be in the output folder: choose another place")
 
 
 def check_target(source: Path, target: Path, overwrite: bool) -> None:
-    """Raises SqueezeError where `target` may not be written from `source`."""
+    """Raise SqueezeError if `target` cannot be written from `source`."""
     _check_exists(source)
     if not target.parent.is_dir():
         raise SqueezeError(f"the folder {target.parent} does not exist")
@@ -198,29 +216,31 @@ def check_target(source: Path, target: Path, overwrite: bool) -> None:
     if os.path.lexists(target):
         if target.is_dir() != source.is_dir():
             kind = "folder" if target.is_dir() else "file"
-            raise SqueezeError(f"{target} exists and is a {kind}; choose another name")
+            raise SqueezeError(f"{target} exists and is a {kind}: choose another name")
         if not overwrite and (not target.is_dir() or any(target.iterdir())):
             raise moving.in_the_way(target)
 
 
 def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_of_bytes(data: bytes) -> str:
+    """Return the SHA-256 of bytes in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def has_packed(path: Path) -> bool:
-    """Whether `path` is a packed folder, or a packed file of safetensors."""
+    """Return whether `path` is a packed folder, or a packed file of safetensors."""
     if path.is_dir():
         return (path / MANIFEST).is_file()
     return path.suffix == SUFFIX and container.is_packed(tensorfile.read(path))
 
 
 def raw_size(source: Path) -> int:
-    """Raw bytes of a checkpoint, packed or not, as far as headers tell them."""
+    """Return the bytes of a checkpoint before packing, packed or not; unreadable files count as 0."""
     total = 0
     for path in source.rglob("*") if source.is_dir() else [source]:
         try:

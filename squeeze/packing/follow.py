@@ -1,8 +1,8 @@
-"""A training run is packed while it goes: each new checkpoint as its difference from the one before, once it is whole.
+"""Packing a training run while it goes on: each new checkpoint as the difference from the one before.
 
-`Follow.run` looks at a folder again and again. Whether a checkpoint is whole, whole.py says; pack.py packs it, proves
-it and moves it into place; journal.py notes it, so that a run that was stopped goes on from there; which packed ones
-may go is training_run.py's.
+`Follow.run` looks at a folder again and again. training_run.py tells whether a checkpoint is complete, keeps the
+journal from which a stopped run continues, and tells which packed checkpoints may be deleted. pack.py packs a
+checkpoint, verifies it and moves it into place.
 """
 
 import fcntl
@@ -29,9 +29,13 @@ PACKED, REMOVED, DROPPED, LEFT, FAILED, DAMAGED = "packed", "removed", "dropped"
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a checkpoint: it was PACKED, as the difference from `base` if that is named; it was REMOVED from
-    the run, as its packed form restores it; its packed form was DROPPED; it is LEFT, or it FAILED, and `why`; its
-    packed form is DAMAGED, or what that is the difference from, and `why`: the next one is packed whole."""
+    """Something that happened to a checkpoint.
+
+    PACKED: it was packed, as the difference from `base` if that is set. REMOVED: it was deleted from the run, since its
+    packed form restores it. DROPPED: its packed form was deleted. LEFT: it was not touched, FAILED: it could not be
+    packed, and DAMAGED: its packed form or that one's base does not decode, so that the next checkpoint is packed
+    whole; `why` tells the reason.
+    """
 
     kind: str
     name: str
@@ -42,12 +46,12 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Follow:
-    """level, max_chain, threads, verify and strict are those of `pack`.
+    """Options of following a run; level, max_chain, threads, verify and strict are those of `pack`.
 
-    interval: seconds between two looks; what is whole, and has not changed from one to the next, is packed. until_idle:
-    seconds after which it ends if there was nothing to pack; None for never. keep: how many packed checkpoints of a
-    kind stay, besides what they are differences from; None for all. remove_source: a checkpoint goes when a later one
-    is packed, and its own packed form was decoded and has the hash of each of its files.
+    interval: seconds between two looks. A checkpoint that is complete and unchanged since the last look is packed.
+    until_idle: seconds without anything to pack after which it ends, None for never. keep: how many packed checkpoints
+    of a kind stay, besides their bases; None for all. remove_source: delete a checkpoint once a later one is packed and
+    its own packed form was decoded and has the hash of each file.
     """
 
     source: Path
@@ -61,14 +65,16 @@ class Follow:
     until_idle: float | None = None
     keep: int | None = None
     remove_source: bool = False
-    _looks: dict[str, Stamp | None] = field(default_factory=dict)  # what each was like at the last look
-    _failed: dict[str, Stamp] = field(default_factory=dict)  # what those were like that could not be packed
+    _looks: dict[str, Stamp | None] = field(default_factory=dict)  # by name, at the last look
+    _failed: dict[str, Stamp] = field(default_factory=dict)  # by name, of checkpoints that could not be packed
 
     def run(self) -> Iterator[Event]:
-        """What happens, as it happens. Raises SqueezeError where the folders cannot be used, or another process follows
-        into the same one."""
+        """Yield events as they happen.
+
+        Raises SqueezeError if the folders cannot be used, or another process follows into the same one.
+        """
         if not self.source.is_dir():
-            raise SqueezeError(f"{escaped(str(self.source))}: not a folder, and `follow` takes one")
+            raise SqueezeError(f"{escaped(str(self.source))}: not a folder: name the folder of the run")
         folder.check_target(self.source, self.target, overwrite=True)
         self.target.mkdir(exist_ok=True)
         with _alone(self.target):
@@ -85,12 +91,12 @@ class Follow:
             yield from self._left(journal)
 
     def _found(self, journal: Journal) -> list[str]:
-        """Names of what may be checkpoints that are to be packed, the earliest first."""
+        """Return the names of possible checkpoints that are not packed yet, the earliest first."""
         paths = [path for path in self.source.iterdir() if not path.name.startswith((".", "tmp-"))]
         return sorted((p.name for p in paths if p.name not in journal.packed and training_run.may_be(p)), key=order)
 
     def _look(self, name: str, journal: Journal) -> Iterator[Event]:
-        """Pack a checkpoint if it is whole and as it was at the last look, and do what follows from that."""
+        """Pack a checkpoint if it is complete and unchanged since the last look, and delete what it makes obsolete."""
         path, before = self.source / name, self._looks.get(name)
         self._looks[name] = stamp = training_run.stamp(path)
         if stamp is None or stamp != before or stamp == self._failed.get(name) or training_run.missing(path):
@@ -98,7 +104,7 @@ class Follow:
         try:
             events = self._pack(name, journal)
         except (SqueezeError, FileNotFoundError) as error:
-            if training_run.stamp(path) == stamp:  # else it is being written, or was deleted: the next look tells
+            if training_run.stamp(path) == stamp:  # else it is being written, or was deleted
                 self._failed[name] = stamp
                 yield Event(FAILED, name, why=str(error))
             return
@@ -111,7 +117,7 @@ class Follow:
             yield from self._drop(journal, self.keep)
 
     def _drop(self, journal: Journal, keep: int) -> Iterator[Event]:
-        """Delete packed forms that nothing needs."""
+        """Delete packed checkpoints that nothing needs."""
         try:
             names = training_run.superfluous(self.target, journal, keep)
         except training_run.UnreadableError as error:
@@ -130,9 +136,11 @@ class Follow:
 
     def _pack(self, name: str, journal: Journal) -> list[Event]:
         source, target = self.source / name, self.target / name
-        if target.exists():  # packed by a run that was stopped before it could note that, or by somebody else
+        if target.exists():  # packed by a run that was stopped before its note, or by something else
             if not _is_packed_form(target, source):
-                raise SqueezeError(f"{escaped(str(target))} is there, and is not {escaped(name)} packed: move it away")
+                raise SqueezeError(
+                    f"{escaped(str(target))} exists and is not the packed form of {escaped(name)}: move it away"
+                )
             return [Event(PACKED, name, Totals(folder.raw_size(source), _bytes(target)), _base_of(target))]
         before, events = journal.before(name), list[Event]()
         try:
@@ -157,7 +165,7 @@ class Follow:
         )
 
     def _fault_of(self, name: str | None) -> Exception | None:
-        """Why a packed checkpoint does not decode; None where it does."""
+        """Return why a packed checkpoint does not decode, or None if it does."""
         try:
             if name:
                 verify(self.target / name, threads=self.threads)
@@ -166,7 +174,7 @@ class Follow:
         return None
 
     def _remove_before(self, name: str, journal: Journal) -> Iterator[Event]:
-        """Delete what came before a checkpoint that was just packed. The last one stays: a run may go on from it."""
+        """Delete the checkpoints before one that was just packed. The last one stays: a run may resume from it."""
         for old in journal.earlier(name):
             source, target = self.source / old, self.target / old
             if source.is_symlink() or not training_run.may_be(source):
@@ -176,7 +184,7 @@ class Follow:
                 omitted = folder.left_out(source, strict=False)
                 same = _is_packed_form(target, source)
             except (SqueezeError, FileNotFoundError) as error:
-                yield Event(LEFT, old, why=f"its packed form is not to be relied on: {error}")
+                yield Event(LEFT, old, why=f"its packed form cannot be trusted: {error}")
                 continue
             if omitted or not same:
                 yield Event(LEFT, old, why=omitted[0] if omitted else "it has changed since it was packed")
@@ -185,7 +193,7 @@ class Follow:
             yield Event(REMOVED, old)
 
     def _left(self, journal: Journal) -> Iterator[Event]:
-        """What was not packed in the end."""
+        """Yield an event for each checkpoint that was not packed."""
         for name in self._found(journal):
             if name not in self._failed:
                 yield Event(
@@ -194,7 +202,7 @@ class Follow:
 
 
 def _is_packed_form(packed: Path, source: Path) -> bool:
-    """Whether what a packed file or folder restores has the hashes of the files of `source`."""
+    """Return whether a packed file or folder restores files with the hashes of those of `source`."""
     try:
         if not source.is_dir():
             return container.read(packed).description.sha256 == folder.sha256_of(source)
@@ -205,7 +213,7 @@ def _is_packed_form(packed: Path, source: Path) -> bool:
 
 
 def _base_of(packed: Path) -> str:
-    """The name of the packed checkpoint that one is a difference from."""
+    """Return the name of the base of a packed checkpoint, "" if it is packed whole."""
     links = list(islice(history(packed), 2))
     return links[1].path.name if len(links) > 1 and links[1].path else ""
 
@@ -215,19 +223,21 @@ def _bytes(path: Path) -> int:
 
 
 def _delete(path: Path) -> None:
-    """A file or folder, which is gone from its place at once."""
+    """Delete a file or folder, which disappears from its place at once."""
     with scratch_folder(path) as scratch:
         path.rename(scratch / "old")
 
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """Raises SqueezeError where another process follows into the same folder."""
+    """Hold a lock on the folder. Raises SqueezeError if another process follows into it."""
     handle = os.open(target, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise SqueezeError(f"{escaped(str(target))}: another process follows a run into it") from None
+        raise SqueezeError(
+            f"{escaped(str(target))}: another process already follows a run into it: stop it or choose another folder"
+        ) from None
     else:
         yield
     finally:

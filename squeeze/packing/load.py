@@ -1,4 +1,4 @@
-"""Packed checkpoints in torch: tensors stay coded in memory and are decoded when they are asked for."""
+"""Packed checkpoints in torch: tensors stay coded in memory and are decoded on access."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -31,15 +31,26 @@ def load(
     limits: Limits | None = None,
     resident: int | str = 0,
 ) -> "Weights":
-    """Open a packed file or folder: a mapping from names to tensors, which are decoded on each access.
+    """Open a packed file or folder as a mapping from names to tensors, which are decoded on each access.
 
-    `path` may be a URL of fsspec. The payloads are read into the memory of `device` at once; on a GPU they are decoded
-    there. Tensors at the archive level, on a GPU those at the fast level, and differences (`base` names what from) are
-    decoded now and kept as they are. A tensor is compared with its checksum when it is first decoded, which brings what
-    a GPU decoded back once; `squeeze.verify` compares all. resident: bytes, or a text such as "2G": tensors, in order,
-    that fit into so many are decoded now and kept, and every access gives the same one.
-    Raises OptionError for another text, FormatError where `path` is not packed, DamagedError where it is damaged, and
-    LimitError where it takes more memory than `limits` allow.
+    The payloads are read into the memory of `device` at once; a GPU decodes them there. Tensors of the archive level,
+    on a GPU those of the fast level, and differences are decoded at once and kept decoded. A tensor's checksum is
+    compared when it is first decoded, which copies it from a GPU once; `squeeze.verify` compares all.
+
+    Args:
+        path: a file or folder, or a URL of fsspec.
+        device: torch device for payloads and tensors.
+        base: the checkpoint that a difference needs; found in the folder of `path` if not given.
+        threads: threads that decode a tensor on the CPU.
+        limits: bounds of memory and output.
+        resident: bytes, or a text such as "2G". Tensors, in order, that fit into them are decoded now and kept, and
+            every access returns the same one.
+
+    Raises:
+        OptionError: for another text.
+        FormatError: if `path` is not packed.
+        DamagedError: if it is damaged.
+        LimitError: if it takes more memory than `limits` allow.
 
     >>> weights = load("my-model-packed", device="cuda")  # doctest: +SKIP
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
@@ -79,18 +90,18 @@ def load(
 def _no_weights(path: Path) -> FormatError:
     name = next(name for name in folder.files_to_take(path) if may_be_coded(name))
     maker = "torch.distributed.checkpoint" if name.endswith(".distcp") else "torch.save"
-    found = f"no {folder.SUFFIX} file is in this folder, but what {maker} writes ({printable(name)})"
-    return FormatError(f"{escaped(str(path))}: {found}: `squeeze unpack` restores it, and torch loads it then")
+    found = f"a file of {maker}, not of safetensors ({printable(name)})"
+    return FormatError(f"{escaped(str(path))}: {found}: restore it by `squeeze unpack` and load it with torch")
 
 
 def _held(packed: PackedFile) -> int:
-    """Bytes that stay in memory."""
+    """Return the bytes that stay in memory."""
     pairs = zip(packed.file.tensors, packed.description.records, strict=True)
     return sum(tensor.size if _stays_coded(record, "cpu") else record.size for tensor, record in pairs)
 
 
 def _stays_coded(record: Record, device: str) -> bool:
-    """Whether a tensor is decoded each time it is asked for."""
+    """Return whether a tensor stays coded and is decoded on each access."""
     return record.coding.stays_coded and not (record.coding.cpu_only and torch.device(device).type != "cpu")
 
 
@@ -100,7 +111,7 @@ def _check_base(packed: PackedFile, base: Base | None) -> None:
 
 
 class Entry:
-    """One tensor: its record, and its payload or, where that is not coded for fast decoding, its values."""
+    """A tensor with its record, and its payload, or its values if it does not stay coded."""
 
     def __init__(self, name: str, record: Record, payload: torch.Tensor, coded: bool):
         self.name = name
@@ -115,7 +126,7 @@ class Entry:
         return self.payload.nbytes
 
     def keep(self, threads: int = 1) -> int:
-        """Decode a coded tensor for good; the bytes that it takes."""
+        """Decode a coded tensor for good; return the bytes that it takes."""
         if self._prepared is None:
             return 0
         self._kept = self.decode(threads=threads)
@@ -123,7 +134,7 @@ class Entry:
         return self.record.size
 
     def decode(self, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:
-        """The tensor, in the bytes of `out` (contiguous, as large) if given."""
+        """Return the tensor, in the memory of `out` (contiguous, of the same size) if given."""
         if self._kept is not None and out is None:
             return self._kept
         dtype = torch_dtype(self.record.dtype, self.name)
@@ -137,7 +148,7 @@ class Entry:
         return self._compared(shaped(decoded, self.record, dtype))
 
     def _compared(self, values: torch.Tensor) -> torch.Tensor:
-        """The same, once its checksum is known to be right. Raises DamagedError."""
+        """Return the values after comparing their checksum once. Raises DamagedError."""
         if not self._checked:
             self.record.check(values.view(-1).view(torch.uint8).cpu().numpy(), self.name)
             self._checked = True
@@ -145,31 +156,33 @@ class Entry:
 
 
 def prepare(payload: torch.Tensor, record: Record) -> Prepared:
-    """A payload parsed for decoding where it lies. Raises DamagedError."""
+    """Parse a payload for decoding on its device. Raises DamagedError."""
     return df_decode.prepare(payload, record.layout, record.size, record.coding.cpu_only)
 
 
 def torch_dtype(dtype: str, name: str) -> torch.dtype:
-    """torch's type of a safetensors dtype. Raises FormatError where it has none."""
+    """Return torch's type of a safetensors dtype. Raises FormatError if it has none."""
     if dtype not in df_decode.TORCH_DTYPES:
         raise FormatError(f"{named(name)}: torch has no type for {dtype}")
     return df_decode.TORCH_DTYPES[dtype]
 
 
 def torch_shape(record: Record) -> tuple[int, ...]:
-    """Return the shape that torch has a tensor in, as the package safetensors says it: an element may be two numbers.
-    Raises FormatError if a row has an odd number of them."""
+    """Return the shape of a tensor in torch, where an element of F4 is two numbers.
+
+    Raises FormatError if a row of F4 has an odd number of them.
+    """
     if record.dtype != "F4":
         return record.shape
     if not record.shape or record.shape[-1] % 2:
         raise FormatError(
-            f"a tensor of F4 with the shape {list(record.shape)} cannot be in torch: it has two numbers a byte"
+            f"a tensor of F4 with the shape {list(record.shape)} cannot be loaded: torch stores two numbers in a byte"
         )
     return (*record.shape[:-1], record.shape[-1] // 2)
 
 
 def shaped(values: torch.Tensor, record: Record, dtype: torch.dtype) -> torch.Tensor:
-    """Return decoded values, which may be of another dtype with the same bits, as the tensor that was packed."""
+    """Return decoded values, perhaps of another dtype with the same bits, as the tensor that was packed."""
     return values.view(torch.uint8).view(dtype).view(torch_shape(record))
 
 
@@ -196,8 +209,7 @@ def _entry(tensor: Tensor, record: Record, payload: Content, device: str, base: 
 
 
 class Weights(Mapping[str, torch.Tensor]):
-    """A loaded checkpoint. `weights[name]` decodes a tensor anew, if it is not resident; `decode` can do so into a
-    buffer."""
+    """A loaded checkpoint. `weights[name]` decodes a tensor unless it is resident; `decode` does so into a buffer."""
 
     def __init__(self, entries: dict[str, Entry], threads: int = 1):
         self.entries = entries
@@ -213,7 +225,7 @@ class Weights(Mapping[str, torch.Tensor]):
         return len(self.entries)
 
     def decode(self, name: str, out: torch.Tensor) -> torch.Tensor:
-        """The tensor `name` in the memory of `out`, a contiguous tensor of as many bytes on the same device."""
+        """Decode the tensor `name` into the memory of `out`, a contiguous tensor of the same size and device."""
         if out.nbytes != self.entries[name].record.size or not out.is_contiguous():
             size = self.entries[name].record.size
             raise SqueezeError(f"{named(name)} needs a contiguous buffer of {size} bytes, not {out.nbytes}")
@@ -221,5 +233,5 @@ class Weights(Mapping[str, torch.Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the payloads take."""
+        """The bytes of memory of the payloads."""
         return sum(entry.nbytes for entry in self.entries.values())

@@ -1,7 +1,7 @@
-"""What a packed folder has beside its packed files and copies: files that are kept true, and its manifest.
+"""The manifest of a packed folder, and the files that packing has to change.
 
-Files that a packed folder must change (the index's total size, config.json's `quantization_config`) stand unchanged in
-the manifest, squeeze.json, with the SHA-256 of every file; `unpack` restores them from there.
+The total size in an index and `quantization_config` in config.json must differ in a packed folder. The original files
+are in the manifest, squeeze.json, with the SHA-256 of every file; `unpack` restores them from there.
 """
 
 import base64
@@ -26,8 +26,8 @@ from squeeze.system.storage import below, relative
 
 __all__ = ["CONVERTED", "MANIFEST", "METHOD", "METHODS", "Manifest", "adapted", "read", "text_of", "write"]
 
-METHOD = "squeeze"  # of the quantization_config
-CONVERTED = ("fp8", "mxfp4")  # quantised forms that transformers itself makes weights of, while it loads them
+METHOD = "squeeze"  # quant_method in quantization_config
+CONVERTED = ("fp8", "mxfp4")  # quantised forms that transformers converts while it loads them
 METHODS = (METHOD, *(f"{METHOD}+{form}" for form in CONVERTED))
 _FORMAT = 1
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
@@ -37,8 +37,11 @@ _SCHEMA = {"format": int, "files": {...: str}, "kept": {...: str}, "packed?": [s
 
 @dataclass(frozen=True)
 class Manifest:
-    """What squeeze.json says: SHA-256 of every original file, the files that were changed, as they were, and those of
-    torch that are packed."""
+    """The content of squeeze.json.
+
+    hashes: SHA-256 of every original file. kept: the original bytes of changed files. packed: the packed files of
+    torch.
+    """
 
     hashes: dict[str, str]
     kept: dict[str, bytes]
@@ -46,19 +49,25 @@ class Manifest:
 
     @property
     def coded(self) -> set[str]:
-        """All files that are packed: those of safetensors, and of torch."""
+        """The names of all packed files, of safetensors and of torch."""
         return {name for name in self.hashes if name.endswith(SUFFIX)} | self.packed
 
 
 def write(source: Path, packed: Path, hashes: dict[str, str], states: list[str]) -> int:
-    """Adapt indexes and config.json in the packed folder and write its manifest; returns the bytes this added. states:
-    the files of torch that are packed."""
+    """Change indexes and config.json in the packed folder and write its manifest; return the bytes that this adds.
+
+    Args:
+        source: the original folder.
+        packed: the packed folder.
+        hashes: SHA-256 of every original file.
+        states: names of the packed files of torch.
+    """
     changed = adapted(source, packed, hashes)
     text = text_of(source, changed, hashes, states)
     added = len(text)
     for name, data in changed.items():
         added += len(data) - (packed / name).stat().st_size
-        (packed / name).unlink()  # a copy of what is read-only is so, too
+        (packed / name).unlink()  # a copy of a read-only file is read-only, too
         (packed / name).write_bytes(data)
         files.copy_status(source / name, packed / name)
     (packed / MANIFEST).write_bytes(text)
@@ -66,7 +75,7 @@ def write(source: Path, packed: Path, hashes: dict[str, str], states: list[str])
 
 
 def adapted(source: Path, packed: Path, names: Iterable[str]) -> dict[str, bytes]:
-    """What stands in the packed folder instead of the source's indexes and config.json."""
+    """Return the changed indexes and config.json of a packed folder, by name."""
     found: dict[str, bytes] = {}
     for name in names:
         changed = None
@@ -80,9 +89,9 @@ def adapted(source: Path, packed: Path, names: Iterable[str]) -> dict[str, bytes
 
 
 def text_of(source: Path, changed: Iterable[str], hashes: dict[str, str], states: list[str]) -> bytes:
-    """The manifest of a packed folder. changed: the names of the files that `adapted` tells of."""
+    """Return the manifest of a packed folder as JSON. changed: names of the files that `adapted` returns."""
     if MANIFEST in hashes:
-        raise FormatError(f"{source}: has a {MANIFEST}: it seems to be packed already")
+        raise FormatError(f"{source}: has a {MANIFEST}, so it seems to be packed already: unpack it first")
     kept = {name: zlib.compress((source / name).read_bytes(), 9) for name in changed}
     described: dict[str, Any] = {
         "format": _FORMAT,
@@ -95,7 +104,7 @@ def text_of(source: Path, changed: Iterable[str], hashes: dict[str, str], states
 
 
 def _adapted_index(path: Path, packed: Path) -> bytes:
-    """An index whose total size is that of the payloads."""
+    """Return an index whose total size is that of the payloads."""
     index = read_object(path)
     shards = {str(shard) for shard in dict(index.get("weight_map") or {}).values()}
     total = sum(tensor.size for shard in shards for tensor in tensorfile.read(below(packed, shard)).tensors)
@@ -105,8 +114,10 @@ def _adapted_index(path: Path, packed: Path) -> bytes:
 
 
 def _adapted_config(path: Path, packed: Path) -> bytes | None:
-    """A config.json that tells transformers or diffusers how the weights are coded; None where it has a quantization
-    already, of which they cannot be given the tensors."""
+    """Return a config.json that tells transformers or diffusers how the weights are coded.
+
+    It is None if the model has a quantization already whose tensors they cannot be given.
+    """
     try:
         config = read_object(path)
     except FormatError:
@@ -126,7 +137,7 @@ def _adapted_config(path: Path, packed: Path) -> bytes | None:
 
 
 def _float_type(packed: Path) -> str | None:
-    """torch's name of the float type that most of a packed folder's weights have."""
+    """Return torch's name of the most common float type of a packed folder's weights, by bytes."""
     sizes: dict[str, int] = {}
     for path in _weights(packed):
         for record in container.read(path).description.records:
@@ -136,13 +147,18 @@ def _float_type(packed: Path) -> str | None:
 
 
 def _weights(packed: Path) -> Iterator[Path]:
-    """The files of safetensors in a packed folder itself."""
+    """Return the packed files of safetensors directly in the folder."""
     return (path for path in sorted(packed.iterdir()) if path.suffix == SUFFIX)
 
 
 def read(packed: Path, limits: Limits | None = None) -> Manifest:
-    """Raises FormatError where the folder has none, DamagedError where it says what no writer says, and LimitError
-    where reading it takes more memory than `limits` allow."""
+    """Read the manifest of a packed folder.
+
+    Raises:
+        FormatError: if the folder has none, or one of another version.
+        DamagedError: if its content is invalid.
+        LimitError: if reading it takes more memory than `limits` allow.
+    """
     path = packed / MANIFEST
     if not path.is_file():
         raise FormatError(f"{packed}: not a packed folder: it has no {MANIFEST}")
@@ -162,7 +178,7 @@ def read(packed: Path, limits: Limits | None = None) -> Manifest:
 
 
 def _parsed(described: dict[str, Any], limits: Limits) -> Manifest:
-    """Raises FormatError, ValueError, KeyError or zlib.error if anything is not as it must be."""
+    """Check and parse a manifest. Raises FormatError, ValueError, KeyError or zlib.error if it is invalid."""
     check(described, _SCHEMA)
     files, texts, states = described["files"], described["kept"], described.get("packed", [])
     if not texts.keys() <= files.keys() or not set(states) <= files.keys() - texts.keys():

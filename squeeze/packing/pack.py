@@ -1,12 +1,10 @@
 """The main path of packing: a checkpoint's files, tensor by tensor, into packed ones. Read this first.
 
-`pack` takes a file of tensors or a folder of a model. Each tensor is read,
-coded, proved to decode, and written before the next one is read. A large one is
-read, written and read back in parts, so that memory does not grow with it, but
-at level archive. All is written into a work folder beside the
-target, with a journal of the tensors that are done, and moved into place at the
-end; a run that was stopped goes on from there. What a packed file says of
-itself is container.py's, the way back unpack.py's.
+`pack` takes a file of tensors or a folder of a model. Each tensor is read, coded, verified and written before the next
+one is read. Large tensors are read, written and verified in parts, so that memory does not grow with them except at
+level archive. Everything is written to a work folder next to the target, with a journal of finished tensors, and moved
+into place at the end; a stopped run continues from there. The header of a packed file is container.py's, decoding
+unpack.py's.
 """
 
 import hashlib
@@ -39,8 +37,10 @@ _PIECE = 1 << 22
 
 @dataclass(frozen=True)
 class Totals:
-    """Bytes of the checkpoint's files before and after, other files of a folder included; what of a folder was left
-    out, and what else there is to say, in words."""
+    """The bytes of a checkpoint's files before and after, other files of a folder included.
+
+    left_out: what of a folder was not packed, and notes: what else a user should know, as messages.
+    """
 
     raw: int
     coded: int
@@ -60,38 +60,51 @@ def pack(  # noqa: PLR0913
     strict: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
-    told: Callable[[int, int], None] | None = None,
+    on_tensor: Callable[[int, int], None] | None = None,
 ) -> Totals:
     """Pack a file of tensors, or a folder with its other files, to `target`; `unpack` restores it byte for byte.
 
     A file of tensors is one of safetensors, of torch.save (.pt, .pth, .bin, .ckpt) or of torch.distributed.checkpoint
-    (.distcp). Nothing in it is run; one that is none of these is packed as plain bytes if it is named itself, and
-    copied in a folder. source, target and base may be URLs of fsspec. What goes to a URL is made in the folder for
-    temporary files, and uploaded when it is proved.
+    (.distcp). No code in it is run. Any other file is packed as plain bytes if it is named itself, and copied in a
+    folder. A target at a URL is made in the folder for temporary files and uploaded after verification. A stopped run
+    continues where it was when it is started again, unless it stopped because of an error in the input.
 
-    level: "fast" (for checkpoints written often), "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU
-    only). base: a checkpoint, packed or not; what is written is the difference from its tensors of the same names,
-    unless it ends a chain of `max_chain` differences already. A file of which no tensor is smaller as a difference
-    needs no base. strict: refuse a folder of which something would be left
-    out, such as empty folders and pipes.
-    progress(n) is told of n more raw bytes done, told(raw, coded) of each tensor's bytes. Raises
-    FormatError for what is no file of tensors, SqueezeError where a file is in the way, VerifyError if a coded tensor
-    does not decode to itself. A run stopped by anything but an error in the input goes on where it was when it is
-    started again.
+    Args:
+        source: the file or folder, or a URL of fsspec.
+        target: the packed file or folder, or a URL.
+        level: "fast" (for checkpoints written often), "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU
+            only).
+        base: a checkpoint, packed or not, from whose tensors of the same names differences are stored. A file in which
+            no tensor is smaller as a difference needs no base.
+        max_chain: pack without the base if it ends a chain of this many differences.
+        threads: threads that code tensors.
+        verify: decode every tensor after coding and compare it.
+        strict: refuse a folder of which something would be left out, such as empty folders and pipes.
+        overwrite: replace an existing target.
+        progress: called with the number of raw bytes done since the last call.
+        on_tensor: called with the raw and the coded bytes of each tensor.
+
+    Returns:
+        The bytes before and after, with messages.
+
+    Raises:
+        FormatError: for a source that is not a file of tensors, or a damaged one.
+        SqueezeError: if a file is in the way.
+        VerifyError: if a coded tensor does not decode to itself.
     """
     source, target = storage.path_of(source), storage.path_of(target)
     if place := storage.remote(target):
         options: dict[str, Any] = {"base": base, "max_chain": max_chain, "threads": threads, "verify": verify}
         folder.check_apart(source, target)
         with staged(place, overwrite) as local:  # a packed file's header is written last
-            return pack(source, local, level=level, strict=strict, progress=progress, told=told, **options)
+            return pack(source, local, level=level, strict=strict, progress=progress, on_tensor=on_tensor, **options)
     check_level(level)
     folder.check_target(source, target, overwrite)
     contents = folder.contents_of(source, strict)
     known, notes = base_of_chain(contents.root, base, max_chain)
     task = described(contents.root, contents.files, level, known)
     with work_folder(target, "packing", task) as work:
-        job = _Job(work, level, known, threads, verify, progress or (lambda count: None), told or (lambda *sizes: None))
+        job = _Job(work, level, known, threads, verify, progress or (lambda count: None), on_tensor or (lambda *sizes: None))
         taken = {name: job.take(path, name) for name, path in contents.files.items()}
         coded = sum(file.coded for file in taken.values())
         if contents.root.is_dir():
@@ -105,35 +118,48 @@ def pack(  # noqa: PLR0913
 
 
 def check_level(level: str) -> None:
-    """Raises SqueezeError where there is none of this name."""
+    """Raise SqueezeError if the level does not exist."""
     if level not in codings.LEVELS:
-        raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(codings.LEVELS)}")
+        raise SqueezeError(f"level must be one of {', '.join(codings.LEVELS)}, got {level!r}")
 
 
 def base_of_chain(source: Path, base: Path | str | None, max_chain: int) -> tuple[Base | None, list[str]]:
-    """What is packed as the difference from, and what there is to say of that in words."""
+    """Return the base to store differences from, or None if its chain is too long, and notes as messages.
+
+    Args:
+        source: the checkpoint that is packed, for messages.
+        base: the base that was asked for, if any.
+        max_chain: the longest chain of differences that is allowed.
+    """
     known = Base.open(base) if base is not None else None
     if known is None or known.length < max_chain:
         return known, []
     note = (
-        f"{printable(source)}: packed whole, since its base ends a chain of {known.length} differences, "
-        f"and {max_chain} are allowed"
+        f"{printable(source)}: packed without the base, which ends a chain of {known.length} differences "
+        f"({max_chain} are allowed)"
     )
     return None, [note]
 
 
 def unhelpful(source: Path, packed: Path, base: Base | None) -> list[str]:
-    """What there is to say, in words, where nothing in a packed file or folder is a difference from the base."""
+    """Return a message if nothing in a packed file or folder is a difference from the base."""
     if base is None or any(file.description.base for file in packed_files(packed, Limits())):
         return []
     return [
-        f"{printable(source)}: packed whole, since no tensor is smaller as the difference from {printable(base.path)}: "
-        "it needs no base"
+        f"{printable(source)}: packed without the base, since no tensor is smaller as the difference from "
+        f"{printable(base.path)}"
     ]
 
 
 def described(source: Path, paths: Mapping[str, Path], level: str, base: Base | None) -> dict[str, Any]:
-    """What a run is, as JSON: another one does not go on with what it leaves. paths: of its files by name."""
+    """Return the settings of a run as JSON: only a run with the same settings continues its work.
+
+    Args:
+        source: the checkpoint.
+        paths: its files by name.
+        level: the level of packing.
+        base: the base of differences, if any.
+    """
     return {
         "version": __version__,
         "level": level,
@@ -144,14 +170,14 @@ def described(source: Path, paths: Mapping[str, Path], level: str, base: Base | 
 
 
 def _stamp(path: Path) -> list[int]:
-    """What changes when a file does, or another version of an object comes."""
+    """Return numbers that change when a file changes, or when an object gets another version."""
     status = path.stat()
     return [status.st_size, status.st_ino if storage.remote(path) else status.st_mtime_ns]
 
 
 @contextmanager
 def _unchanged(path: Path) -> Iterator[None]:
-    """Raises VerifyError where a file is not as it was in the end."""
+    """Raise VerifyError at the end if a file has changed meanwhile."""
     try:
         stamp = _stamp(path)
         yield
@@ -165,18 +191,18 @@ def _unchanged(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A file that was packed or copied: its bytes before and after, and the SHA-256 of those before."""
+    """A file that was packed or copied: its bytes before and after, and the SHA-256 of the original."""
 
     raw: int
     coded: int
     sha256: str
-    is_state: bool = False  # whether it is one of torch's, and packed
+    is_state: bool = False  # whether it is a packed file of torch
     note: str = ""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What all files of a checkpoint are packed with, in the folder `work`."""
+    """The settings and the work folder with which all files of a checkpoint are packed."""
 
     work: Path
     level: str
@@ -184,15 +210,15 @@ class _Job:
     threads: int
     verify: bool
     progress: Progress
-    told: Callable[[int, int], None]
+    on_tensor: Callable[[int, int], None]
 
     @property
     def content(self) -> Path:
-        """What becomes the target."""
+        """The folder or file that becomes the target."""
         return self.work / folder.CONTENT
 
     def take(self, source: Path, name: str) -> _Taken:
-        """Pack or copy one file, which a folder has by this name."""
+        """Pack or copy one file, which has this name in the folder."""
         target = self.content / name
         with _unchanged(source):
             try:
@@ -209,8 +235,8 @@ class _Job:
         return _Taken(raw, target.stat().st_size, digest, found is not None and found.is_torch, note)
 
     def _copy(self, source: Path, target: Path) -> tuple[int, str]:
-        """The size and SHA-256."""
-        if storage.remote(source) and target.is_file():  # by a run that was stopped
+        """Copy a file; return its size and SHA-256."""
+        if storage.remote(source) and target.is_file():  # written by a run that was stopped
             self.progress(size := target.stat().st_size)
             return size, folder.sha256_of(target)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +254,7 @@ class _Job:
         return size, state.hexdigest()
 
     def _pack_file(self, found: Source, target: Path, scope: str) -> tuple[int, str]:
-        """The raw size and SHA-256. scope: the name by which a base has its tensors."""
+        """Pack a file; return its raw size and SHA-256. scope: the scope of its tensors in the base."""
         file, source = found.file, found.file.path
         if target.is_file():
             self.progress(file.size)
@@ -258,8 +284,9 @@ class _Job:
         return file.size, digest
 
     def _code(self, run: Run, journal: Journal, start: int) -> list[tuple[Record, int]]:
-        """Write the payloads from `start` on that no run before this one has written; the record and payload size of
-        every tensor."""
+        """Write the payloads from `start` on that no earlier run has written; return record and payload size of every
+        tensor.
+        """
         coded = journal.resume(run, start)
         for tensor, size in run.go_on(start, coded):
             self._tell(tensor, size)
@@ -271,5 +298,5 @@ class _Job:
         return coded
 
     def _tell(self, tensor: Tensor, size: int) -> None:
-        self.told(tensor.size, size)
+        self.on_tensor(tensor.size, size)
         self.progress(tensor.size)

@@ -1,8 +1,7 @@
-"""A file that several workers pack or restore: each some of its tensors, and one puts the parts together to the bytes
-that `pack` and `unpack` write.
+"""Packing and restoring a file in parts, for several workers: each takes some tensors, and one joins the parts.
 
-A part of a packed file is its payloads end to end, described by a list of [coding, checksum, size] for each. A part of
-a restored one is its bytes alone: of each tensor those before it that belong to none, and its own.
+The joined file is the same as from `pack` or `unpack`. A part of a packed file is its payloads end to end, with a table
+of [coding, checksum, size]. A part of a restored file is its bytes alone: the gap before each tensor, and the tensor.
 """
 
 import hashlib
@@ -50,7 +49,7 @@ Sized = tuple[Record, int]  # with the size of its payload
 
 @dataclass(frozen=True)
 class Span:
-    """`count` tensors of a file from the first on."""
+    """A range of `count` tensors of a file, from `first` on."""
 
     first: int
     count: int
@@ -58,7 +57,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Packing:
-    """What all tensors of a file are packed with. base: of this kind of file; scope: the name by which it has them."""
+    """The settings with which all tensors of a file are packed. scope: the scope of its tensors in the base."""
 
     level: str
     base: Base | None = None
@@ -69,11 +68,21 @@ class Packing:
 
     @property
     def hashes(self) -> tuple[str, ...]:
+        """The hashes of the base for files of this kind."""
         return self.base.identity(self.is_torch) if self.base else ()
 
 
 def pack_part(found: Source, span: Span, packing: Packing, sink: BinaryIO) -> None:
-    """Code some tensors of a file. Raises as `pack` does."""
+    """Code some tensors of a file.
+
+    Args:
+        found: the file.
+        span: its tensors.
+        packing: the settings.
+        sink: where the part goes.
+
+    Raises as `pack` does.
+    """
     with tempfile.TemporaryFile() as writing:
         sized = _coded(found, span, packing, writing)
         part = PartWriter(sink)
@@ -84,7 +93,7 @@ def pack_part(found: Source, span: Span, packing: Packing, sink: BinaryIO) -> No
 
 
 def pack_whole(found: Source, packing: Packing, sink: BinaryIO) -> str:
-    """Write the packed file; the SHA-256 of the source."""
+    """Write the packed file; return the SHA-256 of the source."""
     with tempfile.TemporaryFile() as writing:
         sized = _coded(found, Span(0, len(found.file.tensors)), packing, writing)
         with found.file.path.open("rb") as reading:
@@ -97,13 +106,22 @@ def pack_whole(found: Source, packing: Packing, sink: BinaryIO) -> str:
 
 
 def is_whole(part: BinaryIO, span: Span) -> bool:
-    """Whether a part of a packed file, of these tensors, was written to its end, and has not changed since."""
+    """Return whether a part of a packed file, of these tensors, is complete and unchanged."""
     return part_file.is_whole(part, lambda table: len(table) == span.count)
 
 
 def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str, sink: BinaryIO) -> int:
-    """Write the packed file of a source whose parts are given in order; its size. Raises DamagedError where one is
-    damaged."""
+    """Write the packed file of a source from its parts; return its size.
+
+    Args:
+        found: the source.
+        parts: the parts in order.
+        packing: the settings.
+        sha256: hash of the source.
+        sink: where the file goes.
+
+    Raises DamagedError if a part is damaged.
+    """
     tensors, sized = iter(found.file.tensors), list[Sized]()
     for path in parts:
         with path.open("rb") as part:
@@ -126,7 +144,18 @@ def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str,
 
 
 def restore_part(job: Restoring, packed: PackedFile, span: Span, source: BinaryIO, sink: BinaryIO, name: str) -> None:
-    """Decode some tensors, whose checksums are compared. Raises as `unpack` does."""
+    """Decode some tensors and compare their checksums.
+
+    Args:
+        job: the settings.
+        packed: the packed file.
+        span: its tensors.
+        source: the opened packed file.
+        sink: where the part goes.
+        name: name of the file in its folder.
+
+    Raises as `unpack` does.
+    """
     gaps = packed.original.gaps[span.first : span.first + span.count]
     for gap, data in zip(gaps, job.tensors(packed, source, name, span.first, span.count), strict=True):
         sink.write(gap)
@@ -135,15 +164,17 @@ def restore_part(job: Restoring, packed: PackedFile, span: Span, source: BinaryI
 
 
 def size_restored(packed: PackedFile, span: Span) -> int:
-    """Of what `restore_part` writes."""
+    """Return the bytes that `restore_part` writes."""
     end = span.first + span.count
     sizes = (record.size for record in packed.description.records[span.first : end])
     return sum(sizes) + sum(map(len, packed.original.gaps[span.first : end]))
 
 
 def join_restored(packed: PackedFile, parts: list[Path], sink: BinaryIO) -> int:
-    """Write the restored file whose parts are given in order; its size. Raises DamagedError where its SHA-256 is not
-    the one that it had."""
+    """Write the restored file from its parts in order; return its size.
+
+    Raises DamagedError if its SHA-256 is not that of the original.
+    """
     state, written = hashlib.sha256(), 0
     for path in parts:
         with path.open("rb") as part:
@@ -159,6 +190,7 @@ def join_restored(packed: PackedFile, parts: list[Path], sink: BinaryIO) -> int:
 
 
 def sha256_of(file: BinaryIO) -> str:
+    """Return the SHA-256 of the rest of an opened file."""
     state = hashlib.sha256()
     while piece := file.read(_PIECE):
         state.update(piece)
@@ -171,9 +203,9 @@ def _header(found: Source, packing: Packing, sized: list[Sized], sha256: str) ->
 
 
 def _coded(found: Source, span: Span, packing: Packing, writing: BinaryIO) -> list[Sized]:
-    """Write the payloads of some tensors end to end."""
+    """Write the payloads of some tensors end to end; return their records and sizes."""
     base = packing.base if packing.hashes else None
-    with _at_hand(found, span) as reading, Checksums() as checksums:
+    with _opened(found, span) as reading, Checksums() as checksums:
         options = (packing.level, base, packing.scope, packing.verify, packing.threads)
         run, sized = Run(found.file, reading, writing, checksums, *options), list[Sized]()
         for _, record, payload in run.code(span.first, span.count):
@@ -183,8 +215,8 @@ def _coded(found: Source, span: Span, packing: Packing, writing: BinaryIO) -> li
 
 
 @contextmanager
-def _at_hand(found: Source, span: Span) -> Iterator[Positional]:
-    """The source, to be read anywhere and again. Of an object the tensors are fetched once, to a file with holes."""
+def _opened(found: Source, span: Span) -> Iterator[Positional]:
+    """Open the source for random access. The tensors of an object at a URL are fetched once, to a sparse file."""
     with found.file.path.open("rb") as source:
         if not remote(found.file.path):
             yield Positional(source)

@@ -1,4 +1,4 @@
-"""What a packed file says of one tensor, and decoding it: whole or in parts, compared with its checksum."""
+"""The record of a tensor in a packed file, and decoding the tensor: whole or in parts, with its checksum compared."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,32 +20,32 @@ __all__ = ["Record", "naming", "other_checksum"]
 
 @dataclass(frozen=True)
 class Record:
-    """How one tensor is coded. `checksum` is XXH3-64 of its raw bytes."""
+    """The dtype, shape and coding of a tensor. `checksum` is XXH3-64 of its raw bytes."""
 
     dtype: str
     shape: tuple[int, ...]
     coding: Coding
     checksum: int
-    length: int | None = None  # raw bytes, if the dtype is unknown to this version
+    length: int | None = None  # raw bytes, if this version does not know the dtype
 
     @classmethod
     def of(cls, tensor: Tensor, coding: Coding, checksum: int = 0) -> "Record":
-        """Return the record of a tensor that is coded so."""
+        """Return the record of a tensor with a coding."""
         known = tensor.dtype in tensorfile.ELEMENT_BITS
         return cls(tensor.dtype, tensor.shape, coding, checksum, None if known else tensor.size)
 
     def is_of(self, tensor: "Tensor | Record") -> bool:
-        """Return whether this is a record of such a tensor: of the same dtype, shape and size."""
+        """Return whether a tensor has the dtype, shape and size of this record."""
         return (self.dtype, self.shape, self.size) == (tensor.dtype, tensor.shape, tensor.size)
 
     @property
     def layout(self) -> str:
-        """The dtype that coders take the tensor for."""
+        """The dtype as which the tensor is coded."""
         return tensorfile.layout_of(self.dtype)
 
     @property
     def size(self) -> int:
-        """Raw bytes."""
+        """The raw bytes."""
         return self.length if self.length is not None else prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
 
     @property
@@ -53,27 +53,38 @@ class Record:
         return Form(self.layout, self.shape, self.size)
 
     def memory(self, payload: int, most: int | None = None) -> int:
-        """Estimate the bytes of memory for decoding `payload` bytes. most: no more of the tensor is decoded at once."""
+        """Estimate the bytes of memory for decoding `payload` bytes. most: the most bytes that are decoded at once."""
         return self.coding.memory(payload, self.size, most)
 
     def decode(self, payload: Bytes, base: Bytes | None, threads: int) -> Bytes:
-        """Return the raw bytes of a tensor, which are not compared. Raises DamagedError."""
+        """Return the raw bytes of a tensor without comparing them. Raises DamagedError."""
         return self.coding.decode(payload, self.form, base, threads)
 
     def decode_parts(self, payload: Content, base: Content | None, threads: int) -> Content:
-        """Return the same, decoded as they are read."""
+        """Return the raw bytes, decoded as they are read."""
         return self.coding.decode_parts(payload, self.form, base, threads)
 
     def restore(self, name: str, payload: Bytes, base: Bytes | None, threads: int) -> Bytes:
-        """Return the raw bytes of the tensor `name`. Raises DamagedError if their checksum differs."""
+        """Return the raw bytes of a tensor.
+
+        Args:
+            name: the tensor's name, for messages.
+            payload: its payload.
+            base: the bytes of the base's tensor, for a difference.
+            threads: threads that decode.
+
+        Raises DamagedError if their checksum differs.
+        """
         with naming(name):
             data = self.decode(payload, base, threads)
         self.check(data, name)
         return data
 
     def restore_parts(self, name: str, payload: Content, base: Content | None, threads: int) -> Iterator[Bytes]:
-        """Yield the same piece by piece, each decoded when it is asked for. Raises DamagedError at last if their
-        checksum differs."""
+        """Yield the raw bytes piece by piece, each decoded on demand.
+
+        Args are those of `restore`. Raises DamagedError after the last piece if the checksum differs.
+        """
         checksum = xxhash.xxh3_64()
         with naming(name):
             for piece in pieces(self.decode_parts(payload, base, threads), threads):
@@ -83,7 +94,10 @@ class Record:
             raise other_checksum(name)
 
     def restore_to_reread(self, name: str, payload: Content, base: Content | None, opened: ExitStack) -> Content:
-        """Return the same to be read often, until `opened` is closed. Raises DamagedError if their checksum differs."""
+        """Return the raw bytes in a form that can be read several times, until `opened` is closed.
+
+        Args are those of `restore`. Raises DamagedError if the checksum differs.
+        """
         with naming(name):
             content = self.decode_parts(payload, base, 1)
             if self.coding.is_slow:
@@ -94,7 +108,7 @@ class Record:
         return content
 
     def check(self, data: Bytes, name: str) -> None:
-        """Raises DamagedError if the raw bytes of a tensor have another checksum."""
+        """Raise DamagedError if the raw bytes of a tensor have another checksum."""
         if xxhash.xxh3_64_intdigest(data.data) != self.checksum:
             raise other_checksum(name)
 
@@ -105,7 +119,7 @@ def other_checksum(name: str) -> DamagedError:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Name the tensor in a DamagedError."""
+    """Add the tensor's name to a DamagedError."""
     try:
         yield
     except DamagedError as error:

@@ -1,6 +1,6 @@
-"""The tensors of one file that is packed, one after the other: read, coded, proved to decode, and written.
+"""Packing the tensors of one file in order: each is read, coded, verified and written.
 
-A large tensor is coded where it is written, in parts, so that memory does not grow with it.
+A large tensor is coded in parts directly to its place, so that memory does not grow with it.
 """
 
 import json
@@ -36,8 +36,10 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Run:
-    """One file that is packed. hashing: told of its bytes in order. base: of this kind of file; scope: the name by
-    which that has its tensors."""
+    """A file that is being packed.
+
+    hashing: receives its bytes in order. base: for files of this kind. scope: the scope of its tensors in the base.
+    """
 
     file: TensorFile
     reading: Positional
@@ -50,8 +52,10 @@ class Run:
     threads: int = 1
 
     def code(self, first: int, count: int | None = None) -> Iterator[tuple[Tensor, Record, Bytes | int]]:
-        """Code tensors from the first on, and write their payloads to where the file being written ends. Yield each
-        with its record, and its payload, or the size of that if the tensor is large."""
+        """Code tensors from the first on, and write their payloads to the end of the file.
+
+        Yields each tensor with its record and its payload, or the size of the payload if the tensor is large.
+        """
         stop = len(self.file.tensors) if count is None else first + count
         tensors = self.file.tensors[first:stop]
 
@@ -66,7 +70,7 @@ class Run:
                 yield tensor.size, partial(self._code_small, tensor, data)
 
         for tensor, (record, payload) in zip(tensors, in_order(tasks(), self.threads), strict=True):
-            if isinstance(payload, int):  # written already, and maybe more that is not part of it
+            if isinstance(payload, int):  # written already; more bytes than the payload may have been written
                 self.writing.seek(payload, os.SEEK_CUR)
             else:
                 self.writing.write(payload.data)
@@ -74,7 +78,7 @@ class Run:
             yield tensor, record, payload
 
     def _read(self, tensor: Tensor) -> Bytes:
-        """Raises DamagedError if the file became shorter."""
+        """Read a tensor. Raises DamagedError if the file became shorter."""
         try:
             return whole(InFile(self.reading, tensor.begin, tensor.size))
         except DamagedError as error:
@@ -94,7 +98,7 @@ class Run:
         return record, payload
 
     def _followed(self, tensor: Tensor) -> tuple[Tensor, Content, Callable[[], int], ExitStack]:
-        """A large tensor, its bytes, its checksum, to be asked for at last, and what is closed when it is written."""
+        """Return a large tensor, its bytes, a function that waits for its checksum, and a stack to close at the end."""
         opened = ExitStack()
         content = to_reread(self.reading, tensor.begin, tensor.size, opened)
         return tensor, content, self.hashing.follow(content).result, opened
@@ -115,7 +119,15 @@ class Run:
             return replace(record, checksum=checksum()), size
 
     def is_whole(self, begin: int, size: int, tensor: Tensor, record: Record, hashed: int | None) -> bool:
-        """Whether a payload that was written is as its hash says, or decodes to its checksum."""
+        """Return whether a written payload has its hash, or decodes to its checksum.
+
+        Args:
+            begin: where the payload begins.
+            size: its bytes.
+            tensor: the tensor.
+            record: its record.
+            hashed: XXH3-64 of the payload, or None for a large one, which is decoded instead.
+        """
         payload = InFile(Positional(self.writing), begin, size)
         try:
             if hashed is not None:
@@ -128,8 +140,10 @@ class Run:
         return True
 
     def go_on(self, start: int, done: list[tuple[Record, int]]) -> Iterator[tuple[Tensor, int]]:
-        """Hash again the first tensors, whose payloads are written from `start` on, and go on behind these. Yield each
-        with the size of its payload. Raises VerifyError if its bytes are not those that were packed."""
+        """Hash the first tensors again, whose payloads were written from `start` on, and continue after these.
+
+        Yields each with the size of its payload. Raises VerifyError if its bytes have changed.
+        """
         self.writing.truncate(start + sum(size for _, size in done))
         self.writing.seek(0, os.SEEK_END)
         for tensor, gap, (record, size) in zip(self.file.tensors, self.file.gaps, done, strict=False):
@@ -142,26 +156,28 @@ class Run:
             yield tensor, size
 
     def _content_again(self, tensor: Tensor, record: Record, payload: Content, opened: ExitStack) -> Content:
-        """The bytes of a tensor, decoded of its payload if they lie at a URL, unless that takes longer than to fetch
-        them."""
+        """Return the bytes of a tensor that was packed before.
+
+        If it lies at a URL, they are decoded from the payload, unless that is slower than fetching them.
+        """
         if self.reading.is_local or record.coding.is_slow:
             return InFile(self.reading, tensor.begin, tensor.size)
         other = self._other(tensor, opened) if record.coding.is_difference else None
         return record.decode_parts(payload, other, 1)
 
     def _other(self, tensor: Tensor, opened: ExitStack) -> Content | None:
-        """What the tensor may be a difference from."""
+        """Return the base's tensor of the same name, dtype and shape, or None."""
         return self.base.content(tensor, tensor.name, self.scope, opened) if self.base else None
 
 
 class Journal:
-    """A line for each finished tensor of the file at work, so that a run that was stopped goes on from there."""
+    """A file with a line for each finished tensor, from which a stopped run continues."""
 
     def __init__(self, path: Path):
         self._path = path
 
     def note(self, tensor: Tensor, record: Record, payload: Bytes | int) -> None:
-        """payload: the size of one that is large."""
+        """Add a finished tensor. payload: its bytes, or the size of a large one."""
         if isinstance(payload, int):
             size, hashed = payload, None
         else:
@@ -170,7 +186,7 @@ class Journal:
             file.write(json.dumps([tensor.name, record.coding.name, record.checksum, size, hashed]) + "\n")
 
     def resume(self, run: Run, start: int) -> list[tuple[Record, int]]:
-        """Record and payload size of the first tensors that are whole in what is written from `start` on."""
+        """Return record and payload size of the first tensors that are complete in the file from `start` on."""
         done: list[tuple[Record, int]] = []
         lines = self._path.read_text(errors="replace").split("\n") if self._path.is_file() else []
         for line, tensor in zip(lines, run.file.tensors, strict=False):
@@ -193,7 +209,7 @@ class Journal:
 
 
 def _noted(line: str) -> tuple[str, str, int, int, int | None]:
-    """Return the name, coding, checksum, size and hash of a line. Raises FormatError or ValueError for any other."""
+    """Return the name, coding, checksum, size and hash of a line. Raises FormatError or ValueError if it is invalid."""
     row = parse(line, most=MAX_LINE)
     check(row, [(str, int, None)])
     name, coding, checksum, size, hashed = row
@@ -203,19 +219,19 @@ def _noted(line: str) -> tuple[str, str, int, int, int | None]:
         *(isinstance(one, int) for one in (checksum, size, hashed or 0)),
     )
     if not all(kinds) or min(checksum, size, hashed or 0) < 0:
-        raise FormatError("is no line of a journal")
+        raise FormatError("not a line of a journal")
     return name, coding, checksum, size, hashed
 
 
 def _same(one: Bytes, other: Bytes) -> bool:
-    """Whether two arrays are equal, without an array of answers as large as they are."""
+    """Return whether two arrays are equal, without allocating an array of comparisons."""
     pieces = range(0, one.size, _PIECE)
     return one.size == other.size and all(np.array_equal(one[i : i + _PIECE], other[i : i + _PIECE]) for i in pieces)
 
 
 def _prove(payload: Content, record: Record, base: Content | None, threads: int, checksum: Callable[[], int]) -> None:
-    """Raises VerifyError if a payload, read in parts, does not decode to what has this checksum, which is asked for
-    at last."""
+    """Raise VerifyError if a payload, read in parts, does not decode to this checksum, which is asked for at the end.
+    """
     try:
         found = checksum_of(record.decode_parts(payload, base, threads), threads)
     except DamagedError:

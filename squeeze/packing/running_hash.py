@@ -1,4 +1,4 @@
-"""The hash of what is read or written, counted beside the coding."""
+"""Hashes of bytes that are read or written, computed on another thread than the coding."""
 
 import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,20 +13,20 @@ __all__ = ["Checksums", "Hashing", "RunningHash", "checksum_of"]
 
 
 class Hashing(Protocol):
-    """What is told of the bytes of a file in order."""
+    """A receiver of the bytes of a file in order."""
 
     def skip(self, gap: bytes) -> None:
-        """Bytes before a tensor that belong to none."""
+        """Receive bytes before a tensor that belong to none."""
 
     def update(self, data: Bytes) -> None:
-        """A tensor's bytes, or some of them."""
+        """Receive a tensor's bytes, or some of them."""
 
     def follow(self, content: Content) -> Future[int]:
-        """The same of a tensor that is read for it; its checksum is to come."""
+        """Read a tensor and receive its bytes; return its checksum as a future."""
 
 
 class RunningHash:
-    """SHA-256 of what passes, counted on a thread beside the coding; at most one tensor waits."""
+    """The SHA-256 of a file, computed on its own thread; at most one tensor waits."""
 
     def __init__(self) -> None:
         self._state = hashlib.sha256()
@@ -75,7 +75,7 @@ class RunningHash:
 
 
 class Checksums:
-    """The checksums alone of tensors that are read, each counted on a thread beside the coding."""
+    """The checksums of single tensors, computed on their own thread."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -97,7 +97,7 @@ class Checksums:
 
 
 def checksum_of(content: Content, threads: int) -> int:
-    """XXH3-64 of all bytes."""
+    """Return XXH3-64 of all bytes."""
     state = xxhash.xxh3_64()
     for piece in pieces(content, threads):
         state.update(piece.data)

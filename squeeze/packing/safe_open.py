@@ -1,8 +1,8 @@
-"""Checkpoints opened as the package safetensors opens them, packed or not: for loaders that are written for it.
+"""Checkpoints with the interface of the package safetensors, packed or not, for loaders that are written for it.
 
-A file on the disk that is not packed is handed to safetensors; of one at a URL a tensor, or the rows of a slice, are
-fetched when they are asked for. Of a packed one a tensor is decoded when it is asked for, and of a slice only the
-segments that hold its rows, where the coding has segments.
+An unpacked file on disk is opened by safetensors itself. At a URL, a tensor or the rows of a slice are fetched on
+demand. In a packed file, a tensor is decoded on demand, and for a slice only the segments with its rows, if the coding
+has segments.
 """
 
 from collections.abc import Callable
@@ -37,27 +37,36 @@ _NUMPY_TYPES = {
 
 
 class OpenError(SqueezeError, safetensors.SafetensorError):
-    """A tensor of a checkpoint that is packed or at a URL is not there, is damaged, cannot be fetched, or has no type
-    in the framework.
+    """A tensor of a packed or remote checkpoint is missing, damaged, cannot be fetched, or has no type in the
+    framework.
 
-    It is a SafetensorError as well, which loaders written for safetensors expect.
+    It is also a SafetensorError, which loaders written for safetensors expect.
     """
 
 
 def safe_open(
     filename: str | PathLike[str], framework: str, device: Any = "cpu", *, limits: Limits | None = None, **options: Any
 ) -> Any:
-    """As `safetensors.safe_open`, for packed files, too: an object with `keys`, `offset_keys`, `metadata`,
-    `get_tensor`, `get_tensors` and `get_slice`, which is a context manager. A difference finds its base beside it,
-    or beside the packed folder that it is a file of.
-    A file, packed or not, may be at a URL of fsspec: the header is fetched, and each tensor when it is asked for.
+    """Open a file as `safetensors.safe_open` does, packed or not, on disk or at a URL of fsspec.
 
-    framework: "pt" or "np". device: where tensors of torch go. limits: what a packed file may take. options: others of
-    safetensors, which packed files have no use for. Of a packed file `get_tensor` compares a checksum; a slice decodes
-    only the rows that it needs, and those have none.
-    Raises OpenError, which is a SqueezeError and a SafetensorError, where a file that is packed or at a URL is damaged
-    or breaks off, its base missing or a tensor not there; for any other file what safetensors raises, such as
-    FileNotFoundError.
+    A difference finds its base in its own folder, or in that of the packed folder that it belongs to. At a URL the
+    header is fetched, and each tensor on demand. In a packed file `get_tensor` compares a checksum; a slice decodes
+    only the rows that it needs, which have no checksum.
+
+    Args:
+        filename: the file.
+        framework: "pt" or "np".
+        device: where tensors of torch go.
+        limits: bounds of memory for a packed file.
+        options: other options of safetensors, which packed files ignore.
+
+    Returns:
+        A context manager with `keys`, `offset_keys`, `metadata`, `get_tensor`, `get_tensors` and `get_slice`.
+
+    Raises:
+        OpenError: if a packed or remote file is damaged or cut off, or its base or a tensor is missing. It is a
+            SqueezeError and a SafetensorError.
+        FileNotFoundError: or whatever else safetensors raises for other files.
 
     >>> with squeeze.safe_open("my-model-packed/model.safetensors", framework="pt") as file:  # doctest: +SKIP
     ...     rows = file.get_slice("lm_head.weight")[:100]
@@ -71,19 +80,19 @@ def safe_open(
     try:
         return SafeOpen(path, framework, device, limits or Limits())
     except SqueezeError as error:
-        said = str(error)
-        names_it = said.startswith((f"{path}: ", str(checkpoint_of(path))))  # as of a base that is missing
-        raise OpenError(said if names_it else f"{filename}: {said}") from error
+        text = str(error)
+        is_named = text.startswith((f"{path}: ", str(checkpoint_of(path))))  # as for a missing base
+        raise OpenError(text if is_named else f"{filename}: {text}") from error
 
 
 class SafeOpen:
-    """An open file that is packed, or at a URL: what `safe_open` returns."""
+    """An open packed or remote file, which `safe_open` returns."""
 
     def __init__(self, path: Path, framework: str, device: Any, limits: Limits):
         if framework not in _TORCH + _NUMPY:
-            raise OpenError(f"framework {printable(framework)} is none that packed files open in: pt or np")
+            raise OpenError(f"framework must be pt or np for packed files, got {printable(framework)}")
         if framework in _NUMPY and str(device) != "cpu":
-            raise OpenError(f"device {printable(device)}: arrays of numpy are on the cpu")
+            raise OpenError(f"device must be cpu for framework np, got {printable(device)}")
         file = tensorfile.read(path, limits)
         packed = container.describe(file, limits) if container.is_packed(file) else None
         original, self._is_packed = packed.original if packed else file, packed is not None
@@ -105,19 +114,19 @@ class SafeOpen:
         self._file = None
 
     def keys(self) -> list[str]:
-        """Names in the order of the alphabet."""
+        """Return the names in alphabetical order."""
         return sorted(self._order)
 
     def offset_keys(self) -> list[str]:
-        """Names in the order of the tensors' bytes in the original."""
+        """Return the names in the order of the tensors' bytes in the original."""
         return list(self._order)
 
     def metadata(self) -> dict[str, str] | None:
-        """The original's."""
+        """Return the metadata of the original."""
         return self._metadata
 
     def get_tensor(self, name: str) -> Any:
-        """A tensor, once its checksum was compared."""
+        """Return a tensor after comparing its checksum."""
         tensor, record = self._entry(name)
         make, shape = self._maker(name, record)
         return make(self._whole(tensor, record), shape)
@@ -142,11 +151,11 @@ class SafeOpen:
         return InFile(self._reading, tensor.begin, tensor.size)
 
     def _whole(self, tensor: Tensor, record: Record) -> Bytes:
-        """All bytes of a tensor, in an array of their own."""
+        """Return all bytes of a tensor, in an array of their own."""
         payload, data = self._payload(tensor), np.empty(tensor.size, np.uint8)
         try:
             with naming(tensor.name):
-                payload.fill(0, data)  # at a URL in one request
+                payload.fill(0, data)  # one request at a URL
             if not self._is_packed:
                 return data
             base = self._base.for_record(tensor.name, record) if self._base else None
@@ -155,15 +164,16 @@ class SafeOpen:
             raise OpenError(str(error)) from error
 
     def _in_parts(self, tensor: Tensor, record: Record) -> Content:
-        """The bytes of a tensor, of which some are decoded when they are read, or all now if its coding has no
-        segments."""
+        """Return the bytes of a tensor, decoded as they are read, or all at once if its coding has no segments."""
         if not record.coding.in_segments:
             return InMemory(self._whole(tensor, record))
         return record.decode_parts(self._payload(tensor), None, 1)
 
     def _maker(self, name: str, record: Record) -> tuple[Callable[[Bytes, tuple[int, ...]], Any], tuple[int, ...]]:
-        """What makes a tensor of bytes and a shape, and the shape of the whole tensor in the framework. Raises
-        OpenError where the framework has no such type."""
+        """Return a function that makes a tensor from bytes and a shape, and the whole tensor's shape in the framework.
+
+        Raises OpenError if the framework has no such type.
+        """
         if self._device is None:
             kind = numpy_type(name, record.dtype)
             return (lambda data, shape: data.view(kind).reshape(shape)), record.shape
@@ -186,26 +196,28 @@ class SafeOpen:
 
 
 def _base_of(packed: PackedFile, path: Path, limits: Limits) -> Base | None:
-    """What a packed file is a difference from, if it is one. Raises SqueezeError where that is missing."""
+    """Return the base of a packed file, or None if it needs none. Raises SqueezeError if that is missing."""
     container.check_limits(packed, limits)
     return Base.of(checkpoint_of(path), limits) if packed.description.base else None
 
 
 def _as_it_is(tensor: Tensor) -> Record:
-    """The record of a tensor that is not packed: it has no checksum."""
+    """Return the record of a tensor that is not packed, without a checksum."""
     return Record.of(tensor, STORED)
 
 
 def numpy_type(name: str, dtype: str) -> "np.dtype[Any]":
-    """Raises OpenError where numpy has none, unless somebody taught it bfloat16."""
+    """Return numpy's type of a safetensors dtype. Raises OpenError if it has none; bfloat16 needs a package that adds
+    it.
+    """
     try:
         return np.dtype(_NUMPY_TYPES.get(dtype, {"BF16": "bfloat16"}.get(dtype, "")))
     except TypeError:
-        raise OpenError(f"{named(name)}: numpy has no type for {dtype}; open the file with framework 'pt'") from None
+        raise OpenError(f"{named(name)}: numpy has no type for {dtype}: open the file with framework pt") from None
 
 
 class PackedSlice:
-    """A tensor of which parts can be taken: `part[first:last, ...]`, as the framework indexes."""
+    """A tensor of which parts can be taken: `part[first:last, ...]`, indexed as in the framework."""
 
     def __init__(self, file: SafeOpen, tensor: Tensor, record: Record):
         self._file, self._tensor, self._record = file, tensor, record
@@ -215,7 +227,7 @@ class PackedSlice:
         return list(self._record.shape)
 
     def get_dtype(self) -> str:
-        """The name that safetensors has for it."""
+        """Return the dtype's name in safetensors."""
         return self._record.dtype
 
     def __getitem__(self, index: Any) -> Any:
@@ -229,13 +241,13 @@ class PackedSlice:
             raise (OpenError(str(error)) if isinstance(values, np.ndarray) else error) from None
 
     def _bytes(self, begin: int, end: int) -> Bytes:
-        """Bytes begin to end of the tensor, in an array of their own."""
-        self._file._payload(self._tensor)  # if the file is open still
+        """Return bytes begin to end of the tensor, in an array of their own."""
+        self._file._payload(self._tensor)  # raises if the file is closed
         out = np.empty(end - begin, np.uint8)
         try:
             if self._content is None:
                 self._content = self._file._in_parts(self._tensor, self._record)
-            if out.size:  # else a segment would be decoded for nothing
+            if out.size:  # else a segment would be decoded in vain
                 self._content.fill(begin, out)
         except OpenError:
             raise
@@ -245,8 +257,10 @@ class PackedSlice:
 
 
 def rows_of(index: Any, shape: tuple[int, ...]) -> tuple[int, int, Any]:
-    """The rows that an index of a tensor takes, first to last, and the same index of these rows alone; all of them
-    where that is no number and no slice with a step above 0."""
+    """Return the first and the last row that an index takes, and the index relative to these rows.
+
+    All rows are taken unless the index begins with a number or a slice with a positive step.
+    """
     every = (0, shape[0] if shape else 1, index)
     leading, others = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
     if not shape or isinstance(leading, bool):

@@ -1,5 +1,6 @@
-"""Which files of a checkpoint are coded, and what their tensors are: safetensors, and the files of torch.save and of
-torch.distributed.checkpoint, of which nothing is run. All others are copied.
+"""The files of a checkpoint that are coded: safetensors, and those of torch.save and torch.distributed.checkpoint.
+
+No code in them is run. All other files are copied.
 """
 
 from dataclasses import dataclass
@@ -15,13 +16,13 @@ __all__ = ["CODED", "INDEX", "SUFFIX", "Source", "may_be_coded", "note_of_copy",
 SUFFIX = ".safetensors"
 INDEX = ".safetensors.index.json"
 CODED = (SUFFIX, *torch_file.SUFFIXES)
-_LEAST = 1 << 16  # bytes of storages from which on a file of torch's is coded in a folder
-_NAMED = 3  # names that a note has room for
+_LEAST = 1 << 16  # bytes of storages: smaller files of torch in a folder are copied
+_NAMED = 3  # names listed in a note
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is coded. note: what its user should know of it."""
+    """A file that is coded. note: a message for the user."""
 
     file: TensorFile
     is_torch: bool = False
@@ -29,15 +30,20 @@ class Source:
 
 
 def may_be_coded(name: str) -> bool:
-    """By the name; the empty one is that of a file that was named itself."""
+    """Return whether a file may be coded, judged by its name; the empty name is a checkpoint of one file."""
     return not name or name.endswith(CODED)
 
 
 def source_of(path: Path, alone: bool, limits: Limits | None = None, strict: bool = False) -> Source | None:
-    """What is coded of a file; None where it is copied. alone: it is no part of a folder, and coded whatever it is.
+    """Return the tensors of a file, or None if the file is copied.
 
-    Raises FormatError where a file that should be one of safetensors is none, and LimitError where reading its header
-    takes more memory than `limits` allow; strict: the pickles of a file of torch's, too, which is plain bytes else.
+    Args:
+        path: the file.
+        alone: whether it was named itself, so that it is coded whatever it holds.
+        limits: bounds of memory.
+        strict: also raise LimitError for the pickles of a file of torch, instead of taking it as plain bytes.
+
+    Raises FormatError if a .safetensors file is invalid, and LimitError if reading its header takes too much memory.
     """
     if path.suffix == SUFFIX:
         return Source(tensorfile.read(path, limits))
@@ -56,7 +62,7 @@ def source_of(path: Path, alone: bool, limits: Limits | None = None, strict: boo
 
 
 def note_of_copy(path: Path) -> str:
-    """What the user should know of a file in a folder that is copied."""
+    """Return a message about a file in a folder that is copied, or ""."""
     if path.suffix in torch_file.SUFFIXES:
         try:
             torch_file.read(path)
@@ -71,4 +77,4 @@ def _warning(path: Path, names: tuple[str, ...]) -> str:
     if not names:
         return ""
     shown = ", ".join(map(printable, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
-    return f"{escaped(str(path))}: names {shown}, which may run code when it is loaded; nothing of it was run"
+    return f"{escaped(str(path))}: names {shown}, which may run code when the file is loaded; packing ran none"

@@ -1,4 +1,7 @@
-"""Whether a checkpoint of a training run is whole, or still being written."""
+"""The checkpoints of a training run that is followed: which are complete, which were packed, which may be deleted.
+
+The journal is a file in the target folder, so that a stopped run continues and does not pack again what was deleted.
+"""
 
 import json
 import re
@@ -34,8 +37,10 @@ _FIRST, _LAST = "training_args.bin", "trainer_state.json"  # what transformers' 
 
 
 def may_be(path: Path) -> bool:
-    """Whether `path` is a file or folder of tensors, or may become one. By names: those of a folder lie in it, or in a
-    folder below. A file of torch's by itself holds some."""
+    """Return whether `path` is a file or folder of tensors, or may become one.
+
+    A folder is judged by the names in it and one level below, a file of torch by whether it holds enough tensors.
+    """
     if path.is_dir():
         return not path.is_symlink() and any(
             below.name.endswith(CODED) for pattern in ("*", "*/*") for below in path.glob(pattern)
@@ -49,7 +54,7 @@ def may_be(path: Path) -> bool:
 
 
 def stamp(path: Path) -> Stamp | None:
-    """What changes while somebody writes to a file or folder; None where it goes meanwhile."""
+    """Return names, sizes and times, which change while something writes; None if the path disappears meanwhile."""
     try:
         paths = sorted(path.rglob("*")) if path.is_dir() else [path]
         found = [(str(one), one.lstat()) for one in paths]
@@ -59,7 +64,7 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def missing(path: Path) -> str:
-    """What shows that a checkpoint is not whole yet; empty where nothing does."""
+    """Return why a checkpoint is incomplete, or "" if nothing shows that it is."""
     try:
         return _of_folder(path) if path.is_dir() else _of_file(path)
     except (FormatError, FileNotFoundError) as error:
@@ -71,7 +76,7 @@ def _of_folder(path: Path) -> str:
         return f"has no {_LAST} yet"
     for name in folder.files_to_take(path):
         if name.endswith(".distcp") and not (path / name).with_name(".metadata").is_file():
-            return f"has no .metadata beside {name} yet"
+            return f"has no .metadata next to {name} yet"
         if reason := _of_file(path / name):
             return f"{name}: {reason}"
     return ""
@@ -86,7 +91,7 @@ def _of_file(path: Path) -> str:
     except FormatError as error:
         return str(error) if path.suffix == SUFFIX or isinstance(error, TruncatedError) else ""
     except LimitError:
-        return ""  # as far as it can be told
+        return ""  # too large to check
     return ""
 
 
@@ -97,20 +102,20 @@ _PARTS = re.compile(r"(\D*)(\d*)")
 
 
 def order(name: str) -> list[tuple[str, int]]:
-    """What sorts the names of a run's checkpoints: checkpoint-900 comes before checkpoint-1000."""
+    """Return a sort key for names of checkpoints: checkpoint-900 comes before checkpoint-1000."""
     return [(text, int(digits or -1)) for text, digits in _PARTS.findall(name)]
 
 
 def group(name: str) -> str:
-    """What the names of one kind of checkpoint have in common."""
+    """Return the common part of the names of one kind of checkpoint, with # for each number."""
     return re.sub(r"\d+", "#", name)
 
 
 class Journal:
-    """The names of all that was packed into `target`; some of it may be gone."""
+    """The names of all checkpoints that were packed into `target`; some may have been deleted since."""
 
     def __init__(self, target: Path):
-        """Raises SqueezeError where the file is damaged."""
+        """Read the journal. Raises SqueezeError if the file is damaged."""
         self._target, self._path = target, target / NAME
         self.packed: list[str] = []
         if not self._path.is_file():
@@ -120,48 +125,52 @@ class Journal:
             if described["format"] != _FORMAT:
                 raise FormatError(f"format {described['format']} is unknown")
             if hidden := [name for name in described["packed"] if component(name).startswith(".")]:
-                raise FormatError(f"{printable(repr(hidden[0]))} is hidden, and never packed")
+                raise FormatError(f"{printable(repr(hidden[0]))} is hidden, which is never packed")
         except FormatError as error:
             why = str(error).removeprefix(f"{self._path}: ")
             raise SqueezeError(
-                f"{self._path}: is damaged: {why}: delete it, and what is packed is compared instead"
+                f"{self._path}: is damaged: {why}: delete it; packed checkpoints are then compared with the run"
             ) from None
         self.packed = described["packed"]
 
     def note(self, name: str) -> None:
+        """Add a packed checkpoint."""
         self.packed.append(name)
         with files.replacing(self._path) as file:
             file.write(json.dumps({"format": _FORMAT, "packed": self.packed}, indent=1).encode())
 
     def present(self) -> list[str]:
-        """Those that are still there, the earliest first."""
+        """Return the packed checkpoints that still exist, the earliest first."""
         return sorted((name for name in self.packed if (self._target / name).exists()), key=order)
 
     def before(self, name: str) -> str | None:
-        """The one that comes before a checkpoint of this name, of the same kind."""
+        """Return the checkpoint of the same kind before this one, or None."""
         return max(self.earlier(name), key=order, default=None)
 
     def earlier(self, name: str) -> list[str]:
-        """Those of the same kind that come before, and are still there."""
+        """Return the existing checkpoints of the same kind before this one."""
         return [one for one in self.present() if group(one) == group(name) and order(one) < order(name)]
 
 
 class UnreadableError(SqueezeError):
-    """What the checkpoint `name` is a difference from is not known."""
+    """A packed checkpoint cannot be read, so that its base is unknown."""
 
     name = ""
 
     @classmethod
     def of(cls, name: str, error: Exception) -> "UnreadableError":
-        """Return what is said of a checkpoint that cannot be read."""
-        made = cls(f"cannot be read, so that no packed form is deleted: {error}")
+        """Return the error for the checkpoint `name`."""
+        made = cls(f"cannot be read, so no packed form is deleted: {error}")
         made.name = name
         return made
 
 
 def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
-    """Of the checkpoints that the journal names: those but the last `keep` of each kind, and but those that others in
-    the folder, kept or not of the journal, are differences from. Raises UnreadableError where one of all these is."""
+    """Return the checkpoints of the journal that may be deleted.
+
+    The last `keep` of each kind stay, and all bases of checkpoints in the folder, whether these are in the journal or
+    not. Raises UnreadableError if a base is unknown.
+    """
     ours = journal.present()
     known = {path.name: _files(path, path.name in ours) for path in target.iterdir() if _is_shown(path)}
     kinds: dict[str, list[str]] = {}
@@ -180,9 +189,9 @@ def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
 
 
 def foreign(path: Path) -> str:
-    """Return what shows that a packed checkpoint is not only what squeeze wrote, so that it may not be deleted.
+    """Return why a packed checkpoint must not be deleted, since it holds more than squeeze wrote; "" if it may be.
 
-    The text is empty if nothing shows that. Raises SqueezeError and OSError if the checkpoint cannot be read.
+    Raises SqueezeError and OSError if the checkpoint cannot be read.
     """
     if path.is_symlink():
         return "it is a link"
@@ -196,7 +205,7 @@ def foreign(path: Path) -> str:
 
 
 def _files(path: Path, is_ours: bool) -> list[PackedFile]:
-    """The packed files of a checkpoint; none where it is not packed, as ours are."""
+    """Return the packed files of a checkpoint; none if it is not packed and not in the journal."""
     try:
         if is_ours and path.is_symlink():
             raise FormatError(f"{path}: is a link")
@@ -206,7 +215,7 @@ def _files(path: Path, is_ours: bool) -> list[PackedFile]:
             return []
         return [container.read(path / name) for name in manifest.read(path).coded]
     except (OSError, SqueezeError) as error:
-        if type(error) is FormatError and not is_ours and not path.is_dir():  # and no damaged one
+        if type(error) is FormatError and not is_ours and not path.is_dir():  # a damaged one is a DamagedError
             return []
         raise UnreadableError.of(path.name, error) from None
 

@@ -1,4 +1,4 @@
-"""The way back: packed files and folders to what they were, or only checked."""
+"""Restoring packed files and folders, or verifying them without writing."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -35,11 +35,24 @@ def unpack(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> Totals:
-    """Restore a packed file or folder to `target`, byte for byte. Each may be a URL of fsspec.
+    """Restore a packed file or folder to `target`, byte for byte.
 
-    Raises FormatError or its children for what is not packed or is damaged, LimitError where more memory is needed or
-    more would be written than `limits` allow, and SqueezeError where the base is missing or another. progress(n) is
-    told of n more raw bytes restored.
+    Args:
+        source: the packed file or folder, or a URL of fsspec.
+        target: the restored file or folder, or a URL.
+        base: the checkpoint that a difference needs; found in the folder of `source` if not given.
+        threads: threads that decode.
+        overwrite: replace an existing target.
+        limits: bounds of memory and output.
+        progress: called with the number of raw bytes restored since the last call.
+
+    Returns:
+        The bytes restored and read.
+
+    Raises:
+        FormatError: if the source is not packed, or (as a child of it) damaged.
+        LimitError: if `limits` do not allow the memory or the output.
+        SqueezeError: if the base is missing or another.
     """
     source, target = storage.path_of(source), storage.path_of(target)
     if place := storage.remote(target):
@@ -69,7 +82,7 @@ def verify(
 
 @dataclass(frozen=True)
 class Restoring:
-    """What all files of one packed checkpoint are restored with."""
+    """The settings with which all files of a packed checkpoint are restored."""
 
     base: Base | None
     threads: int
@@ -84,7 +97,7 @@ class Restoring:
         return cls(Base.needed(source, base, limits), threads, limits, progress or (lambda count: None))
 
     def restore(self, source: Path, target: Path | None) -> Totals:
-        """Restore a file or folder, or, where `target` is None, only check it."""
+        """Restore a file or folder, or only verify it if `target` is None."""
         if not source.is_dir():
             return self._packed_file(source, target, 0, "")[0]
         known = manifest.read(source, self.limits)
@@ -102,12 +115,19 @@ class Restoring:
                 file_totals, digest = self._other_file(before, after, known.kept.get(name), totals.raw)
             if digest != expected:
                 path = source / printable(name)
-                raise DamagedError(f"{path}: the SHA-256 of what was restored differs: the folder is damaged")
+                raise DamagedError(f"{path}: the restored file has another SHA-256: the folder is damaged")
             totals = Totals(totals.raw + file_totals.raw, totals.coded + file_totals.coded)
         return totals
 
     def _other_file(self, source: Path, target: Path | None, kept: bytes | None, before: int) -> tuple[Totals, str]:
-        """Restore a file that was copied, or that was changed and `kept`, after `before` bytes of others."""
+        """Restore a file that was copied, or one that was changed and whose original is `kept`.
+
+        Args:
+            source: the file in the packed folder.
+            target: where it goes, or None.
+            kept: its original bytes if it was changed.
+            before: bytes that were restored before.
+        """
         size = source.stat().st_size
         totals = Totals(size if kept is None else len(kept), size)
         self.limits.need_output(before + totals.raw)
@@ -124,8 +144,14 @@ class Restoring:
         return totals, digest
 
     def _packed_file(self, source: Path, target: Path | None, before: int, name: str) -> tuple[Totals, str]:
-        """Restore one packed file after `before` bytes of others; its sizes and the SHA-256 of what it was, which was
-        checked."""
+        """Restore a packed file; return its sizes and the SHA-256 of the original, which was compared.
+
+        Args:
+            source: the packed file.
+            target: where the original goes, or None.
+            before: bytes that were restored before.
+            name: its name in the folder.
+        """
         try:
             packed = self.described(source, before)
             with source.open("rb") as reading:
@@ -140,7 +166,7 @@ class Restoring:
         return Totals(packed.description.size, packed.file.size), packed.description.sha256
 
     def described(self, source: Path, before: int = 0) -> container.PackedFile:
-        """A packed file that may be restored after `before` bytes of others. Raises as `unpack` does."""
+        """Return the header of a packed file after checking limits and base. Raises as `unpack` does."""
         packed = container.read(source, self.limits)
         _check_base(packed.description.base, self.base)
         self.limits.need_output(before + packed.description.size)
@@ -148,7 +174,16 @@ class Restoring:
         return packed
 
     def decode(self, packed: container.PackedFile, source: BinaryIO, sink: BinaryIO | None, name: str) -> None:
-        """Decode all tensors in order. Raises DamagedError where a checksum or the SHA-256 of the whole differs."""
+        """Decode all tensors in order.
+
+        Args:
+            packed: the packed file.
+            source: the opened file.
+            sink: where the original goes, or None.
+            name: name of the file in its folder.
+
+        Raises DamagedError if a checksum or the SHA-256 of the file differs.
+        """
         description, gaps = packed.description, packed.original.gaps
         self.progress(len(description.header))
         with RunningHash() as state:
@@ -171,8 +206,17 @@ class Restoring:
     def tensors(
         self, packed: container.PackedFile, source: BinaryIO, name: str, first: int = 0, count: int | None = None
     ) -> Iterator[Iterable[Bytes]]:
-        """The bytes of each tensor, or of `count` from the first on, in order. Raises DamagedError where a checksum
-        differs. name: of the file in its folder."""
+        """Yield the bytes of each tensor, or of `count` tensors from `first` on, in order.
+
+        Args:
+            packed: the packed file.
+            source: the opened file.
+            name: name of the file in its folder.
+            first: number of the first tensor.
+            count: number of tensors, or None for all.
+
+        Raises DamagedError if a checksum differs.
+        """
         scope, payloads = name if packed.is_torch else "", Positional(source)
         pairs = list(zip(packed.file.tensors, packed.description.records, strict=True))[first:]
 
@@ -192,14 +236,15 @@ class Restoring:
         return (record.restore(name, payload, other, threads),)
 
     def _pieces(self, name: str, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:
-        """All bytes of a large tensor, decoded as they are asked for."""
+        """Yield all bytes of a large tensor, decoded on demand."""
         with ExitStack() as opened:
             other = self.base.content_for(record, name, scope, opened) if self.base else None
             yield from record.restore_parts(name, payload, other, threads)
 
 
 def other_hash() -> DamagedError:
-    return DamagedError("the SHA-256 of what was restored differs: the file is damaged")
+    """Return the error for a restored file with another SHA-256."""
+    return DamagedError("the restored file has another SHA-256: the file is damaged")
 
 
 def _check_base(hashes: tuple[str, ...], base: Base | None) -> None:

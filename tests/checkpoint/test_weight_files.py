@@ -255,7 +255,7 @@ def test_other_commands_name_the_snapshot(command):
 def test_the_cache_itself_is_refused():
     folder = repository("one")
     said = call("pack", "cache", "packed").stderr
-    assert said == f"Error: cache: holds repositories of the Hugging Face cache: name one of them, such as {folder}\n"
+    assert said == f"Error: cache: a folder of Hugging Face cache repositories: name one of them, such as {folder}\n"
 
 
 @pytest.mark.parametrize("command", [("pack", "packed"), ("quantize", "out"), ("inspect",)])

@@ -67,7 +67,7 @@ def test_a_base_is_the_same_packed_or_not(run):
 
 def missing(name: str, digest: str) -> str:
     return (
-        f"packed/{name} is stored as a difference, and no packed checkpoint beside it is its base (SHA-256 {digest}): "
+        f"packed/{name} is stored as a difference, and its base is not in the same folder (SHA-256 {digest}): "
     )
 
 

@@ -258,8 +258,8 @@ LEFT = (
     "model/below/empty: is an empty folder",
     "model/gone: is a link to nowhere, which is not there",
     "model/linked: is a link to a folder",
-    "model/pipe: is no regular file",
-    "model/socket: is no regular file",
+    "model/pipe: is not a regular file",
+    "model/socket: is not a regular file",
 )
 
 
@@ -275,7 +275,7 @@ def test_what_is_left_out_is_told(small):
 
 
 def test_strict_refuses_to_leave_anything_out(small):
-    said = f"{LEFT[1]}, which would be left out; move it away, or pack without --strict"
+    said = f"{LEFT[1]}, which would be left out: move it away, or pack without --strict"
     run("pack", "--strict", "model", "packed")
     plant()
     Path("model/below/empty").rmdir()

@@ -78,7 +78,7 @@ def test_a_chain_ends_and_that_is_told():
     events = list(Follow(source=Path("run"), target=Path("packed"), max_chain=1, **FAST).run())
     assert [event.base for event in events] == ["", "checkpoint-1", ""]
     assert events[2].totals.notes == (
-        "run/checkpoint-3: packed whole, since its base ends a chain of 1 differences, and 1 are allowed",
+        "run/checkpoint-3: packed without the base, which ends a chain of 1 differences (1 are allowed)",
     )
     said = call("pack", "run/checkpoint-3", "third", "--base", "packed/checkpoint-2", "--max-chain", 1).stderr
     assert said == f"Note: {events[2].totals.notes[0]}\n"
@@ -140,7 +140,7 @@ def test_what_is_not_whole_is_left_until_it_is(name, reason):
 def test_distributed_checkpoints_and_shards_are_whole_at_the_end(tmp_path):
     (tmp_path / "step-1/model").mkdir(parents=True)
     torch.save(torch.ones(9), tmp_path / "step-1/model/__0_0.distcp")
-    assert training_run.missing(tmp_path / "step-1") == "has no .metadata beside model/__0_0.distcp yet"
+    assert training_run.missing(tmp_path / "step-1") == "has no .metadata next to model/__0_0.distcp yet"
     (tmp_path / "step-1/model/.metadata").touch()
     assert training_run.missing(tmp_path / "step-1") == ""
     write(tmp_path / "step-1/a.safetensors", {})
@@ -227,7 +227,7 @@ def test_retention_drops_nothing_while_something_cannot_be_read(name):
     found = list(Follow(source=Path("run"), target=Path("packed"), max_chain=0, keep=1, **FAST).run())
     assert DROPPED not in {event.kind for event in found}
     why = {event.why.partition(":")[0] for event in found if event.name == name}
-    assert why == {"cannot be read, so that no packed form is deleted"}
+    assert why == {"cannot be read, so no packed form is deleted"}
     path.write_bytes(whole_one)
     checkpoint(6)
     assert (DROPPED, "checkpoint-5") in run(max_chain=0, keep=1)
@@ -267,7 +267,7 @@ def test_sources_stay_where_anything_would_be_lost():
     found = {e.name: (e.kind, e.why) for e in Follow(
         source=Path("run"), target=Path("packed"), remove_source=True, **FAST).run()}  # fmt: skip
     assert found["checkpoint-3"][0] == LEFT and found["checkpoint-3"][1].startswith(
-        "its packed form is not to be relied on: packed/checkpoint-3/model.safetensors: the file ends "
+        "its packed form cannot be trusted: packed/checkpoint-3/model.safetensors: the file ends "
     )
     shutil.rmtree("packed/checkpoint-3")
     checkpoint(5)
@@ -353,7 +353,7 @@ def test_what_somebody_else_put_there_is_left():
     done = call("pack", "--follow", "run", "packed", "--interval", 0.02, "--until-idle", 0.1)
     assert (done.exit_code, done.stderr) == (
         1,
-        "Error: checkpoint-1: packed/checkpoint-1 is there, and is not checkpoint-1 packed: move it away\n",
+        "Error: checkpoint-1: packed/checkpoint-1 exists and is not the packed form of checkpoint-1: move it away\n",
     )
     assert Path("packed/checkpoint-1/mine").exists()
 
@@ -386,7 +386,7 @@ def test_one_process_follows_into_a_folder():
     checkpoint(1)
     first = Follow(source=Path("run"), target=Path("packed"), **FAST).run()
     next(first)
-    with pytest.raises(SqueezeError, match=r"^packed: another process follows a run into it$"):
+    with pytest.raises(SqueezeError, match=r"^packed: another process already follows a run into it: "):
         run()
     first.close()
     assert run() == []
@@ -468,8 +468,8 @@ def test_folders_that_cannot_be_followed():
     checkpoint(1)
     Path("file").touch()
     for source, target, words in (
-        ("file", "packed", "^file: not a folder, and `follow` takes one$"),
-        ("run", "run/packed", "the output may not lie in the input folder"),
+        ("file", "packed", "^file: not a folder: name the folder of the run$"),
+        ("run", "run/packed", "the output cannot be in the input folder"),
         ("run", "no/packed", "the folder no does not exist"),
         ("run", "file", "exists and is a file"),
     ):

@@ -148,7 +148,7 @@ def test_weights_that_are_no_difference_beside_states_that_are(tmp_path):
 def test_a_base_that_is_not_needed(tmp_path):
     write(tmp_path / "a.safetensors", {"a": ("F32", (64,), bytes(256))})
     squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
-    with pytest.raises(SqueezeError, match=r"^this checkpoint needs no base$"):
+    with pytest.raises(SqueezeError, match=r"^this checkpoint is not a difference: leave out the base$"):
         squeeze.load(tmp_path / "b.safetensors", base=tmp_path / "a.safetensors")
 
 

@@ -95,7 +95,7 @@ def test_deltas_are_small_and_need_their_base(level):
         squeeze.verify("delta.safetensors")
     with pytest.raises(SqueezeError, match=r"other.safetensors is not the base"):
         squeeze.unpack("delta.safetensors", "no.safetensors", base="other.safetensors")
-    with pytest.raises(SqueezeError, match="needs no base"):
+    with pytest.raises(SqueezeError, match="is not a difference: leave out the base"):
         squeeze.verify("alone.safetensors", base="base.safetensors")
     assert not Path("no.safetensors").exists()
 
@@ -114,8 +114,8 @@ def test_a_base_that_helps_nothing_is_not_needed():
         result = call("pack", f"two{suffix}", f"out{suffix}", "--base", f"one{suffix}")
         assert result.exit_code == 0
         assert result.stderr.splitlines()[-1] == (
-            f"Note: two{suffix}: packed whole, since no tensor is smaller as the difference from one{suffix}: "
-            "it needs no base"
+            f"Note: two{suffix}: packed without the base, since no tensor is smaller as the difference from "
+            f"one{suffix}"
         )
         run("verify", f"out{suffix}")
     run("unpack", "out.safetensors", "back.safetensors")
@@ -282,11 +282,11 @@ def test_every_damaged_payload_is_named():
 
 def test_what_no_name_of_a_checkpoint_has_is_refused():
     Path("model.onnx").write_bytes(b"PK\x03\x04" + bytes(100))
-    with pytest.raises(FormatError, match=r"^model.onnx: not a checkpoint: pack takes .safetensors files, "):
+    with pytest.raises(FormatError, match=r"^model.onnx: not a checkpoint: expected a .safetensors file, "):
         squeeze.pack("model.onnx", "b.safetensors")
     Path("m").mkdir()
     Path("m/model.onnx").write_bytes(b"PK")
-    with pytest.raises(FormatError, match=r"^m: no .safetensors file is in this folder, and none of torch$"):
+    with pytest.raises(FormatError, match=r"^m: a folder without files of safetensors or torch$"):
         squeeze.pack("m", "packed")
 
 
@@ -300,7 +300,7 @@ def test_targets_that_may_not_be_written():
         ("a.safetensors", "a.safetensors", "input and output are the same"),
         ("a.safetensors", "model", "is a folder"),
         ("model", "a.safetensors", "is a file"),
-        ("model", "model/packed", "may not lie in the input"),
+        ("model", "model/packed", "cannot be in the input"),
         ("a.safetensors", "no/b.safetensors", "the folder no does not exist"),
         ("b.safetensors", "c.safetensors", "is packed already"),
     ):
@@ -314,7 +314,7 @@ def test_targets_that_may_not_be_written():
         squeeze.unpack("a.safetensors", "c.safetensors")
     with pytest.raises(FormatError, match="not a packed folder"):
         squeeze.unpack("model", "c")
-    with pytest.raises(SqueezeError, match="level 'best' is unknown"):
+    with pytest.raises(SqueezeError, match="level must be one of fast, runtime, archive, got 'best'"):
         squeeze.pack("a.safetensors", "c.safetensors", level="best")
 
 
@@ -344,7 +344,7 @@ def test_a_fault_of_the_machine_is_noticed(monkeypatch):
 def test_bytes_of_each_tensor_are_told():
     model_folder("model")
     told = []
-    totals = squeeze.pack("model", "packed", told=lambda *sizes: told.append(sizes))
+    totals = squeeze.pack("model", "packed", on_tensor=lambda *sizes: told.append(sizes))
     raw, coded = map(sum, zip(*told, strict=True))
     assert 0 < coded < raw <= totals.raw and coded < totals.coded
 

@@ -117,7 +117,7 @@ def test_numpy(dtype):
         safetensors.safe_open("plain.safetensors", framework="np") as plain,
     ):
         if dtype == "bfloat16":
-            with pytest.raises(OpenError, match="numpy has no type for BF16; open the file with framework 'pt'"):
+            with pytest.raises(OpenError, match="numpy has no type for BF16: open the file with framework pt"):
                 packed.get_tensor("matrix")
             return
         for name, weight in weights.items():
@@ -206,8 +206,8 @@ def test_errors_are_those_of_both_libraries(packed):
         with pytest.raises(squeeze.SqueezeError, match="File is closed"):
             take()
     cases = {
-        "framework tf is none that packed files open in: pt or np": {"framework": "tf"},
-        "device cuda: arrays of numpy are on the cpu": {"framework": "np", "device": "cuda"},
+        "framework must be pt or np for packed files, got tf": {"framework": "tf"},
+        "device must be cpu for framework np, got cuda": {"framework": "np", "device": "cuda"},
     }
     for message, options in cases.items():
         with pytest.raises(OpenError, match=message):

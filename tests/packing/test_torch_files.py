@@ -176,7 +176,7 @@ def test_a_chain_of_files(training):
     assert same("back.pt", "step-2.pt")
     assert len(list(history("run/2.pt"))) == 3
     Path("run/1.pt").unlink()
-    with pytest.raises(SqueezeError, match="no packed checkpoint beside it is its base"):
+    with pytest.raises(SqueezeError, match="its base is not in the same folder"):
         squeeze.unpack("run/2.pt", "no.pt")
     assert not Path("no.pt").exists()
     squeeze.unpack("run/2.pt", "with.pt", base="step-1.pt")
@@ -202,7 +202,7 @@ def test_code_is_never_run(is_zip, training):
                _use_new_zipfile_serialization=is_zip)  # fmt: skip
     totals = comes_back("bomb.pt")
     assert totals.notes[0].startswith("bomb.pt: names ") and "pathlib" in totals.notes[0]
-    assert totals.notes[0].endswith(", which may run code when it is loaded; nothing of it was run")
+    assert totals.notes[0].endswith(", which may run code when the file is loaded; packing ran none")
     assert not Path("exploded").exists() and totals.coded < 0.95 * totals.raw
     done = call("pack", "-f", "bomb.pt", "packed")
     assert (done.exit_code, done.stderr) == (0, f"Note: {totals.notes[0]}\n")
@@ -427,6 +427,6 @@ def test_what_load_says_of_folders_of_torch(state):
         with pytest.raises(FormatError) as caught:
             squeeze.load(f"packed-{folder}")
         assert str(caught.value) == (
-            f"packed-{folder}: no .safetensors file is in this folder, but what {maker} writes ({name}): "
-            "`squeeze unpack` restores it, and torch loads it then"
+            f"packed-{folder}: a file of {maker}, not of safetensors ({name}): "
+            "restore it by `squeeze unpack` and load it with torch"
         )

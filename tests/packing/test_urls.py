@@ -199,8 +199,8 @@ def test_a_hub_is_packed_from(monkeypatch):
     ("source", "target", "said"),
     [
         ("fake://m/x", "fake://m/x", "input and output are the same"),
-        ("fake://m/x", "fake://m", "the input may not lie in the output folder"),
-        ("fake://m/x", "fake://m/x/packed", "the output may not lie in the input folder"),
+        ("fake://m/x", "fake://m", "the input cannot be in the output folder"),
+        ("fake://m/x", "fake://m/x/packed", "the output cannot be in the input folder"),
     ],
 )
 def test_places_that_hold_each_other_are_refused(source, target, said):

@@ -53,7 +53,7 @@ class BaseWeights:
         name, hashes = _named(folder, described)
         beside = folder.resolve().parent / name
         if given is None and not beside.exists():
-            packed = Base.beside(folder, {hashes}, Limits())
+            packed = Base.among_siblings(folder, {hashes}, Limits())
             if packed is None:
                 raise SqueezeError(
                     f"{escaped(str(folder))}: is the difference from a base, {name}, which is not next to it: put it "
