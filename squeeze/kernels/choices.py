@@ -1,7 +1,8 @@
-"""What is fastest on a device for a shape: measured once, and kept on the disk.
+"""The fastest implementation for a shape on a device, measured once and kept on disk.
 
-A file a device, in the folder `kernels` beside that of compiled code. What another Triton wrote, another device, or
-nobody, is as if it were not there. Where nothing can be measured (in the capture of a CUDA graph), the default serves.
+There is a file for each device in the folder `kernels`, next to that of compiled code. A file of another version of
+Triton, of another device, or of another format is ignored. If nothing can be measured (in the capture of a CUDA graph),
+the default is used.
 """
 
 from __future__ import annotations
@@ -27,22 +28,25 @@ from squeeze.system.documents import read_object
 
 __all__ = ["Choices", "close_to", "fastest", "folder", "of_device", "power_of_two", "remembered"]
 
-_FORMAT = 2  # 1: timed from Python
+_FORMAT = 2
 _ROUNDS, _CALLS = 5, 8
-_FILLER = 1 << 27  # bytes: more than a cache has
+_FILLER = 1 << 27  # bytes: more than the cache of a GPU
 _LEAST = 1e-7  # seconds
-_WORTH = 1.02  # by which the default must be slower to be left
-_NEAR = 0.05  # of the product that torch makes: one that is further away is wrong
+_WORTH = 1.02  # the default must be slower by this factor to lose
+_NEAR = 0.05  # relative distance from torch's product from which on a result is wrong
 
 
 def folder() -> Path:
+    """Return the folder of the files."""
     return cache_root().parent / "kernels"
 
 
 @dataclass
 class Choices:
-    """Of one device, by its name. seconds: of one call of a function there, or None where nothing can be measured
-    now."""
+    """The choices on one device.
+
+    seconds: measures a call on the device, or returns None if nothing can be measured now.
+    """
 
     path: Path
     device: str
@@ -62,9 +66,19 @@ class Choices:
         default: str,
         is_right: Callable[[Any], bool] = lambda result: True,
     ) -> str:
-        """The fastest way for a shape in words: `run` goes the way of a name. `default`, one of them, unless another
-        gains some per cent; none whose result is not right. Where memory ends, or no result is right, as with an input
-        that is not finite, the default serves until this process ends, and the next one measures."""
+        """Return the fastest implementation for a shape.
+
+        The default wins unless another one is faster by more than 2 %. An implementation with a wrong result never
+        wins. If memory ends, or no result is right (as for input that is not finite), the default is used until this
+        process ends, and the next process measures again.
+
+        Args:
+            shape: a description of operation and shape.
+            names: the implementations to choose from.
+            run: runs the implementation of a name.
+            default: one of the names.
+            is_right: tells whether a result is right.
+        """
         if self._chosen.get(shape) in names:
             return self._chosen[shape]
         if shape in self._unmeasured:
@@ -75,10 +89,10 @@ class Choices:
                 seconds = self.seconds(partial(run, name))
                 if seconds is not None and not is_right(run(name)):
                     continue
-            except torch.OutOfMemoryError:  # which says nothing of the way
+            except torch.OutOfMemoryError:  # tells nothing about the implementation
                 found = {}
                 break
-            except Exception:  # Triton's and CUDA's, of a kernel that the device cannot hold
+            except Exception:  # of Triton or CUDA, if the device cannot run the kernel
                 continue
             if seconds is None:
                 return default
@@ -94,8 +108,10 @@ class Choices:
         return best
 
     def _write(self) -> None:
-        """With what others wrote meanwhile. A folder that cannot be written to costs measurements in the next process,
-        and nothing else."""
+        """Write the choices, with those that others wrote meanwhile.
+
+        A folder without write permission only costs measurements in the next process.
+        """
         whole = _read(self.path, self.device, self.triton) | self._chosen
         text = json.dumps({"format": _FORMAT, "device": self.device, "triton": self.triton, "chosen": whole}, indent=1)
         with contextlib.suppress(OSError):
@@ -107,7 +123,7 @@ class Choices:
 
 
 def _read(path: Path, device: str, triton: str) -> dict[str, str]:
-    """The names of ways by shape; empty where the file is missing, damaged, or of something else."""
+    """Read the choices by shape; return none if the file is missing, damaged, or not of this device and Triton."""
     try:
         found: Any = read_object(path)
         if (found["format"], found["device"], found["triton"]) != (_FORMAT, device, triton):
@@ -130,52 +146,62 @@ def _triton() -> str:
 
 @cache
 def of_device(device: torch.device) -> Choices:
-    """Of a CUDA device at hand."""
+    """Return the choices on a CUDA device of this machine."""
     name = torch.cuda.get_device_name(device)
     return Choices(_path(name), name, _triton(), partial(_seconds, device))
 
 
 def fastest(
-    x: torch.Tensor, what: str, ways: Mapping[str, Callable[[], torch.Tensor]], default: str, right: str
+    x: torch.Tensor, what: str, candidates: Mapping[str, Callable[[], torch.Tensor]], default: str, right: str
 ) -> str:
-    """The name of the fastest way to a product with x [R, *], on a GPU. what: the other factor, in words. right: the
-    way of torch's, and a product far from its is wrong; of no rows it is taken without a measurement. `default`, where
-    torch.compile traces this: what is measured is not part of a graph."""
+    """Return the name of the fastest product of x [R, *] with another factor, on a GPU.
+
+    If x has no rows, it is `right` without a measurement. While torch.compile traces the call, it is `default`, because
+    a measurement cannot be part of a graph.
+
+    Args:
+        x: activations.
+        what: a description of the other factor.
+        candidates: the implementations by name.
+        default: the one that is used unless another is faster.
+        right: the one whose result the others are compared with.
+    """
     if not len(x):
         return right
     if torch.compiler.is_compiling():
         return default
     rows, dtype = power_of_two(len(x)), str(x.dtype).removeprefix("torch.")
     shape = f"{what}, {dtype}, {rows} row{'s' * (rows > 1)}"
-    return of_device(x.device).of(shape, list(ways), lambda name: ways[name](), default, close_to(ways[right]))
+    return of_device(x.device).of(
+        shape, list(candidates), lambda name: candidates[name](), default, close_to(candidates[right])
+    )
 
 
 def power_of_two(rows: int) -> int:
-    """The next one: what is measured for it serves for so many rows."""
+    """Round a number of rows up to a power of two; one measurement serves all of them."""
     return 1 << (rows - 1).bit_length()
 
 
 def close_to(right: Callable[[], torch.Tensor]) -> Callable[[torch.Tensor], bool]:
-    """Whether a product is near the one that is right, which is made where this is asked first."""
+    """Return a function that tells whether a product is close to that of `right`, which runs on first use."""
     made = cache(lambda: right().float())
     return lambda found: bool((found.float() - made()).norm() <= _NEAR * made().norm())
 
 
 def remembered(device: str) -> dict[str, str]:
-    """The way that was chosen on a device, by its name, for each shape that it has met."""
+    """Return the choices on a device, given by its name, for each shape measured so far."""
     return _read(_path(device), device, _triton())
 
 
 def _seconds(device: torch.device, call: Callable[[], object]) -> float | None:
-    """Of one call on a device, with nothing of it in the cache.
+    """Measure a call on a device with a cold cache.
 
-    The GPU's time alone: a call from Python takes longer to begin than many take to run. So some are recorded in a CUDA
-    graph, before each of which a buffer that fills the cache is written; that takes as long for all ways, and is taken
-    off.
+    Only the GPU's time counts: launching from Python takes longer than many calls run. So several calls are captured in
+    a CUDA graph, each after a write to a buffer that fills the cache; the time of these writes is subtracted.
     """
-    if torch.cuda.is_current_stream_capturing():  # of the device that is current, which may be another
+    if torch.cuda.is_current_stream_capturing():  # on the current device, which may be another
         return None
-    here = torch.cuda.stream(torch.cuda.current_stream(device))  # to which nothing returns where a recording fails
+    here = torch.cuda.stream(torch.cuda.current_stream(device))  # restored if a capture fails
     with torch.cuda.device(device), here:
         if torch.cuda.is_current_stream_capturing():
             return None
@@ -184,15 +210,16 @@ def _seconds(device: torch.device, call: Callable[[], object]) -> float | None:
 
 
 def _recorded(calls: Sequence[Callable[[], object]]) -> float:
-    """The least of some rounds of these calls, one after the other."""
+    """Return the shortest of some rounds of these calls, in seconds a sequence."""
     apart = torch.cuda.Stream()
     apart.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(apart):
-        for call in 2 * list(calls):  # compiles, and what is done before a first call
+        for call in 2 * list(calls):  # compile and warm up
             call()
     torch.cuda.current_stream().wait_stream(apart)
     graph, best = torch.cuda.CUDAGraph(), float("inf")
-    with torch.cuda.graph(graph, stream=apart, capture_error_mode="thread_local"):  # torch's own is of one device only
+    # A capture of the default mode would be of one device only.
+    with torch.cuda.graph(graph, stream=apart, capture_error_mode="thread_local"):
         for call in _CALLS * list(calls):
             call()
     graph.replay()

@@ -1,7 +1,7 @@
-"""How long products take on a device: each as the larger of the time to read it and the time to multiply.
+"""A roofline model of products on a device: the larger of the time to read the operands and the time to multiply.
 
-A roofline (Williams et al. 2009) with the constants of one device: measured here where it is at hand, else published
-peaks times the share of them that products reach.
+The model (Williams et al. 2009) uses constants of one device: measured if it is in this machine, else published peaks
+times the share of them that products reach.
 """
 
 import time
@@ -16,15 +16,17 @@ __all__ = ["GEMM_ROWS", "GPUS", "WORTH", "Constants", "Gpu", "constants_of", "fa
 
 GEMM_ROWS = 32  # more rows than these go to the dense product
 _REACHED = 0.75  # of a published peak
-WORTH = 1.05  # less than this is no gain that anybody would see
+WORTH = 1.05  # a smaller speed-up is ignored
 
 
 @dataclass(frozen=True)
 class Constants:
-    """bandwidth: bytes a second; flops: a second, of dense 16-bit products; structured: by how much sparse tensor cores
-    are faster than these, 0 where there are none; unpacking: share of the bandwidth that kernels reach which put 2:4
-    values in their places as they read them, 0 where there are no such kernels; overhead: seconds a product takes to
-    begin; source: where these come from."""
+    """The constants of a device.
+
+    bandwidth: bytes a second. flops: a second, of dense 16-bit products. structured: speed-up of sparse tensor cores, 0
+    if there are none. unpacking: share of the bandwidth that kernels reach which unpack 2:4 values, 0 if there are no
+    such kernels. overhead: seconds to launch a product. source: where the numbers come from.
+    """
 
     bandwidth: float
     flops: float
@@ -38,9 +40,9 @@ class Constants:
 class Gpu:
     """Peaks as NVIDIA publishes them.
 
-    driver: its name there. architecture: 90 for sm_90. terabytes: a second, of memory. teraflops: a second, of
-    dense bf16 products with float32 sums. processors: streaming multiprocessors. gigahertz: their boost clock. warps,
-    blocks, shared: that one processor holds at a time, the last in KiB.
+    driver: the name that the driver reports. architecture: 90 for sm_90. terabytes: memory bandwidth, TB a second.
+    teraflops: a second, of dense bf16 products with float32 sums. processors: streaming multiprocessors. gigahertz:
+    their boost clock. warps, blocks, shared: limits of one multiprocessor, the last in KiB.
     """
 
     driver: str
@@ -54,9 +56,12 @@ class Gpu:
     shared: int
 
     def constants(self) -> Constants:
-        """structured and unpacking are guesses that no run here has confirmed: sparse tensor cores are reported to gain
-        1.2 to 1.6 on whole layers and not 2, and fetching activations by place costs instructions."""
-        source = "published peaks, of which 75 % are taken to be reached; nothing was measured"
+        """Return the constants of the model.
+
+        structured and unpacking are guesses that were not measured: sparse tensor cores are reported to gain 1.2 to 1.6
+        on whole layers instead of 2, and loading activations by place costs instructions.
+        """
+        source = "75 % of published peaks, not measured"
         return Constants(_REACHED * self.terabytes * 1e12, _REACHED * self.teraflops * 1e12, 1.4, 0.7, 4e-6, source)
 
 
@@ -72,26 +77,28 @@ GPUS = {
 
 
 def known(name: str) -> Gpu | None:
-    """The GPU of a name in GPUS, or of what its driver calls it, whatever the case; None for any other, a variant with
-    other peaks among them."""
+    """Return the GPU of a name in GPUS or of a driver's name, whatever the case; None for variants with other peaks."""
     names = {word.lower(): gpu for short, gpu in GPUS.items() for word in (short, gpu.driver)}
     return names.get(name.strip().lower())
 
 
 def constants_of(device: str) -> Constants:
-    """Of "cpu", "cuda" or "cuda:N", measured, or of a GPU by a name that is known. Raises SqueezeError for others."""
+    """Return the constants of "cpu", "cuda" or "cuda:N", measured, or of a GPU in GPUS.
+
+    Raises SqueezeError for other names.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device in ("cpu", *["cuda"][:count], *(f"cuda:{number}" for number in range(count))):
         return _measured(device)
     if gpu := known(device):
         return gpu.constants()
     if device.startswith("cuda"):
-        raise SqueezeError(f"no device {device!r} is at hand: choose from cpu, {', '.join(GPUS)}")
-    raise SqueezeError(f"nothing is known of the device {device!r}: choose from cpu, cuda, {', '.join(GPUS)}")
+        raise SqueezeError(f"this machine has no device {device!r}: choose from cpu, {', '.join(GPUS)}")
+    raise SqueezeError(f"unknown device {device!r}: choose from cpu, cuda, {', '.join(GPUS)}")
 
 
 def _measured(device: str) -> Constants:
-    """Read by a product of one row with a matrix beyond caches, and by a square product."""
+    """Measure reading by a matrix-vector product beyond caches, and arithmetic by a square product."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     large = torch.randn((8192, 4096), device=device, dtype=dtype)
     square = torch.randn((1024, 1024), device=device, dtype=dtype)
@@ -104,7 +111,7 @@ def _measured(device: str) -> Constants:
 
 
 def _seconds(work: object, device: str) -> float:
-    """The least of a few runs."""
+    """Return the shortest of a few runs."""
     best = float("inf")
     for _ in range(5):
         started = time.perf_counter()
@@ -116,9 +123,19 @@ def _seconds(work: object, device: str) -> float:
 
 
 def predict(constants: Constants, outputs: int, inputs: int, rows: int, bits: int, width: int = 2) -> dict[str, float]:
-    """Seconds of each product of x [rows, inputs] with a 2:4 weight whose values have `bits`, by its name; "dense" is
-    that of a weight of all values in as many bits (of 4: a w4a16 kernel's). width: bytes of an activation. More rows
-    than a few have no kernel for 4-bit codes: it puts each in its place by itself, at 4 % of the roofline on paper."""
+    """Predict the seconds of each product of x [rows, inputs] with a 2:4 weight [outputs, inputs], by its name.
+
+    "dense" is the product with a weight of all values in as many bits (with 4, that of a w4a16 kernel). There is no
+    kernel for 4-bit codes and more than a few rows, as it would reach 4 % of the roofline by calculation.
+
+    Args:
+        constants: of the device.
+        outputs: output channels.
+        inputs: input channels.
+        rows: rows of x.
+        bits: bits of a value of the weight.
+        width: bytes of an activation.
+    """
     weights, moved = outputs * inputs, rows * (outputs + inputs) * width
     multiplying = 2 * rows * weights / constants.flops
     scales = weights * width / 128 if bits == 4 else 0.0
@@ -134,7 +151,10 @@ def predict(constants: Constants, outputs: int, inputs: int, rows: int, bits: in
 
 
 def fastest(constants: Constants, outputs: int, inputs: int, rows: int, bits: int) -> str:
-    """The product that is predicted to be fastest; "dense" where the others gain too little."""
+    """Return the product that is predicted to be fastest, or "dense" if the others gain too little.
+
+    Args are as in `predict`.
+    """
     seconds = predict(constants, outputs, inputs, rows, bits)
     if rows > GEMM_ROWS:
         seconds.pop("kernel", None)

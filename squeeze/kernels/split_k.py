@@ -1,5 +1,5 @@
-"""How a product is cut over a GPU's programs, whatever its weights: by channels, by rows, and by inputs (split-K), the
-sums of which are added in the end.
+"""The division of a product among a GPU's programs: by channels, by rows, and by inputs (split-K), whose sums are
+added.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import torch
 
 __all__ = ["GEMM", "GEMV", "GEMV_ROWS", "Tile", "launch"]
 
-GEMV_ROWS = 4  # of activations: more go to the GEMM
-_PROGRAMS = 512  # that fill a large GPU: more splits are made where there are fewer
+GEMV_ROWS = 4  # rows of activations: more go to the GEMM
+_PROGRAMS = 512  # programs that fill a large GPU: inputs are split if there are fewer
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program takes: `outputs` channels, `inputs` at a step, `rows` of a GEMM; split: of the inputs."""
+    """The work of one program: `outputs` channels, `inputs` at a step, `rows` of a GEMM; split: parts of the inputs."""
 
     outputs: int
     inputs: int
@@ -38,10 +38,20 @@ def launch(
     numbers: tuple[int, ...],
     **constants: int | bool,
 ) -> torch.Tensor:
-    """x [R, I] @ weight [O, I]^T -> [R, O] in the dtype of x, of a weight of `shape`. rows: of x that a program takes.
+    """Multiply x [R, I] by a weight of `shape` [O, I], x @ weight^T, to [R, O] in the dtype of x.
 
     The kernel is called with (out [splits, R, O], x, *tensors, R, O, I, *numbers, inputs of a split), N and K of the
     tile and the other constants.
+
+    Args:
+        kernel: the Triton kernel.
+        x: activations.
+        shape: outputs and inputs of the weight.
+        tile: the work of a program.
+        rows: rows of x of a program.
+        tensors: the weight's tensors.
+        numbers: further arguments.
+        constants: further compile-time arguments.
     """
     outputs, inputs = shape
     blocks, steps = (-(-outputs // tile.outputs), -(-len(x) // rows)), -(-inputs // tile.inputs)

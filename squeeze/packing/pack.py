@@ -104,7 +104,8 @@ def pack(  # noqa: PLR0913
     known, notes = base_of_chain(contents.root, base, max_chain)
     task = described(contents.root, contents.files, level, known)
     with work_folder(target, "packing", task) as work:
-        job = _Job(work, level, known, threads, verify, progress or (lambda count: None), on_tensor or (lambda *sizes: None))
+        callbacks = progress or (lambda count: None), on_tensor or (lambda *sizes: None)
+        job = _Job(work, level, known, threads, verify, *callbacks)
         taken = {name: job.take(path, name) for name, path in contents.files.items()}
         coded = sum(file.coded for file in taken.values())
         if contents.root.is_dir():

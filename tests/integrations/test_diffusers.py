@@ -123,7 +123,7 @@ def test_what_is_for_storage_is_decoded_once():
         assert all(torch.equal(found[key], value) for key, value in expected.items())
     Path("away").mkdir()
     Path("archive").rename("away/base")
-    with pytest.raises(SqueezeError, match=r"difference is stored as a difference, and its base is not in the same folder"):
+    with pytest.raises(SqueezeError, match=r"difference is stored as a difference, and its base is not in"):
         diffusers.FluxTransformer2DModel.from_pretrained("difference", subfolder="transformer")
     with load_options(base="away/base"):
         found = diffusers.FluxTransformer2DModel.from_pretrained("difference", subfolder="transformer").state_dict()

@@ -209,7 +209,7 @@ def test_differences_are_decoded_once(chain):
 def test_the_base_of_a_difference_can_be_named(chain, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     difference = (tmp_path / "run" / "c2").rename(tmp_path / "elsewhere" / "c2")
-    with pytest.raises(squeeze.SqueezeError, match=r"c2 is stored as a difference, and its base is not in the same folder"):
+    with pytest.raises(squeeze.SqueezeError, match=r"c2 is stored as a difference, and its base is not in"):
         load(difference)
     for base in (chain[0], tmp_path / "run" / "c1"):
         with integration.load_options(base=base):

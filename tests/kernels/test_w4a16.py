@@ -156,12 +156,12 @@ def test_tiles_of_a_weight_that_fits():
 @needs_triton
 def test_a_weight_is_read_early_once_it_was_read_before():
     packed = packed_for(Grid(4, 128), 8, 256, 128)
-    assert [slices.settled(packed) for _ in range(2)] == [False, True]
+    assert [slices.was_used_before(packed) for _ in range(2)] == [False, True]
     packed.words.add_(1)
-    assert [slices.settled(packed) for _ in range(2)] == [False, True]
+    assert [slices.was_used_before(packed) for _ in range(2)] == [False, True]
     with torch.inference_mode():
         inferred = packed_for(Grid(4, 128), 8, 256, 128)
-    assert [slices.settled(inferred) for _ in range(2)] == [False, True]
+    assert [slices.was_used_before(inferred) for _ in range(2)] == [False, True]
     assert not slices.may_start_early(torch.device("cpu"))
 
 

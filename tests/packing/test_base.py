@@ -66,9 +66,7 @@ def test_a_base_is_the_same_packed_or_not(run):
 
 
 def missing(name: str, digest: str) -> str:
-    return (
-        f"packed/{name} is stored as a difference, and its base is not in the same folder (SHA-256 {digest}): "
-    )
+    return f"packed/{name} is stored as a difference, and its base is not in the same folder (SHA-256 {digest}): "
 
 
 def test_a_missing_link_is_named(run):

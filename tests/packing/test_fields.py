@@ -97,7 +97,7 @@ def test_folders_come_back_and_are_read_packed(tmp_path, format, width):
 
 
 def test_a_coding_that_does_not_fit_is_damage():
-    with pytest.raises(DamagedError, match="impossible for its shape"):
+    with pytest.raises(DamagedError, match="its coding does not fit its shape"):
         Record("I32", (4, 4), CODINGS["threes+rans"], 0).decode(np.zeros(64, np.uint8), None, 1)
     assert not CODINGS["threes+rans"].takes("BF16")
 

@@ -114,8 +114,7 @@ def test_a_base_that_helps_nothing_is_not_needed():
         result = call("pack", f"two{suffix}", f"out{suffix}", "--base", f"one{suffix}")
         assert result.exit_code == 0
         assert result.stderr.splitlines()[-1] == (
-            f"Note: two{suffix}: packed without the base, since no tensor is smaller as the difference from "
-            f"one{suffix}"
+            f"Note: two{suffix}: packed without the base, since no tensor is smaller as the difference from one{suffix}"
         )
         run("verify", f"out{suffix}")
     run("unpack", "out.safetensors", "back.safetensors")

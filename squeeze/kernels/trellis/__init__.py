@@ -1,18 +1,20 @@
-"""Trellis codes as they are stored, and their levels: numba on the CPU, Triton on a GPU. reference.py defines them."""
+"""Decoding of trellis-coded weights: numba on the CPU, Triton on a GPU. reference.py defines the codes."""
 
 import torch
 
+from squeeze.kernels.trellis import cpu
 from squeeze.kernels.trellis.reference import STATE_BITS, column_bytes, levels
 
 __all__ = ["STATE_BITS", "column_bytes", "decode", "levels"]
 
 
 def decode(codes: torch.Tensor, rows: int, rate: int) -> torch.Tensor:
-    """codes uint8 [I, bytes], rate in sixteenths of a bit -> the levels of `rows` rows, float32 [O, I]."""
-    if codes.device.type == "cpu":
-        from squeeze.kernels.trellis import cpu
+    """Decode codes uint8 [I, bytes] to the levels of `rows` rows, float32 [O, I].
 
+    rate: bits of a weight, in sixteenths.
+    """
+    if codes.device.type == "cpu":
         return cpu.decode(codes, rows, rate)
-    from squeeze.kernels.trellis import kernel
+    from squeeze.kernels.trellis import kernel  # triton is optional
 
     return kernel.decode(codes, rows, rate)

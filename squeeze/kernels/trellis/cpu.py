@@ -1,6 +1,6 @@
-"""Levels, and products with them, on the CPU: a column's codes are decoded near the processor, 16 rows at a time.
+"""Trellis codes on the CPU: levels, and products that decode a column 16 rows at a time.
 
-16 rows take a whole number of bits, so where each begins within them is the same everywhere. Eight rows and a state fit
+16 rows take a whole number of bits, so each begins at the same place within them everywhere. Eight rows and a state fit
 a word of 64 bits.
 """
 
@@ -18,25 +18,33 @@ __all__ = ["decode", "matmul"]
 
 _UNIT, _HALF = 16, 8  # rows
 _TILE = 512  # rows of a column that are decoded at once
-_PADDING = 16  # bytes behind a column that a unit may read
+_PADDING = 16  # bytes after a column that a unit may read
 _MASK = (1 << STATE_BITS) - 1
 _LEAST_WORK = 1 << 19  # weights that are worth a thread
 
 
 def padded(codes: torch.Tensor) -> np.ndarray:
-    """uint8 [I, bytes], with zeros behind each column, as `matmul` takes them."""
+    """Return codes uint8 [I, bytes] with zeros after each column, as `matmul` takes them."""
     return torch.nn.functional.pad(codes, (0, _PADDING)).numpy()
 
 
 def decode(codes: torch.Tensor, rows: int, rate: int) -> torch.Tensor:
-    """As reference.decode; the columns of what it gives lie together."""
+    """Decode as `reference.decode` does; the columns of the result are contiguous."""
     out = np.empty((len(codes), -(-rows // _UNIT) * _UNIT), np.float32)
     _decode_all(padded(codes), rate, *_tables(rate), out)
     return torch.from_numpy(out)[:, :rows].T
 
 
 def matmul(x: torch.Tensor, codes: np.ndarray, rows: int, rate: int, threads: int = 1) -> torch.Tensor:
-    """x float32 [R, I] times the levels [O, I] -> float32 [R, O]. codes: padded."""
+    """Multiply x float32 [R, I] by the levels [O, I] to float32 [R, O].
+
+    Args:
+        x: activations.
+        codes: the result of `padded`.
+        rows: output channels, O.
+        rate: bits of a weight, in sixteenths.
+        threads: threads that share the rows of the weight.
+    """
     values = x.contiguous().numpy()
     tiles = -(-rows // _TILE)
     out = np.zeros((len(values), tiles * _TILE), np.float32)
@@ -50,7 +58,7 @@ def matmul(x: torch.Tensor, codes: np.ndarray, rows: int, rate: int, threads: in
 
 
 def _tables(rate: int) -> tuple[np.ndarray, np.ndarray]:
-    """The levels, and where each of 16 rows begins in its half of their bits."""
+    """Return the levels, and where each of 16 rows begins in its half of their bits."""
     first = np.arange(_UNIT, dtype=np.uint64) * np.uint64(rate) >> np.uint64(4)
     first[_HALF:] -= first[_HALF]
     return levels().numpy(), first
@@ -58,7 +66,7 @@ def _tables(rate: int) -> tuple[np.ndarray, np.ndarray]:
 
 @intrinsic
 def _word(typingctx, column, place):
-    """64 bits from a byte of a column on, lowest first: one load, where eight bytes put together take 16 steps."""
+    """Load 64 bits from a byte of a column on, lowest first; assembling eight bytes would take 16 steps."""
 
     def codegen(context, builder, signature, arguments):
         bytes_ = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -77,7 +85,7 @@ def _half(column, bit, table, starts, first, out, place):
 
 @inline
 def _decode(column, rate, table, starts, first, last, out):
-    """Units of rows first to last, into the begin of `out`."""
+    """Decode units of rows first to last, to the start of `out`."""
     for unit in range(first, last):
         place, bit = (unit - first) * _UNIT, unit * rate
         _half(column, bit, table, starts, 0, out, place)
@@ -92,7 +100,7 @@ def _decode_all(codes, rate, table, starts, out):
 
 @kernel
 def _multiply(x, codes, rate, table, starts, first, last, units, scratch, out):
-    """Tiles first to last of the rows of the weight; scratch: a tile's rows."""
+    """Multiply by tiles first to last of the rows of the weight; scratch: rows of a tile."""
     for tile in range(first, last):
         begin = tile * (_TILE // _UNIT)
         end = min(begin + _TILE // _UNIT, units)

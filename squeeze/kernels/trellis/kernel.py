@@ -1,4 +1,4 @@
-"""Levels of trellis codes in Triton: a program takes some columns and a block of rows, and writes each level once."""
+"""Decoding of trellis codes in Triton: a program takes some columns and a block of rows, and writes each level once."""
 
 import torch
 import triton
@@ -28,7 +28,7 @@ def _decode(  # type: ignore[no-untyped-def]
 
 
 def decode(codes: torch.Tensor, rows: int, rate: int) -> torch.Tensor:
-    """As reference.decode; the columns of what it gives lie together."""
+    """Decode as `reference.decode` does; the columns of the result are contiguous."""
     codes = codes.contiguous()
     out = torch.empty((len(codes), rows), dtype=torch.float32, device=codes.device)
     if out.numel():

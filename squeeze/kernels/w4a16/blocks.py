@@ -1,8 +1,9 @@
-"""Products with 4-bit codes in groups of 128 for many rows, in one launch: as slices.py, but that warps take channels,
-and share the activations, which go through shared memory in the order of codes.
+"""Products with 4-bit codes in groups of 128 for many rows, in one launch.
 
-Inputs are split over programs. Each writes its sums, and the last of a tile to arrive adds them, in their order, so
-that results are the same each time. Which is the last, a counter tells, which that program sets to zero again.
+As in slices.py, but the warps of a program take different channels and share the activations, which are in shared
+memory in the order of codes. Inputs are split over programs. Each writes its sums, and the last program of a tile adds
+them in order, so that results do not depend on scheduling. A counter tells which is the last, and that program resets
+it.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocks", "blocks", "matmul"]
 
-_SHAPES = {  # channels, warps, stages, programs of a processor, by rows
+_SHAPES = {  # by rows: channels, warps, stages, programs of a multiprocessor
     16: ((64, 4, 4, 4), (128, 8, 4, 2), (64, 4, 4, 2), (64, 4, 3, 6), (128, 8, 3, 3), (64, 4, 5, 3)),
     32: ((64, 4, 4, 4), (128, 8, 4, 2), (64, 4, 3, 4), (64, 4, 4, 2), (64, 4, 3, 3), (128, 8, 3, 1)),
     64: ((64, 4, 3, 3), (128, 8, 3, 1), (64, 4, 2, 3), (64, 4, 3, 2), (128, 8, 4, 1), (64, 4, 3, 1)),
 }
-_COUNTERS = 1 << 20  # of a device, for launches that CUDA graphs keep, those of choices.py among them
-_counters: dict[tuple[torch.device, int], torch.Tensor] = {}  # zeros, by the stream
+_COUNTERS = 1 << 20  # of a device, for launches in CUDA graphs, also those of choices.py
+_counters: dict[tuple[torch.device, int], torch.Tensor] = {}  # zeros, by stream
 _spare: dict[torch.device, torch.Tensor] = {}
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """What one program takes: `outputs` channels (16 or more a warp), `rows`, and one of `split` parts of inputs.
-    stages: groups of inputs that are in shared memory, or on their way there. early: see slices.py."""
+    """The work of a program: `outputs` channels (16 or more a warp), `rows`, and one of `split` parts of the inputs.
+
+    stages: groups of inputs in shared memory or on their way there. early: see slices.py.
+    """
 
     outputs: int
     warps: int
@@ -45,8 +48,8 @@ class Blocks:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _ask_for(places):  # type: ignore[no-untyped-def]
-    """Has the lines of these places brought to the L2 cache, where a kernel before sees to it that they are right."""
+def _prefetch(places):  # type: ignore[no-untyped-def]
+    """Prefetch lines to the L2 cache, which stays coherent with the kernel before."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], tl.int32, is_pure=False, pack=1
     )
@@ -57,7 +60,7 @@ def _group(  # type: ignore[no-untyped-def]
     total, word, value, scale, zero, magic,
     OFFSET: tl.constexpr, HAS_ZEROS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """With the products of one group of inputs added."""
+    """Return `total` with the products of one group of inputs added."""
     dtype: tl.constexpr = value.dtype
     word = word.to(tl.uint32, bitcast=True)
     value = tl.reshape(value, (M, 4, 4, 2, 2, 2))  # q v p j1 j0
@@ -79,7 +82,7 @@ def _group(  # type: ignore[no-untyped-def]
 def _finish(  # type: ignore[no-untyped-def]
     out, sums, counters, total, rows, outputs, SPLIT: tl.constexpr, M: tl.constexpr, N: tl.constexpr
 ):
-    """Writes the sums [N, M] of a program, or, where it is the last of its tile, those of all."""
+    """Write the sums [N, M] of a program or, if it is the last of its tile, those of all."""
     n = tl.program_id(0) * N + tl.arange(0, N)
     m = tl.program_id(1) * M + tl.arange(0, M)
     out += m[None, :].to(tl.int64) * outputs + n[:, None]
@@ -127,7 +130,7 @@ def _blocks(  # type: ignore[no-untyped-def]
     zeros += channel if HAS_ZEROS else 0
     if EARLY:
         first = tl.minimum(begin * 16 + tl.arange(0, 8) * 8, stride - 8)
-        _ask_for(first_word + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * stride + first[None, :])
+        _prefetch(first_word + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * stride + first[None, :])
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     total = tl.zeros((N, M), tl.float32)
@@ -144,8 +147,16 @@ def _blocks(  # type: ignore[no-untyped-def]
 
 
 def blocks(rows: int, shape: tuple[int, int], processors: int, early: bool) -> dict[str, Blocks]:
-    """By name, those that may be fastest on some GPU; the first is the usual one. Inputs are split so that processors
-    have their programs."""
+    """Return the shapes of programs that may be fastest on some GPU, by name; the first one is the default.
+
+    Inputs are split so that multiprocessors are busy.
+
+    Args:
+        rows: rows of activations.
+        shape: outputs and inputs.
+        processors: multiprocessors of the GPU.
+        early: see slices.py.
+    """
     columns = min(max(triton.next_power_of_2(rows), 16), 64)
     found = {}
     for channels, warps, stages, programs in _SHAPES[columns]:
@@ -157,8 +168,10 @@ def blocks(rows: int, shape: tuple[int, int], processors: int, early: bool) -> d
 
 
 def _zeros(device: torch.device, count: int) -> torch.Tensor:
-    """Counters that no other launch uses meanwhile: those of a stream, or, in a CUDA graph, which may be replayed on
-    any, of that launch alone."""
+    """Return counters that no other launch uses at the same time.
+
+    They belong to a stream, or, in a CUDA graph (which may be replayed on any stream), to that launch alone.
+    """
     if device.type != "cuda":
         return torch.zeros(count, dtype=torch.int32, device=device)
     if torch.cuda.is_current_stream_capturing():
@@ -177,7 +190,7 @@ def _zeros(device: torch.device, count: int) -> torch.Tensor:
 
 
 def _scratch(out: torch.Tensor, grid: tuple[int, int, int], size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """For `size` sums of each program of a grid, and a counter for each tile; nothing where inputs are not split."""
+    """Return memory for `size` sums of each program of a grid, and a counter for each tile; unused without splits."""
     tiles, split = grid[0] * grid[1], grid[2]
     if split == 1:
         return out, out
@@ -185,7 +198,7 @@ def _scratch(out: torch.Tensor, grid: tuple[int, int, int], size: int) -> tuple[
 
 
 def matmul(x: torch.Tensor, packed: Packed, tile: Blocks) -> torch.Tensor:
-    """As reference_matmul, of a weight that fits."""
+    """Multiply as `reference_matmul` does, for a weight that `slices.fits` accepts."""
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     groups = packed.inputs // GROUP

@@ -1,9 +1,9 @@
-"""Products with packed integers on the CPU: codes are decoded in registers, so only they are read from memory.
+"""Products with packed integer weights on the CPU: codes are decoded in registers, so only codes are read from memory.
 
 Activations become integers of 15 bits with one scale for every chunk of at most 256 inputs, which lies within a group.
-A chunk's sum is one of integers: unsigned codes times activations in pairs, less the zero point times the sum of
-activations; then it is scaled. The rounding of activations errs by at most 2^-15 of the largest one in the chunk, some
-hundredths of what 4-bit rounding of the weights does. Words are little-endian, so bytes hold codes in order.
+The sum of a chunk is an integer: unsigned codes times activations in pairs, minus the zero point times the sum of
+activations; then it is scaled. Rounding activations errs by at most 2^-15 of the largest one in the chunk, some
+hundredths of the error of 4-bit weights. Words are little-endian, so bytes hold codes in order.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from squeeze.numerics.exact import quantise
 from squeeze.numerics.jit import inline, kernel
 from squeeze.system.parallel import parallel_ranges
 
-_TOP = 16383  # of an activation: a chunk of 256 times 255, and as much for the zero point, fit 32 bits
+_TOP = 16383  # the largest activation: 256 of them times 255, and the same for zero points, fit 32 bits
 _CHUNK = 256
 _WIDTHS = (2, 4, 8)  # bits of codes that lie whole in bytes
 _ROWS = 4  # output channels at a time
@@ -27,8 +27,10 @@ _LEAST_WORK = 1 << 21  # codes that are worth a thread
 
 @dataclass(frozen=True)
 class Prepared:
-    """A weight as the CPU's kernels take it: `bits` 2, 4 or 8 (3 are widened to 4, and 5, 6 and 7 to 8), scales and
-    zeros by chunk."""
+    """A weight as the CPU's kernels take it, with scales and zero points by chunk.
+
+    bits: 2, 4 or 8; codes of 3 bits are widened to 4, and of 5, 6 and 7 to 8.
+    """
 
     codes: np.ndarray  # uint8 [O, bytes]
     scales: np.ndarray  # float32 [O, C]
@@ -38,7 +40,7 @@ class Prepared:
 
 
 def prepare(packed: Packed) -> Prepared | None:
-    """None for what the kernels cannot multiply: codebooks, and groups or inputs that are not multiples of 32."""
+    """Prepare a weight; return None for codebooks, and for groups or inputs that are not multiples of 32."""
     size = min(packed.group_size, packed.inputs)
     if packed.codebook is not None or packed.global_scale is not None or size == 0:
         return None
@@ -64,7 +66,7 @@ def prepare(packed: Packed) -> Prepared | None:
 
 
 def matmul(x: torch.Tensor, weight: Prepared, threads: int = 1) -> torch.Tensor:
-    """x float32 [R, I] -> float32 [R, O]. For few rows: each decodes the weight again."""
+    """Multiply x float32 [R, I] to float32 [R, O]. It is meant for few rows, because each decodes the weight again."""
     values = x.numpy()
     (rows, inputs), outputs = values.shape, len(weight.codes)
     chunks = inputs // weight.chunk
@@ -84,7 +86,7 @@ def matmul(x: torch.Tensor, weight: Prepared, threads: int = 1) -> torch.Tensor:
 
 
 def dequantize(weight: Prepared, first: int, last: int, out: torch.Tensor) -> None:
-    """Output channels first to last into float32 [last - first, I]."""
+    """Write output channels first to last to `out`, float32 [last - first, I]."""
     _expand(weight.codes, weight.scales, weight.zeros, weight.bits, weight.chunk, first, last, out.numpy())
 
 
@@ -94,7 +96,7 @@ _one2, _one4, _one8 = decoder(1, 2), decoder(1, 4), decoder(1, 8)
 
 @kernel
 def _round(x, chunk, fields, scratch, integers, scales, sums):
-    """Activations as integers, the fields of a unit's bytes apart; their scales and sums by chunk."""
+    """Round activations to integers, grouped by the fields of bytes, with scales and sums by chunk."""
     unit = UNIT * fields
     for r in range(x.shape[0]):
         for c in range(scales.shape[1]):
@@ -112,7 +114,7 @@ def _round(x, chunk, fields, scratch, integers, scales, sums):
 
 @kernel
 def _multiply(codes, scales, zeros, bits, chunk, integers, a_scales, a_sums, first, last, results, out):
-    """Output channels first to last of out float32 [R, O], four at a time; results: scratch of 4."""
+    """Compute output channels first to last of out float32 [R, O], four at a time; results: scratch of 4."""
     stride, chunks = codes.shape[1], scales.shape[1]
     units = chunk * bits // (8 * UNIT)
     o = first

@@ -1,4 +1,4 @@
-"""Machine code that multiplies packed codes by activations: vectors of generic LLVM, as every processor has them.
+"""Machine code that multiplies packed codes by activations, in LLVM's generic vectors, which every processor has.
 
 A product of 16-bit integers in pairs is one instruction everywhere (pmaddwd, vpdpwssd, smlal).
 """
@@ -22,12 +22,12 @@ _FLOATS = ir.VectorType(_FLOAT, _LANES)
 
 
 def decoder(rows: int, bits: int) -> Any:
-    """A compiled product of `rows` rows of codes with one row of activations.
+    """Return a compiled product of `rows` rows of codes with one row of activations.
 
-    The intrinsic's arguments: codes uint8 [O, stride], scales float32 and zeros uint8 [O, chunks], activations int16
-    [R, I], their scales float32 and sums int32 [R, chunks], the first row of codes, the row of activations, stride,
-    chunks, units in a chunk, and out float32 [rows]. A byte's fields are taken apart for 16 bytes at once, so
-    activations of a unit come field by field.
+    The intrinsic's arguments are: codes uint8 [O, stride], scales float32 and zeros uint8 [O, chunks], activations
+    int16 [R, I], their scales float32 and sums int32 [R, chunks], the first row of codes, the row of activations,
+    stride, chunks, units in a chunk, and out float32 [rows]. The fields of 16 bytes are extracted at once, so the
+    activations of a unit are ordered by field.
     """
 
     @intrinsic
@@ -47,7 +47,7 @@ def decoder(rows: int, bits: int) -> Any:
 
 @dataclass(frozen=True)
 class _Operands:
-    """Pointers to where each row of codes, scales and zeros, and the row of activations, begins; and LLVM integers."""
+    """LLVM values: pointers to the rows of codes, scales and zeros and to the row of activations, and counts."""
 
     codes: list[Any]
     scales: list[Any]
@@ -85,13 +85,13 @@ def _operands(context: Any, builder: Any, signature: Any, arguments: Any, rows: 
 
 
 class _Products:
-    """The loop over chunks, which share scales, and within it the loop over their units."""
+    """An emitter of the loop over chunks, which share scales, and of the loop over their units."""
 
     def __init__(self, builder: Any, operands: _Operands, bits: int) -> None:
         self.builder, self.operands, self.bits, self.fields = builder, operands, bits, 8 // bits
 
     def emit(self) -> list[Any]:
-        """float32 [8] for each row of codes, whose lanes add up to the product; code goes on behind the loop."""
+        """Return float32 [8] for each row of codes, whose lanes add up to the product; code continues after the loop."""
         return summed(self.builder, self.operands.chunks, zeros(_FLOATS, len(self.operands.codes)), self._chunk)
 
     def _chunk(self, chunk: Any, results: list[Any]) -> list[Any]:
@@ -108,7 +108,7 @@ class _Products:
         return self._scaled(chunk, summed(builder, operands.units, starts, unit), results)
 
     def _zero_points(self, chunk: Any) -> list[Any]:
-        """int32 [8] of each row: what its zero point takes from the sums of a chunk, in the first lane."""
+        """Return int32 [8] for each row: minus its zero point times the activations' sum, in the first lane."""
         builder, starts = self.builder, []
         value_sum = builder.load(builder.gep(self.operands.value_sums, [chunk]))
         for zero in self.operands.zeros:
@@ -150,13 +150,13 @@ def _constant(vector: Any, value: int) -> Any:
 
 
 def _products(builder: Any, code: Any, value: Any) -> Any:
-    """int32 [8]: sums of pairs."""
+    """Return the products summed in pairs, int32 [8]."""
     product = builder.mul(builder.sext(code, _LONGS), builder.sext(value, _LONGS), flags=["nsw"])
     return pairs(builder, product)
 
 
 def _across(builder: Any, vector: Any) -> Any:
-    """The sum of a vector's lanes."""
+    """Return the sum of a vector's lanes."""
     width = _LANES
     while width > 1:
         width //= 2

@@ -1,10 +1,10 @@
-"""Products with packed integers in Triton: a split-K GEMM on tensor cores, for one row of activations as for many.
+"""Products with packed integer weights in Triton: a split-K GEMM on tensor cores, for one row of activations or many.
 
-Output channels are the rows of the matrix product and activations its columns, of which eight are the fewest, so one
-row needs no kernel of its own. Words are read as they lie, and each gives its codes in registers: a code is set as the
-mantissa of a 16-bit float (0x6400 | code is 1024 + code), the zero point is taken off with that, which is exact, and
-sums are scaled. Where a step has several groups, weights are scaled instead, and rounded once more.
-What is most common, 4 bits in groups of 128, has kernels of its own: slices.py, blocks.py.
+Output channels are the rows of the matrix product and activations its columns, of which there are at least eight, so
+that one row needs no kernel of its own. Words are read as they are, and each yields its codes in registers: a code
+becomes the mantissa of a 16-bit float (0x6400 | code is 1024 + code), the zero point is subtracted with that offset,
+which is exact, and sums are scaled. If a step has several groups, weights are scaled instead, and rounded once more.
+The most common case, 4 bits in groups of 128, has kernels of its own: slices.py, blocks.py.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["matmul", "processors_of", "tile_for", "tiles"]
 
 _LEAST_ROWS, _MOST_ROWS = 8, 64  # columns of a matrix product
 _PROCESSORS = 132  # of an H100
-_MOST_SPLITS = 16  # of inputs: each writes sums in float32
-_BUSY = 0.9  # share of time that processors have work, where programs take as long as each other
+_MOST_SPLITS = 16  # of inputs; each writes float32 sums
+_BUSY = 0.9  # share of time that multiprocessors have work, if programs take equally long
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _code(first, second, third, NUMBER: tl.constexpr, BITS: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Code NUMBER of each unit of words, plus the OFFSET of `_gemm`."""
+    """Return code NUMBER of each unit of words, plus the OFFSET of `_gemm`."""
     BIT: tl.constexpr = NUMBER * BITS % 32
     AT: tl.constexpr = NUMBER * BITS // 32
     if AT == 0:
@@ -62,7 +62,7 @@ def _codes(  # type: ignore[no-untyped-def]
     first, second, third, FIRST: tl.constexpr, STEP: tl.constexpr, COUNT: tl.constexpr, BITS: tl.constexpr,
     dtype: tl.constexpr,
 ):  # fmt: skip
-    """COUNT codes of each unit, from FIRST on, STEP apart: [N, units, 2, 2, ...]."""
+    """Return COUNT codes of each unit, from FIRST on, STEP apart: [N, units, 2, 2, ...]."""
     if COUNT == 1:
         return _code(first, second, third, FIRST, BITS, dtype)
     else:
@@ -133,14 +133,24 @@ def _gemm(  # type: ignore[no-untyped-def]
 
 
 def processors_of(device: torch.device) -> int:
+    """Return the multiprocessors of a device, or those of an H100 if it is not a GPU."""
     if device.type != "cuda":
         return _PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def tile_for(rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS) -> Tile:
-    """For a weight of `shape` [O, I]: a step within one group, where groups are of 32 inputs or more; the fewest splits
-    with which all processors of a GPU have work for most of the time."""
+    """Return the default tile for a weight of `shape` [O, I].
+
+    A step is within one group, if groups have 32 inputs or more. Inputs are split as little as keeps all
+    multiprocessors busy for most of the time.
+
+    Args:
+        rows: rows of activations.
+        shape: outputs and inputs.
+        group_size: inputs of a group.
+        processors: multiprocessors of the GPU.
+    """
     columns = min(max(triton.next_power_of_2(rows), _LEAST_ROWS), _MOST_ROWS)
     steps = [size for size in (128, 64, 32) if group_size % size == 0]
     step, outputs = steps[0] if steps else 64, 128 if columns < 32 else 64
@@ -163,8 +173,16 @@ def tiles(
     sliced: bool = False,
     early: bool = False,
 ) -> dict[str, Tile | Slices | Blocks]:
-    """By name, those that may be faster on some GPU; the first is the usual one: of slices.py or blocks.py where a
-    weight fits these (`sliced`), and else `tile_for`'s."""
+    """Return the tiles that may be fastest on some GPU, by name; the first one is the default.
+
+    Args:
+        rows: rows of activations.
+        shape: outputs and inputs.
+        group_size: inputs of a group.
+        processors: multiprocessors of the GPU.
+        sliced: whether `slices.fits` accepts the weight.
+        early: see slices.py.
+    """
     if sliced and rows <= _MOST_ROWS:
         few = slices.slices(rows, shape, early) if rows <= slices.MOST_ROWS else {}
         many = blocks.blocks(rows, shape, processors, early) if rows > _LEAST_ROWS else {}
@@ -178,7 +196,7 @@ def tiles(
 
 
 def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | Blocks | None = None) -> torch.Tensor:
-    """As reference_matmul, but that weights are rounded to the dtype of x where a step has several groups."""
+    """Multiply as `reference_matmul` does; weights are rounded to the dtype of x if a step has several groups."""
     shape = packed.outputs, packed.inputs
     if tile is None:
         sliced = slices.fits(packed.bits, packed.group_size, packed.inputs, x.dtype)

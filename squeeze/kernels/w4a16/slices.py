@@ -1,15 +1,13 @@
 """Products with 4-bit codes in groups of 128, in one launch: each warp of a program takes a slice of the inputs.
 
-Products are sums over inputs in any order, so that of the inputs is the one in which codes come out of words: each
-thread reads four words of a channel at once, two codes of a word become two 16-bit floats with two instructions, and
-these can stay in their thread. Activations are read in the same order. How much of it goes through shared memory all
-the same, the compiler decides; the sums of the warps do, once. What each code has
-too much (see kernel.py) is taken off by the sum of the
-activations of a group, which is a matrix product with ones: so an infinite activation gives NaN, where other kernels
-can give an infinity.
+Inputs are summed in the order in which codes come from words: each thread reads four words of a channel at once, two
+codes of a word become two 16-bit floats by two instructions, and these can stay in their thread. Activations are read
+in the same order. The compiler decides how much still goes through shared memory; the sums of the warps do, once. The
+offset of codes (see kernel.py) is subtracted by means of the activations' sum over a group, which is a matrix product
+with ones: an infinite activation gives NaN, where other kernels may give an infinity.
 
-A kernel that is launched early waits for the one before it where it first reads what that one may have written:
-activations, but not a weight that was read by products before. It writes nothing until then.
+A kernel that is launched early waits for the one before it when it first reads something that this may have written:
+activations, but not a weight that earlier products have read. It writes nothing before that.
 """
 
 from __future__ import annotations
@@ -25,25 +23,27 @@ from torch.utils.weak import WeakIdKeyDictionary
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
-__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "may_start_early", "settled", "slices"]
+__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "may_start_early", "slices", "was_used_before"]
 
 GROUP = 128  # inputs
 MOST_ROWS = 32
-_SHAPES = {  # channels, groups, warps, by rows
+_SHAPES = {  # by rows: channels, groups, warps
     8: ((16, 2, 8), (16, 4, 4), (32, 2, 4), (16, 2, 4), (16, 1, 8), (16, 2, 2)),
     16: ((32, 1, 4), (16, 2, 4), (32, 1, 8), (16, 1, 8)),
     32: ((32, 1, 4), (32, 1, 8)),
 }
 _MANY = 8192  # outputs or inputs
-_read: WeakIdKeyDictionary = WeakIdKeyDictionary()  # weights that were multiplied with, and the version of their words
-MAGIC = {torch.float16: 0x64006400, torch.bfloat16: 0x43004300}  # two floats whose mantissas take a code
+_versions: WeakIdKeyDictionary = WeakIdKeyDictionary()  # version of the words of each weight that was used
+MAGIC = {torch.float16: 0x64006400, torch.bfloat16: 0x43004300}  # two floats whose mantissas take a code each
 
 
 @dataclass(frozen=True)
 class Slices:
-    """What one program takes: `outputs` channels of all inputs, by `warps`, each of which takes `groups` of inputs at
-    a step, and `rows` of activations. early: begins, and reads codes, before the kernel that was launched before it
-    has ended; see may_start_early."""
+    """The work of a program: `outputs` channels of all inputs, by `warps`, for `rows` of activations.
+
+    groups: groups of inputs of a warp at a step. early: whether the program starts, and reads codes, before the kernel
+    before it has ended; see may_start_early.
+    """
 
     outputs: int
     groups: int
@@ -54,7 +54,7 @@ class Slices:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _pair(word, magic, NUMBER: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Codes NUMBER and NUMBER + 4 of words, plus the OFFSET of `_slices`."""
+    """Return codes NUMBER and NUMBER + 4 of words, plus the OFFSET of `_slices`."""
     pair = ((word >> (4 * NUMBER)) & 0x000F000F) | magic
     low = pair.to(tl.uint16).to(dtype, bitcast=True)
     high = (pair >> 16).to(tl.uint16).to(dtype, bitcast=True)
@@ -63,7 +63,7 @@ def _pair(word, magic, NUMBER: tl.constexpr, dtype: tl.constexpr):  # type: igno
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _channels(values, M: tl.constexpr, N: tl.constexpr, S: tl.constexpr, B: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Values of channels and groups, [4, 8, B, N / 8, S], as those of a product, [S B, N, M]."""
+    """Reshape values of channels and groups, [4, 8, B, N / 8, S], as those of a product, [S B, N, M]."""
     values = tl.reshape(tl.join(values, values), (4, 8, B, N // 8, S, 1, 2))
     values = tl.reshape(tl.permute(values, (4, 2, 3, 1, 5, 0, 6)), (S, B, N // 8, 8, 1, 8))
     return tl.reshape(tl.broadcast_to(values, (S, B, N // 8, 8, M // 8, 8)), (S * B, N, M))
@@ -75,9 +75,12 @@ def _slices(  # type: ignore[no-untyped-def]
     HAS_ZEROS: tl.constexpr, EVEN: tl.constexpr, EARLY: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, S: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """Shapes are such that the compiler gives lanes and warps to dimensions as a tensor core wants them: of a lane, two
-    bits (4) are a quarter of a group's inputs and three (8) channels or rows; B are the warps; all else lies in one
-    thread. Every channel and row that is not there is read as the last."""
+    """Multiply N channels by M rows.
+
+    Shapes make the compiler distribute dimensions over lanes and warps as tensor cores need it: two bits of a lane (4)
+    are a quarter of a group's inputs, three (8) are channels or rows, B are the warps; everything else is in one
+    thread. Channels and rows after the last are read as the last.
+    """
     dtype: tl.constexpr = x.dtype.element_ty
     OFFSET: tl.constexpr = 1024 if dtype == tl.float16 else 128
     n0 = tl.program_id(0) * N
@@ -143,11 +146,12 @@ def _slices(  # type: ignore[no-untyped-def]
 
 
 def fits(bits: int, group_size: int, inputs: int, dtype: torch.dtype) -> bool:
+    """Return whether the kernels of this file and blocks.py take a weight."""
     return bits == 4 and group_size == GROUP and inputs % GROUP == 0 and dtype in MAGIC
 
 
 def slices(rows: int, shape: tuple[int, int], early: bool) -> dict[str, Slices]:
-    """By name, those that may be fastest on some GPU; the first is the usual one."""
+    """Return the shapes of programs that may be fastest on some GPU, by name; the first one is the default."""
     columns = min(max(triton.next_power_of_2(rows), 8), MOST_ROWS)
     shapes = list(_SHAPES[columns])
     if columns == 8 and max(shape) > _MANY:
@@ -161,30 +165,32 @@ def slices(rows: int, shape: tuple[int, int], early: bool) -> dict[str, Slices]:
 
 
 def may_start_early(device: torch.device) -> bool:
-    """Whether programs can begin before the kernel before them has ended (NVIDIA: programmatic dependent launch)."""
+    """Return whether programs can start before the previous kernel has ended (programmatic dependent launch)."""
     if device.type != "cuda" or torch.version.hip or not hasattr(tl.extra.cuda, "gdc_wait"):
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def settled(packed: Packed) -> bool:
-    """Whether a weight may be read early: a kernel that wrote it can be the one before the first product with it, and
-    no other."""
+def was_used_before(packed: Packed) -> bool:
+    """Return whether a weight may be read early.
+
+    Only before the first product with it can the previous kernel be the one that wrote it.
+    """
     version = None if packed.words.is_inference() else packed.words._version
-    found = _read.get(packed, -1)
-    _read[packed] = version
+    found = _versions.get(packed, -1)
+    _versions[packed] = version
     whole = packed.words.is_contiguous() and packed.scales.is_contiguous()
     return found == version and whole and (packed.zeros is None or packed.zeros.is_contiguous())
 
 
 def matmul(x: torch.Tensor, packed: Packed, tile: Slices) -> torch.Tensor:
-    """As reference_matmul, of a weight that fits."""
+    """Multiply as `reference_matmul` does, for a weight that `fits` accepts."""
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     groups = packed.inputs // GROUP
     out = torch.empty((len(x), packed.outputs), dtype=x.dtype, device=x.device)
     grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows)
-    early = tile.early and settled(packed)
+    early = tile.early and was_used_before(packed)
     if out.numel():
         with torch.cuda.device_of(out):
             _slices[grid](

@@ -1,8 +1,7 @@
-"""Decoding coded tensors (tensors/floats.py, fixed.py) where they lie: numba on the CPU, Triton on a GPU.
+"""Decoding of packed tensors (tensors/floats.py, fixed.py) on their device: numba on the CPU, Triton on a GPU.
 
-`prepare` parses a payload once and keeps its parts on their device; `decode`
-turns it, or some of its segments, into values. reference.py defines the
-result; kernel.py equals it. Triton is imported only when a kernel is run.
+`prepare` parses a payload once and keeps its parts on their device; `decode` turns it, or some of its segments, into
+values. reference.py defines the result; kernel.py computes the same. Triton is imported only when a kernel runs.
 """
 
 import warnings
@@ -19,7 +18,7 @@ from squeeze.packing.df_decode.cpu import DTYPES, Tiles
 from squeeze.packing.tensors import fixed, floats
 from squeeze.packing.tensors.float_payload import Coded, Plane, parse
 
-# torch's dtype of each safetensors dtype that it has. An element of torch's F4 is two numbers.
+# torch's dtype for safetensors' names. An element of torch's F4 is two numbers.
 TORCH_DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -47,24 +46,24 @@ _WORDS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 @dataclass(frozen=True)
 class DevicePlane:
-    """A plane's parts on a device: see float_payload.Plane. Unsigned numbers stand in signed types of their width."""
+    """The parts of a plane on a device, see float_payload.Plane. Unsigned numbers are in signed types of their width."""
 
     width: int
     raw_bits: int
     precision: int
     constant: int
-    table: torch.Tensor  # uint8 [tables, 2^precision]: the symbol of a slot
-    entries: torch.Tensor  # int64 [tables, 256], of a symbol: its frequency, start and prefix, after 16 bits each
+    table: torch.Tensor  # uint8 [tables, 2^precision]: the symbol of each slot
+    entries: torch.Tensor  # int64 [tables, 256], for each symbol: frequency, start << 16, prefix << 32
     ids: torch.Tensor  # uint8 [segments]
     starts: torch.Tensor  # int64 [segments + 1]
     states: torch.Tensor  # int32 [segments, lanes]
-    words: torch.Tensor  # int16, and what follows them in the payload
-    raw: torch.Tensor  # int32 packed raw bits, or the values themselves where raw_bits is width
+    words: torch.Tensor  # int16, up to the end of the payload
+    raw: torch.Tensor  # int32 packed raw bits, or the values themselves if raw_bits is width
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A parsed payload: its planes on a device, or, on the CPU, where they lie in it."""
+    """A parsed payload. On a GPU it has planes; for the CPU it has `coded`, with places in the payload."""
 
     dtype: str
     size: int  # bytes decoded
@@ -75,35 +74,44 @@ class Prepared:
     lanes: int
     rows: int
     planes: tuple[DevicePlane, ...]
-    coded: Coded | fixed.Coded | None  # where the CPU decodes it
+    coded: Coded | fixed.Coded | None  # if the CPU decodes it
 
     @property
     def per_segment(self) -> int:
+        """The values of a full segment."""
         return self.lanes * self.rows
 
     @property
     def segments(self) -> int:
+        """The number of segments."""
         return -(-self.count // self.per_segment)
 
     @cached_property
     def tiles(self) -> Tiles | None:
-        """For torch's threads; None elsewhere than on the CPU, and for other types than those of weights."""
+        """The tiles for torch's threads, or None unless this is a float type on the CPU."""
         if not self.coded or self.payload.device.type != "cpu" or self.dtype not in DTYPES:
             return None
         return Tiles(self.coded, self.dtype)
 
     @property
     def together(self) -> int:
-        """Segments that are best decoded together, from a multiple of so many on."""
+        """The number of segments that are best decoded together, from a multiple of it on."""
         return self.tiles.segments if self.tiles else 1
 
 
 def prepare(payload: torch.Tensor, dtype: str, size: int, is_fixed: bool = False) -> Prepared:
-    """Parse a payload (uint8) of a tensor of `size` bytes; `is_fixed`: in codes of fixed length, which a GPU does not
-    decode. Raises DamagedError.
+    """Parse a payload.
 
-    Before a GPU decodes a kind of planes, it is asked for a piece of the first tensor that has them: where it is not
-    what the CPU makes of it, the CPU decodes all such tensors, and a warning says so.
+    Before a GPU decodes a new kind of planes, it decodes the first and last segment of a tensor. If the CPU decodes
+    them differently, the CPU decodes all such tensors, with a warning.
+
+    Args:
+        payload: uint8, on its device.
+        dtype: safetensors' name of the type.
+        size: bytes of the tensor.
+        is_fixed: whether it has codes of fixed length, which a GPU does not decode.
+
+    Raises DamagedError.
     """
     if is_fixed:
         found = fixed.parse(payload.cpu().numpy(), dtype, size)
@@ -121,7 +129,7 @@ _known: dict[tuple[object, ...], bool] = {}  # whether a device decodes a kind o
 
 
 def _is_right(by_gpu: Prepared, by_cpu: Prepared) -> bool:
-    """Of the first and the last segment."""
+    """Return whether the GPU decodes the first and the last segment as the CPU does."""
     device, planes = by_gpu.payload.device, by_gpu.planes
     of_planes = tuple((plane.width, plane.precision, plane.raw_bits) for plane in planes)
     kind = device, by_gpu.bits, by_gpu.rotated, by_gpu.lanes, of_planes
@@ -133,13 +141,15 @@ def _is_right(by_gpu: Prepared, by_cpu: Prepared) -> bool:
         found, wanted = (decode_segments(one, segments).view(-1)[:present] for one in (by_gpu, by_cpu))
         _known[kind] = torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))
         if not _known[kind]:
-            warnings.warn(f"{device} decodes {by_gpu.dtype} wrongly, so the CPU does it, slowly", stacklevel=2)
+            warnings.warn(f"{device} decodes {by_gpu.dtype} wrongly: the CPU decodes it, slowly", stacklevel=2)
     return _known[kind]
 
 
 def _tables(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
-    """Table and entries of a DevicePlane. They are in two, and a slot is a byte, so that all that a GPU's processor
-    decodes from at once stays in its cache."""
+    """Return table and entries of a DevicePlane.
+
+    They are separate, and a slot is one byte, so that the tables of a multiprocessor stay in its cache.
+    """
     frequencies, symbols = plane.frequencies, np.arange(len(plane.prefixes))
     starts = np.cumsum(frequencies, axis=1) - frequencies
     entries = np.zeros((len(frequencies), 256), np.int64)
@@ -148,7 +158,7 @@ def _tables(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
 
 
 def device_planes(coded: Coded, payload: torch.Tensor) -> tuple[DevicePlane, ...]:
-    """The planes of a payload as kernels and reference take them: views of it, with tables of their own."""
+    """Return the planes of a payload for kernels and reference: views of it, with tables of their own."""
     if payload.data_ptr() % 8:
         payload = payload.clone()
     return tuple(_device_plane(coded, plane, payload) for plane in coded.planes)
@@ -157,7 +167,7 @@ def device_planes(coded: Coded, payload: torch.Tensor) -> tuple[DevicePlane, ...
 def _device_plane(coded: Coded, plane: Plane, payload: torch.Tensor) -> DevicePlane:
     def there(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         begin = array.ctypes.data - coded.payload.ctypes.data
-        if not 0 <= begin < coded.payload.size:  # made by the parser, as where all segments have one table
+        if not 0 <= begin < coded.payload.size:  # not in the payload, for example if all segments have one table
             return torch.from_numpy(array.copy()).view(dtype).to(payload.device)
         return payload[begin : begin + array.nbytes].view(dtype).view(array.shape)
 
@@ -175,9 +185,9 @@ def _device_plane(coded: Coded, plane: Plane, payload: torch.Tensor) -> DevicePl
 
 
 def decode(prepared: Prepared, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:
-    """All values, as a flat tensor of the payload's dtype, into the bytes of `out` (contiguous) if given.
+    """Decode all values to a flat tensor of the payload's dtype, in the bytes of `out` (contiguous) if given.
 
-    Raises DamagedError where a segment does not decode, on the CPU; a GPU is not asked.
+    Raises DamagedError if a segment does not decode, on the CPU; a GPU does not check.
     """
     dtype = TORCH_DTYPES[prepared.dtype]
     if out is None:
@@ -197,9 +207,13 @@ def decode(prepared: Prepared, out: torch.Tensor | None = None, threads: int = 1
 def decode_segments(
     prepared: Prepared, segments: list[int], out: torch.Tensor | None = None, threads: int = 1
 ) -> torch.Tensor:
-    """The values of some segments, [segments, per_segment], those after the end of the tensor undefined.
+    """Decode some segments to [segments, per_segment]; values after the end of the tensor are undefined.
 
-    out: uint8 memory of as many values.
+    Args:
+        prepared: the payload.
+        segments: their numbers.
+        out: uint8 memory for the values, or None.
+        threads: threads on the CPU.
     """
     device, words = prepared.payload.device, _WORDS[prepared.bits]
     if out is None:
@@ -227,7 +241,7 @@ def _decode_run(prepared: Prepared, first: int, last: int, out: np.ndarray, thre
 
 
 def _decode_on_cpu(prepared: Prepared, segments: list[int], out: np.ndarray, threads: int) -> None:
-    """Runs of segments that follow each other go through together."""
+    """Decode segments, consecutive ones together."""
     breaks = [0, *(k for k in range(1, len(segments)) if segments[k] != segments[k - 1] + 1), len(segments)]
     size = prepared.per_segment
     for begin, end in pairwise(breaks):
@@ -237,7 +251,7 @@ def _decode_on_cpu(prepared: Prepared, segments: list[int], out: np.ndarray, thr
 
 
 def decode_planes(prepared: Prepared, segments: torch.Tensor, out: torch.Tensor, packed: bool = False) -> None:
-    """Decode `segments` (int64) on their device into `out`, at their places or, `packed`, one after the other."""
+    """Decode segments (int64) on their device into `out`, at their places or, if `packed`, one after the other."""
     if len(prepared.planes) == 1:
         plane = prepared.planes[0]
         _backend(out.device.type).decode_plane(prepared, plane, segments, out, prepared.rotated, packed)

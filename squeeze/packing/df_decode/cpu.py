@@ -1,8 +1,8 @@
-"""Tiles of a coded tensor on the CPU: each is decoded by the thread that takes it, and multiplied at once if wanted.
+"""Tiles of a packed tensor on the CPU: each is decoded by the thread that takes it, and multiplied at once if wanted.
 
-A job is an array of integers, with the addresses of other arrays. A tile that is multiplied is decoded into memory of
-its thread that stays in the cache. A row of the weight that begins in one tile and goes on in others is a sum of parts,
-which are added in their order at the end: so the result depends neither on threads nor on the rows beside it.
+Threads are torch's. A job is an array of integers, with the addresses of other arrays. A tile that is multiplied is
+decoded into memory of its thread that stays in the cache. If a row of the weight spans tiles, its partial sums are
+added in order at the end, so the result depends neither on threads nor on the other rows of x.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from squeeze.system.arena import scratch
 __all__ = ["DTYPES", "Tiles"]
 
 _LINE = 8
-# What threads share, a cache line each: the next tile, threads that came, tiles that are done, 1 + a damaged segment.
+# Shared by threads, a cache line each: the next tile, the threads so far, the tiles done, 1 + a damaged segment.
 NEXT, CAME, DONE, FAULT = range(0, 4 * _LINE, _LINE)
 (
     FIRST, LAST, PER_TILE, COUNT,  # tiles; values of a tile and of the tensor
@@ -44,12 +44,12 @@ NEXT, CAME, DONE, FAULT = range(0, 4 * _LINE, _LINE)
     BITS, ROTATED, LANES, SEGMENT_ROWS, PLANES, FIELDS, SLOTS, SLOTS_SIZE,  # of float_payload.Coded
 ) = range(4 * _LINE, 4 * _LINE + 27)  # fmt: skip
 SIZE = SLOTS_SIZE + 1
-SEGMENTS = 2  # of a tile: as many as may be decoded side by side
+SEGMENTS = 2  # of a tile: decoded side by side
 
 
 @intrinsic
 def _array(typingctx, address, shape, kind):
-    """The array of numbers of a kind that lies at an address; shape: int64, or two."""
+    """Return the array of numbers of a type at an address; shape: int64, or two."""
     sizes = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
     array_type = types.Array(kind.dtype, len(sizes), "C")
 
@@ -76,7 +76,7 @@ def _address(typingctx, pointer):
 
 @inline
 def _arrive(job, tile):
-    """Where the working space begins of a thread that took a tile."""
+    """Return where the working space of a thread that took a tile begins."""
     return job[SPACE] + add_atomic(job, CAME, 1) * job[SPACE_SIZE] if tile < job[LAST] else 0
 
 
@@ -92,7 +92,7 @@ def _size(job, tile):
 
 @inline
 def _target(job, tile, space, itemsize):
-    """Where a tile is decoded."""
+    """Return where a tile is decoded."""
     return space if job[ROWS] else job[OUT] + (tile - job[FIRST]) * job[PER_TILE] * itemsize
 
 
@@ -109,7 +109,7 @@ def _finish(job, tile, bad, values):
 
 @inline
 def _multiply(job, tile, values):
-    """A tile's rows and parts of rows, times those of x: sums to `out`, but for a row that began before to `parts`."""
+    """Multiply a tile's rows by those of x, to `out`; the sums of a row that began in an earlier tile go to `parts`."""
     rows, inputs, outputs, begin = job[ROWS], job[INPUTS], job[OUTPUTS], tile * job[PER_TILE]
     x, out = _array(job[X], rows * inputs, np.float32), _array(job[OUT], rows * outputs, np.float32)
     parts = _array(job[PARTS], (job[LAST] + 1) * rows, np.float32)
@@ -140,7 +140,7 @@ def _add_parts(job):
 
 
 def fixed_worker(view: type):
-    """What each thread does with a tensor of fixed.py, compiled; `view` is as fixed_groups.KINDS has it."""
+    """Compile the work of a thread on a tensor of fixed.py; `view` is a type of fixed_groups.KINDS."""
     itemsize = np.dtype(view).itemsize
 
     def work(pointer):
@@ -173,7 +173,7 @@ def _decode_fixed(job, block, values, space, view):
 
 
 def rans_worker(view: type):
-    """The same with a tensor of floats.py."""
+    """Compile the work of a thread on a tensor of floats.py."""
     itemsize = np.dtype(view).itemsize
     words = np.dtype(f"u{itemsize}").type
 
@@ -210,10 +210,10 @@ _REST = 1 << 10  # bytes of working space besides tiles
 
 
 class Tiles:
-    """A parsed payload, in tiles of `values`."""
+    """A parsed payload in tiles of `values` values."""
 
     def __init__(self, coded: Coded | fixed.Coded, dtype: str) -> None:
-        """dtype: one of DTYPES."""
+        """Take a parsed payload; dtype is one of DTYPES."""
         self.coded, self.itemsize = coded, np.dtype(KINDS[dtype][0]).itemsize
         self._is_fixed = isinstance(coded, fixed.Coded)
         self.segments = 1 if self._is_fixed else SEGMENTS  # of a tile
@@ -240,11 +240,19 @@ class Tiles:
         return job
 
     def decode(self, first: int, last: int, out: np.ndarray, threads: int) -> None:
-        """Tiles first to last into the memory of `out`, contiguous. Raises DamagedError."""
+        """Decode tiles first to last into the memory of `out`, contiguous. Raises DamagedError."""
         self._run(first, last, out.ctypes.data, threads, self._job.copy())
 
     def multiply(self, x: torch.Tensor, outputs: int, threads: int) -> torch.Tensor:
-        """x [..., I], times the tensor as a matrix [outputs, I]: [..., outputs], in float32. Raises DamagedError."""
+        """Multiply x [..., I] by the tensor as a matrix [outputs, I] to float32 [..., outputs].
+
+        Args:
+            x: activations.
+            outputs: rows of the matrix.
+            threads: threads of torch.
+
+        Raises DamagedError.
+        """
         inputs, x, job = x.shape[-1], x.float().contiguous(), self._job.copy()
         out = torch.empty((*x.shape[:-1], outputs), dtype=torch.float32)
         job[ROWS], job[INPUTS], job[OUTPUTS] = x.numel() // inputs, inputs, outputs

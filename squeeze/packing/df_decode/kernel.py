@@ -1,18 +1,14 @@
-"""Decoding a plane in Triton: a program a segment, a lane of rANS a lane of the warp.
+"""Decoding a plane in Triton: a program takes a segment, and a lane of the warp a lane of rANS.
 
-In a row every lane looks up its slot, steps its state, and takes its next word
-if it runs low: whose word is which follows from a mask of the lanes that do. A
-row needs the state that the row before it left, so what counts is how long a
-row waits:
+In each row, every lane looks up its slot, steps its state, and takes its next word if the state is low; a mask of these
+lanes tells whose word is whose. A row needs the states of the row before, so latency counts:
 
-- A table has a byte a slot, its symbol, of which the rest is known: those of all
-  warps of a processor then fit in its L1 cache.
-- An outer loop asks for words and raw bits some rows before they are needed, and
-  an inner one takes them out of registers, so that no row waits for memory.
-- A warp has an instruction for its mask, a ballot.
+- A table has one byte a slot, its symbol, from which the rest follows. The tables of all warps of a multiprocessor then
+fit in its L1 cache. - An outer loop requests words and raw bits some rows ahead, and an inner one takes them from
+registers, so that no row waits for memory. - A warp computes its mask by one instruction, a ballot.
 
-Words and raw bits are read coalesced, and values written so: a plane that is a
-whole tensor is written once, in its own type.
+Words and raw bits are read coalesced, and values are written coalesced. A plane that is a whole tensor is written once,
+in its own type.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _count_bits(x):  # type: ignore[no-untyped-def]
-    """Ones in each uint32 of a block; compiles to one instruction."""
+    """Count the ones in each uint32 of a block; compiles to one instruction."""
     x = x - ((x >> 1) & 0x55555555)
     x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
     x = (x + (x >> 4)) & 0x0F0F0F0F
@@ -38,7 +34,7 @@ def _count_bits(x):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _look_up(table, entries, state, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of each lane: its state after its slot, before it takes a word, and its prefix. See DevicePlane."""
+    """Return for each lane its state after its slot, before it takes a word, and its prefix. See DevicePlane."""
     slot = (state & ((1 << PRECISION) - 1)).to(tl.int32)
     quotient = state >> PRECISION
     entry = tl.load(entries + tl.load(table + slot).to(tl.int32)).to(tl.uint64)
@@ -48,7 +44,7 @@ def _look_up(table, entries, state, PRECISION: tl.constexpr):  # type: ignore[no
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _mask_of(holds, lane, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The lanes of a warp of which something holds, a bit each, told each lane."""
+    """Return the mask of the lanes of a warp for which `holds` is true, to every lane."""
     if PTX:
         return tl.inline_asm_elementwise(
             "{ .reg .pred p; setp.ne.u32 p, $1, 0; vote.sync.ballot.b32 $0, p, -1; }",
@@ -63,8 +59,8 @@ def _mask_of(holds, lane, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _ask_for(place, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Bring what lies at addresses nearer, to the cache that all share, and wait for nothing."""
+def _prefetch(place, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Prefetch addresses to the L2 cache, without waiting."""
     if PTX:
         tl.inline_asm_elementwise(
             "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }", "=r,l", [place], dtype=tl.uint32, is_pure=False, pack=1
@@ -73,13 +69,13 @@ def _ask_for(place, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _load_until(source, place, end):  # type: ignore[no-untyped-def]
-    """What lies at places before `end`, and 0 for others; it is read once, and tables are to stay in the cache."""
+    """Load places before `end`, others as 0. They are read once, so tables stay in the cache instead."""
     return tl.load(source + place, mask=place < end, other=0, eviction_policy="evict_first")
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _two_words(words, place, limit):  # type: ignore[no-untyped-def]
-    """Of each lane: the word at its place, and above it that of 32 places on."""
+    """Return for each lane the word at its place, and above it that of 32 places further."""
     low = _load_until(words, place, limit).to(tl.uint16).to(tl.uint64)
     return low | _load_until(words, place + 32, limit).to(tl.uint16).to(tl.uint64) << 16
 
@@ -89,11 +85,11 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
     out, segment, size, states, starts, ids, table, entries, words, limit, raw, rows,
     PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
-    """`_decode_segment` where lanes are those of a warp.
+    """Decode as `_decode_segment` does, with the 32 lanes of a warp.
 
     A row waits for no memory but the table's: words and raw bits of the next rows are in registers, and those after
-    them on their way. They are asked for in the outer loop: the compiler lets the inner one run while they come, and
-    would wait for them in a branch of it.
+    them are requested. They are requested in the outer loop, because the compiler would wait for them in a branch of
+    the inner one.
     """
     lane = tl.arange(0, 32)
     number = tl.load(ids + segment).to(tl.int32)
@@ -109,9 +105,9 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
     place += 128
     blocks = tl.zeros((32,), tl.int32) + 2
     used = tl.zeros((32,), tl.int32)  # words of the first block
-    spare = tl.zeros((), tl.int32)  # words until blocks are to be 2, but for those of the last row, which is `late`
+    spare = tl.zeros((), tl.int32)  # words until `blocks` must be 2 again, without those of the last row (`late`)
     late = used
-    bits = tl.zeros((32,), tl.uint64)  # raw ones that are at hand, `have` of them
+    bits = tl.zeros((32,), tl.uint64)  # raw bits in registers, `have` of them
     have = tl.zeros((), tl.int32)
     raw_place, raw_end, coming = lane, lane, bits.to(tl.int32)
     if RAW_BITS > 0:
@@ -122,9 +118,9 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
         raw_place += 64
         have += 32
     for piece in tl.static_range(2):
-        _ask_for(words + tl.minimum(place + 64 * piece + lane, limit - 1), PTX)
+        _prefetch(words + tl.minimum(place + 64 * piece + lane, limit - 1), PTX)
         if RAW_BITS > 0:
-            _ask_for(raw + tl.minimum(raw_place + 32 * piece, raw_end - 1), PTX)
+            _prefetch(raw + tl.minimum(raw_place + 32 * piece, raw_end - 1), PTX)
     out += lane
     left = size.to(tl.int32) // 32
     while left > 0:
@@ -136,13 +132,13 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
             place += 64
             blocks += 2
             spare += 64
-            _ask_for(words + tl.minimum(place + 64 + lane, limit - 1), PTX)
+            _prefetch(words + tl.minimum(place + 64 + lane, limit - 1), PTX)
         if (have <= 32) & (RAW_BITS > 0):
             bits |= coming.to(tl.uint32).to(tl.uint64) << have.to(tl.uint64)
             coming = _load_until(raw, raw_place, raw_end)
             raw_place += 32
             have += 32
-            _ask_for(raw + tl.minimum(raw_place + 32, raw_end - 1), PTX)
+            _prefetch(raw + tl.minimum(raw_place + 32, raw_end - 1), PTX)
         is_fed = True
         while is_fed:
             stepped, prefix = _look_up(table, entries, state, PRECISION)
@@ -176,7 +172,7 @@ def _decode_last_row(  # type: ignore[no-untyped-def]
     out, size, state, table, entries, raw, raw_end, lane,
     PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
-    """The row of a segment of `size` values that some lanes have no value of."""
+    """Decode the incomplete last row of a segment of `size` values."""
     present = lane < size % 32
     field = tl.zeros((32,), tl.uint32)
     if RAW_BITS > 0:
@@ -193,7 +189,7 @@ def _decode_last_row(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _value(prefix, raw, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of a prefix, and of the lowest of raw bits."""
+    """Return the value with a prefix and the lowest raw bits."""
     value = prefix << RAW_BITS
     if RAW_BITS > 0:
         value |= raw & ((1 << RAW_BITS) - 1)
@@ -207,7 +203,7 @@ def _decode_by_lanes(  # type: ignore[no-untyped-def]
     out, segment, size, states, starts, ids, table, entries, words, limit, raw, rows, constant,
     LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
-    """`_decode_segment` for any number of lanes."""
+    """Decode as `_decode_segment` does, with any number of lanes."""
     lane = tl.arange(0, LANES)
     begin = segment * (rows * LANES)
     raw_begin = segment * (((rows * RAW_BITS + 31) // 32) * LANES)
@@ -260,8 +256,10 @@ def _decode_segment(  # type: ignore[no-untyped-def]
     LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
     PTX: tl.constexpr,
 ):  # fmt: skip
-    """`size` values into `out`, where the first of them goes. No word is read from `limit` on: a damaged segment would
-    take one for each of its values."""
+    """Decode `size` values of a segment into `out`, which begins with the first of them.
+
+    No word is read from `limit` on, since a damaged segment would take a word for each of its values.
+    """
     if PRECISION > 0 and RAW_BITS < WIDTH and LANES == 32:
         _decode_by_warp(
             out, segment, size, states, starts, ids, table, entries, words, limit, raw, rows,
@@ -304,7 +302,7 @@ def _decode_several(  # type: ignore[no-untyped-def]
     COLUMNS: tl.constexpr, LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr,
     ROTATED: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
-    """As `_decode`, of the planes that `places` [planes, COLUMNS] says: addresses, then numbers, as `row_of` writes."""
+    """Decode as `_decode` does, for planes given by rows of `places` [planes, COLUMNS], see `row_of`."""
     number = tl.program_id(0).to(tl.int64)
     places += tl.load(owners + number).to(tl.int64) * COLUMNS
     kind: tl.constexpr = tl.uint8 if WIDTH == 8 else (tl.int16 if WIDTH == 16 else tl.int32)
@@ -324,12 +322,12 @@ COLUMNS = 12
 
 
 def _has_ptx() -> bool:
-    """Whether kernels may use instructions of NVIDIA's that Triton has no name for."""
+    """Return whether kernels may use PTX instructions that Triton does not expose."""
     return not triton.knobs.runtime.interpret and torch.version.hip is None
 
 
 def row_of(prepared: Prepared, plane: DevicePlane, out: torch.Tensor, first: int) -> list[int]:
-    """What `decode_several` is told of a plane whose segments are programs from number `first` on."""
+    """Return the row for `decode_several` of a plane whose segments are programs from number `first` on."""
     parts = out, plane.states, plane.starts, plane.ids, plane.table, plane.entries, plane.words, plane.raw
     return [*(part.data_ptr() for part in parts), first, prepared.count, plane.words.numel(), plane.constant]
 
@@ -337,9 +335,14 @@ def row_of(prepared: Prepared, plane: DevicePlane, out: torch.Tensor, first: int
 def decode_several(
     prepared: Prepared, plane: DevicePlane, rotated: bool, owners: torch.Tensor, places: torch.Tensor
 ) -> None:
-    """Decode all segments of several planes like this one, each to its own place, in one launch.
+    """Decode all segments of several planes like `plane`, each to its own place, in one launch.
 
-    owners: int32 [segments of all], the plane of each program. places: int64 [planes, COLUMNS], see `row_of`.
+    Args:
+        prepared: a payload with the same geometry.
+        plane: a plane of the same kind.
+        rotated: whether values are rotated.
+        owners: the plane of each program, int32 [segments of all].
+        places: int64 [planes, COLUMNS], see `row_of`.
     """
     with torch.cuda.device_of(owners):
         _decode_several[(len(owners),)](
@@ -359,7 +362,7 @@ def decode_several(
 def decode_plane(
     prepared: Prepared, plane: DevicePlane, segments: torch.Tensor, out: torch.Tensor, rotated: bool, packed: bool
 ) -> None:
-    """As reference.decode_plane."""
+    """Decode as `reference.decode_plane` does."""
     if not len(segments):
         return
     with torch.cuda.device_of(out):

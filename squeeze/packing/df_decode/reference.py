@@ -15,9 +15,15 @@ _STATE_LOW = 1 << 15
 def decode_plane(
     prepared: Prepared, plane: DevicePlane, segments: torch.Tensor, out: torch.Tensor, rotated: bool, packed: bool
 ) -> None:
-    """Decode one plane's `segments` (int64 [S]) into `out`, words of its width.
+    """Decode segments of a plane into `out`, words of its width.
 
-    A segment's values go to their place in the tensor, or, `packed`, to that of its number in `segments`.
+    Args:
+        prepared: the payload.
+        plane: the plane.
+        segments: their numbers, int64 [S].
+        out: the words.
+        rotated: whether the values are rotated.
+        packed: put segments one after the other, instead of at their places in the tensor.
     """
     rows, lanes = prepared.rows, prepared.lanes
     lane = torch.arange(lanes, device=out.device)
@@ -52,14 +58,14 @@ def decode_plane(
 
 
 def _look_up(plane: DevicePlane, tables: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """States after their slots, before they take a word, and the slots' prefixes."""
+    """Return states after their slots, before they take a word, and the prefixes of the slots."""
     slots, quotients = states & ((1 << plane.precision) - 1), states >> plane.precision
     entries = plane.entries[tables, plane.table[tables, slots].to(torch.int64)]
     return (entries & 0xFFFF) * quotients + slots - (entries >> 16 & 0xFFFF), entries >> 32
 
 
 def _take(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """source[index], and anything where the index is behind its end."""
+    """Return source[index], and anything if the index is after its end."""
     return source[index.clamp(max=len(source) - 1)] if len(source) else torch.zeros_like(index)
 
 
@@ -73,5 +79,5 @@ def _raw_field(plane: DevicePlane, first: torch.Tensor, row: int, lanes: int) ->
 
 
 def rotate_right(value: torch.Tensor, width: int) -> torch.Tensor:
-    """The lowest bit of a `width`-bit value (int64) moved above its highest."""
+    """Move the lowest bit of a `width`-bit value (int64) above its highest one."""
     return (value >> 1 & ((1 << (width - 1)) - 1)) | value << (width - 1)

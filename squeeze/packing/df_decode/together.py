@@ -1,5 +1,8 @@
-"""Several coded tensors decoded at once, as those of a block of a model: on a GPU in as few launches as there are kinds
-of planes among them, so that short tensors do not leave most of it idle (DFloat11 decodes a whole block so)."""
+"""Decoding of several packed tensors at once, such as those of a block of a model.
+
+A GPU needs one launch for each kind of planes among them, so that short tensors do not leave most of it idle (as
+DFloat11 decodes a whole block).
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,27 @@ from squeeze.packing.df_decode import TORCH_DTYPES, DevicePlane, Prepared
 
 __all__ = ["Together"]
 
-_APART = 256  # bytes: where a tensor begins is a multiple
+_ALIGNMENT = 256  # bytes
 
 
 class Together:
-    """Coded tensors on one device."""
+    """Packed tensors on one device."""
 
     def __init__(self, prepared: Sequence[Prepared]) -> None:
         self.prepared = tuple(prepared)
-        sizes = (-(-one.size // _APART) * _APART for one in self.prepared)
+        sizes = (-(-one.size // _ALIGNMENT) * _ALIGNMENT for one in self.prepared)
         self._begins = list(accumulate(sizes, initial=0))
         self._launches: tuple[int, list[_Several]] | None = None
 
     @property
     def size(self) -> int:
-        """Bytes of memory that the values of all take."""
+        """The bytes of memory for the values of all tensors."""
         return self._begins[-1]
 
     def decode(self, out: torch.Tensor, threads: int = 1) -> list[torch.Tensor]:
-        """The values of each, flat, in the memory of `out`, uint8 [size], on the device of the payloads.
+        """Return the values of each tensor, flat, in the memory of `out`, uint8 [size] on the payloads' device.
 
-        Raises DamagedError where a segment does not decode, on the CPU; a GPU is not asked.
+        Raises DamagedError if a segment does not decode, on the CPU; a GPU does not check.
         """
         parts = [out[begin : begin + one.size] for begin, one in zip(self._begins, self.prepared, strict=False)]
         alone = [k for k, one in enumerate(self.prepared) if not _in_one_plane(one)]
@@ -44,7 +47,7 @@ class Together:
         return [part.view(TORCH_DTYPES[one.dtype]) for part, one in zip(parts, self.prepared, strict=True)]
 
     def _several(self, parts: list[torch.Tensor]) -> list[_Several]:
-        """Made anew where the memory is another: it is part of what a launch is told."""
+        """Return the launches, which are rebuilt if the memory is another, because they hold addresses."""
         place = parts[0].data_ptr()
         if self._launches is None or self._launches[0] != place:
             alike: dict[tuple[object, ...], list[int]] = {}
@@ -63,7 +66,7 @@ def _in_one_plane(prepared: Prepared) -> bool:
 
 
 class _Several:
-    """A launch that decodes tensors of one kind of plane."""
+    """A launch that decodes tensors with one kind of plane."""
 
     def __init__(self, tensors: list[tuple[Prepared, torch.Tensor]]) -> None:
         from squeeze.packing.df_decode import kernel

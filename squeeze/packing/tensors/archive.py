@@ -1,11 +1,10 @@
-"""The archive coding of floats: context mixing over exponents and leading mantissa bits. Smallest, slow, CPU only.
+"""The archive coding of floats: context mixing of exponents and leading mantissa bits. Smallest, slow, CPU only.
 
-A tensor is a matrix of `columns`. Each exponent is walked down a tree shaped
-like its Huffman code (archive_tree.py), so that it costs few decisions; the first `mixed` mantissa
-bits follow. Every decision is predicted from the neighbouring exponents and the
-running means of its row and column, and mixed as in bitmodels/mixer.py, in
-integers (archive_models.py). The bits behind, mostly noise, are coded by floats.py. A tensor that
-gains nothing, or is no float, is coded by floats.py as a whole.
+A tensor is a matrix of `columns`. Each exponent is coded as decisions down a tree with the shape of its Huffman code,
+so that it costs few decisions; the first `mixed` mantissa bits follow. Each decision is predicted from neighbouring
+exponents and running means of row and column, and the predictions are mixed as in bitmodels/mixer.py, in integers
+(archive_models.py). The remaining bits, mostly noise, are coded by floats.py. A tensor that is not a float, or does not
+get shorter, is coded by floats.py as a whole.
 """
 
 from collections.abc import Callable
@@ -24,8 +23,8 @@ from squeeze.packing.tensors.archive_payload import (
     FORMS,
     HEAD,
     MAX_COLUMNS,
+    MAX_MIXED,
     MIXED,
-    MOST_MIXED,
     WHOLE,
     Cut,
     Tree,
@@ -42,11 +41,11 @@ from squeeze.system.arena import fresh, kept
 
 __all__ = ["DecodedArchive", "Segments", "decode", "decoded", "encode", "write"]
 
-_SMALL = 1 << 16  # bytes below which the coding of floats.py is tried, too
+_SMALL = 1 << 16  # bytes: smaller tensors are also coded by floats.py
 
 
 class _Rest:
-    """What is behind the top of a content's values."""
+    """A content with the bits of another content's values that are not mixed."""
 
     def __init__(self, content: Content, cut: Cut):
         self._content, self._cut = content, cut
@@ -59,12 +58,19 @@ class _Rest:
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
-    """The payload of a tensor's bytes, or None where it is no shorter. columns: values in a row, 0 where unknown."""
+    """Return the payload of a tensor's bytes, or None if it is no shorter.
+
+    Args:
+        data: the bytes, uint8.
+        dtype: safetensors' name of the type.
+        threads: threads that code segments.
+        columns: values in a row, 0 if unknown.
+    """
     return in_memory(lambda writer: write(InMemory(data), dtype, writer, threads, columns))
 
 
 def write(content: Content, dtype: str, writer: Writer, threads: int = 1, columns: int = 0) -> int:
-    """The same payload, written; its bytes, or 0 where it is no shorter."""
+    """Write the payload of a tensor; return its bytes, or 0 if it is no shorter. Args are as in `encode`."""
     if not content.size:
         return 0
     if dtype not in FORMS:
@@ -82,7 +88,7 @@ def write(content: Content, dtype: str, writer: Writer, threads: int = 1, column
 
 
 def _with_head(writer: Writer, size: int) -> int:
-    """The size of a payload of floats.py of so many bytes with a header before it, which is written."""
+    """Write the header before a payload of floats.py of `size` bytes; return the size of both."""
     if not size:
         return 0
     writer.put(0, np.frombuffer(HEAD.pack(FORMAT, WHOLE, 0, 0, 0, 0, 0, size), np.uint8))
@@ -90,7 +96,7 @@ def _with_head(writer: Writer, size: int) -> int:
 
 
 def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, columns: int) -> int:
-    """0 where a segment takes over four bytes a value, which then does not pay."""
+    """Write a mixed payload; return its bytes, or 0 if a segment takes over four bytes a value."""
     cut, rest = _chosen(content, dtype)
     count = 8 * content.size // cut.bits
     columns = min(columns or 1 << 16, count, MAX_COLUMNS)
@@ -117,9 +123,9 @@ def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, col
 
 
 def _chosen(content: Content, dtype: str) -> tuple[Cut, _Rest]:
-    """How many mantissa bits are mixed: all that are not noise."""
+    """Return the cut that mixes all mantissa bits that are not noise, and the rest."""
     bits, (exponent, mantissa) = DTYPES[dtype][0], FORMS[dtype]
-    most = min(MOST_MIXED, mantissa)
+    most = min(MAX_MIXED, mantissa)
     cut = Cut(bits, exponent, min(3, mantissa))
     rest = _Rest(content, cut)
     if cut.mixed < most and floats.estimate(rest, cut.dtype) <= 0.995 * cut.rest * (rest.size // cut.width):
@@ -128,6 +134,8 @@ def _chosen(content: Content, dtype: str) -> tuple[Cut, _Rest]:
 
 
 def _tree(content: Content, cut: Cut, threads: int) -> Tree:
+    """Count the exponents and return their tree."""
+
     def work(first: int, last: int) -> Array:
         rotated = cut.rotated(content, first, last)
         shift = rotated.dtype.type(cut.bits - cut.exponent)
@@ -140,7 +148,7 @@ def _tree(content: Content, cut: Cut, threads: int) -> Tree:
 
 
 def _encoded(values: Array, tree: Tree, columns: int, mixed: int) -> Array:
-    """uint8, the code of a segment's tops; none where it is longer than it may be."""
+    """Return the code of a segment, uint8; empty if it is longer than allowed."""
     model, columns = model_of(values, tree, columns, mixed), min(columns, values.size)
     coder, coded = np.zeros(3, np.uint64), kept("codes of archive", 4 * values.size + 1024)
     arithmetic.start_encoder(coder)
@@ -150,7 +158,17 @@ def _encoded(values: Array, tree: Tree, columns: int, mixed: int) -> Array:
 
 
 def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array | None = None) -> Array:
-    """The `size` bytes that `payload` was coded from, into `out` (uint8) if given. Raises DamagedError."""
+    """Decode a payload to `size` bytes.
+
+    Args:
+        payload: uint8.
+        dtype: safetensors' name of the type.
+        size: bytes of the tensor.
+        threads: threads that decode segments.
+        out: uint8 array for the result, or None.
+
+    Raises DamagedError.
+    """
     content, found = decoded(InMemory(payload), dtype, size, threads), fresh(size) if out is None else out
     if not isinstance(content, DecodedArchive):
         for _ in in_parts(lambda begin, end: content.fill(begin, found[begin:end]), size, PART, threads):
@@ -168,9 +186,9 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
 
 
 def decoded(payload: Content, dtype: str, size: int, threads: int = 1) -> Content:
-    """What a payload stands for, decoded as it is read. Raises DamagedError where that contradicts itself."""
+    """Return a content that decodes a payload as it is read. Raises DamagedError if the payload contradicts itself."""
     if payload.size < HEAD.size:
-        raise damaged("its length is impossible")
+        raise damaged("its length is invalid")
     head = np.empty(HEAD.size, np.uint8)
     payload.fill(0, head)
     form, mode, mixed, _, columns, count, tree_size, rest_size = HEAD.unpack(head.tobytes())
@@ -182,7 +200,7 @@ def decoded(payload: Content, dtype: str, size: int, threads: int = 1) -> Conten
             raise damaged("its length is not that of its parts")
         return Decoded(Section(payload, HEAD.size + tree_size, rest_size), dtype, size)
     exponent, mantissa = FORMS.get(dtype, (0, -1))
-    if not 0 <= mixed <= min(mantissa, MOST_MIXED) or not 1 <= columns <= MAX_COLUMNS:
+    if not 0 <= mixed <= min(mantissa, MAX_MIXED) or not 1 <= columns <= MAX_COLUMNS:
         raise damaged("its coding is unknown")
     if count != size // (DTYPES[dtype][0] // 8) or count < 1:
         raise damaged("its size is not that of the tensor")
@@ -203,8 +221,11 @@ def _rest(section: Content, cut: Cut, count: int) -> Content:
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of a payload. streams: the codes of their tops, each from its place on; rest: what is behind those;
-    spans: the first value of each, and the one after the last."""
+    """The segments of a payload.
+
+    streams: the codes, each from its place on. rest: the bits that are not mixed. spans: the first value of each
+    segment and the one after its last.
+    """
 
     streams: Content
     rest: Content
@@ -218,7 +239,7 @@ class Segments:
     def of(
         cls, streams: Content, rest: Content, tree: Tree, cut: Cut, columns: int, spans: list[tuple[int, int]]
     ) -> "Segments":
-        """streams: with the lengths of all before them. Raises DamagedError where these are not theirs."""
+        """Parse the lengths before the streams. Raises DamagedError if these do not add up."""
         lengths = np.zeros(4 * len(spans), np.uint8)
         streams.fill(0, lengths[: streams.size])
         ends = lengths.size + np.cumsum(lengths.view(np.uint32), dtype=np.int64)
@@ -228,18 +249,18 @@ class Segments:
 
     @property
     def width(self) -> int:
-        """Bytes of a value."""
+        """The bytes of a value."""
         return self.cut.bits // 8
 
     def made(self, number: int) -> Array:
-        """The bytes of a segment."""
+        """Return the bytes of a segment."""
         begin, end = self.spans[number]
         out = np.empty((end - begin) * self.width, np.uint8)
         self.decode(number, out)
         return out
 
     def decode(self, number: int, out: Array) -> None:
-        """The same into `out`, uint8. Raises DamagedError."""
+        """Decode a segment into `out`, uint8. Raises DamagedError."""
         cut, begin, values, found = self.cut, self.spans[number][0], out.view(WORDS[self.cut.bits]), self._tops(number)
         one, last = values.dtype.type(1), values.dtype.type(cut.bits - 1)
         for first in range(0, values.size, AT_ONCE):
@@ -251,11 +272,12 @@ class Segments:
             np.bitwise_or(part >> one, part << last, out=part)
 
     def _tops(self, number: int) -> Array:
+        """Decode exponents and mixed bits of a segment, uint16."""
         first, last = self.spans[number]
         coded = kept("codes of archive", self.places[number + 1] - self.places[number])
         self.streams.fill(self.places[number], coded)
         found = tops(last - first)
-        found[:] = 0  # code looks at what is there
+        found[:] = 0  # `code` reads the array
         model, coder = model_of(found, self.tree, self.columns, self.cut.mixed), np.zeros(3, np.uint64)
         arithmetic.start_decoder(coder, coded)
         columns = min(self.columns, found.size)
@@ -265,7 +287,7 @@ class Segments:
 
 
 class DecodedArchive:
-    """What a payload stands for, to be read about in order."""
+    """A content that decodes a payload when it is read, approximately in order."""
 
     def __init__(self, segments: Segments, threads: int):
         self.segments, self.size = segments, segments.spans[-1][1] * segments.width
@@ -282,9 +304,9 @@ class DecodedArchive:
 
 
 class _Ahead:
-    """Segments that many threads read in any order. Some are decoded ahead, each once if they are read about in order.
+    """A cache that decodes segments ahead of the readers, each once if they are read approximately in order.
 
-    work(number) decodes one of `count` segments, on `threads` threads of its own. As many are kept, and one more.
+    work(number) decodes one of `count` segments, on `threads` threads. `threads` segments are kept, and one more.
     """
 
     def __init__(self, work: Callable[[int], Array], count: int, threads: int):
@@ -293,7 +315,7 @@ class _Ahead:
         self._lock, self._pool = Lock(), ThreadPoolExecutor(threads, thread_name_prefix="squeeze-ahead")
 
     def get(self, number: int) -> Array:
-        """A segment, which is not to be written to. Raises what `work` does."""
+        """Return a segment, which must not be written to. Raises as `work` does."""
         with self._lock:
             wanted = range(max(number - 1, 0), min(number + self._threads, self._count))
             for other in [other for other in self._made if other not in wanted]:

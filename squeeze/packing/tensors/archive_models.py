@@ -1,4 +1,4 @@
-"""What predicts the decisions of archive.py: exponents around a value, running means, leading mantissa bits."""
+"""The models of the archive coding: contexts of neighbouring exponents, running means and leading mantissa bits."""
 
 from typing import NamedTuple
 
@@ -11,15 +11,15 @@ from squeeze.packing.tensors.float_payload import Array
 from squeeze.system.arena import kept
 
 _RATE, _LIMIT = 10, 511
-_INPUTS, _MANTISSA_INPUTS = 8, 4  # predictions of an exponent's and of a mantissa's decision, each with a bias more
-_START = 1 << 13  # weight a prediction starts with, of 2^16
+_INPUTS, _MANTISSA_INPUTS = 8, 4  # predictions of a decision, besides a bias
+_START = 1 << 13  # initial weight of a prediction, in units of 2^-16
 _ROW, _ALL = 0, 1  # scalars of a model: running means of the exponents, with 8 fractional bits
 
 
 class ArchiveModel(NamedTuple):
-    """All that predicts, in arrays: the shared state of encoder and decoder."""
+    """The state of all models, which encoder and decoder update alike."""
 
-    tree: np.ndarray  # int32 [nodes, 2]: the node that follows, or -1 - exponent
+    tree: np.ndarray  # int32 [nodes, 2]: the next node, or -1 - exponent
     maps: np.ndarray  # uint32 [_INPUTS, contexts * nodes]: see histories.learn
     mantissa_maps: np.ndarray  # uint32 [_MANTISSA_INPUTS, contexts * 2^mixed]
     weights: np.ndarray  # int32 [nodes, _INPUTS + 1]
@@ -34,6 +34,14 @@ class ArchiveModel(NamedTuple):
 
 
 def build_model(tree: Array, columns: int, mixed: int, mean: int) -> ArchiveModel:
+    """Return the initial state.
+
+    Args:
+        tree: nodes of the exponents' tree.
+        columns: values in a row.
+        mixed: mantissa bits that are mixed.
+        mean: the exponent from which running means start.
+    """
     nodes = 1 << max(int(len(tree) - 1).bit_length(), 1)
     return ArchiveModel(
         tree=tree,
@@ -52,7 +60,7 @@ def build_model(tree: Array, columns: int, mixed: int, mean: int) -> ArchiveMode
 
 
 def _maps(name: str, inputs: int, size: int) -> Array:
-    """uint32 [inputs, size] that know nothing, in memory that is a thread's own."""
+    """Return probabilities of 1/2, uint32 [inputs, size], in memory of this thread."""
     maps: Array = kept(name, 4 * inputs * size).view(np.uint32).reshape(inputs, size)
     maps[:] = 1 << 31
     return maps
@@ -60,13 +68,13 @@ def _maps(name: str, inputs: int, size: int) -> Array:
 
 @inline
 def _near(value, mean, steps):
-    """`value` less `mean`, both with 8 fractional bits, in `steps` a unit, as 0 to 31."""
+    """Return value - mean, both with 8 fractional bits, in units of 1 / steps, clamped to 0 to 31."""
     return min(max(((value - mean) * steps >> 8) + 16, 0), 31)
 
 
 @inline
 def set_contexts(m, column, left, left2):
-    """Choose the contexts of the exponent in this column."""
+    """Set the contexts of the exponent in this column."""
     row, mean = m.scalars[_ROW], m.scalars[_ALL]
     col = np.int64(m.column_means[column])
     up, up_left, up_right = np.int64(m.above[column + 1]), np.int64(m.above[column]), np.int64(m.above[column + 2])
@@ -83,7 +91,7 @@ def set_contexts(m, column, left, left2):
 
 @inline
 def note_exponent(m, column, exponent):
-    """Learn from an exponent once it is known."""
+    """Update the running means with an exponent."""
     value = exponent << 8
     m.scalars[_ROW] += (value - m.scalars[_ROW]) >> 5
     m.scalars[_ALL] += (value - m.scalars[_ALL]) >> 12
@@ -92,7 +100,7 @@ def note_exponent(m, column, exponent):
 
 @inline
 def code_bit(bit, maps, contexts, count, nodes, node, entries, weights, inputs, coder, coded, decoding):
-    """Predict, code and learn one decision of either kind, in either direction; returns it."""
+    """Predict one decision, code it in either direction, and update the models; return the bit."""
     for k in range(count):
         entry = contexts[k] * nodes + node
         entries[k] = entry
@@ -113,10 +121,10 @@ def code_bit(bit, maps, contexts, count, nodes, node, entries, weights, inputs, 
 
 @kernel
 def code(m, values, mixed, columns, begin, end, paths, coder, coded, decoding):
-    """Code values begin to end: the exponents above `mixed` mantissa bits, in either direction.
+    """Code values begin to end in either direction: the exponents and `mixed` mantissa bits.
 
-    paths: uint64 [exponents], the tree's way to each, first decision lowest. Returns where it stopped,
-    before `end` where `coded` is full or used up.
+    paths: uint64 [exponents], the decisions to each exponent, first one lowest. Returns where coding stopped, before
+    `end` if `coded` is full or used up.
     """
     nodes, leaves = m.weights.shape[0], np.int64(1 << mixed)
     for i in range(begin, end):

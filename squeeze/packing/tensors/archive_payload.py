@@ -1,5 +1,8 @@
-"""What both directions of the archive coding (archive.py) know of its payloads: the header, how values are cut,
-and in what segments they are coded. docs/format.md specifies it."""
+"""The payload of the archive coding (archive.py), as encoder and decoder share it.
+
+It has the header, the cut of values into coded and raw bits, the tree of exponents and the segments. docs/format.md
+specifies it.
+"""
 
 import heapq
 import struct
@@ -21,8 +24,8 @@ __all__ = [
     "FORMS",
     "HEAD",
     "MAX_COLUMNS",
+    "MAX_MIXED",
     "MIXED",
-    "MOST_MIXED",
     "SEGMENT",
     "WHOLE",
     "Cut",
@@ -37,23 +40,28 @@ WHOLE, MIXED = 0, 1  # what follows the header: a payload of floats.py, or this 
 SEGMENT = 1 << 22  # values that one set of models codes
 MAX_COLUMNS = 1 << 28
 HEAD = struct.Struct("<BBBBIQQQ")  # format, mode, mixed mantissa bits, 0, columns, values, tree bytes, rest bytes
-MOST_MIXED = 7
-AT_ONCE = 1 << 18  # values
+MAX_MIXED = 7
+AT_ONCE = 1 << 18  # values that are cut at a time
 
-# Bits of exponent and mantissa in the coded top of each dtype that is mixed.
+# Bits of exponent and mantissa of each dtype that is mixed.
 FORMS = {"BF16": (8, 7), "F16": (5, 10), "F32": (8, 23), "F8_E4M3": (4, 3), "F8_E5M2": (5, 2)}
 
 
 class Tree(NamedTuple):
-    """The Huffman tree of the exponents: nodes as in ArchiveModel, and the way to each as in `archive_models.code`."""
+    """The Huffman tree of the exponents.
+
+    nodes: as in ArchiveModel. paths: the decisions to each exponent, as `archive_models.code` takes them. text: the
+    tree in the payload, see tables.tables_text. mean: the most frequent exponent, from which running means start.
+    """
 
     nodes: Array
     paths: Array
-    text: bytes  # as it stands in the payload: see tables.tables_text
+    text: bytes
     mean: int
 
     @classmethod
     def build(cls, counts: Array) -> "Tree":
+        """Build the tree from the number of values with each exponent."""
         used = np.flatnonzero(counts)
         heap = [(int(counts[symbol]), int(symbol), [int(symbol)]) for symbol in used]
         heapq.heapify(heap)
@@ -67,7 +75,7 @@ class Tree(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes, exponents: int) -> "Tree":
-        """The canonical tree of depths by exponent. Raises DamagedError where they are those of no tree."""
+        """Build the canonical tree from the depths in a payload. Raises DamagedError if there is no such tree."""
         symbols, (depths,) = (part.tolist() for part in parse_symbols(text, 1, exponents))
         order = sorted(range(len(symbols)), key=lambda k: (depths[k], symbols[k]))
         paths = np.zeros(exponents, np.uint64)
@@ -76,7 +84,7 @@ class Tree(NamedTuple):
             return cls(np.array([[only, only]], np.int32), paths, text, symbols[0])
         nodes, word, before = [[0, 0]], 0, 0
         if not symbols or max(depths) > 63 or sum(1 << (63 - depth) for depth in depths) != 1 << 63:
-            raise damaged("its tree is impossible")
+            raise damaged("its tree is invalid")
         for k in order:
             word <<= depths[k] - before
             before, node = depths[k], 0
@@ -95,7 +103,7 @@ class Tree(NamedTuple):
 
 @dataclass(frozen=True)
 class Cut:
-    """How values are cut: bits of one, of its exponent, and of the mantissa bits that are mixed."""
+    """The cut of a value of `bits` bits into its exponent, the leading mantissa bits that are mixed, and the rest."""
 
     bits: int
     exponent: int
@@ -103,20 +111,21 @@ class Cut:
 
     @property
     def rest(self) -> int:
+        """The bits of a value that are not mixed."""
         return self.bits - self.exponent - self.mixed
 
     @property
     def dtype(self) -> str:
-        """As which what is behind them is coded."""
+        """The dtype as which the rest is coded."""
         return next(f"U{width}" for width in (8, 16, 32) if self.rest <= width)
 
     @property
     def width(self) -> int:
-        """Bytes of that."""
+        """The bytes of the rest."""
         return DTYPES[self.dtype][0] // 8
 
     def rotated(self, content: Content, first: int, last: int) -> Array:
-        """Some values, in memory that is a thread's own."""
+        """Return some values rotated left by one bit, in memory of this thread."""
         data = kept("of archive", (last - first) * self.bits // 8)
         content.fill(first * self.bits // 8, data)
         values = data.view(WORDS[self.bits])
@@ -125,7 +134,7 @@ class Cut:
         return rotated
 
     def top(self, content: Content, first: int, last: int) -> Array:
-        """uint16 of some values, in memory that is a thread's own."""
+        """Return exponent and mixed bits of some values, uint16, in memory of this thread."""
         found = tops(last - first)
         for begin in range(first, last, AT_ONCE):
             end = min(begin + AT_ONCE, last)
@@ -135,17 +144,17 @@ class Cut:
 
 
 def tops(count: int) -> Array:
-    """uint16 [count], undefined: a thread has one."""
+    """Return an uninitialised array, uint16 [count]; each thread has one."""
     return kept("tops of archive", 2 * count).view(np.uint16)
 
 
 def segments(count: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Where each segment begins and ends; whole rows where they are short."""
+    """Yield the first value of each segment and the one after its last; segments have whole rows unless rows are long."""
     size = SEGMENT // columns * columns if columns <= SEGMENT else SEGMENT
     for begin in range(0, count, size):
         yield begin, min(begin + size, count)
 
 
 def model_of(values: Array, tree: Tree, columns: int, mixed: int) -> ArchiveModel:
-    """What predicts a segment: a thread has one."""
+    """Return the initial model of a segment, in memory of this thread."""
     return build_model(tree.nodes, min(columns, values.size), mixed, tree.mean)

@@ -1,5 +1,6 @@
-"""The bytes of a tensor, wherever they are, read a part at a time by several threads at once: in memory, in a file, or
-as the difference of two others. Coders take a tensor in parts of whole segments, so that memory does not grow with it.
+"""Bytes of a tensor that are read in parts by several threads at once, from memory, a file or a computation.
+
+Coders take a tensor in parts of whole segments, so that memory does not grow with it.
 """
 
 from collections import deque
@@ -37,15 +38,17 @@ PART = 1 << 21  # bytes that are read at a time
 
 
 class Content(Protocol):
-    """size: bytes."""
+    """Bytes that can be read from any place; `size` is their number."""
 
     size: int
 
     def fill(self, begin: int, out: Array) -> None:
-        """Read bytes from `begin` on into `out`, uint8, as many as that has. Raises DamagedError."""
+        """Read bytes from `begin` on into `out`, uint8, until it is full. Raises DamagedError."""
 
 
 class InMemory:
+    """A content in an array."""
+
     def __init__(self, data: Array):
         self.data, self.size = data, data.size
 
@@ -54,7 +57,7 @@ class InMemory:
 
 
 class InFile:
-    """`size` bytes of a file from `begin` on."""
+    """A content of `size` bytes of a file from `begin` on."""
 
     def __init__(self, file: Positional, begin: int, size: int):
         self._file, self._begin, self.size = file, begin, size
@@ -65,7 +68,7 @@ class InFile:
 
 
 class Section:
-    """`size` bytes of another content from `begin` on."""
+    """A content of `size` bytes of another content from `begin` on."""
 
     def __init__(self, content: Content, begin: int, size: int):
         self._content, self._begin, self.size = content, begin, size
@@ -75,14 +78,14 @@ class Section:
 
 
 class Difference:
-    """XOR of two contents of one size; `other` may be a difference in turn."""
+    """The XOR of two contents of the same size; `other` may be a difference in turn."""
 
     def __init__(self, one: Content, other: Content):
         self._one, self._other, self.size = one, other, one.size
 
     @classmethod
     def of(cls, one: Content, other: Content) -> Content:
-        """Made at once where both are in memory."""
+        """Return the XOR, computed at once if both contents are in memory."""
         if isinstance(one, InMemory) and isinstance(other, InMemory):
             return InMemory(np.bitwise_xor(one.data, other.data))
         return cls(one, other)
@@ -95,11 +98,11 @@ class Difference:
 
 
 class InSegments:
-    """Content of `size` bytes in segments of `step`, of which some are decoded at a time."""
+    """A content of `size` bytes in segments of `step` bytes, of which only the needed ones are decoded."""
 
     size: int
     step: int
-    room = "decoded"  # name of the memory for segments that are wanted in part
+    room = "decoded"  # name of the memory for segments of which only a part is wanted
 
     def fill(self, begin: int, out: Array) -> None:
         most, end = max(PART // self.step, 1) * self.step, begin + out.size
@@ -119,7 +122,7 @@ class InSegments:
 
 
 def bytes_of(content: Content, begin: int = 0, end: int | None = None) -> Array:
-    """Bytes begin to end, uint8. They are not to be written to, and gone at the thread's next call."""
+    """Return bytes begin to end, uint8, which must not be written to and are invalid after this thread's next call."""
     end = content.size if end is None else end
     if isinstance(content, InMemory):
         return content.data[begin:end]
@@ -129,7 +132,7 @@ def bytes_of(content: Content, begin: int = 0, end: int | None = None) -> Array:
 
 
 def whole(content: Content, threads: int = 1) -> Array:
-    """All bytes, uint8, in an array that may be kept."""
+    """Return all bytes, uint8, in an array that may be kept."""
     if isinstance(content, InMemory):
         return content.data
     out = np.empty(content.size, np.uint8)
@@ -139,7 +142,7 @@ def whole(content: Content, threads: int = 1) -> Array:
 
 
 def pieces(content: Content, threads: int = 1) -> Iterator[Array]:
-    """All bytes, uint8, one piece after the other. Each may be used until the one after the next is asked for."""
+    """Yield all bytes, uint8, in pieces. Each is valid until the one after the next is taken."""
     free, before = deque[Array](), None
 
     def work(begin: int, end: int) -> Array:
@@ -175,13 +178,13 @@ class Parts:
         return -(-self.count // self.per_segment)
 
     def values(self, first: int, last: int) -> Array:
-        """Of segments first to last."""
+        """Return the values of segments first to last."""
         width = np.dtype(self.kind).itemsize
         step = self.per_segment * width
         return bytes_of(self.content, first * step, min(last * step, self.count * width)).view(self.kind)
 
     def map(self, work: Callable[[Array, int, int], T]) -> Iterator[T]:
-        """work(values, first, last) over all segments, in order, a few parts at a time on `threads` threads."""
+        """Yield work(values, first, last) over all segments, in order, some parts at a time on `threads` threads."""
         most = max(PART // (self.per_segment * np.dtype(self.kind).itemsize), 1)
         if self.threads > 1 and self.segments >= 4:
             most = min(most, -(-self.segments // (2 * self.threads)))
@@ -196,7 +199,14 @@ class Parts:
 
 
 def in_parts(work: Callable[[int, int], T], count: int, step: int, threads: int) -> Iterator[T]:
-    """work(first, last) for each `step` of `count` things, in order, on so many threads, a few at a time."""
+    """Yield work(first, last) for each `step` of `count` items, in order.
+
+    Args:
+        work: called with the first item and the one after the last.
+        count: number of items.
+        step: items of a call.
+        threads: threads that work; a few results at most wait to be taken.
+    """
     edges = [*range(0, count, step), count]
     if threads <= 1 or len(edges) <= 2:
         for first, last in pairwise(edges):
@@ -205,7 +215,7 @@ def in_parts(work: Callable[[int, int], T], count: int, step: int, threads: int)
     with working(threads) as waiting:
         for first, last in pairwise(edges):
             waiting.add(work, first, last)
-            if len(waiting) > threads:  # one waits while its predecessor is taken
+            if len(waiting) > threads:  # one result waits while its predecessor is taken
                 yield waiting.take()
         while waiting:
             yield waiting.take()

@@ -1,12 +1,13 @@
-"""Lossless coding of float tensors in codes of a fixed length, for checkpoints that are written often.
+"""Lossless coding of floats in codes of a fixed length, for checkpoints that are written often.
 
-Exponents of weights are few: a code of two bits names the three that are most frequent in a block of values, or leaves
-the value open. Those left open have a code of two bits in the next level, and so on; what LEVELS levels leave open has
-its exponent as a byte. Sign and mantissa stay raw. So nothing is looked up, divided or carried from one value to the
-next, and a vector of values is coded at once: several times faster than rANS (floats.py), and about 1.5 % larger.
+Weights have few different exponents: a code of two bits names one of the three most frequent in a block of values, or
+leaves the value open. Open values have a code of two bits in the next level, and so on; those still open after LEVELS
+levels have their exponent as a byte. Sign and mantissa stay raw. Nothing is looked up, divided or carried from one
+value to the next, so a vector of values is coded at once: several times faster than rANS (floats.py), and about 1.5 %
+larger.
 
-A value is rotated left by one bit, so that its exponent leads. The idea of packing the bits of exponents by blocks at a
-fixed length is ENEC's; codes in levels are ours. How bytes lie is in docs/format.md.
+A value is rotated left by one bit, so that its exponent leads. Packing the bits of exponents in blocks at a fixed
+length is the idea of ENEC; codes in levels are new. docs/format.md specifies the bytes.
 """
 
 import struct
@@ -46,15 +47,18 @@ _SAMPLE = 1 << 11  # bytes
 
 
 def encode(data: Array, dtype: str, threads: int = 1) -> Array | None:
-    """The payload (uint8, a multiple of 8 bytes) of a tensor's little-endian bytes, or None where it is no shorter.
+    """Return the payload (uint8, a multiple of 8 bytes) of a tensor's little-endian bytes, or None if it is no shorter.
 
-    `dtype` is safetensors' name of the type, one of DTYPES.
+    Args:
+        data: the bytes, uint8.
+        dtype: safetensors' name of the type, one of DTYPES.
+        threads: threads that code blocks.
     """
     return in_memory(lambda writer: write(InMemory(data), dtype, writer, threads))
 
 
 def write(content: Content, dtype: str, writer: Writer, threads: int = 1) -> int:
-    """The same payload, written; its bytes, or 0 where it is no shorter."""
+    """Write the payload of a tensor; return its bytes, or 0 if it is no shorter. Args are as in `encode`."""
     view, prefix_bits = KINDS[dtype]
     parts, record = Parts(content, view, _PER_BLOCK, threads), _record(dtype)
     blocks, start, most = parts.segments, _start(parts.segments), _most(min(parts.count, _PER_BLOCK), record)
@@ -84,8 +88,11 @@ def write(content: Content, dtype: str, writer: Writer, threads: int = 1) -> int
 
 
 def has_noise(content: Content) -> bool:
-    """Whether the lower bytes of 16-bit values are about evenly many, in a sample: then only exponents can get shorter,
-    and rANS is little shorter than codes of fixed length. It is not so where many values are equal, such as 0."""
+    """Return whether the lower bytes of 16-bit values are about uniform, judged by a sample.
+
+    Then only exponents get shorter, and rANS is little shorter than codes of fixed length. It is not so if many values
+    are equal, such as 0.
+    """
     step = max(content.size // (4 * _SAMPLE), 1) * 2
     if isinstance(content, InMemory):
         lower = content.data[::step][:_SAMPLE]
@@ -98,7 +105,7 @@ def has_noise(content: Content) -> bool:
 
 @dataclass(frozen=True)
 class Coded:
-    """A parsed payload. Its blocks are what float_payload.Coded calls segments."""
+    """A parsed payload. Its blocks correspond to the segments of float_payload.Coded."""
 
     payload: Array  # uint8
     dtype: str
@@ -124,9 +131,9 @@ class Coded:
 
 
 def parse(payload: Array, dtype: str, size: int) -> Coded:
-    """The parts of `payload`, for a tensor of `size` bytes. Raises DamagedError where they contradict that."""
+    """Parse `payload` for a tensor of `size` bytes. Raises DamagedError if they contradict each other."""
     if payload.size < _HEAD.size or payload.size % 8:
-        raise damaged("its length is impossible")
+        raise damaged("its length is invalid")
     form, count = _HEAD.unpack(payload[: _HEAD.size].tobytes())
     if form != _FORMAT or payload[1:8].any():
         raise damaged("its coding is unknown")
@@ -145,7 +152,17 @@ def parse(payload: Array, dtype: str, size: int) -> Coded:
 
 
 def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array | None = None) -> Array:
-    """The `size` bytes that `payload` was coded from, into `out` (uint8) if given. Raises DamagedError."""
+    """Decode a payload to `size` bytes.
+
+    Args:
+        payload: uint8.
+        dtype: safetensors' name of the type.
+        size: bytes of the tensor.
+        threads: threads that decode blocks.
+        out: uint8 array for the result, or None.
+
+    Raises DamagedError.
+    """
     coded = parse(payload, dtype, size)
     if out is None:
         out = fresh(size)
@@ -154,7 +171,7 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
 
 
 def decode_segments(coded: Coded, first: int, last: int, out: Array, threads: int = 1) -> None:
-    """Decode blocks first to last into `out`, their values as bytes or as numbers. Raises DamagedError."""
+    """Decode blocks first to last into `out`, as bytes or as numbers. Raises DamagedError."""
     values = out.view(KINDS[coded.dtype][0])
 
     def work(begin: int, end: int) -> None:
@@ -165,12 +182,12 @@ def decode_segments(coded: Coded, first: int, last: int, out: Array, threads: in
 
 
 def decode_part(coded: Coded, part: Array, first: int, last: int, out: Array) -> None:
-    """Decode blocks first to last, the bytes of which are `part` (uint8), into `out`. Raises DamagedError."""
+    """Decode blocks first to last, whose bytes are `part` (uint8), into `out`. Raises DamagedError."""
     _decode(coded, part, int(coded.starts[first]), first, last, out.view(KINDS[coded.dtype][0]))
 
 
 def _decode(coded: Coded, payload: Array, begin: int, first: int, last: int, values: Array) -> None:
-    """Decode blocks first to last out of a part of the payload, from `begin` on."""
+    """Decode blocks first to last, whose bytes begin at `begin` of the whole payload."""
     bad = decode_blocks(
         *(values, first, last, _PER_BLOCK, _record(coded.dtype), coded.names, coded.counts, payload),
         *(payload.view(np.uint32), coded.starts[first] - begin, np.empty(_PER_BLOCK + SLACK, np.uint8)),
@@ -181,42 +198,44 @@ def _decode(coded: Coded, payload: Array, begin: int, first: int, last: int, val
 
 
 def directory_size(dtype: str, size: int) -> int:
-    """Bytes before the blocks of a payload, for a tensor of `size` bytes."""
+    """Return the bytes before the blocks of a payload, for a tensor of `size` bytes."""
     return _start(-(-size // (_PER_BLOCK * np.dtype(KINDS[dtype][0]).itemsize)))
 
 
 def _record(dtype: str) -> int:
-    """Bytes of a group of values: two masks of codes, a mask for each bit between its prefix and the next byte, and
-    bytes."""
+    """Return the bytes of a group of values.
+
+    They are two masks of codes, a mask for each bit between its prefix and the next byte, and bytes.
+    """
     view, prefix_bits = KINDS[dtype]
     return 4 * (2 + 8 - prefix_bits) + GROUP * (np.dtype(view).itemsize - 1)
 
 
 def _start(blocks: int) -> int:
-    """Where blocks begin."""
+    """Return where blocks begin in a payload."""
     return _HEAD.size + blocks * LEVELS * (KNOWN + 4)
 
 
 def _directory(payload: Array, blocks: int) -> tuple[Array, Array]:
-    """Known prefixes, uint8 [blocks, LEVELS * KNOWN], and values that levels leave open, uint32 [blocks, LEVELS]."""
+    """Return known prefixes, uint8 [blocks, LEVELS * KNOWN], and open values, uint32 [blocks, LEVELS]."""
     middle = _HEAD.size + blocks * LEVELS * KNOWN
     names = payload[_HEAD.size : middle].reshape(blocks, LEVELS * KNOWN)
     return names, payload[middle : _start(blocks)].view(np.uint32).reshape(blocks, LEVELS)
 
 
 def _most(count: int, record: int) -> int:
-    """The most bytes of a block."""
+    """Return the maximal bytes of a block."""
     groups = -(-count // GROUP)
     return int(groups * (record + 8 * (LEVELS - 1) + GROUP))
 
 
 def _space(view: type) -> tuple[Array, Array]:
-    """Where a group's prefixes, and its values, stand for a while."""
+    """Allocate working space for a group's prefixes and for its values."""
     return np.empty(GROUP, np.uint8), np.empty(GROUP, view)
 
 
 class DecodedFixed(InSegments):
-    """What a payload stands for. Raises DamagedError where that contradicts itself."""
+    """A content that decodes a payload as it is read. Raises DamagedError if the payload contradicts itself."""
 
     def __init__(self, payload: Content, dtype: str, size: int):
         self._payload, self.size = payload, size

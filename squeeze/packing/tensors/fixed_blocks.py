@@ -1,4 +1,4 @@
-"""Compiled loops over the blocks of fixed.py: every block codes its values by the prefixes that are frequent in it."""
+"""Compiled loops over the blocks of fixed.py: each block codes its values by the prefixes that are frequent in it."""
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from squeeze.packing.tensors.fixed_groups import (
     split_prefixes,
 )
 
-LEVELS = 4  # of codes: a value that one leaves open is in the next, and one that all do has its prefix as a byte
+LEVELS = 4  # of codes: an open value goes to the next one, and after the last has its prefix as a byte
 KNOWN = 3  # prefixes of a level
-_SAMPLE = 1 << 11  # values of a block that are counted
-SLACK = 2 * GROUP  # bytes that an array of prefixes is longer
+_SAMPLE = 1 << 11  # values of a block that choose the prefixes
+SLACK = 2 * GROUP  # additional bytes of an array of prefixes
 
 
 @inline
@@ -27,7 +27,7 @@ def _groups(size):
 
 @inline
 def _valid(size, group):
-    """The mask of a group's members, of `size` in all."""
+    """Return the mask of a group's members, of `size` values in all."""
     here = min(size - group * GROUP, GROUP)
     return (1 << here) - 1
 
@@ -39,8 +39,10 @@ def _padded(size):
 
 @kernel
 def block_sizes(count_of_values, per_block, record, counts, sizes):
-    """sizes int64 [blocks] = bytes of each block, -1 where its counts cannot be. counts: uint32 [blocks, LEVELS], how
-    many values each level leaves open."""
+    """Fill sizes, int64 [blocks], with the bytes of each block, -1 if its counts are invalid.
+
+    counts: uint32 [blocks, LEVELS], the values that each level leaves open.
+    """
     for block in range(counts.shape[0]):
         size = min(count_of_values - block * per_block, per_block)
         total = _groups(size) * record
@@ -56,7 +58,7 @@ def block_sizes(count_of_values, per_block, record, counts, sizes):
 
 @inline
 def _choose(values, begin, size, prefix_bits, names, histogram, order):
-    """names = the prefixes that are most frequent in a sample of values[begin : begin + size], the first one first."""
+    """Fill names with the most frequent prefixes in a sample of values[begin : begin + size], in descending order."""
     below = 8 * values.itemsize - 1 - prefix_bits
     histogram[:] = 0
     every = np.uint64((1 << prefix_bits) - 1)
@@ -65,7 +67,7 @@ def _choose(values, begin, size, prefix_bits, names, histogram, order):
         for i in range(start, min(start + GROUP, size)):
             histogram[(np.uint64(values[begin + i]) >> np.uint64(below)) & every] += 1
     found = 0
-    for is_seen in (True, False):  # others fill up: names differ
+    for is_seen in (True, False):  # names must differ, so unseen prefixes fill up
         for prefix in range(1 << prefix_bits):
             if (histogram[prefix] > 0) == is_seen and (is_seen or found < names.size):
                 order[found] = prefix
@@ -83,11 +85,10 @@ def _choose(values, begin, size, prefix_bits, names, histogram, order):
 def encode_blocks(
     values, first, last, per_block, record, prefix_bits, names, counts, out, bytes_, prefixes, tail, numbers
 ):
-    """Write blocks `first` to `last` to `out` (uint8), and fill names (uint8 [blocks, LEVELS * KNOWN]) and counts
-    (uint32 [blocks, LEVELS]). Returns the bytes written.
+    """Write blocks `first` to `last` to `out` (uint8) and return the bytes written.
 
-    Working space: bytes_ uint8 [per_block + SLACK], prefixes uint8 [32], tail [32] of values' type, numbers int64
-    [2, 256].
+    Filled: names (uint8 [blocks, LEVELS * KNOWN]) and counts (uint32 [blocks, LEVELS]). Working space: bytes_ uint8
+    [per_block + SLACK], prefixes uint8 [32], tail [32] of values' type, numbers int64 [2, 256].
     """
     place = 0
     for block in range(first, last):
@@ -133,10 +134,10 @@ def encode_blocks(
 def decode_blocks(
     out, first, last, per_block, record, names, counts, coded, longs, start, one_level, other, prefixes, tail
 ):
-    """Decode blocks `first` to `last`, which begin at `start` of `coded` (uint8; longs: the same as uint32), into
-    `out`, their values. Returns -1, or the first block that is damaged.
+    """Decode blocks `first` to `last`, which begin at `start` of `coded`, into `out`.
 
-    Working space: one_level, other uint8 [per_block + SLACK]; prefixes and tail as `encode_blocks` has them.
+    coded is uint8, longs the same as uint32. Returns -1, or the first damaged block. Working space: one_level, other
+    uint8 [per_block + SLACK]; prefixes and tail as in `encode_blocks`.
     """
     for block in range(first, last):
         begin, known = (block - first) * per_block, names[block]

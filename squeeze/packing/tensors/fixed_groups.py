@@ -1,11 +1,11 @@
-"""Groups of 32 values by vectors: their codes of two bits as two masks, and the rest of them as bits and bytes.
+"""Groups of 32 values by vectors: two masks of their 2-bit codes, and the other bits as masks and bytes.
 
-A value's highest bits but its sign, the *prefix*, are compared with three known ones; a mask of 32 bits for each bit of
-the codes says what was found. fixed.py has the format. The code is LLVM's own vectors, so every processor runs it; only
-moving bytes by a mask is an instruction of some (AVX-512 with VBMI2), permutations of eight at a time on Arm, and a
-loop elsewhere.
+A value's highest bits without its sign, the *prefix*, are compared with three known ones; a mask of 32 bits for each
+bit of the codes holds the result. fixed.py has the format. The code uses LLVM's generic vectors, so every processor
+runs it. Only moving bytes by a mask differs: an instruction of AVX-512 with VBMI2, permutations of eight at a time on
+Arm, and a loop elsewhere.
 
-An array's type says which floats its values are: see KINDS.
+An array's type tells which floats its values are: see KINDS.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _MOVES_BYTES = all(map(machine_code.has, ("avx512f", "avx512bw", "avx512vl", "av
 _NEON = machine_code.has("neon")
 _NUMBER = types.int64
 
-# safetensors dtype: how its bits are viewed, and how many of them, the exponent, are the prefix
+# safetensors dtype: the type by which its bits are viewed, and the bits of the exponent, which are the prefix
 KINDS = {
     "BF16": (np.uint16, 8),
     "F16": (np.int16, 5),
@@ -40,7 +40,7 @@ _PREFIX_BITS = {numba.from_dtype(np.dtype(view)): bits for view, bits in KINDS.v
 
 
 class _Group:
-    """Machine code on one group of values with prefixes of at most 8 bits."""
+    """An emitter of machine code for one group of values with prefixes of at most 8 bits."""
 
     def __init__(self, builder: Any, bits: int, prefix_bits: int, turned: bool) -> None:
         self.builder, self.bits, self.prefix_bits = builder, bits, prefix_bits
@@ -53,13 +53,13 @@ class _Group:
         return ir.Constant(kind, [value] * GROUP)
 
     def spread(self, value: Any) -> Any:
-        """A vector of bytes of an int64."""
+        """Return a vector with the low byte of an int64 in every lane."""
         undefined = ir.Constant(_BYTES, ir.Undefined)
         single = self.builder.insert_element(undefined, self.builder.trunc(value, INT8), INT32(0))
         return self.builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(INT32, GROUP), [0] * GROUP))
 
     def mask(self, bits: Any) -> Any:
-        """The bits of an int32 as conditions. For NEON, LLVM would take them one by one."""
+        """Return the bits of an int32 as conditions. On NEON, LLVM alone would extract them one by one."""
         if not _NEON:
             return self.builder.bitcast(bits, _MASK)
         bytes_ = self.builder.bitcast(bits, ir.VectorType(INT8, 4))
@@ -88,7 +88,7 @@ class _Group:
 
 
 def _pointers(context: Any, builder: Any, signature: Any, arguments: Any, pairs: dict[int, int | None]) -> list[Any]:
-    """Pointers into arrays, by the places of arrays among the arguments and those of what is added to each."""
+    """Return pointers into arrays; pairs: number of the array's argument, and of the argument with its offset."""
     found = []
     for array, offset in pairs.items():
         data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
@@ -117,7 +117,7 @@ def _splitter(group: Callable[[Any, Any], _Group]) -> Any:
 
 
 # Write the record of values[begin : begin + 32] to `out` (uint8) from `place` on, and all their prefixes to `prefixes`
-# (uint8 [32]). The result is the mask, as int64, of the values whose prefix is none of three: those with code 3.
+# (uint8 [32]). Return the mask, as int64, of the values with code 3, whose prefix is not one of the three known ones.
 split, split_prefixes = _splitter(_of_floats), _splitter(_of_prefixes)
 
 
@@ -160,8 +160,8 @@ def _joiner(group: Callable[[Any, Any], _Group]) -> Any:
     return join
 
 
-# The reverse: make out[begin : begin + 32] of the record at `place` of `coded` (uint8), and of `prefixes` (uint8 [32]),
-# where those of values with code 3 stand in their places.
+# The reverse: compute out[begin : begin + 32] from the record at `place` of `coded` (uint8) and from `prefixes` (uint8
+# [32]), which has the prefixes of values with code 3 in their places.
 join, join_prefixes = _joiner(_of_floats), _joiner(_of_prefixes)
 
 
@@ -191,7 +191,7 @@ def _join(group: _Group, out: Any, coded: Any, prefixes: Any, known: Any) -> Non
 
 
 def _mover(way: str) -> Any:
-    """A compiled step: store, at `place` of `target`, the bytes of source[begin : begin + 32] moved by a mask."""
+    """Return a compiled step: store at `place` of `target` the bytes of source[begin : begin + 32] moved by a mask."""
 
     @intrinsic
     def move(typingctx, source, begin, mask, target, place):
@@ -206,7 +206,7 @@ def _mover(way: str) -> Any:
 
 
 def _move_all(group: _Group, way: str, source: Any, mask: Any, target: Any) -> None:
-    """By the instruction of AVX-512 with VBMI2."""
+    """Move all bytes with the instruction of AVX-512 with VBMI2."""
     builder, kinds = group.builder, [_BYTES, _BYTES, _MASK]
     call = builder.module.declare_intrinsic(f"llvm.x86.avx512.mask.{way}.v32i8", (), ir.FunctionType(_BYTES, kinds))
     bits = group.mask(builder.trunc(mask, INT32))
@@ -215,8 +215,10 @@ def _move_all(group: _Group, way: str, source: Any, mask: Any, target: Any) -> N
 
 
 def _move_eights(group: _Group, way: str, source: Any, mask: Any, target: Any) -> None:
-    """By permutations of eight lanes on NEON. On the packed side, their bytes come after those of the lanes before them
-    that are set."""
+    """Move bytes by permutations of eight lanes on NEON.
+
+    On the packed side, the bytes of eight lanes follow those of the set lanes before.
+    """
     builder, eight, register = group.builder, ir.VectorType(INT8, 8), ir.VectorType(INT8, 16)
     kind, whole = ir.FunctionType(eight, [register, eight]), ir.Constant(ir.VectorType(INT32, 16), list(range(16)))
     permute = builder.module.declare_intrinsic("llvm.aarch64.neon.tbl1.v8i8", (), kind)
@@ -237,7 +239,7 @@ _compress, _expand = _mover("compress"), _mover("expand")
 
 @intrinsic
 def _lowest(typingctx, mask):
-    """The place of the lowest bit that is set, of at least one."""
+    """Return the place of the lowest set bit; there must be one."""
 
     def codegen(context, builder, signature, arguments):
         call = builder.module.declare_intrinsic("llvm.cttz.i64", (), ir.FunctionType(INT64, [INT64, ir.IntType(1)]))
@@ -248,7 +250,7 @@ def _lowest(typingctx, mask):
 
 @intrinsic
 def count(typingctx, mask):
-    """How many bits are set."""
+    """Count the set bits."""
 
     def codegen(context, builder, signature, arguments):
         call = builder.module.declare_intrinsic("llvm.ctpop.i64", (), ir.FunctionType(INT64, [INT64]))
@@ -259,7 +261,7 @@ def count(typingctx, mask):
 
 @inline
 def gather(source, mask, target, place):
-    """Put the bytes of source[0 : 32] that `mask` names at `place` of `target`, in order; there is room for 32."""
+    """Put the bytes of source[0 : 32] whose bits are set in `mask` at `place` of `target`; it must have room for 32."""
     if _MOVES_BYTES or _NEON:
         _compress(source, 0, mask, target, place)
         return
@@ -270,7 +272,7 @@ def gather(source, mask, target, place):
 
 @inline
 def scatter(source, begin, mask, target):
-    """Put the bytes of `source` from `begin` on into target[0 : 32] where `mask` is set, in order; 32 can be read."""
+    """Put the bytes of `source` from `begin` on into target[0 : 32] where `mask` is set; 32 must be readable."""
     if _MOVES_BYTES or _NEON:
         _expand(source, begin, mask, target, 0)
         return

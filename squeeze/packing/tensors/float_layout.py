@@ -1,6 +1,6 @@
-"""How a tensor is cut into planes, and which bits of each are coded: what codes a sample of it shortest.
+"""The choice of planes for a tensor, and of the bits of each that are coded: what codes a sample of it shortest.
 
-Nothing here affects a decoder: floating point is free to differ between machines.
+Nothing here affects a decoder, so floating point may differ between machines.
 """
 
 import threading
@@ -16,23 +16,27 @@ from squeeze.packing.tensors.planes import tally
 
 _MAX_PREFIX = 13  # bits
 SAMPLE_RUNS, SAMPLE_RUN = 8, 1 << 12  # values of the sample
-_AT_ONCE, _FEWER = np.uint64(64), np.uint64(16)  # places of tables that are looked at together; they divide 2^8
+_AT_ONCE, _FEWER = np.uint64(64), np.uint64(16)  # places of tables that are checked together; divisors of 2^8
 _own = threading.local()
 LOGS = np.arange(1 << 12) * np.log2(np.maximum(np.arange(1 << 12), 1))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a tensor is cut: what codes a sample of it shortest."""
+    """The layout of a tensor that codes a sample of it shortest.
+
+    prefixes: prefix bits of each plane. cost: about the bits of the whole tensor. counts: the frequency of each prefix
+    for each plane, [1, 2^bits], or None if only a sample was counted.
+    """
 
     layout: int
-    prefixes: tuple[int, ...]  # bits of each plane's prefix
-    cost: float  # bits that all of it takes, about
-    counts: tuple[Array, ...] | None  # of each plane, how often each prefix is there, [1, 2^bits]; None of a sample
+    prefixes: tuple[int, ...]
+    cost: float
+    counts: tuple[Array, ...] | None
 
 
 def sample_of(content: Content, kind: type) -> Array:
-    """Values of a tensor, of type `kind`, that stand for all: all of them, of a small one."""
+    """Return a sample of a tensor's values of type `kind`; a small tensor is its own sample."""
     width = np.dtype(kind).itemsize
     count = content.size // width
     if count < SAMPLE_RUNS * SAMPLE_RUN:
@@ -45,7 +49,16 @@ def sample_of(content: Content, kind: type) -> Array:
 
 
 def choose(sample: Array, count: int, bits: int, rotated: bool, lanes: int, rows: int) -> Choice:
-    """Measures a sample of `count` values."""
+    """Choose the layout for a tensor.
+
+    Args:
+        sample: values of the tensor.
+        count: values of the whole tensor.
+        bits: bits of a value.
+        rotated: whether values are rotated.
+        lanes: lanes of a segment.
+        rows: rows of a segment.
+    """
     fixed = 32.0 * -(-count // (lanes * rows)) * (lanes + 1)  # bits of states and word counts
     widths, longest = shapes(bits, rotated)
     own, found, total = space(), np.empty(widths.shape, np.int64), np.empty(1)
@@ -66,8 +79,11 @@ def choose(sample: Array, count: int, bits: int, rotated: bool, lanes: int, rows
 
 @cache
 def shapes(bits: int, rotated: bool) -> tuple[Array, Array]:
-    """The widths of each choice's planes, int64 [choices, 8], 0 after the last; and the longest prefix of planes whose
-    highest bit lies just below bit 8 (i + 1), int64 [8]."""
+    """Return the possible layouts of a type.
+
+    The first array has the widths of the planes of each layout, int64 [choices, 8], 0 after the last. The second has
+    the longest prefix of planes whose highest bit is just below bit 8 (i + 1), int64 [8].
+    """
     widths, longest = np.zeros((len(CHOICES[bits, rotated]), 8), np.int64), np.zeros(8, np.int64)
     for row, layout in zip(widths, CHOICES[bits, rotated], strict=True):
         row[: len(LAYOUTS[layout])] = LAYOUTS[layout]
@@ -81,12 +97,24 @@ def shapes(bits: int, rotated: bool) -> tuple[Array, Array]:
 def choose_layout(
     sample, rotate, bits, layouts, longest, count, fixed, logs, tables, sampled, kinds, room, measured, prefixes, total
 ):
-    """The layout that codes `count` values like `sample` shortest, in `total` bits, about.
+    """Return the layout that codes `count` values like `sample` shortest, and its cost in `total`, in bits.
 
-    prefixes: int64 [layouts, 8], filled with the prefix bits of each plane. layouts and longest: see `shapes`. fixed:
-    bits that coding costs beside the code. logs: float64, n log2(n) of small n. Filled where planes begin, in 8 places:
-    sampled uint32 [8, 2, 2^13], the longest prefixes that there are and how often, and kinds int64 [8], how many they
-    are. Working space: tables as `count_prefixes` has them, room and measured [8] as `_measure` has them.
+    Args:
+        sample: values.
+        rotate: their bits if they are rotated, else 0.
+        bits: bits of a value.
+        layouts: see `shapes`.
+        longest: see `shapes`.
+        count: values of the tensor.
+        fixed: bits of a plane besides code and tables.
+        logs: float64, n log2(n) of small n.
+        tables: working space, see `count_prefixes`.
+        sampled: filled for each of 8 places where a plane may begin: prefixes and their counts, uint32 [8, 2, 2^13].
+        kinds: filled: how many prefixes there are at each place, int64 [8].
+        room: working space, see `_measure`.
+        measured: working space, see `_measure`, for 8 places.
+        prefixes: filled with the prefix bits of each plane, int64 [layouts, 8].
+        total: filled with the cost, float64 [1].
     """
     best, counted = 0, 0
     total[0] = 1e300
@@ -125,8 +153,10 @@ def choose_layout(
 
 @inline
 def _take(tables, size, found):
-    """Fill `found` with the prefixes that are in `tables`, below `size`, and how often each is; how many. The tables
-    are zeroed."""
+    """Move prefixes below `size` and their counts from `tables` to `found`, and return how many there are.
+
+    The tables are zeroed.
+    """
     used, zero = np.uint64(0), np.uint64(0)
     for begin in range(zero, np.uint64(size), _AT_ONCE):
         if _is_empty(tables, begin, _AT_ONCE):
@@ -144,7 +174,7 @@ def _take(tables, size, found):
 
 @inline
 def _is_empty(tables, begin, count):
-    """Whether `count` places of all tables are 0: words of 32 bits all the way, which vectors hold."""
+    """Return whether `count` places of all four tables are 0. Words of 32 bits throughout allow vectors."""
     first, second, third, fourth, some = tables[0], tables[1], tables[2], tables[3], np.uint32(0)
     for k in range(count):
         at = begin + k
@@ -154,19 +184,18 @@ def _is_empty(tables, begin, count):
 
 @kernel
 def fold(sampled, used, shift, row):
-    """Add the first `used` of prefixes and their counts, uint32 [2, 2^13], to `row`, int64, by all but their `shift`
-    lowest bits."""
+    """Add the first `used` prefixes' counts, uint32 [2, 2^13], to `row`, int64, without their `shift` lowest bits."""
     for k in range(np.uint64(used)):
         row[sampled[0, k] >> np.uint32(shift)] += sampled[1, k]
 
 
 @inline
 def _measure(sampled, used, longest, values, most, logs, room, found):
-    """Fill `found`, float64 [14, 2], for each number of prefix bits: how many prefixes there are, 0 for over `most`,
-    and the bits of an ideal code of the `values` that are sampled.
+    """Fill `found`, float64 [14, 2], with the number of prefixes (0 if over `most`) and the bits of an ideal code.
 
-    sampled: uint32 [2, 2^13], of which the first `used` are prefixes and their counts. logs: float64, n log2(n) of
-    small n. room: as `sampled`, working space.
+    There is a row for each number of prefix bits. sampled: uint32 [2, 2^13], of which the first `used` columns are
+    prefixes and their counts; they stand for `values` values. logs: float64, n log2(n) of small n. room: like
+    `sampled`, working space.
     """
     whole, source, prefix = np.float64(values) * np.log2(np.float64(values)), sampled, longest
     while prefix > 0:
@@ -174,7 +203,7 @@ def _measure(sampled, used, longest, values, most, logs, room, found):
         if used <= most or prefix <= 8:
             found[prefix, 0], found[prefix, 1] = used, whole - _sum_of_logs(source[1], used, logs)
         kept, last, total = np.uint64(0), np.uint32(source[0, 0] >> np.uint32(1)), np.uint32(0)
-        for k in range(np.uint64(used)):  # neighbours become one
+        for k in range(np.uint64(used)):  # merge neighbours
             place = np.uint32(source[0, k] >> np.uint32(1))
             is_same = place == last
             total = np.uint32(source[1, k] + (total if is_same else np.uint32(0)))
@@ -186,7 +215,7 @@ def _measure(sampled, used, longest, values, most, logs, room, found):
 
 @lossy_kernel(fastmath=True)
 def _sum_of_logs(counts, size, logs):
-    """The sum of n log2(n) of the first `size` counts."""
+    """Return the sum of n log2(n) of the first `size` counts."""
     total = np.float64(0.0)
     for k in range(size):
         n = np.uint64(counts[k])
@@ -202,13 +231,14 @@ class Space:
 
     def __init__(self) -> None:
         size = 1 << _MAX_PREFIX
-        self.tables = np.zeros((4, size), np.uint32)  # what counts in them leaves zeros behind
+        self.tables = np.zeros((4, size), np.uint32)  # zeroed again after each use
         self.sampled, self.kinds = np.empty((8, 2, size), np.uint32), np.empty(8, np.int64)
         self.room = np.empty((2, size), np.uint32)
         self.measured = np.empty((8, _MAX_PREFIX + 1, 2))
 
 
 def space() -> Space:
+    """Return the working space of this thread."""
     if not hasattr(_own, "space"):
         _own.space = Space()
     own: Space = _own.space

@@ -1,6 +1,6 @@
-"""The frequency tables of the float encoder, and which segments share one.
+"""The frequency tables of the float encoder, and the assignment of segments to them.
 
-Nothing here affects a decoder: floating point is free to differ between machines.
+Nothing here affects a decoder, so floating point may differ between machines.
 """
 
 import struct
@@ -21,13 +21,13 @@ from squeeze.system.arena import kept
 from squeeze.system.parallel import parallel_ranges
 
 LEAST_CLUSTERED = 8  # segments
-_CLUSTERED = 96  # segments that choose the frequency tables
-_UNKNOWN = 20.0  # bits of a prefix that is not in the sample
+_CLUSTERED = 96  # segments that are sampled for the frequency tables
+_UNKNOWN = 20.0  # code length of a prefix that is not in the sample, bits
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A plane of `width` bits taken out of values of `bits`, as rans.py says."""
+    """The position of a plane of `width` bits in values of `bits` bits; rans.py explains `rotate` and `drop`."""
 
     bits: int
     rotate: int
@@ -35,7 +35,7 @@ class Cut:
     width: int
 
     def of(self, values: Array) -> tuple[Array, int, int]:
-        """Values of at most 32 bits that have the plane, and where it is in them: their `rotate` and `drop`."""
+        """Return values of at most 32 bits that hold the plane, and its position in them (`rotate` and `drop`)."""
         if self.bits <= 32:
             return values, self.rotate, self.drop
         plane = kept("plane", values.size * self.width // 8).view(WORDS[self.width])
@@ -44,7 +44,7 @@ class Cut:
 
 
 def _counts(parts: Parts, cut: Cut, prefix_bits: int) -> Array:
-    """How often each prefix is there, int64 [1, 2^prefix_bits]."""
+    """Count each prefix over all values, int64 [1, 2^prefix_bits]."""
 
     def work(values: Array, first: int, last: int) -> Array:
         return _count(values, cut, np.zeros(1 << prefix_bits, np.int64))
@@ -53,7 +53,7 @@ def _counts(parts: Parts, cut: Cut, prefix_bits: int) -> Array:
 
 
 def _samples(parts: Parts, cut: Cut, prefix_bits: int, step: int) -> Array:
-    """The same of every `step`th segment, uint32 [segments / step, 2^prefix_bits]."""
+    """Count each prefix in every `step`th segment, uint32 [segments / step, 2^prefix_bits]."""
     rows = np.zeros((-(-parts.segments // step), 1 << prefix_bits), np.uint32)
     below = cut.drop + cut.width - prefix_bits
 
@@ -70,7 +70,7 @@ def _samples(parts: Parts, cut: Cut, prefix_bits: int, step: int) -> Array:
 
 
 def _count(values: Array, cut: Cut, row: Array) -> Array:
-    """Add the prefixes of some values to `row`, integers [2^prefix_bits]; the same."""
+    """Add the prefixes of some values to `row`, integers [2^prefix_bits], and return it."""
     plane, rotate, drop = cut.of(values)
     count_prefixes(plane, rotate, drop + cut.width - (row.size.bit_length() - 1), space().tables, row)
     return row
@@ -78,23 +78,33 @@ def _count(values: Array, cut: Cut, row: Array) -> Array:
 
 @dataclass(frozen=True)
 class PlaneModel:
-    """The frequency tables of a plane, and which segment uses which."""
+    """The frequency tables of a plane, and which segment uses which.
 
-    precision: int  # 0 where all prefixes are one
+    precision: bits of frequencies, 0 if all prefixes are equal. prefixes: int64 [symbols]. frequencies: int64 [tables,
+    symbols]. ids: the table of each segment, uint8. text: the tables in the payload. lowest: values whose prefix is 0.
+    """
+
+    precision: int
     prefix_bits: int
-    prefixes: Array  # int64 [symbols]
-    frequencies: Array  # int64 [tables, symbols]
-    ids: Array  # uint8 [segments]
-    text: bytes  # as it stands in the payload
-    lowest: int  # values whose prefix is 0
+    prefixes: Array
+    frequencies: Array
+    ids: Array
+    text: bytes
+    lowest: int
 
     @classmethod
     def build(cls, parts: Parts, cut: Cut, prefix_bits: int, counts: Array | None) -> "PlaneModel":
-        """Of the prefixes of a plane, each of at most `prefix_bits`; `counts` tells how often each is there, if that
-        is known."""
+        """Build the model of a plane.
+
+        Args:
+            parts: the values.
+            cut: the plane.
+            prefix_bits: the most bits of a prefix.
+            counts: how often each prefix occurs, if known.
+        """
         no_tables, segments = np.zeros((0, 1), np.int64), parts.segments
         ids, sums = np.zeros(segments, np.uint8), counts
-        if segments >= LEAST_CLUSTERED:  # then the counts were not known
+        if segments >= LEAST_CLUSTERED:  # counts are unknown then
             step = -(-segments // _CLUSTERED)
             rows = _samples(parts, cut, prefix_bits, step)
             lengths = _cluster(rows, step)
@@ -121,15 +131,17 @@ class PlaneModel:
 
 @kernel
 def precision_of(count):
-    """Bits of the frequencies of a tensor of so many values."""
+    """Return the bits of frequencies for a tensor of `count` values."""
     return rans.MAX_PRECISION if count >= 1 << 15 else 11 if count >= 1 << 12 else 10
 
 
 @kernel
 def used_prefixes(sums, size, prefixes):
-    """Fill `prefixes`, int64 [256], with those that are in the first `size` places of any row of `sums`, of as many of
-    their leading bits as leave no more of them; the rows then hold the counts of these. Returns how many bits fewer,
-    and how many prefixes."""
+    """Fill `prefixes`, int64 [256], with the prefixes that occur in any of the first `size` places of rows of `sums`.
+
+    If there are more than 256, prefixes are shortened until they fit, and the rows then hold their counts. Returns by
+    how many bits, and the number of prefixes.
+    """
     fewer = 0
     while True:
         used = 0
@@ -151,8 +163,11 @@ def used_prefixes(sums, size, prefixes):
 
 
 def _grouped(parts: Parts, cut: Cut, lengths: Array) -> tuple[Array, Array]:
-    """The group of each segment whose code `lengths`, float32 [groups, 2^prefix_bits], code it shortest, uint8; and the
-    prefixes of each group, int64 [groups, 2^prefix_bits]."""
+    """Assign each segment to the group whose code lengths code it shortest.
+
+    lengths: float32 [groups, 2^prefix_bits]. Returns the groups, uint8 [segments], and the counts of prefixes in each,
+    int64 [groups, 2^prefix_bits].
+    """
     ids = np.empty(parts.segments, np.uint8)
     size = lengths.shape[1]
 
@@ -171,8 +186,11 @@ def _sum(arrays: Iterator[Array]) -> Array:
 
 
 def _cluster(rows: Array, step: int) -> Array | None:
-    """Code lengths, float32 [groups, 2^prefix bits], of a few tables that code segments shortest, each segment by one
-    of them (k-means on code lengths); None where one table does as well. rows: counts of every `step`th segment."""
+    """Find a few tables that code segments shortest, one table a segment (k-means on code lengths).
+
+    rows: counts of every `step`th segment. Returns code lengths, float32 [groups, 2^prefix bits], or None if one table
+    is as good.
+    """
     used = np.flatnonzero(rows.any(0))
     sample = rows[:, used].astype(np.float32)
     means = (sample @ np.arange(used.size, dtype=np.float32)) / sample.sum(1)
@@ -187,9 +205,13 @@ def _cluster(rows: Array, step: int) -> Array | None:
 
 @lossy_kernel(fastmath=True)
 def cluster(sample, order, table_bits, best):
-    """The work of `_cluster`: how many groups, 0 for none, of the code lengths that fill `best`.
+    """Cluster segments by code length; fill `best` with the code lengths of groups and return their number, or 0.
 
-    order: of segments, by their mean symbol. table_bits: what a table costs, times the share that the sample is of all.
+    Args:
+        sample: counts of each segment's symbols, float32 [segments, symbols].
+        order: the segments, sorted by their mean symbol.
+        table_bits: bits of a table, times the share of segments that are in the sample.
+        best: float32 [MAX_TABLES, symbols].
     """
     segments, symbols = sample.shape
     total = np.zeros(symbols, np.float32)
@@ -241,7 +263,7 @@ def _sum_groups(sample, assigned, sums):
 
 @lossy_kernel(fastmath=True)
 def _code_length(counts):
-    """Bits of an ideal code of these counts."""
+    """Return the bits of an ideal code for these counts."""
     total, bits = np.float64(counts.sum()), np.float64(0.0)
     for count in counts:
         if count > 0:

@@ -1,8 +1,7 @@
-"""The bytes of a coded tensor: a header, a directory of planes, and each plane's sections.
+"""The payload of a tensor coded by floats.py: a header, a directory of planes, and the sections of each plane.
 
-Encoder and decoder share the constants here; float_writer.py writes a payload, `parse`
-reads one and checks every length before anything is decoded. docs/format.md
-specifies it. What the parts mean is floats.py's and rans.py's.
+Encoder and decoder share the constants here. float_plan.py writes a payload; `parse` reads one and checks every length
+before anything is decoded. docs/format.md specifies it.
 """
 
 import struct
@@ -25,7 +24,7 @@ assert HEAD.size == HEAD_SIZE
 PLANE = struct.Struct("<BBBBIQ")
 WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
-# safetensors dtype: bits of a value as it is coded, and whether it is a float that is rotated.
+# safetensors dtype: bits of a value, and whether it is a float that is rotated.
 DTYPES = {
     "BOOL": (8, False),
     "U8": (8, False),
@@ -48,7 +47,7 @@ DTYPES = {
     "I64": (64, False),
     "F64": (64, True),
 }
-# Widths of the planes from the highest bits down; a writer chooses the one that codes shortest.
+# Widths of planes from the highest bits down; the encoder chooses the layout that codes shortest.
 LAYOUTS: tuple[tuple[int, ...], ...] = (
     (8,),
     (16,),
@@ -73,11 +72,11 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Plane:
-    """One plane of a payload, as arrays over the payload's bytes."""
+    """A plane of a payload, as arrays over the payload's bytes."""
 
     width: int
     raw_bits: int
-    precision: int  # 0: every prefix is `constant`, or there is none
+    precision: int  # 0 if every prefix is `constant`, or there is none
     constant: int
     prefixes: Array  # int64 [symbols]
     frequencies: Array  # int64 [tables, symbols]: they add up to 2^precision
@@ -85,7 +84,7 @@ class Plane:
     starts: Array  # int64 [segments + 1]: where each segment's words begin in `words`
     states: Array  # uint32 [segments, lanes]
     words: Array  # uint16, with at least `lanes` more than starts[-1]
-    raw: Array  # uint32 [segments' packed raw bits]; a plane without prefix: its values
+    raw: Array  # packed raw bits, uint32; the values themselves if a plane has no prefix
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,11 @@ class Coded:
 
     @property
     def segments(self) -> int:
+        """The number of segments."""
         return -(-self.count // (self.lanes * self.rows))
 
     def slots(self) -> Array:
-        """The decoding tables of all planes, uint32: made anew, as they take more memory than all else here."""
+        """Build the decoding tables of all planes, uint32, which take more memory than everything else here."""
         last = self.fields[-1]
         slots = np.empty(int(last[columns.NAMES] + last[columns.TABLES] * rans.MAX_SYMBOLS), np.uint32)
         fill_slots(self.fields, self.prefixes, self.frequencies, slots)
@@ -115,6 +115,7 @@ class Coded:
 
     @property
     def planes(self) -> tuple[Plane, ...]:
+        """The planes, from the highest bits down."""
         return tuple(map(self._plane, range(len(self.fields))))
 
     def _plane(self, number: int) -> Plane:
@@ -143,22 +144,22 @@ class Coded:
 
 
 def geometry(count: int) -> tuple[int, int]:
-    """Lanes, and rows of a segment, for a tensor of `count` values: fewer lanes where their states would cost much."""
+    """Return the lanes and the rows of a segment for `count` values; small tensors have fewer lanes, to save states."""
     if count >= 1 << 14:
         return LANES, 2048 if count >= 1 << 25 else 1024
     return 1 << max((count // 512).bit_length() - 1, 0), 1024
 
 
 def raw_size(count: int, lanes: int, rows: int, raw_bits: int) -> int:
-    """uint32 words that hold the raw bits of `count` values from the start of a segment on."""
+    """Return the uint32 words for the raw bits of `count` values from the start of a segment on."""
     return int(raw_words(count, lanes, rows, raw_bits))
 
 
 def parse(payload: Array, dtype: str, size: int) -> Coded:
-    """The parts of `payload`, for a tensor of `size` bytes. Raises DamagedError where they contradict that."""
+    """Parse `payload` for a tensor of `size` bytes. Raises DamagedError if they contradict each other."""
     bits, can_rotate = DTYPES[dtype]
     if payload.size < HEAD.size or payload.size % 8 or size % (bits // 8):
-        raise damaged("its length is impossible")
+        raise damaged("its length is invalid")
     if payload.ctypes.data % 8 or not payload.flags.c_contiguous:
         payload = payload.copy()
     form, layout, rotated, log_lanes, rows, count = HEAD.unpack(payload[: HEAD.size].tobytes())

@@ -1,7 +1,8 @@
-"""How a tensor is to be coded by floats.py, and writing it: planes, their models, and the places of their sections.
+"""The plan by which floats.py codes a tensor (planes and their models), and writing its payload.
 
-Words come before raw bits, and how many words there are is known when all are coded. So a tensor is read once for its
-models, once for the words of each plane, and once more for what is behind them; one pass does all that has a place.
+In a payload, words precede raw bits, and the number of words is known only when all are coded. So a tensor is read once
+for its models, once for the words of each plane, and once for the raw bits of the last; each pass does everything whose
+place is known.
 """
 
 from collections.abc import Callable
@@ -29,13 +30,13 @@ from squeeze.packing.tensors.plane_reader import whole_size
 
 __all__ = ["LEAST_VALUES", "Plan", "chosen", "geometry"]
 
-LEAST_VALUES = 32  # below this a tensor is stored
+LEAST_VALUES = 32  # smaller tensors are stored
 _PADDING = np.zeros(4, np.uint8)
-Job = Callable[[Array, int, int], None]  # on values of segments first to last
+Job = Callable[[Array, int, int], None]  # called with values of segments first to last
 
 
 def chosen(content: Content, dtype: str) -> Choice | None:
-    """How a tensor is cut; None where it has few values."""
+    """Return the layout of a tensor, or None if it has few values."""
     bits, rotated = DTYPES[dtype]
     count = 8 * content.size // bits
     if count < LEAST_VALUES:
@@ -45,7 +46,7 @@ def chosen(content: Content, dtype: str) -> Choice | None:
 
 @dataclass(frozen=True)
 class _Plane:
-    """model: None where all its bits are raw."""
+    """A plane and its model, or None if all its bits are raw."""
 
     cut: Cut
     model: PlaneModel | None
@@ -57,6 +58,8 @@ class _Plane:
 
 @dataclass(frozen=True)
 class Plan:
+    """The layout, segments and models with which a tensor is coded."""
+
     parts: Parts
     bits: int
     rotated: bool
@@ -67,7 +70,7 @@ class Plan:
 
     @classmethod
     def of(cls, content: Content, dtype: str, threads: int) -> "Plan | None":
-        """None where coding does not pay."""
+        """Plan the coding of a tensor; return None if coding does not make it shorter."""
         choice = chosen(content, dtype)
         if choice is None or choice.cost >= 8 * content.size:
             return None
@@ -83,15 +86,16 @@ class Plan:
 
     @property
     def count(self) -> int:
+        """The number of values."""
         return self.parts.count
 
     @property
     def most_zeros(self) -> int:
-        """No fewer than the values of which no bit is set."""
+        """An upper bound of the values that are 0."""
         return min((plane.model.lowest for plane in self.planes if plane.model), default=self.parts.count)
 
     def write(self, writer: Writer) -> int:
-        """Write the payload; its bytes."""
+        """Write the payload; return its bytes."""
         widths, count, pending = LAYOUTS[self.layout], self.parts.count, list[Job]()
         writer.reserve(most_bytes(count, widths, self.lanes, self.rows))
         directory = [HEAD.pack(FORMAT, self.layout, self.rotated, self.lanes.bit_length() - 1, self.rows, count)]
@@ -155,8 +159,17 @@ class Plan:
     def _write_words(
         self, writer: Writer, plane: _Plane, model: PlaneModel, place: int, pending: list[Job]
     ) -> tuple[int, int]:
-        """Write counts of words, states and words of all segments, and do what is pending; where the next section
-        begins, and how many words there are."""
+        """Write word counts, states and words of a plane, and do the pending jobs in the same pass.
+
+        Args:
+            writer: where the payload goes.
+            plane: the plane.
+            model: its model.
+            place: where its section begins.
+            pending: jobs whose places are known.
+
+        Returns where the next section begins, and the number of words.
+        """
         per_segment, bits = self.parts.per_segment, model.prefix_bits
         counts, states = np.empty(model.ids.size, np.uint32), np.empty(model.ids.size * self.lanes, np.uint32)
         table = np.zeros((len(model.frequencies), 1 << bits), np.uint32)
@@ -180,7 +193,7 @@ class Plan:
 
         end = words_at
         for begin, words in self.parts.map(work):
-            if begin != end or not writer.in_place:  # what other parts left free is filled
+            if begin != end or not writer.in_place:  # close the gap to the part before
                 writer.put(end, words)
             end += words.nbytes
         writer.put(place, counts)
@@ -189,13 +202,13 @@ class Plan:
 
 
 def _put(writer: Writer, place: int, section: Array) -> int:
-    """Write a section; where the next one begins."""
+    """Write a section; return where the next one begins."""
     writer.put(place, section)
     return _zeros(writer, place + section.nbytes)
 
 
 def _zeros(writer: Writer, place: int) -> int:
-    """Write zeros up to where the next section begins."""
+    """Pad with zeros; return where the next section begins."""
     if place % 4:
         writer.put(place, _PADDING[: -place % 4])
     return aligned(place)

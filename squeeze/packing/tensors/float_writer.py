@@ -1,4 +1,4 @@
-"""Where the bytes of a coded tensor go: an array, or a file. Each section is written at its place, in parts."""
+"""Writers of payloads, to an array or a file; each section is written at its place, in parts."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,27 +15,26 @@ from squeeze.system.binary import Positional
 
 __all__ = ["Behind", "FileWriter", "MemoryWriter", "Writer", "aligned", "copy", "in_memory", "most_bytes"]
 
-_ROOM = 3 * PART + (1 << 16)  # bytes: more than any section of a part of a tensor takes
+_ROOM = 3 * PART + (1 << 16)  # bytes: more than any section of a part
 
 
 class Writer(Protocol):
-    """Places are of bytes from the start of the payload. in_place: rooms are parts of it."""
+    """A sink for a payload, with places in bytes from its start. in_place: whether rooms are parts of the payload."""
 
     in_place: bool
 
     def reserve(self, most: int) -> None:
-        """Before all else: a payload is to come that never takes more bytes."""
+        """Prepare for a payload of at most `most` bytes, before anything is written."""
 
     def room(self, place: int, count: int, kind: type) -> Array:
-        """Numbers of a type, undefined, to be filled, and then `put` unless they are at `place` already."""
+        """Return an uninitialised array to fill, and then to `put` unless the writer is in place."""
 
     def put(self, place: int, section: Array) -> None:
-        """Write what was made in a room, or any other array."""
+        """Write an array, from a room or not."""
 
 
 class MemoryWriter:
-    """Puts a payload together in one array. Only what is written of it takes memory, so that it may be as large as a
-    payload can ever be."""
+    """A writer to one array. Untouched memory is not allocated, so the array may be as large as any payload."""
 
     in_place = True
 
@@ -43,7 +42,7 @@ class MemoryWriter:
         self._buffer = np.empty(0, np.uint8)
 
     def reserve(self, most: int) -> None:
-        cut(self._buffer, 0)  # of a payload that came to nothing
+        cut(self._buffer, 0)  # of a payload that was given up
         self._buffer = fresh(most)
 
     def room(self, place: int, count: int, kind: type) -> Array:
@@ -53,13 +52,13 @@ class MemoryWriter:
         self._buffer[place : place + section.nbytes] = section.view(np.uint8)
 
     def payload(self, size: int) -> Array:
-        """The first bytes, uint8; none where it came to nothing. The writer is done then."""
+        """Return the first bytes, uint8, and end the writer."""
         buffer, self._buffer = self._buffer, np.empty(0, np.uint8)
         return cut(buffer, size)
 
 
 def in_memory(write: Callable[[Writer], int]) -> Array | None:
-    """Return the payload, uint8, that `write` makes, or None if that is no shorter."""
+    """Return the payload, uint8, that `write` writes, or None if it returns 0."""
     writer = MemoryWriter()
     size = write(writer)
     payload = writer.payload(size)
@@ -67,7 +66,7 @@ def in_memory(write: Callable[[Writer], int]) -> Array | None:
 
 
 class FileWriter:
-    """Writes a payload to a file, from `begin` on."""
+    """A writer to a file, from `begin` on."""
 
     in_place = False
 
@@ -93,7 +92,7 @@ class FileWriter:
 
 
 class Behind:
-    """A payload within another one, from `begin` on. What it may take is reserved with the other's."""
+    """A writer of a payload within another one, from `begin` on, whose memory the other one has reserved."""
 
     def __init__(self, writer: Writer, begin: int):
         self._writer, self._begin = writer, begin
@@ -112,7 +111,7 @@ class Behind:
 
 
 def copy(content: Content, writer: Writer, place: int, threads: int = 1) -> int:
-    """Write all bytes of a content; how many they are."""
+    """Write all bytes of a content; return their number."""
     end = place
     for piece in pieces(content, threads):
         writer.put(end, piece)
@@ -121,12 +120,19 @@ def copy(content: Content, writer: Writer, place: int, threads: int = 1) -> int:
 
 
 def aligned(place: int) -> int:
-    """Where the next section begins, at a multiple of 4 bytes."""
+    """Return where the next section begins, at a multiple of 4 bytes."""
     return -(-place // 4) * 4
 
 
 def most_bytes(count: int, widths: tuple[int, ...], lanes: int, rows: int) -> int:
-    """More bytes than the payload of so many values ever takes."""
+    """Return an upper bound of the payload's bytes.
+
+    Args:
+        count: number of values.
+        widths: widths of the planes.
+        lanes: lanes of a segment.
+        rows: rows of a segment.
+    """
     segments = -(-count // (lanes * rows))
     text = VARINT * (1 + 2 * MAX_SYMBOLS + MAX_TABLES * MAX_SYMBOLS)
     plane = PLANE.size + text + segments * (1 + 4 + 4 * lanes) + 2 * count + 2 * lanes + 32

@@ -1,15 +1,13 @@
-"""Lossless coding of tensors: bf16, fp16, fp32, fp64, fp8 and integers, every bit pattern kept.
+"""Lossless coding of tensors: bf16, fp16, fp32, fp64, fp8 and integers, with every bit pattern kept.
 
-A float is rotated left by one bit, so that its exponent and the first bits of
-its mantissa lead and the sign trails, and cut into *planes* (often one). In a
-plane the leading bits of each value, its *prefix*, are coded by rANS (rans.py)
-with up to MAX_TABLES frequency tables a tensor, and the bits behind it, which
-are noise, stay raw. How many bits are prefix is measured on a sample. A plane
-where nothing pays is raw, a tensor where nothing pays is stored.
+A float is rotated left by one bit, so that its exponent and the first mantissa bits lead and the sign trails, and cut
+into *planes* (often one). In a plane the leading bits of each value, its *prefix*, are coded by rANS (rans.py) with up
+to MAX_TABLES frequency tables a tensor; the bits after it, which are noise, stay raw. The number of prefix bits is
+measured on a sample. A plane in which nothing gets shorter is raw, such a tensor is stored.
 
-`encode` and `decode` turn one tensor's bytes into a payload and back; how it
-lies in bytes is float_payload.py's, how an encoder chooses and writes it float_plan.py's;
-names, shapes and checksums are the container's (squeeze/packing).
+`encode` and `decode` convert one tensor's bytes to a payload and back, and `Decoded` decodes some segments at a time.
+The bytes are specified by float_payload.py, the encoder's choices are float_plan.py's; names, shapes and checksums
+belong to the container (squeeze/packing).
 """
 
 from dataclasses import replace
@@ -45,29 +43,33 @@ _KEPT = (columns.IDS, columns.COUNTS)  # sections that are kept in memory
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
-    """The payload (uint8, a multiple of 8 bytes) of a tensor's little-endian bytes, or None where it is no shorter.
+    """Return the payload (uint8, a multiple of 8 bytes) of a tensor's little-endian bytes, or None if it is no shorter.
 
-    `dtype` is safetensors' name of the type, a key of DTYPES. `columns` makes no difference here.
+    Args:
+        data: the bytes, uint8.
+        dtype: safetensors' name of the type, a key of DTYPES.
+        threads: threads that code segments.
+        columns: ignored; for the interface of other coders.
     """
     return in_memory(lambda writer: write(InMemory(data), dtype, writer, threads))
 
 
 def write(content: Content, dtype: str, writer: Writer, threads: int = 1, columns: int = 0) -> int:
-    """The same payload, written; its bytes, or 0 where it is no shorter."""
+    """Write the payload of a tensor; return its bytes, or 0 if it is no shorter. Args are as in `encode`."""
     plan = small.plan_of(content, dtype, threads)
     size = plan.write(writer) if plan else 0
     return size if size < content.size else 0
 
 
 def most(size: int, dtype: str) -> int:
-    """More bytes than the payload of so many takes while it is written."""
+    """Return an upper bound of the bytes of a payload for `size` bytes."""
     bits, rotated = DTYPES[dtype]
     count = 8 * size // bits
     return max(most_bytes(count, LAYOUTS[layout], *geometry(count)) for layout in CHOICES[bits, rotated])
 
 
 def estimate(content: Array | Content, dtype: str) -> float:
-    """About how many bits `encode` would need for a tensor's bytes."""
+    """Estimate the bits of the payload of a tensor's bytes."""
     if isinstance(content, np.ndarray):
         content = InMemory(content)
     choice = chosen(content, dtype)
@@ -75,7 +77,17 @@ def estimate(content: Array | Content, dtype: str) -> float:
 
 
 def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array | None = None) -> Array:
-    """The `size` bytes that `payload` was coded from, into `out` (uint8) if given. Raises DamagedError."""
+    """Decode a payload to `size` bytes.
+
+    Args:
+        payload: uint8.
+        dtype: safetensors' name of the type.
+        size: bytes of the tensor.
+        threads: threads that decode segments.
+        out: uint8 array for the result, or None.
+
+    Raises DamagedError.
+    """
     if out is None and size <= small.MOST:
         out = fresh(size)
     if out is not None and small.decode(payload, dtype, out, threads):
@@ -98,7 +110,7 @@ def decode_segments(coded: Coded, first: int, last: int, out: Array, threads: in
 
 
 def decode_with(coded: Coded, slots: Array, out: Array) -> None:
-    """Decode all segments into `out`, their values, with tables that `coded.slots` made. Raises DamagedError."""
+    """Decode all segments into `out`, their values, with tables from `coded.slots`. Raises DamagedError."""
     _decode(coded, slots, 0, coded.segments, out)
 
 
@@ -108,7 +120,7 @@ def _decode(coded: Coded, slots: Array, first: int, last: int, out: Array) -> No
     if coded.bits <= 32:
         _decode_planes(coded, coded.fields, slots, coded.bits, coded.rotated, range(first, last, step), out)
         return
-    for segment in range(first, last, step):  # planes of 64 bits are decoded by themselves
+    for segment in range(first, last, step):  # planes of 64-bit values are decoded one by one
         end, drop = min(segment + step, last), coded.bits
         piece = out[(segment - first) * per_segment : (end - first) * per_segment]
         for number, width in enumerate(coded.fields[:, columns.WIDTH].tolist()):
@@ -123,7 +135,7 @@ def _decode(coded: Coded, slots: Array, first: int, last: int, out: Array) -> No
 def _decode_planes(
     coded: Coded, fields: Array, slots: Array, bits: int, rotated: bool, segments: range, out: Array
 ) -> None:
-    """Values of some planes that are `bits` wide together; segments.step: how many are decoded at a time."""
+    """Decode planes that are `bits` wide together; segments.step are decoded at a time."""
     payload = coded.payload
     bad = planes.decode_planes(
         *(
@@ -148,7 +160,11 @@ def _decode_planes(
 
 
 class Decoded(InSegments):
-    """What a payload of floats.py stands for. Raises DamagedError where that contradicts itself."""
+    """A content that decodes a payload a few segments at a time. Raises DamagedError if it contradicts itself.
+
+    The payload may lie in a file. Only its index of segments is kept; a range of segments is assembled to a small
+    payload and decoded as any other.
+    """
 
     def __init__(self, payload: Content, dtype: str, size: int):
         self._payload, self.size = payload, size
@@ -158,7 +174,7 @@ class Decoded(InSegments):
         self._starts = [self._starts_of(plane) for plane in self._coded.fields.tolist()]
 
     def _starts_of(self, plane: list[int]) -> Array:
-        """Where the words of each segment begin, among those of a plane."""
+        """Return where the words of each segment begin, among those of a plane."""
         size = 4 * self._coded.segments if plane[columns.PRECISION] else 0
         counts = self._coded.payload[plane[columns.COUNTS] :][:size].view(np.uint32)
         return np.append(np.int64(0), np.cumsum(counts, dtype=np.int64))
@@ -171,8 +187,8 @@ class Decoded(InSegments):
             raise damaged(f"one of segments {first} to {last - 1} does not decode") from None
 
     def _part(self, first: int, last: int) -> Coded:
-        """A payload of these segments alone."""
-        whole, sections, end = self._coded, list[tuple[int, int, int, int]](), 0  # column, place here and there, bytes
+        """Return a payload of these segments alone."""
+        whole, sections, end = self._coded, list[tuple[int, int, int, int]](), 0  # column, places, bytes
         fields, size = whole.fields.copy(), (whole.lanes, whole.rows)
         begin = first * whole.lanes * whole.rows
         count = min(last * whole.lanes * whole.rows, whole.count) - begin
@@ -193,7 +209,7 @@ class Decoded(InSegments):
                 take(row, columns.COUNTS, 4 * first, 4 * (last - first))
                 take(row, columns.STATES, 4 * first * whole.lanes, 4 * (last - first) * whole.lanes)
                 take(row, columns.WORDS_AT, 2 * int(starts[first]), 2 * int(starts[last] - starts[first]))
-                end = aligned(end + 2 * whole.lanes)  # which a decoder may read ahead
+                end = aligned(end + 2 * whole.lanes)  # a decoder may read ahead
             take(row, columns.RAW, 4 * raw_size(begin, *size, raw_bits), 4 * raw_size(count, *size, raw_bits))
         part = kept("part", -(-end // 8) * 8 + 8 * whole.lanes)
         for column, here, there, length in sections:
@@ -205,7 +221,10 @@ class Decoded(InSegments):
 
 
 def _index_of(payload: Content, dtype: str, size: int) -> Array:
-    """As many bytes as a payload has, of which only those are there that `parse` looks at. Others take no memory."""
+    """Return an array of the payload's size in which only the bytes that `parse` reads are filled.
+
+    Untouched pages take no memory.
+    """
     index, place = np.zeros(payload.size, np.uint8), 0
 
     def load(length: int) -> Array:

@@ -1,4 +1,7 @@
-"""What is known of a plane of a coded tensor: columns of a row of int64. Places are of bytes in the payload."""
+"""A plane of a coded tensor: the rotation of its values, and the columns of the int64 row that describes it.
+
+Places are in bytes of the payload.
+"""
 
 import numpy as np
 
@@ -6,15 +9,15 @@ from squeeze.numerics.jit import inline
 
 WIDTH = 0
 RAW_BITS = 1
-PRECISION = 2  # 0: every prefix is the constant, or there is none
+PRECISION = 2  # 0 if every prefix is CONSTANT, or there is none
 CONSTANT = 3
 TABLES = 4
 SYMBOLS = 5
-IDS = 6  # uint8 [segments], where there are several tables
+IDS = 6  # uint8 [segments], if there are several tables
 COUNTS = 7  # of words, uint32 [segments]
 STATES = 8  # uint32 [segments, lanes]
 WORDS_AT = 9  # uint16
-RAW = 10  # uint32, or the values of a plane without prefix
+RAW = 10  # uint32, or the values if a plane has no prefix
 FIELD = 11  # see rans.decoding_table
 TABLE = 12  # places in the array of decoding tables
 NAMES = 13
@@ -23,7 +26,7 @@ COLUMNS = 14
 
 @inline
 def rotated(value, width):
-    """The highest bit of a `width`-bit value moved below its lowest, where `width` is not 0."""
+    """Move the highest bit of a `width`-bit value below its lowest one, unless `width` is 0."""
     wide = np.uint64(value)
     if width == np.uint64(0):
         return wide
@@ -32,7 +35,7 @@ def rotated(value, width):
 
 
 @inline
-def turned_back(value, width):
+def unrotated(value, width):
     """Undo `rotated`."""
     if width == 0:
         return value

@@ -1,4 +1,4 @@
-"""Reading the directory and the tables of a coded tensor: each length is checked before anything is decoded."""
+"""Reading the directory and the tables of a coded tensor; each length is checked before anything is decoded."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ PLANES, INDEX, CONSTANTS, LENGTH = 5, 6, 7, 8  # faults after those of tables.py
 
 @kernel
 def raw_words(count, lanes, rows, raw_bits):
-    """uint32 words that hold the raw bits of `count` values from the start of a segment on."""
+    """Return the uint32 words for the raw bits of `count` values from the start of a segment on."""
     full, rest = count // (lanes * rows), count % (lanes * rows)
     rest_rows = (rest + lanes - 1) // lanes
     return lanes * (full * ((rows * raw_bits + 31) >> 5) + ((rest_rows * raw_bits + 31) >> 5))
@@ -21,15 +21,23 @@ def raw_words(count, lanes, rows, raw_bits):
 
 @kernel
 def whole_size(end, words_end, lanes):
-    """The size of a payload whose sections and words end there: a decoder may read `lanes` words too many."""
+    """Return the size of a payload from the ends of its sections and words; a decoder may read `lanes` words further."""
     return (max(end, words_end + 2 * lanes if words_end else 0) + 7) // 8 * 8
 
 
 @kernel
 def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencies):
-    """Fill the rows of `fields`, whose WIDTHs are known, from a payload as uint8 and as uint32; 0, or a fault.
+    """Fill the rows of `fields`, whose WIDTHs are known; return 0 or a fault.
 
-    prefixes: int64 [planes, 256]; frequencies: int64 [planes, tables, 256], as many tables as there may be.
+    Args:
+        payload: uint8.
+        longs: the same as uint32.
+        count: number of values.
+        lanes: lanes of a segment.
+        rows: rows of a segment.
+        fields: int64 [planes, COLUMNS], see plane.py.
+        prefixes: filled, int64 [planes, 256].
+        frequencies: filled, int64 [planes, tables, 256], with the most tables that are allowed.
     """
     segments, slots, words_end = (count + lanes * rows - 1) // (lanes * rows), 0, 0
     position = HEAD_SIZE + ENTRY_SIZE * fields.shape[0]
@@ -85,8 +93,7 @@ def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencie
 
 @inline
 def _read_models(text, prefix_bits, plane, prefixes, frequencies):
-    """Fill a plane's prefixes, int64 [256], and frequencies, int64 [tables, 256], and what follows of them for a
-    decoder; 0, or a fault."""
+    """Fill a plane's prefixes, int64 [256], frequencies, int64 [tables, 256], and derived fields; return 0 or a fault."""
     symbols, most = read_tables(text, 1 << prefix_bits, prefixes, frequencies), 0
     if symbols < 0:
         return -symbols
@@ -109,7 +116,7 @@ def _read_models(text, prefix_bits, plane, prefixes, frequencies):
 
 @inline
 def _read_index(payload, longs, plane, position, segments, lanes, words):
-    """Where the next section begins after those of a plane's segments, and 0 or a fault."""
+    """Read the index of a plane's segments; return where the next section begins, and 0 or a fault."""
     plane[columns.IDS], tables = position, plane[columns.TABLES]
     position = _after(position, segments if tables > 1 else 0, payload)
     if position < 0:
@@ -140,7 +147,7 @@ def _read_index(payload, longs, plane, position, segments, lanes, words):
 
 @inline
 def _after(position, size, payload):
-    """Where the next section begins after one of so many bytes; -1 where the payload ends before."""
+    """Return where the next section begins after one of `size` bytes, or -1 if the payload ends before."""
     return -1 if size > payload.size - position else (position + size + 3) // 4 * 4
 
 

@@ -1,23 +1,23 @@
-"""Taking planes out of values, whole or as packed raw bits, putting them into values, and counting prefixes.
+"""Extraction of planes from values, whole or as packed raw bits, their insertion, and the counting of prefixes.
 
-A plane lies in values as rans.py says: rotated, above the `drop` lowest bits.
+rans.py explains the position of a plane: values are rotated, and the plane is above the `drop` lowest bits.
 """
 
 import numpy as np
 
 from squeeze.numerics.jit import inline, kernel, lossy_kernel
 from squeeze.packing.tensors import plane as columns
-from squeeze.packing.tensors.plane import rotated, turned_back
+from squeeze.packing.tensors.plane import rotated, unrotated
 from squeeze.packing.tensors.rans import decode_segments
 from squeeze.packing.tensors.rans_vectors import AVAILABLE, HALF, LANES, packer
 
 _pack, _pack_half = packer(), packer(HALF)
-TOGETHER = 1 << 17  # values of which all planes are decoded before the next ones: as many as a cache holds
+TOGETHER = 1 << 17  # values whose planes are decoded together, as many as a cache holds
 
 
 @kernel
 def pack_raw(values, rotate, drop, raw_bits, first, last, lanes, rows, raw):
-    """Pack the raw bits of segments first to last of `values` into uint32 `raw`, from the range's first segment on."""
+    """Pack the raw bits of segments first to last into `raw`, uint32, which begins with the first of these segments."""
     per_segment, lane_count, raw_at = np.uint64(lanes * rows), np.uint64(lanes), np.uint64(0)
     field, shift, width = np.uint64(raw_bits), np.uint64(drop), np.uint64(rotate)
     low = (np.uint64(1) << field) - np.uint64(1)
@@ -48,7 +48,7 @@ def pack_raw(values, rotate, drop, raw_bits, first, last, lanes, rows, raw):
 
 @kernel
 def cut_plane(values, rotate, drop, out):
-    """out = the bits of each value above the `drop` lowest, as many as it has room for."""
+    """Fill `out` with the bits of each value above the `drop` lowest, as many as its type holds."""
     shift, width = np.uint64(drop), np.uint64(rotate)
     for i in range(np.uint64(values.size)):
         out[i] = out.dtype.type(rotated(values[i], width) >> shift)
@@ -56,24 +56,26 @@ def cut_plane(values, rotate, drop, out):
 
 @kernel
 def put_plane(out, rotate, drop, merge, plane, begin):
-    """Undo `cut_plane`, with the values of `plane` from `begin` on: to what is in `out` where `merge`. rotate: 0 where
-    planes are still to come."""
+    """Undo `cut_plane`: insert the values of `plane`, from `begin` on, into `out`.
+
+    merge: keep the bits that are in `out`. rotate: 0 unless this is the last plane.
+    """
     shift, start = np.uint64(drop), np.uint64(begin)
     for i in range(np.uint64(out.size)):
         value = np.uint64(plane[start + i]) << shift
         if merge:
             value |= np.uint64(out[i])
-        out[i] = out.dtype.type(turned_back(value, rotate))
+        out[i] = out.dtype.type(unrotated(value, rotate))
 
 
 @kernel
 def decode_planes(
     out, bits, rotated, first, last, step, count, lanes, rows, fields, slots, payload, halves, longs, state, at, starts
 ):
-    """Decode segments first to last of all planes, `step` of them at a time, into `out`.
+    """Decode segments first to last of all planes, `step` segments at a time, into `out`.
 
-    Returns -1, or the first segment that is damaged. Values are of `bits`, at most 32. The rest is as `decode_segments`
-    has it; starts: int64 [planes], working space.
+    Values have `bits` bits, at most 32. starts: int64 [planes], working space; other arguments as in `decode_segments`.
+    Returns -1, or the first damaged segment.
     """
     per_segment = lanes * rows
     for number in range(fields.shape[0]):
@@ -108,10 +110,10 @@ def decode_planes(
 
 @kernel
 def count_prefixes(values, rotate, below, tables, row):
-    """Add how often each prefix is there to `row`, integers [2^prefix bits].
+    """Add the number of each prefix to `row`, integers [2^prefix bits].
 
-    A prefix is what lies above the `below` lowest bits, as much of it as a row has places for. tables: uint32 [4, n],
-    at least as many, zeroed, and zeroed again: working space.
+    A prefix is above the `below` lowest bits and has as many bits as the row has places for. tables: working space
+    uint32 [4, n], n at least the size of the row; zeroed before and after.
     """
     for begin in range(0, values.size, 1 << 24):  # 32 bits do not overflow
         end = min(np.uint64(begin + (1 << 24)), np.uint64(values.size))
@@ -121,8 +123,7 @@ def count_prefixes(values, rotate, below, tables, row):
 
 @kernel
 def count_segments(values, rotate, below, per_segment, step, first, last, tables, rows):
-    """Add the prefixes of every `step`th segment to a row of its own, from rows first to last: as count_prefixes, of
-    fewer than 2^32 values each."""
+    """Count the prefixes of every `step`th segment, as `count_prefixes` does, in rows first to last of `rows`."""
     for row in range(first, last):
         begin = np.uint64(row * step * per_segment)
         end = min(begin + np.uint64(per_segment), np.uint64(values.size))
@@ -132,11 +133,10 @@ def count_segments(values, rotate, below, per_segment, step, first, last, tables
 
 @kernel
 def choose_groups(values, rotate, below, first, last, per_segment, lengths, tables, counts, ids, sums):
-    """Put each of segments first to last in the group whose code lengths code it shortest, into `ids`, and add its
-    prefixes to those of the group.
+    """Assign each of segments first to last to the group whose code lengths code it shortest, in `ids`.
 
-    lengths: float32 [groups, 2^prefix bits]. tables: as `count_prefixes` has them. counts: uint32 [2^prefix bits],
-    working space. sums: int64 [groups, 2^prefix bits].
+    Its prefixes are added to those of the group. lengths: float32 [groups, 2^prefix bits]. tables: see
+    `count_prefixes`. counts: uint32 [2^prefix bits], working space. sums: int64 [groups, 2^prefix bits].
     """
     for segment in range(first, last):
         begin = np.uint64(segment * per_segment)
@@ -157,7 +157,7 @@ def choose_groups(values, rotate, below, first, last, per_segment, lengths, tabl
 
 @lossy_kernel(fastmath=True)
 def _cost(counts, lengths):
-    """Bits of so many of each prefix, about."""
+    """Return about the bits of these counts of prefixes with these code lengths."""
     cost = np.float32(0.0)
     for k in range(counts.size):
         cost += np.float32(np.int32(counts[k])) * lengths[k]
@@ -166,11 +166,13 @@ def _cost(counts, lengths):
 
 @inline
 def tally(values, rotate, below, begin, end, size, tables):
-    """Count the prefixes of values in four tables in turns, so that equal ones need not wait for each other; `size` of
-    them are possible."""
+    """Count the prefixes of values in four tables in turn, so that equal ones need not wait for each other.
+
+    size: number of possible prefixes.
+    """
     every = np.uint64(size - 1)
     shift, turn = np.uint64(below), np.uint64(rotate)
-    if rotate and below:  # the bit that goes round is not among those that are counted
+    if rotate and below:  # the rotated bit is not counted
         shift, turn = shift - np.uint64(1), np.uint64(0)
     whole = begin + ((end - begin) & np.uint64(0xFFFFFFFFFFFFFFFC))
     if turn:

@@ -1,33 +1,30 @@
-"""Interleaved rANS: symbols of up to 256 kinds into 16-bit words, in segments that decode on their own.
+"""Interleaved rANS: up to 256 symbols are coded to 16-bit words, in segments that decode on their own.
 
-A *segment* is `rows` times `lanes` values; value i belongs to lane i % lanes.
-Each lane has a 31-bit state, all lanes of a segment share one stream of words,
-and a lane that runs low takes the next word in lane order. So a GPU decodes a
-row at once (a prefix sum says whose word is whose), and so do vectors of a CPU
-(rans_vectors.py). Beside its coded prefix a value may have raw bits, which stand
-bit-packed in a stream of their own. Encoders start from STATE_LOW: a segment that
-decodes back to it, with every word used, is very likely whole.
+A *segment* has `rows` times `lanes` values; value i belongs to lane i % lanes. Each lane has a 31-bit state, all lanes
+of a segment share one stream of words, and a lane whose state is low takes the next word, in lane order. So a GPU
+decodes a row at once (a prefix sum tells whose word is whose), and so do vectors of a CPU (rans_vectors.py). Besides
+its coded prefix a value may have raw bits, which are bit-packed in a stream of their own. Encoders start from
+STATE_LOW: a segment that decodes back to it, with every word used, is very likely intact.
 
-The coder is Duda's "Asymmetric numeral systems" (2013) in Giesen's "Interleaved
-entropy coders" (2014) form. Which bits are prefix, and the bytes, are floats.py's.
+The coder is Duda's "Asymmetric numeral systems" (2013) in the form of Giesen's "Interleaved entropy coders" (2014).
+floats.py chooses the prefixes and arranges the bytes.
 
-A plane is taken out of values of up to 32 bits, and put into them: a value is
-rotated left by one bit where `rotate` is its width and not 0, loses the `drop`
-lowest bits, and then has its raw bits lowest and its prefix above them.
+A plane is taken from values of up to 32 bits, and inserted into them: a value is rotated left by one bit if `rotate` is
+its width and not 0, and loses the `drop` lowest bits; then its raw bits are lowest and its prefix is above them.
 """
 
 import numpy as np
 
 from squeeze.numerics.jit import inline, kernel
 from squeeze.packing.tensors import plane as columns
-from squeeze.packing.tensors.plane import rotated, turned_back
+from squeeze.packing.tensors.plane import rotated, unrotated
 from squeeze.packing.tensors.rans_vectors import AVAILABLE, HALF, LANES, LEAST_PRECISION, TOGETHER, decoder, encoder
 
 STATE_LOW = 1 << 15  # states stay within 2^15 .. 2^31 - 1
 MAX_PRECISION = 13
 MAX_SYMBOLS = 256
 MAX_LANES = 64
-SLACK = 32  # words that a vector may write before those of a segment
+SLACK = 32  # words that a vector may write before the first of a segment
 
 _encode, _encode_turned = encoder(False), encoder(True)
 _encode_half, _encode_half_turned = encoder(False, HALF), encoder(True, HALF)
@@ -43,11 +40,17 @@ def encode_segments(
     values, rotate, drop, raw_bits, prefix_bits, first, last, lanes, rows, precision, table, ids, words, counts, states,
     scratch, state, at,
 ):  # fmt: skip
-    """Code the prefixes of segments first to last of `values`; returns the number of words written.
+    """Code the prefixes of segments first to last of `values`; return the number of words written.
 
-    table: uint32 [tables << prefix_bits] of `encoding_table`. ids: uint8 [segments]. words: uint16, as many as the
-    range has values. Filled for the range: counts uint32 [segments], states uint32 [segments * lanes]. Working space:
-    scratch uint16, as many as a segment has values and SLACK more; state uint32 [MAX_LANES]; at int64 [3].
+    Args:
+        table: uint32 [tables << prefix_bits] of `encoding_table`.
+        ids: the table of each segment, uint8 [segments].
+        words: filled, uint16, as many as the range has values.
+        counts: filled, words of each segment, uint32 [segments].
+        states: filled, uint32 [segments * lanes].
+        scratch: working space, uint16, a segment's values and SLACK.
+        state: working space, uint32 [MAX_LANES].
+        at: working space, int64 [3].
     """
     per_segment, lane_count = np.uint64(lanes * rows), np.uint64(lanes)
     end, written = per_segment + np.uint64(SLACK), np.uint64(0)
@@ -66,7 +69,7 @@ def encode_segments(
         if AVAILABLE and whole:
             at[0], at[1], at[2] = begin, start, position
             below = drop + raw_bits
-            turned = rotate > 0 and below == 0  # else the bit that goes round is not in a prefix
+            turned = rotate > 0 and below == 0  # else the rotated bit is not in a prefix
             below -= 1 if rotate > 0 and below > 0 else 0
             if lanes == HALF and turned:
                 _encode_half_turned(values, table, scratch, state, at, whole, precision, below, prefix_bits)
@@ -91,7 +94,7 @@ def _encode_by_lanes(
     values, rotate, below, prefix_bits, begin, count, lanes, first_row, precision, table, start, scratch, position,
     state,
 ):  # fmt: skip
-    """Code rows of a segment from the last one down to `first_row`; returns where its words now begin."""
+    """Code rows of a segment from the last one down to `first_row`; return where its words now begin."""
     shift, width, every = np.uint64(below), np.uint64(rotate), np.uint64((1 << prefix_bits) - 1)
     bits, room = np.uint32(precision), np.uint32(31 - precision)
     row = (count + lanes - np.uint64(1)) // lanes
@@ -116,19 +119,26 @@ def _encode_by_lanes(
 def decode_segments(
     out, rotate, drop, merge, first, last, position, count, lanes, rows, plane, slots, payload, halves, longs, state, at
 ):
-    """Decode segments first to last of a plane into `out`, whose first value is that of segment `first`.
+    """Decode segments first to last of a plane into `out`, which begins with segment `first`.
 
-    Returns where the words of segment `last` begin, or -1 less the first segment that is damaged. merge: `out` has the
-    planes above this one, and keeps them. rotate: 0 where planes are still to come. position: where the words of
-    segment `first` begin, of those of the plane. count: values of the whole plane. plane: a row of plane.py.
-    slots: see `decoding_table`. halves and longs: the payload as uint16 and uint32. Working space: state uint32 [2 *
-    MAX_LANES], at int64 [2, 5].
+    Args:
+        merge: keep the bits of planes above this one that are in `out`.
+        rotate: bits of a value if this is the last plane of rotated values, else 0.
+        position: where the words of segment `first` begin, among those of the plane.
+        count: values of the whole plane.
+        plane: a row with the columns of plane.py.
+        slots: see `decoding_table`.
+        halves, longs: the payload as uint16 and uint32.
+        state: working space, uint32 [2 * MAX_LANES].
+        at: working space, int64 [2, 5].
+
+    Returns where the words of segment `last` begin, or -1 minus the first damaged segment.
     """
     raw_bits, precision, field = plane[columns.RAW_BITS], plane[columns.PRECISION], plane[columns.FIELD]
     constant, turn = plane[columns.CONSTANT], rotate > 0
     lane_count, per_segment, words_at = np.uint64(lanes), np.uint64(lanes * rows), plane[columns.WORDS_AT] >> 1
     raw_per_segment = lanes * ((rows * raw_bits + 31) >> 5)
-    raw_at = plane[columns.RAW] >> 2 if raw_bits else 0  # vectors read a row of them even so
+    raw_at = plane[columns.RAW] >> 2 if raw_bits else 0  # vectors read a row of them in any case
     counts_at, states_at = np.uint64(plane[columns.COUNTS] >> 2), np.uint64(plane[columns.STATES] >> 2)
     base = np.uint64(first) * per_segment
     by_vectors = False
@@ -150,13 +160,13 @@ def decode_segments(
                 start = states_at + np.uint64(segment + k) * lane_count
                 for lane in range(lane_count):
                     state[np.uint64(k) * lane_count + lane] = longs[start + lane]
-        row, own = 0, 0  # that are decoded: of the last segment, and of the one before it
+        row, own = 0, 0  # decoded rows: of the last segment, and of the one before it
         if AVAILABLE:
-            for single in range(together):  # side by side what both have, then the rest of the first
+            for single in range(together):  # the rows of both side by side, then the rest of the first
                 several = 1 if single else together
                 last_count = min(np.uint64(count) - np.uint64(segment + several - 1) * per_segment, per_segment)
                 whole = np.int64(last_count // lane_count) if by_vectors else 0
-                while own < whole:  # as many rows as have words, should each value take one
+                while own < whole:  # rows for which words suffice if each value takes one
                     end = whole
                     for k in range(several):
                         end = min(end, own + (halves.size - at[k, 2]) // lanes)
@@ -194,7 +204,7 @@ def decode_segments(
 def _decode_rows(
     out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn, together, merge, lanes
 ):
-    """Whole rows of one segment, or of TOGETHER, by vectors."""
+    """Decode whole rows of one segment, or of TOGETHER segments, by vectors."""
     if lanes == HALF:
         _decode_half(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
     elif merge:
@@ -220,7 +230,7 @@ def _decode_rows(
 def _decode_by_lanes(
     out, rotate, drop, merge, raw_bits, size, first_row, constant, precision, slots, field, halves, longs, state, at
 ):
-    """Decode a segment of `size` values from `first_row` on; False where there are too few words."""
+    """Decode a segment of `size` values from `first_row` on; return False if there are too few words."""
     lanes, shift, low = np.uint64(state.size), np.uint64(raw_bits), np.uint32((1 << raw_bits) - 1)
     begin, entries_at, position, raw_at = np.uint64(at[0]), np.uint64(at[1]), np.uint64(at[2]), np.uint64(at[3])
     every, bits, fields = np.uint32((1 << precision) - 1), np.uint32(precision), np.uint32((1 << field) - 1)
@@ -261,14 +271,14 @@ def _decode_by_lanes(
             value <<= down
             if merge:
                 value |= np.uint64(out[start + lane])
-            out[start + lane] = out.dtype.type(turned_back(value, rotate))
+            out[start + lane] = out.dtype.type(unrotated(value, rotate))
     at[2] = position
     return True
 
 
 @kernel
 def encoding_table(frequencies, prefixes, table):
-    """Fill `table`, uint32: of each prefix its frequency, and 16 bits above where its slots begin."""
+    """Fill `table`, uint32: for each prefix its frequency, and 16 bits above, where its slots begin."""
     start = np.uint32(0)
     for symbol in range(frequencies.size):
         table[prefixes[symbol]] = np.uint32(frequencies[symbol]) | np.uint32(start << np.uint32(16))
@@ -277,11 +287,11 @@ def encoding_table(frequencies, prefixes, table):
 
 @kernel
 def decoding_table(frequencies, prefixes, field, table, names):
-    """Fill `table`, uint32 [2^precision], with what each slot stands for: its place among those of its symbol, then
-    their number, `field` bits each, and above these the prefix.
+    """Fill `table`, uint32 [2^precision]: for each slot its place among those of its symbol, their number and the
+    prefix.
 
-    Where all that does not fit, field is 0: then a slot has the number, and 16 bits above it the symbol; and `names`,
-    uint32 [256], has the first slot of each symbol, and 16 bits above it the prefix.
+    Place and number have `field` bits each. If that does not fit, field is 0: a slot then has the number, and 16 bits
+    above it the symbol; and `names`, uint32 [256], has the first slot of each symbol, and 16 bits above it the prefix.
     """
     slot = np.uint64(0)
     for symbol in range(frequencies.size):

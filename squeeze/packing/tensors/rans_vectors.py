@@ -1,14 +1,14 @@
-"""rANS of 32 lanes by vectors: rows of a segment at a time, as rans.py codes them.
+"""rANS of 32 lanes by vectors: rows of a segment at a time, with the same coded bytes as rans.py.
 
-Decoding gathers the entry of each lane's slot, and gives the words that follow to the lanes that run low: an expansion
-by mask. Encoding is the reverse, words going out by a compression. Two segments are decoded side by side where
-registers suffice, because a lane's next state waits for all that is done to its last one. Processors without the
-instructions, and segments of other than 32 lanes, take rans.py's loops; the coded bytes are the same.
+Decoding gathers the entry of each lane's slot, and distributes the next words to the lanes whose states are low, by an
+expansion with a mask. Encoding is the reverse, with a compression. Two segments are decoded side by side if registers
+suffice, because the next state of a lane waits for everything done to its last one. Processors without the
+instructions, and segments of other than 32 or 16 lanes, use the loops in rans.py.
 
-The way was shown by Giesen (2014, "Interleaved entropy coders") and by the project hypersonic-rANS.
+The method was shown by Giesen (2014, "Interleaved entropy coders") and by the project hypersonic-rANS.
 
-All loops here take a plane out of wider values, and put it into them: a value is rotated where `turn` is 1, shifted by
-`drop`, and then has its raw bits lowest and its prefix above them. See floats.py.
+All loops here take a plane from wider values, or insert it: a value is rotated if `turn` is 1, shifted by `drop`, and
+then has its raw bits lowest and its prefix above them. See floats.py.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,17 @@ from numba.extending import intrinsic
 from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64
 from squeeze.numerics.words import Vectors, kind
 
-LANES, HALF = 32, 16  # of a segment that vectors code
+LANES, HALF = 32, 16  # of segments that vectors code
 _STATE_LOW = 1 << 15
 _Kind: Any = kind()
 AVAILABLE = _Kind is not None
-LEAST_PRECISION = 11  # that is encoded by vectors: see `_divided`
+LEAST_PRECISION = 11  # encoded by vectors, see `_divided`
 TOGETHER = 2 if AVAILABLE and _Kind.width == 16 else 1  # segments that are best decoded side by side
 _NUMBER = types.int64
 
 
 class _Loop:
-    """Machine code of a loop over rows, for a kind of vectors: what the loops here have in common."""
+    """An emitter of machine code for a loop over rows, with what the loops here have in common."""
 
     def __init__(self, builder: Any, pointers: list[Any], numbers: list[Any], lanes: int = LANES) -> None:
         self.builder, self.pointers, self.numbers, self.lanes = builder, pointers, numbers, lanes
@@ -39,27 +39,30 @@ class _Loop:
         self.width = pointers[0].type.pointee.width  # of a value
 
     def moved(self, pointer: Any, *places: Any) -> Any:
-        """The pointer to a place from there on: a sum of int64, or of integers."""
+        """Return the pointer advanced by the sum of places, int64 values or integers."""
         for place in places:
             pointer = self.builder.gep(pointer, [INT64(place) if isinstance(place, int) else place])
         return pointer
 
     def spread(self, value: Any) -> Any:
-        """A vector of an int64's low bits."""
+        """Return a vector with the low bits of an int64 in every lane."""
         return self.v.spread(self.builder.trunc(value, INT32))
 
     def mask(self, bits: Any) -> Any:
-        """A vector of so many lowest bits."""
+        """Return a vector with the `bits` lowest bits set in every lane."""
         return self.spread(self.builder.sub(self.builder.shl(INT64(1), bits), INT64(1)))
 
     def rotated(self, value: Any, turn: Any, rest: Any) -> Any:
-        """Rotated left by 1 where `turn` is 1 and `rest` 0, with anything above its width; the other way round it
-        stays."""
+        """Rotate left by 1 if `turn` is 1 and `rest` 0, leaving garbage above the width; keep the value in the other
+        case.
+        """
         wrapped = self.builder.lshr(self.builder.lshr(value, self.v.constant(self.width - 1)), rest)
         return self.builder.or_(self.builder.shl(value, turn), wrapped)
 
     def run(self, first: Any, last: Any, carried: list[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        """step(row, carried) -> carried for rows from `first` to before `last`, at least one; what is carried then."""
+        """Emit step(row, carried) -> carried for rows `first` to before `last`, at least one; return the last carried
+        values.
+        """
         builder, before = self.builder, self.builder.block
         body, after = builder.append_basic_block("rows"), builder.append_basic_block("done")
         builder.branch(body)
@@ -87,20 +90,25 @@ class _Loop:
 
 
 def _of(context: Any, builder: Any, signature: Any, arguments: Any, arrays: int, lanes: int) -> _Loop:
-    """The loop of an intrinsic whose arguments are so many arrays, and then numbers."""
+    """Return the loop of an intrinsic whose arguments are `arrays` arrays, followed by numbers."""
     pairs = zip(signature.args[:arrays], arguments[:arrays], strict=True)
     pointers = [context.make_array(kind)(context, builder, array).data for kind, array in pairs]
     return _Loop(builder, pointers, arguments[arrays:], lanes)
 
 
 def decoder(segments: int, direct: bool, merge: bool, lanes: int = LANES) -> Any:
-    """A compiled loop over rows of `segments` segments at once.
+    """Return a compiled loop that decodes rows of `segments` segments side by side.
 
-    Its arguments: out; slots uint32 (see rans.decoding_table); words uint16; raw uint32; state uint32 [segments *
-    lanes]; at int64 [segments, 5], of each segment where its values, its table, its next words, its raw bits and its
-    names lie; the first row and the one after the last; precision; field; raw bits of a value; drop; turn, which is
-    that of the whole value. `state` and the places of words are written back. `direct`: field is not 0. `merge`: what
-    is in `out` has the planes above.
+    Its arguments are: out; slots uint32 (see rans.decoding_table); words uint16; raw uint32; state uint32 [segments *
+    lanes]; at int64 [segments, 5] with the places of each segment's values, table, next words, raw bits and names; the
+    first row and the one after the last; precision; field; raw bits of a value; drop; and turn, that of the whole
+    value. `state` and the places of words are written back.
+
+    Args:
+        segments: number of segments.
+        direct: whether field is not 0.
+        merge: whether to keep the bits in `out`, of the planes above.
+        lanes: lanes of a segment.
     """
 
     @intrinsic
@@ -173,12 +181,12 @@ def _integer(width: int) -> Any:
 
 
 def encoder(turned: bool, lanes: int = LANES) -> Any:
-    """A compiled loop over rows of a segment, the last one first.
+    """Return a compiled loop that encodes rows of a segment, the last one first.
 
-    Its arguments: values; table uint32, see rans.encoding_table; words uint16, filled downwards, with 16 more before;
-    state uint32 [lanes]; at int64 [3], where its values, its table, and the words that it wrote already begin; the
-    number of rows; precision; the bits below a prefix, and its own. `state` and the place of words are written back.
-    `turned`: values are rotated first.
+    Its arguments are: values; table uint32 (see rans.encoding_table); words uint16, filled downwards, with 16 more
+    before; state uint32 [lanes]; at int64 [3] with the places of its values, table, and words written so far; the
+    number of rows; precision; the bits below a prefix, and those of a prefix. `state` and the place of words are
+    written back. turned: whether values are rotated first.
     """
 
     @intrinsic
@@ -227,10 +235,10 @@ def _encode_rows(loop: _Loop, turned: bool) -> None:
 
 
 def _divided(v: Vectors, x: Any, divisor: Any) -> tuple[Any, Any]:
-    """x over a divisor, and the rest; x is below 2^31, the quotient below 2^20.
+    """Return quotient and remainder of x and a divisor; x is below 2^31, the quotient below 2^20.
 
-    An estimate in float32 is too small by less than one. A step of Newton's from 11.4 bits is too small by 2^-22.8, its
-    operations and those after it round by 5 * 2^-24 in all, and it is taken 2^-21 too low. Integers set it right.
+    An estimate in float32 is too small by less than one. A Newton step from 11.4 bits is too small by 2^-22.8, its
+    operations and those after it round by 5 * 2^-24 in all, and it is taken 2^-21 too low. Integers correct it.
     """
     builder, below_two = v.builder, v.float_constant(2 - 2**-21)
     numbers = builder.sitofp(divisor, v.floats)
@@ -244,8 +252,11 @@ def _divided(v: Vectors, x: Any, divisor: Any) -> tuple[Any, Any]:
 
 
 def packer(lanes: int = LANES) -> Any:
-    """A compiled loop that packs the raw bits of `rows` rows of values from `begin` on into `raw`, uint32, from
-    `raw_at` on; of words that they fill in part, the rest are zeros."""
+    """Return a compiled loop that packs the raw bits of `rows` rows of values.
+
+    Values are read from `begin` on, and words written to `raw`, uint32, from `raw_at` on. The unused bits of the last
+    words are zeros.
+    """
 
     @intrinsic
     def pack(typingctx, values, raw, begin, raw_at, rows, raw_bits, drop, turn):

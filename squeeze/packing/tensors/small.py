@@ -1,5 +1,6 @@
-"""Small tensors of floats.py: planned in one compiled call, written in another and decoded in a third, where the steps
-that Python takes for large ones would take longer than coding. What they become, to the byte, is float_plan.py's.
+"""Small tensors of floats.py: planned, written and decoded in one compiled call each.
+
+For these, Python's steps for large tensors would take longer than coding. The bytes are those of float_plan.py.
 """
 
 import threading
@@ -22,7 +23,7 @@ from squeeze.system.arena import kept
 
 __all__ = ["MOST", "SmallPlan", "decode", "plan_of"]
 
-FEW = 4  # segments, fewer of which are not worth a second thread
+FEW = 4  # segments: fewer are not worth a second thread
 
 
 @kernel
@@ -30,17 +31,18 @@ def plan_whole(
     values, sample, rotate, bits, lanes, rows, layouts, longest, logs, tables, sampled, kinds, room, measured, found,
     total, counts, worths, fields, prefixes, frequencies,
 ):  # fmt: skip
-    """Choose how values are coded: which of the layouts, or -1 where none pays; and how many values are 0, at most.
+    """Choose how values are coded.
 
-    The last three arrays are filled, see SmallPlan; others are working space: sample, as many as there are in one;
-    counts int64 [1, 2^13]; worths float64 [256]; the rest as `choose_layout` has it.
+    The last three arrays are filled, see SmallPlan. Others are working space: sample, of the sample's size; counts
+    int64 [1, 2^13]; worths float64 [256]; the rest as in `choose_layout`. Returns the number of the layout, or -1 if
+    coding makes nothing shorter, and an upper bound of the values that are 0.
     """
     count, segments = values.size, (values.size + lanes * rows - 1) // (lanes * rows)
     taken = values if count < sample.size else sample
     step = (count - SAMPLE_RUN) // (SAMPLE_RUNS - 1)
     if count >= sample.size:
         length, stride = np.uint64(SAMPLE_RUN), np.uint64(step)
-        for run in range(np.uint64(SAMPLE_RUNS)):  # places without a sign are copied by vectors
+        for run in range(np.uint64(SAMPLE_RUNS)):  # unsigned places let vectors copy
             for k in range(length):
                 sample[run * length + k] = values[run * stride + k]
     choice = choose_layout(
@@ -61,7 +63,7 @@ def plan_whole(
         for k in range(size):
             counts[0, k] = 0
         fold(sampled[place], kinds[place], longest[place] - prefix_bits, counts[0])
-        if count >= sample.size:  # what lies between the parts of the sample, and behind
+        if count >= sample.size:  # values between the parts of the sample, and after
             for run in range(SAMPLE_RUNS):
                 end = np.uint64(run * step + step if run < SAMPLE_RUNS - 1 else count)
                 tally(values, rotate, drop + width - prefix_bits, np.uint64(run * step + SAMPLE_RUN), end, size, tables)
@@ -73,7 +75,7 @@ def plan_whole(
         if used == 1:
             plane[columns.CONSTANT] = prefixes[number, 0]
             continue
-        for k in range(used):  # those that there are, one after the other
+        for k in range(used):  # the prefixes that occur, one after the other
             counts[0, k] = counts[0, prefixes[number, k]]
         plane[columns.PRECISION], plane[columns.TABLES] = precision_of(count), 1
         quantise(counts[0][:used], plane[columns.PRECISION], frequencies[number, 0][:used], worths)
@@ -85,9 +87,9 @@ def write_whole(
     values, rotated, layout, planes, lanes, rows, fields, prefixes, frequencies, payload, halves, longs, table, ids,
     scratch, state, at,
 ):  # fmt: skip
-    """Fill a payload, uint8 and as uint16 and uint32, of a plan's parts; its size.
+    """Write a payload, given as uint8, uint16 and uint32, from the parts of a plan; return its size.
 
-    ids: zeros, uint8, as many as segments. Working space: table uint32 [2^13]; the rest as `encode_segments` has it.
+    ids: zeros, uint8, one for each segment. Working space: table uint32 [2^13]; the rest as in `encode_segments`.
     """
     count, bits, log_lanes = values.size, 8 * values.itemsize, 0
     while (1 << log_lanes) < lanes:
@@ -141,7 +143,7 @@ def write_whole(
 
 @inline
 def _padded(payload, position):
-    """Zeros up to where the next section begins; where that is."""
+    """Pad with zeros; return where the next section begins."""
     while position & 3:
         payload[position] = 0
         position += 1
@@ -153,10 +155,10 @@ def decode_whole(
     payload, halves, longs, out, bits, can_rotate, spread, layouts, fields, prefixes, frequencies, slots, state, at,
     starts,
 ):  # fmt: skip
-    """Decode a payload, uint8 and as uint16 and uint32, into `out`; whether that was done.
+    """Decode a payload, given as uint8, uint16 and uint32, into `out`; return whether that was possible.
 
-    spread: leave what several threads would share. layouts: int64 [layouts, 8], widths of planes, 0 after the last.
-    Working space: the rest, as `read_planes` and `decode_planes` have it.
+    can_rotate: whether the type is a float. spread: refuse what several threads would decode. layouts: widths of
+    planes, int64 [layouts, 8], 0 after the last. Others are working space, as in `read_planes` and `decode_planes`.
     """
     if payload.size < HEAD_SIZE:
         return False
@@ -192,7 +194,7 @@ def decode_whole(
     return bad < 0
 
 
-MOST = 1 << 22  # bytes that are decoded in one call
+MOST = 1 << 22  # bytes: larger tensors are not decoded in one call
 _SLOTS = 1 << 16
 _MOST_PLANES = 4  # of values of 32 bits
 _own = threading.local()
@@ -214,6 +216,7 @@ class _Space:
 
 
 def _space() -> _Space:
+    """Return the working space of this thread."""
     if not hasattr(_own, "space"):
         _own.space = _Space()
     own: _Space = _own.space
@@ -221,7 +224,7 @@ def _space() -> _Space:
 
 
 def plan_of(content: Content, dtype: str, threads: int) -> "SmallPlan | Plan | None":
-    """How a tensor is coded; None where that does not pay."""
+    """Plan the coding of a tensor; return None if coding does not make it shorter."""
     bits, rotated = DTYPES[dtype]
     count = 8 * content.size // bits
     if count >= LEAST_VALUES and bits <= 32:
@@ -233,14 +236,17 @@ def plan_of(content: Content, dtype: str, threads: int) -> "SmallPlan | Plan | N
 
 
 def _as_compiled(values: Array) -> Array:
-    """The same values, as compiled code takes them: aligned and writable, although it writes to none."""
+    """Return the values as compiled code takes them: aligned and writable, although nothing is written."""
     return values if values.flags.carray else values.copy()
 
 
-@dataclass(slots=True)  # a frozen one takes 2 us more to make, 5 % of what coding 256 values does
+@dataclass(slots=True)  # a frozen one takes 2 us more to create, 5 % of coding 256 values
 class SmallPlan:
-    """fields: int64 [planes, COLUMNS], of which those are set that tell how each plane is coded. prefixes: int64
-    [planes, 256]. frequencies: int64 [planes, 1, 256]. most_zeros: no fewer than the values of which no bit is set."""
+    """The coding of a small tensor.
+
+    fields: int64 [planes, COLUMNS], with the columns set that tell how each plane is coded. prefixes: int64 [planes,
+    256]. frequencies: int64 [planes, 1, 256]. most_zeros: an upper bound of the values that are 0.
+    """
 
     values: Array
     rotated: bool
@@ -254,6 +260,15 @@ class SmallPlan:
 
     @classmethod
     def of(cls, values: Array, bits: int, rotated: bool, lanes: int, rows: int) -> "SmallPlan | None":
+        """Plan the coding of values; return None if coding does not make them shorter.
+
+        Args:
+            values: the tensor's values as words.
+            bits: bits of a value.
+            rotated: whether values are rotated.
+            lanes: lanes of a segment.
+            rows: rows of a segment.
+        """
         widths, longest = shapes(bits, rotated)
         own, shared = _space(), space()
         fields = np.zeros((_MOST_PLANES, columns.COLUMNS), np.int64)
@@ -276,7 +291,7 @@ class SmallPlan:
         return self.values.size
 
     def write(self, writer: Writer) -> int:
-        """Write the payload; its bytes."""
+        """Write the payload; return its bytes."""
         own, widths = _space(), LAYOUTS[self.layout]
         most = most_bytes(self.count, widths, self.lanes, self.rows)
         writer.reserve(most)
@@ -293,7 +308,10 @@ class SmallPlan:
 
 
 def decode(payload: Array, dtype: str, out: Array, threads: int) -> bool:
-    """Decode a payload into `out`, uint8; False, and anything there, where it is large or damaged."""
+    """Decode a payload into `out`, uint8.
+
+    Returns False if the payload is large or damaged; `out` then has undefined bytes. Args are as in `floats.decode`.
+    """
     bits, can_rotate = DTYPES[dtype]
     if out.size > MOST or bits > 32 or payload.size % 8 or out.size % (bits // 8):
         return False

@@ -1,4 +1,4 @@
-"""Tables of prefixes as they stand in a payload: which are there, and a number of each, its frequency or its depth."""
+"""Tables of prefixes in a payload: the prefixes that occur, and a number of each, its frequency or its depth."""
 
 import numpy as np
 
@@ -19,15 +19,15 @@ __all__ = [
 ]
 
 Array = np.ndarray
-VARINT = 5  # the most bytes of one
+VARINT = 5  # maximal bytes of a varint
 
 
 @kernel
 def quantise(counts, precision, frequencies, worths):
-    """Fill `frequencies`, int64, with counts scaled to add up to 2^precision, none of a present symbol zero.
+    """Fill `frequencies`, int64, with counts scaled to a sum of 2^precision; no present symbol gets 0.
 
-    Units left over go to (or come from) the symbols where they change the coded length most (least). worths: float64,
-    one of each symbol, working space.
+    Remaining units go to (or come from) the symbols where they change the coded length most (least). worths: working
+    space, float64, one for each symbol.
     """
     total = 0
     for symbol in range(counts.size):
@@ -54,16 +54,17 @@ def quantise(counts, precision, frequencies, worths):
 
 @inline
 def _worth(count, frequency, step):
-    """Bits of code that `step` more units save."""
+    """Return the bits of code that `step` more units save."""
     if frequency == 0 or frequency + step == 0:
         return -1e300
     return np.float64(count) * np.log2(np.float64(frequency + step) / np.float64(frequency))
 
 
 def tables_text(used: Array, tables: Array) -> bytes:
-    """Runs of used prefixes (gap, length - 1, each a varint; first the number of runs), then all frequencies.
+    """Return tables as bytes: runs of used prefixes, then all frequencies.
 
-    used: int64 [symbols], ascending; tables: int64 [tables, symbols].
+    First is the number of runs; a run is its gap to the one before and its length - 1. All numbers are varints. used:
+    int64 [symbols], ascending; tables: int64 [tables, symbols].
     """
     text = np.empty(VARINT * (1 + 2 * used.size + tables.size), np.uint8)
     return text[: write_tables(used, tables, text)].tobytes()
@@ -71,7 +72,7 @@ def tables_text(used: Array, tables: Array) -> bytes:
 
 @kernel
 def write_tables(used, tables, text):
-    """Fill `text` with what `tables_text` says; its size."""
+    """Write the bytes of `tables_text` to `text`; return their number."""
     runs, end, place = 1, 0, 0
     for k in range(1, used.size):
         runs += used[k] != used[k - 1] + 1
@@ -99,8 +100,15 @@ def _write_varint(text, place, value):
 
 
 def parse_symbols(text: bytes, tables: int, limit: int) -> tuple[Array, Array]:
-    """What `tables_text` wrote: the symbols int64 [symbols], below `limit`, and a number of each for every table, int64
-    [tables, symbols]."""
+    """Parse the bytes of `tables_text`.
+
+    Args:
+        text: the bytes.
+        tables: number of tables.
+        limit: the symbols must be below it.
+
+    Returns the symbols, int64 [symbols], and their numbers, int64 [tables, symbols].
+    """
     symbols, rows = np.empty(MAX_SYMBOLS, np.int64), np.empty((tables, MAX_SYMBOLS), np.int64)
     count = read_tables(np.frombuffer(text, np.uint8), limit, symbols, rows)
     if count < 0:
@@ -110,13 +118,13 @@ def parse_symbols(text: bytes, tables: int, limit: int) -> tuple[Array, Array]:
 
 FAULTS = (
     "",
-    "its symbols are impossible",
+    "its symbols are invalid",
     "it ends too early",
     "its tables are too long",
-    "its tables are impossible",
+    "its tables are invalid",
     "its planes are unknown",
     "its index is wrong",
-    "its constant is impossible",
+    "its constant is invalid",
     "its length is not that of its parts",
 )
 EARLY, IMPOSSIBLE = 2, 4
@@ -124,7 +132,7 @@ EARLY, IMPOSSIBLE = 2, 4
 
 @kernel
 def read_tables(text, limit, symbols, rows):
-    """Fill `symbols` and `rows` from what `tables_text` wrote; how many symbols, or less than 0 for a fault."""
+    """Fill `symbols` and `rows` from the bytes of `tables_text`; return the number of symbols, or minus a fault."""
     place, runs = _read_varint(text, 0)
     if place < 0:
         return place
@@ -152,7 +160,7 @@ def read_tables(text, limit, symbols, rows):
 
 @inline
 def _read_varint(text, place):
-    """Where the next one begins, and its value; -2 or -4 instead of the place where there is none."""
+    """Return where the next varint begins, and the value; instead of the place -2 or -4 if there is none."""
     value, shift = 0, 0
     while place < text.size:
         byte = np.int64(text[place])
@@ -167,4 +175,5 @@ def _read_varint(text, place):
 
 
 def damaged(why: str) -> DamagedError:
+    """Return the error for a damaged tensor."""
     return DamagedError(f"a coded tensor is damaged: {why}")

@@ -1,13 +1,12 @@
-"""Lossless coding of floats as what they differ by from the floats of a base, in units of the last place.
+"""Lossless coding of floats as differences from the floats of a base, in units of the last place (ulps).
 
-Training moves a weight by about as much whatever its size, so that a small weight moves by more units of its last place
-than a large one: the base's exponent tells how large a difference will be. Values are coded in *parts*. In each, the
-differences are sorted into *classes* by the base's exponents, and a class is coded as unsigned integers by floats.py.
-A class begins where it pays, which a sample of the part decides.
+Training changes a weight by about the same amount whatever its size, so a small weight changes by more units of its
+last place than a large one: the base's exponent predicts the size of the difference. Values are coded in *parts*. In
+each, the differences are sorted into *classes* by the base's exponents, and a class is coded as unsigned integers by
+floats.py. Classes begin where that saves bits, which is decided on a sample of the part.
 
-XOR with the base, which is the difference of integers, makes large numbers of small steps over a power of two.
-Differences of neighbouring checkpoints in units of the last place are also what numerical analysis measures errors in
-(Goldberg, 1991); sorting them by the base's exponent is ours.
+XOR with the base makes large numbers of small steps over a power of two. Numerical analysis measures errors in units of
+the last place, too (Goldberg, 1991); sorting them by the base's exponent is new.
 """
 
 import struct
@@ -37,13 +36,13 @@ MANTISSAS = {"F8_E4M3": 3, "F8_E5M2": 2, "F16": 10, "BF16": 7, "F32": 23, "F64":
 PART = 1 << 21  # values
 _FORMAT = 1
 _HEAD = struct.Struct("<B7xQ")  # and the number of values
-_SAMPLE = 1 << 16  # values of a part that decide on its classes
+_SAMPLE = 1 << 16  # values of a part that are sampled to choose its classes
 _OVERHEAD = 2_000  # bits of a class: its header, its tables, and states of its lanes
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Of a float: bits in all, and of the mantissa."""
+    """The bits of a float type, in all and of the mantissa."""
 
     bits: int
     mantissa: int
@@ -63,27 +62,34 @@ class _Kind:
 
     @property
     def exponents(self) -> int:
+        """The number of exponents."""
         return 1 << (self.bits - 1 - self.mantissa)
 
     def classes(self, begins: Array) -> Array:
-        """Of each exponent; begins: the first of each class."""
+        """Return the class of each exponent; begins: the first exponent of each class."""
         return np.searchsorted(begins, np.arange(self.exponents), "right") - 1
 
     def counts(self, others: Array, class_of: Array) -> Array:
-        """Values of each class."""
+        """Return the number of values in each class."""
         counts = np.empty(int(class_of[-1]) + 1, np.int64)
         count_classes(others, self.mantissa, self.exponents, class_of, counts)
         return counts
 
 
 def encode(data: Array, base: Array, dtype: str, threads: int = 1) -> Array | None:
-    """The payload (uint8, a multiple of 8 bytes) of a tensor's little-endian bytes beside the base's, or None where it
-    is no shorter. dtype: one of MANTISSAS."""
+    """Return the payload (uint8, a multiple of 8 bytes) of a tensor's little-endian bytes, or None if it is no shorter.
+
+    Args:
+        data: the bytes, uint8.
+        base: those of the base, as many.
+        dtype: one of MANTISSAS.
+        threads: threads that code parts.
+    """
     return in_memory(lambda writer: write(InMemory(data), InMemory(base), dtype, writer, threads))
 
 
 def write(content: Content, base: Content, dtype: str, writer: Writer, threads: int = 1) -> int:
-    """The same payload, written; its bytes, or 0 where it is no shorter."""
+    """Write the payload of a tensor; return its bytes, or 0 if it is no shorter. Args are as in `encode`."""
     if not content.size:
         return 0
     kind = _Kind.of(dtype)
@@ -98,7 +104,8 @@ def write(content: Content, base: Content, dtype: str, writer: Writer, threads: 
         return _encode_part(values, others.view(kind.word), kind, within)
 
     made = in_parts(work, parts.segments, 1, threads)
-    sections = list(made) if writer.in_place else made  # the coder of a part takes the memory that the writer reserves
+    # Collected before memory is reserved, because coding a part uses the same memory.
+    sections = list(made) if writer.in_place else made
     writer.reserve(content.size + start + parts.segments * _most_head())
     for number, section in enumerate(sections):
         sizes[number] = section.size
@@ -110,7 +117,7 @@ def write(content: Content, base: Content, dtype: str, writer: Writer, threads: 
 
 
 def _encode_part(values: Array, others: Array, kind: _Kind, threads: int) -> Array:
-    """How many classes, the first exponent of each, the size of each one's section; then the sections."""
+    """Return a part: the number of classes, the first exponent and the section's size of each, and the sections."""
     begins = _begins(values, others, kind)
     class_of = kind.classes(begins)
     counts = kind.counts(others, class_of)
@@ -131,7 +138,7 @@ def _encode_part(values: Array, others: Array, kind: _Kind, threads: int) -> Arr
 
 
 def _begins(values: Array, others: Array, kind: _Kind) -> Array:
-    """int64 [classes]: the first exponent of each class."""
+    """Return the first exponent of each class, int64 [classes]."""
     step = max(values.size // _SAMPLE, 1)
     counts = np.empty((kind.exponents, BINS), np.int64)
     count_lengths(values, others, step, kind.bits, kind.mantissa, kind.exponents, counts)
@@ -140,7 +147,16 @@ def _begins(values: Array, others: Array, kind: _Kind) -> Array:
 
 
 def decode(payload: Array, base: Array, dtype: str, threads: int = 1) -> Array:
-    """The bytes that `payload` was coded from, as many as the base has. Raises DamagedError."""
+    """Return the bytes of a tensor, as many as the base has.
+
+    Args:
+        payload: uint8.
+        base: the bytes of the base, uint8.
+        dtype: one of MANTISSAS.
+        threads: threads that decode parts.
+
+    Raises DamagedError.
+    """
     kind, places = _Kind.of(dtype), _places(payload, payload.size, dtype, base.size)
     out = fresh(base.size)
     out[:] = base
@@ -158,7 +174,7 @@ def decode(payload: Array, base: Array, dtype: str, threads: int = 1) -> Array:
 
 
 def _decode_part(part: Array, values: Array, kind: _Kind, threads: int) -> None:
-    """values: of the base, and afterwards what they were coded from."""
+    """Replace the values of the base by those of the tensor."""
     begins, sizes, start = _head_of(part, kind)
     class_of = kind.classes(begins)
     counts = kind.counts(values, class_of)
@@ -176,7 +192,10 @@ def _decode_part(part: Array, values: Array, kind: _Kind, threads: int) -> None:
 
 
 class DecodedUlps(InSegments):
-    """What a payload stands for beside the content of its base. Raises DamagedError where it contradicts itself."""
+    """A content that decodes a payload as it is read, from the content of its base.
+
+    Raises DamagedError if the payload contradicts itself.
+    """
 
     room = "decoded ulps"
 
@@ -188,7 +207,7 @@ class DecodedUlps(InSegments):
         self._places = _places(head, payload.size, dtype, self.size)
 
     def _decode(self, first: int, last: int, out: Array) -> None:
-        self._base.fill(first * self.step, out)  # before rooms are taken: a base may need the same
+        self._base.fill(first * self.step, out)  # before `kept` is called: the base may use the same memory
         for number in range(first, last):
             begin, end = self._places[number], self._places[number + 1]
             part = kept("part of ulps", end - begin)
@@ -198,7 +217,7 @@ class DecodedUlps(InSegments):
 
 
 def _start(parts: int) -> int:
-    """Where parts begin."""
+    """Return where parts begin."""
     return _HEAD.size + 8 * parts
 
 
@@ -207,12 +226,21 @@ def _head_size(classes: int) -> int:
 
 
 def _most_head() -> int:
-    """The most bytes of a part that are no differences."""
+    """Return the maximal bytes of a part besides its differences."""
     return _head_size(MOST_CLASSES) + 8 * MOST_CLASSES
 
 
 def _places(payload: Array, length: int, dtype: str, size: int) -> list[int]:
-    """Where parts begin, and the last one ends; payload: its first bytes of `length`. Raises DamagedError."""
+    """Return where parts begin, and where the last one ends.
+
+    Args:
+        payload: the first bytes of the payload.
+        length: all its bytes.
+        dtype: one of MANTISSAS.
+        size: bytes of the tensor.
+
+    Raises DamagedError.
+    """
     width = DTYPES[dtype][0] // 8
     parts = -(-size // (PART * width))
     start = _start(parts)
@@ -231,16 +259,16 @@ def _places(payload: Array, length: int, dtype: str, size: int) -> list[int]:
 
 
 def _head_of(part: Array, kind: _Kind) -> tuple[Array, list[int], int]:
-    """The first exponent of each class, the size of each one's section, and where they begin. Raises DamagedError."""
+    """Return the first exponent of each class, the size of its section, and where sections begin. Raises DamagedError."""
     classes = int(part[0]) if part.size else 0
     start = _head_size(classes)
     if not (1 <= classes <= MOST_CLASSES and start <= part.size):
-        raise damaged("its classes are impossible")
+        raise damaged("its classes are invalid")
     begins = part[2 : 2 + 2 * classes].copy().view(np.uint16).astype(np.int64)
     sizes = [int(size) for size in part[start - 8 * classes : start].copy().view(np.uint64)]
     middle = part[2 + 2 * classes : start - 8 * classes]
     if begins[0] or (np.diff(begins) <= 0).any() or begins[-1] >= kind.exponents or part[1] or middle.any():
-        raise damaged("its classes are impossible")
+        raise damaged("its classes are invalid")
     if start + sum(sizes) != part.size or any(size % 8 for size in sizes):
         raise damaged("its classes do not fill it")
     return begins, sizes, start

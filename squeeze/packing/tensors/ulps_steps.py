@@ -1,9 +1,9 @@
-"""Compiled steps of ulps.py: floats as whole numbers in the order of their values, and what a class of them costs.
+"""Compiled steps of ulps.py: floats as integers in the order of their values, and the cost of classes.
 
-A value is given by its bits. Its *place* counts the floats below it: of a positive one the sign bit is set, of a
-negative one all bits are inverted. So -0.0 and 0.0 are neighbours, and every bit pattern has a place of its own.
-Differences of places, modulo 2^bits, are folded so that small ones of either sign are small numbers: 0, -1, 1, -2, 2,
-and so on.
+A value is given by its bits. Its *place* is the number of floats below it: the sign bit of a positive value is set, all
+bits of a negative one are inverted. So -0.0 and 0.0 are neighbours, and every bit pattern has its own place.
+Differences of places, modulo 2^bits, are folded so that small ones of either sign become small numbers: 0, -1, 1, -2,
+2, and so on.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from squeeze.numerics.jit import inline, kernel, lossy_kernel
 
 MOST_CLASSES = 16
-BINS = 65  # lengths of differences in bits
+BINS = 65  # possible lengths of a difference in bits
 
 
 @inline
@@ -21,7 +21,7 @@ def _exponent(value, mantissa_bits, exponents):
 
 @inline
 def _place(value, sign, mask):
-    """value: uint64, of sign + 1 bits, which `mask` has."""
+    """Return the place of a value, uint64, with `sign` + 1 bits, all set in `mask`."""
     return value ^ (np.uint64(1) << sign | (np.uint64(0) - (value >> sign)) & mask)
 
 
@@ -42,7 +42,7 @@ def _unfolded(folded, other, bits):
 
 @kernel
 def count_classes(others, mantissa_bits, exponents, class_of, counts):
-    """How many values of the base, unsigned [N], have exponents of each class; class_of: int64 [exponents]."""
+    """Count the base's values, unsigned [N], with exponents of each class; class_of: int64 [exponents]."""
     counts[:] = 0
     for other in others:
         counts[class_of[_exponent(other, mantissa_bits, exponents)]] += 1
@@ -50,8 +50,10 @@ def count_classes(others, mantissa_bits, exponents, class_of, counts):
 
 @kernel
 def split(values, others, bits, mantissa_bits, exponents, class_of, ends, out):
-    """Differences of values [N] from the base's [N] to `out`, those of a class together, each in the order of the
-    values. ends: int64 [classes], where each class begins; afterwards where it ends."""
+    """Write the differences of values [N] from the base's [N] to `out`, class by class, in the order of the values.
+
+    ends: int64 [classes], where each class begins; afterwards where it ends.
+    """
     for i in range(values.size):
         number = class_of[_exponent(others[i], mantissa_bits, exponents)]
         out[ends[number]] = _folded(values[i], others[i], bits)
@@ -60,7 +62,7 @@ def split(values, others, bits, mantissa_bits, exponents, class_of, ends, out):
 
 @kernel
 def merge(differences, bits, mantissa_bits, exponents, class_of, ends, values):
-    """Undo `split`: `values` holds the base's values [N], and afterwards those that differ from them."""
+    """Undo `split`: `values` holds the base's values [N], and afterwards the tensor's."""
     for i in range(values.size):
         number = class_of[_exponent(values[i], mantissa_bits, exponents)]
         values[i] = _unfolded(differences[ends[number]], values[i], bits)
@@ -69,8 +71,10 @@ def merge(differences, bits, mantissa_bits, exponents, class_of, ends, values):
 
 @kernel
 def count_lengths(values, others, step, bits, mantissa_bits, exponents, counts):
-    """Of every `step`th value: how often a difference has each length in bits, by the base's exponent, int64
-    [exponents, BINS]."""
+    """Count the lengths in bits of the differences of every `step`th value, by the base's exponent.
+
+    counts: int64 [exponents, BINS].
+    """
     counts[:] = 0
     for i in range(0, values.size, step):
         folded, length = _folded(values[i], others[i], bits), 0
@@ -82,11 +86,16 @@ def count_lengths(values, others, step, bits, mantissa_bits, exponents, counts):
 
 @lossy_kernel(fastmath=False)
 def choose_classes(counts, weight, overhead, begins, costs):
-    """Which exponents are coded together: neighbours are joined as long as that saves bits, or there are too many.
+    """Choose which exponents are coded together, and return the number of classes.
 
-    counts: int64 [exponents, BINS], changed; a sample, of which each stands for `weight` values; overhead: bits of a
-    class; begins: int64 [exponents], the first exponent of each class; costs: float64 [exponents]. Returns how many
-    classes there are.
+    Neighbours are joined as long as that saves bits, or there are too many.
+
+    Args:
+        counts: int64 [exponents, BINS], counts of a sample; changed.
+        weight: values that each value of the sample stands for.
+        overhead: bits of a class.
+        begins: filled with the first exponent of each class, int64 [exponents].
+        costs: working space, float64 [exponents].
     """
     classes = 0
     for exponent in range(counts.shape[0]):
@@ -113,8 +122,7 @@ def choose_classes(counts, weight, overhead, begins, costs):
 
 @inline
 def _cost(lengths, others, factor):
-    """Bits that the lengths of numbers, and `factor` times the others, take; bits behind a leading 1 cost the same in
-    any class."""
+    """Return the bits of numbers with these lengths and `factor` times the others, up to a constant for each number."""
     total, found = 0.0, 0.0
     for length in range(lengths.size):
         count = lengths[length] + factor * others[length]

@@ -1,8 +1,8 @@
-"""Lossless coding of tensors of which many values are 0: where the others are, one bit a value, and what they are.
+"""Lossless coding of tensors with many zeros: a bit for each value tells whether it is 0, and the others follow.
 
-Bits and values are coded by floats.py or archive.py, each on its own. The bits are eight to a byte, in order, so
-that a byte holds two whole groups of 2:4 or one of N:8, and entropy coding finds that only 36, or C(8, N), of 256 bytes
-occur: log2(6) / 4 = 0.646 bits a value for 2:4. Values count as 0 where all their bits are 0, so -0.0 is kept.
+Bits and values are coded separately by floats.py or archive.py. A byte holds the bits of eight values in order, so it
+holds two whole groups of 2:4 or one of N:8, and entropy coding finds that only 36, or C(8, N), of 256 bytes occur:
+log2(6) / 4 = 0.646 bits a value for 2:4. A value counts as 0 if all its bits are 0, so -0.0 is kept.
 """
 
 import struct
@@ -22,12 +22,12 @@ __all__ = ["DecodedZeros", "count", "decode_mask", "encode_mask", "write"]
 
 _BLOCK = 1 << 16  # values that are counted together
 _HEAD = struct.Struct("<QQ")  # values that are not 0, bytes of the coded bits
-Coder = Callable[[Content, str, Writer, int, int], int]  # `write` of what codes the values
-Reader = Callable[[Content, str, int], Content]  # what one of its payloads stands for
+Coder = Callable[[Content, str, Writer, int, int], int]  # `write` of the coder of values
+Reader = Callable[[Content, str, int], Content]  # the content of one of its payloads
 
 
 def count(content: Content, dtype: str, threads: int = 1) -> Array:
-    """Of each block of a tensor's values, how many are not 0: int64 [blocks]."""
+    """Count the values that are not 0 in each block of a tensor, int64 [blocks]."""
     parts = Parts(content, WORDS[DTYPES[dtype][0]], _BLOCK, threads)
 
     def work(values: Array, first: int, last: int) -> list[int]:
@@ -38,9 +38,17 @@ def count(content: Content, dtype: str, threads: int = 1) -> Array:
 
 
 def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: int, columns: int, counts: Array) -> int:
-    """Write the payload of a tensor, a multiple of 8 bytes if the coder's is; its bytes, or 0 if it is no shorter.
+    """Write the payload of a tensor, a multiple of 8 bytes if the coder's is; return its bytes, or 0 if it is no
+    shorter.
 
-    coder: encodes the values; columns: of the matrix, if the coder looks at them, else 0; counts: what `count` says.
+    Args:
+        content: the tensor's bytes.
+        dtype: safetensors' name of the type.
+        writer: where the payload goes.
+        coder: encodes the values.
+        threads: threads that code.
+        columns: columns of the matrix, if the coder uses them, else 0.
+        counts: the result of `count`.
     """
     word = WORDS[DTYPES[dtype][0]]
     if columns:
@@ -66,8 +74,10 @@ def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: i
 
 
 class DecodedZeros(InSegments):
-    """What a payload stands for, decoded as it is read. reader: of what its values were coded to. Raises DamagedError
-    where it contradicts itself."""
+    """A content that decodes a payload as it is read. reader: decodes the values.
+
+    Raises DamagedError if the payload contradicts itself.
+    """
 
     room = "decoded zeros"
 
@@ -91,14 +101,14 @@ class DecodedZeros(InSegments):
         counts = [number for part in blocks for number in part]
         self._starts = np.append(np.int64(0), np.cumsum(counts, dtype=np.int64)).tolist()
         if self._starts[-1] != count:
-            raise damaged("it has not as many values as bits say")
+            raise damaged("its values are not as many as its bits tell")
 
     def _counts(self, first: int, last: int) -> list[int]:
         present = self._present(first, last)
         return [int(np.count_nonzero(present[k : k + _BLOCK])) for k in range(0, present.size, _BLOCK)]
 
     def _present(self, first: int, last: int) -> Array:
-        """bool, for each value of some blocks."""
+        """Return whether each value of some blocks is not 0, bool."""
         values = min(last * _BLOCK, self.size // self._width) - first * _BLOCK
         packed = kept("bits of zeros", -(-values // 8))
         self._bits.fill(first * _BLOCK // 8, packed)
@@ -113,7 +123,7 @@ class DecodedZeros(InSegments):
 
 
 class _Bits:
-    """Of each value of a content whether it is not 0, eight to a byte."""
+    """A content with a bit for each value of another one, set if the value is not 0, eight to a byte."""
 
     def __init__(self, content: Content, word: type):
         self._content, self._word = content, word
@@ -126,7 +136,7 @@ class _Bits:
 
 
 class _Present:
-    """The values of a content that are not 0. counts: of each block."""
+    """A content with the values of another one that are not 0. counts: their number in each block."""
 
     def __init__(self, content: Content, word: type, counts: Array):
         self._content, self._word, self._count = content, word, content.size // np.dtype(word).itemsize
@@ -147,7 +157,7 @@ class _Present:
 
 
 def _values(content: Content, word: type, first: int, last: int) -> Array:
-    """Some values of a content, in memory that is a thread's own."""
+    """Return some values of a content, in memory of this thread."""
     width = np.dtype(word).itemsize
     out = kept("with zeros", width * (last - first))
     content.fill(width * first, out)
@@ -155,7 +165,7 @@ def _values(content: Content, word: type, first: int, last: int) -> Array:
 
 
 def _in_each_row(content: Content, word: type, columns: int) -> int:
-    """How many values of each row of a matrix are not 0, where all have as many; else 0."""
+    """Return the number of values that are not 0 in a row, if it is the same in all rows, else 0."""
     parts, begun, known = Parts(content, word, _BLOCK), 0, -1
     if parts.count % columns:
         return 0
@@ -173,20 +183,20 @@ def _in_each_row(content: Content, word: type, columns: int) -> int:
 
 
 def encode_mask(present: Array, threads: int = 1) -> Array:
-    """The payload of bits, bool [N]: coded where that is shorter, else eight to a byte."""
+    """Return the payload of a mask, bool [N]: coded if that is shorter, else eight bits to a byte."""
     raw = np.packbits(present, bitorder="little")
     coded = floats.encode(raw, "U8", threads)
     return raw if coded is None else coded
 
 
 def decode_mask(payload: Array, count: int, threads: int = 1) -> Array:
-    """bool [count] from what `encode_mask` made. Raises DamagedError."""
+    """Return the mask, bool [count], from the payload of `encode_mask`. Raises DamagedError."""
     raw = -(-count // 8)
     packed = payload if payload.size == raw else floats.decode(np.ascontiguousarray(payload), "U8", raw, threads)
     return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
 
 
 def _padded(writer: Writer, place: int) -> int:
-    """Write zeros up to a multiple of 8 bytes; where that is."""
+    """Pad with zeros to a multiple of 8 bytes; return the end."""
     writer.put(place, np.zeros(-place % 8, np.uint8))
     return place + -place % 8

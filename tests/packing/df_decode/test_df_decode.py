@@ -210,6 +210,6 @@ def test_a_device_that_decodes_otherwise_is_found_out(case, monkeypatch):
 
     monkeypatch.setattr(df_decode, "_known", {})
     monkeypatch.setattr(df_decode, "_backend", lambda device: SimpleNamespace(decode_plane=wrong))
-    with pytest.warns(UserWarning, match=r"^cpu decodes \w+ wrongly, so the CPU does it, slowly$"):
+    with pytest.warns(UserWarning, match=r"^cpu decodes \w+ wrongly: the CPU decodes it, slowly$"):
         assert not df_decode._is_right(there, here)
     assert not df_decode._is_right(there, here)  # without another warning
