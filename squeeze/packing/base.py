@@ -31,7 +31,7 @@ MAX_CHAIN = 256  # differences in a row
 class Base:
     """A checkpoint from which others are stored as differences.
 
-    tensors: the file, position and (if packed) record of each tensor, by scope and name; the scope is the name of a
+    tensors: the file, position and (if packed) record of each tensor, by scope and name. The scope is the name of a
     file of torch's, or "" for files of safetensors. weights, states: SHA-256 of its files of safetensors, and of torch.
     base: what it is itself a difference from.
     """

@@ -97,7 +97,7 @@ class Coding:
 
     @property
     def is_slow(self) -> bool:
-        """Whether decoding takes longer than reading the tensor from a file."""
+        """True if decoding takes longer than reading the tensor from a file."""
         return False
 
     def takes(self, dtype: str) -> bool:

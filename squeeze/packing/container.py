@@ -265,7 +265,7 @@ class PackedFile:
 
     @property
     def is_torch(self) -> bool:
-        """Whether the original is one of torch's files, not of safetensors."""
+        """True if the original is one of torch's files, not of safetensors."""
         return self.description.places is not None
 
 

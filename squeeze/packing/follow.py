@@ -1,8 +1,8 @@
 """Packing a training run while it goes on: each new checkpoint as the difference from the one before.
 
-`Follow.run` looks at a folder again and again. training_run.py tells whether a checkpoint is complete, keeps the
-journal from which a stopped run continues, and tells which packed checkpoints may be deleted. pack.py packs a
-checkpoint, verifies it and moves it into place.
+`Follow.run` looks at a folder again and again. pack.py packs a checkpoint, verifies it and moves it into place.
+training_run.py tells whether a checkpoint is complete and which packed ones may be deleted. It also keeps the journal
+from which a stopped run continues.
 """
 
 import fcntl
@@ -32,9 +32,9 @@ class Event:
     """Something that happened to a checkpoint.
 
     PACKED: it was packed, as the difference from `base` if that is set. REMOVED: it was deleted from the run, since its
-    packed form restores it. DROPPED: its packed form was deleted. LEFT: it was not touched, FAILED: it could not be
-    packed, and DAMAGED: its packed form or that one's base does not decode, so that the next checkpoint is packed
-    whole; `why` tells the reason.
+    packed form restores it. DROPPED: its packed form was deleted. LEFT: it was not touched. FAILED: it could not be
+    packed. DAMAGED: its packed form or that one's base does not decode, so the next checkpoint is packed whole. `why`
+    tells the reason.
     """
 
     kind: str
@@ -49,8 +49,8 @@ class Follow:
     """Options of following a run; level, max_chain, threads, verify and strict are those of `pack`.
 
     interval: seconds between two looks. A checkpoint that is complete and unchanged since the last look is packed.
-    until_idle: seconds without anything to pack after which it ends, None for never. keep: how many packed checkpoints
-    of a kind stay, besides their bases; None for all. remove_source: delete a checkpoint once a later one is packed and
+    until_idle: end after N seconds without anything to pack, or never if None. keep: how many packed checkpoints of a
+    kind stay, besides their bases, or all if None. remove_source: delete a checkpoint once a later one is packed and
     its own packed form was decoded and has the hash of each file.
     """
 

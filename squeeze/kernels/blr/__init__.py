@@ -1,8 +1,8 @@
 """Products with block low-rank matrices: Monarch (Dao et al. 2022) and BLAST (Lee et al. 2024).
 
 `reference_monarch` and `blast` define them. On a GPU a Triton kernel multiplies by Monarch matrices if it is faster.
-BLAST has no kernel: each row of blocks needs the inner products with the whole shared factor, so that programs would
-compute these again and again (4 % of an H100's roofline by calculation), while torch computes them once.
+BLAST has no kernel: each row of blocks needs the inner products with the whole shared factor, which torch computes
+once. Programs would compute them again and again, and reach 4 % of an H100's roofline by calculation.
 """
 
 from functools import partial

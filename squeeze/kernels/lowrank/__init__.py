@@ -1,8 +1,8 @@
 """Products with low-rank factors, and with pivoted matrices on the CPU.
 
 `reference_multiply` defines the product of a pair. On a GPU a Triton kernel multiplies few rows if it is faster.
-`multiply_pivoted` is a compiled loop for one row of a small matrix, where the overhead of torch's calls costs as much
-as the products; torch spreads large matrices over its threads.
+`multiply_pivoted` is a compiled loop for one row of a small matrix, for which the overhead of torch's calls costs as
+much as the products. Large matrices are left to torch, which spreads them over its threads.
 """
 
 from functools import partial

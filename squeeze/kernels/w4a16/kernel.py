@@ -1,8 +1,8 @@
 """Products with packed integer weights in Triton: a split-K GEMM on tensor cores, for one row of activations or many.
 
 Output channels are the rows of the matrix product and activations its columns, of which there are at least eight, so
-that one row needs no kernel of its own. Words are read as they are, and each yields its codes in registers: a code
-becomes the mantissa of a 16-bit float (0x6400 | code is 1024 + code), the zero point is subtracted with that offset,
+that one row needs no kernel of its own. Words are read as they are, and each yields its codes in registers. A code
+becomes the mantissa of a 16-bit float: 0x6400 | code is 1024 + code. The zero point is subtracted with that offset,
 which is exact, and sums are scaled. If a step has several groups, weights are scaled instead, and rounded once more.
 The most common case, 4 bits in groups of 128, has kernels of its own: slices.py, blocks.py.
 """

@@ -1,13 +1,13 @@
 """Products with 4-bit codes in groups of 128, in one launch: each warp of a program takes a slice of the inputs.
 
-Inputs are summed in the order in which codes come from words: each thread reads four words of a channel at once, two
-codes of a word become two 16-bit floats by two instructions, and these can stay in their thread. Activations are read
-in the same order. The compiler decides how much still goes through shared memory; the sums of the warps do, once. The
-offset of codes (see kernel.py) is subtracted by means of the activations' sum over a group, which is a matrix product
-with ones: an infinite activation gives NaN, where other kernels may give an infinity.
+Inputs are summed in the order in which codes come from words. Each thread reads four words of a channel at once. Two
+codes of a word become two 16-bit floats by two instructions, and can stay in their thread. Activations are read in the
+same order. The compiler decides how much still goes through shared memory; the sums of the warps do, once. The offset
+of codes (see kernel.py) is subtracted by means of the activations' sum over a group, a matrix product with ones. So an
+infinite activation gives NaN, while other kernels may give an infinity.
 
-A kernel that is launched early waits for the one before it when it first reads something that this may have written:
-activations, but not a weight that earlier products have read. It writes nothing before that.
+A kernel that is launched early waits for the kernel before it when it first reads activations, which that one may have
+written. A weight that earlier products have read needs no waiting. Nothing is written before the wait.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def _slices(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Multiply N channels by M rows.
 
-    Shapes make the compiler distribute dimensions over lanes and warps as tensor cores need it: two bits of a lane (4)
-    are a quarter of a group's inputs, three (8) are channels or rows, B are the warps; everything else is in one
-    thread. Channels and rows after the last are read as the last.
+    Shapes make the compiler distribute dimensions over lanes and warps as tensor cores need it. Two bits of a lane (4)
+    are a quarter of a group's inputs, three (8) are channels or rows. B are the warps, and all other dimensions are in
+    one thread. Channels and rows after the last are read as the last.
     """
     dtype: tl.constexpr = x.dtype.element_ty
     OFFSET: tl.constexpr = 1024 if dtype == tl.float16 else 128

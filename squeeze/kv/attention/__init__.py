@@ -1,6 +1,6 @@
 """Attention that reads a quantised KV cache without decoding it to full precision.
 
-`install(model)` registers it with transformers and makes the model use it; `attend` chooses the implementation:
+`install(model)` registers it with transformers and makes the model use it. `attend` chooses the implementation:
 compiled loops on the CPU (cpu.py), Triton on a GPU (kernel.py), or tiles in plain torch (tiles.py, with the
 definition). Triton supports neither softcaps nor attention sinks, and is imported only when the kernel runs.
 """

@@ -1,7 +1,7 @@
 """Unpacking of codes (kv/codes.py) in Triton, a word of four bytes at a time.
 
-Two codes are masked out of a word at once, one of its lower and one of its upper half, and become mantissas of two
-float16 numbers: 0x6400 | code is 1024 + code, so that no integer is converted. The codes of a tile of words therefore
+Two codes are masked out of a word at once, one of its lower and one of its upper half. They become mantissas of two
+float16 numbers (0x6400 | code is 1024 + code), so that no integer is converted. The codes of a tile of words therefore
 come in an order of their own; `column_of` returns the column of each.
 """
 

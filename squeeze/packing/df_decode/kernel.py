@@ -1,6 +1,6 @@
 """Decoding a plane in Triton: a program takes a segment, and a lane of the warp a lane of rANS.
 
-In each row, every lane looks up its slot, steps its state, and takes its next word if the state is low; a mask of these
+In each row, every lane looks up its slot, steps its state, and takes its next word if the state is low. A mask of these
 lanes tells whose word is whose. A row needs the states of the row before, so latency counts:
 
 - A table has one byte a slot, its symbol, from which the rest follows. The tables of all warps of a multiprocessor then

@@ -3,7 +3,7 @@
 Weights have few different exponents: a code of two bits names one of the three most frequent in a block of values, or
 leaves the value open. Open values have a code of two bits in the next level, and so on; those still open after LEVELS
 levels have their exponent as a byte. Sign and mantissa stay raw. Nothing is looked up, divided or carried from one
-value to the next, so a vector of values is coded at once: several times faster than rANS (floats.py), and about 1.5 %
+value to the next. So a vector of values is coded at once: several times faster than rANS (floats.py), and about 1.5 %
 larger.
 
 A value is rotated left by one bit, so that its exponent leads. Packing the bits of exponents in blocks at a fixed

@@ -1,9 +1,9 @@
 """Groups of 32 values by vectors: two masks of their 2-bit codes, and the other bits as masks and bytes.
 
-A value's highest bits without its sign, the *prefix*, are compared with three known ones; a mask of 32 bits for each
-bit of the codes holds the result. fixed.py has the format. The code uses LLVM's generic vectors, so every processor
-runs it. Only moving bytes by a mask differs: an instruction of AVX-512 with VBMI2, permutations of eight at a time on
-Arm, and a loop elsewhere.
+The *prefix* of a value is its highest bits without the sign. It is compared with three known ones, and a mask of 32
+bits for each bit of the codes holds the result. fixed.py has the format. The code uses LLVM's generic vectors, so every
+processor runs it. Only moving bytes by a mask differs: an instruction of AVX-512 with VBMI2, permutations of eight at a
+time on Arm, and a loop elsewhere.
 
 An array's type tells which floats its values are: see KINDS.
 """

@@ -1,8 +1,8 @@
 """The plan by which floats.py codes a tensor (planes and their models), and writing its payload.
 
 In a payload, words precede raw bits, and the number of words is known only when all are coded. So a tensor is read once
-for its models, once for the words of each plane, and once for the raw bits of the last; each pass does everything whose
-place is known.
+for its models, once for the words of each plane, and once for the last raw bits. Each pass does everything whose place
+is known.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,12 @@
 """Lossless coding of tensors: bf16, fp16, fp32, fp64, fp8 and integers, with every bit pattern kept.
 
 A float is rotated left by one bit, so that its exponent and the first mantissa bits lead and the sign trails, and cut
-into *planes* (often one). In a plane the leading bits of each value, its *prefix*, are coded by rANS (rans.py) with up
-to MAX_TABLES frequency tables a tensor; the bits after it, which are noise, stay raw. The number of prefix bits is
-measured on a sample. A plane in which nothing gets shorter is raw, such a tensor is stored.
+into *planes* (often one). The *prefix* of a value in a plane is its leading bits. Prefixes are coded by rANS (rans.py)
+with up to MAX_TABLES frequency tables a tensor; the bits after them, which are noise, stay raw. The number of prefix
+bits is measured on a sample. A plane in which nothing gets shorter is raw, such a tensor is stored.
 
 `encode` and `decode` convert one tensor's bytes to a payload and back, and `Decoded` decodes some segments at a time.
-The bytes are specified by float_payload.py, the encoder's choices are float_plan.py's; names, shapes and checksums
+The bytes are specified by float_payload.py, the encoder's choices are float_plan.py's. Names, shapes and checksums
 belong to the container (squeeze/packing).
 """
 

@@ -9,8 +9,8 @@ STATE_LOW: a segment that decodes back to it, with every word used, is very like
 The coder is Duda's "Asymmetric numeral systems" (2013) in the form of Giesen's "Interleaved entropy coders" (2014).
 floats.py chooses the prefixes and arranges the bytes.
 
-A plane is taken from values of up to 32 bits, and inserted into them: a value is rotated left by one bit if `rotate` is
-its width and not 0, and loses the `drop` lowest bits; then its raw bits are lowest and its prefix is above them.
+A plane is taken from values of up to 32 bits, and inserted into them. A value is rotated left by one bit if `rotate` is
+its width and not 0, and loses the `drop` lowest bits. Then its raw bits are lowest, and its prefix is above them.
 """
 
 import numpy as np

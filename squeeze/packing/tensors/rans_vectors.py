@@ -7,8 +7,8 @@ instructions, and segments of other than 32 or 16 lanes, use the loops in rans.p
 
 The method was shown by Giesen (2014, "Interleaved entropy coders") and by the project hypersonic-rANS.
 
-All loops here take a plane from wider values, or insert it: a value is rotated if `turn` is 1, shifted by `drop`, and
-then has its raw bits lowest and its prefix above them. See floats.py.
+All loops here take a plane from wider values, or insert it. A value is rotated if `turn` is 1 and shifted by `drop`.
+Then its raw bits are lowest and its prefix is above them. See floats.py.
 """
 
 from collections.abc import Callable

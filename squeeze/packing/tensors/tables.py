@@ -160,7 +160,7 @@ def read_tables(text, limit, symbols, rows):
 
 @inline
 def _read_varint(text, place):
-    """Return where the next varint begins, and the value; instead of the place -2 or -4 if there is none."""
+    """Return where the next varint begins, and the value; the place is -2 or -4 if the text is invalid."""
     value, shift = 0, 0
     while place < text.size:
         byte = np.int64(text[place])

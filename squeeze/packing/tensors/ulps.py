@@ -1,8 +1,8 @@
 """Lossless coding of floats as differences from the floats of a base, in units of the last place (ulps).
 
-Training changes a weight by about the same amount whatever its size, so a small weight changes by more units of its
-last place than a large one: the base's exponent predicts the size of the difference. Values are coded in *parts*. In
-each, the differences are sorted into *classes* by the base's exponents, and a class is coded as unsigned integers by
+Training changes a weight by about the same amount whatever its size. So a small weight changes by more units of its
+last place than a large one, and the base's exponent predicts the size of the difference. Values are coded in *parts*.
+In each, the differences are sorted into *classes* by the base's exponents, and a class is coded as unsigned integers by
 floats.py. Classes begin where that saves bits, which is decided on a sample of the part.
 
 XOR with the base makes large numbers of small steps over a power of two. Numerical analysis measures errors in units of

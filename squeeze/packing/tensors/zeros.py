@@ -1,8 +1,8 @@
 """Lossless coding of tensors with many zeros: a bit for each value tells whether it is 0, and the others follow.
 
-Bits and values are coded separately by floats.py or archive.py. A byte holds the bits of eight values in order, so it
-holds two whole groups of 2:4 or one of N:8, and entropy coding finds that only 36, or C(8, N), of 256 bytes occur:
-log2(6) / 4 = 0.646 bits a value for 2:4. A value counts as 0 if all its bits are 0, so -0.0 is kept.
+Bits and values are coded separately by floats.py or archive.py. A byte holds the bits of eight values in order: two
+whole groups of 2:4, or one of N:8. Entropy coding finds that only 36, or C(8, N), of 256 bytes occur, which is log2(6)
+/ 4 = 0.646 bits a value for 2:4. A value counts as 0 if all its bits are 0, so -0.0 is kept.
 """
 
 import struct
