@@ -1,4 +1,4 @@
-"""Chains of packed checkpoints: finding the base of a difference in its folder by hash, and walking a chain to its end."""
+"""Chains of packed checkpoints: finding the base of a difference by hash, and walking a chain to its end."""
 
 import errno
 import os

@@ -42,7 +42,7 @@ class Form(NamedTuple):
 
 
 def flat(dtype: str, size: int, columns: int = 0) -> Form:
-    """Return the form of `size` bytes that are not a tensor of the checkpoint; `columns` are those of a matrix, if any."""
+    """Return the form of `size` bytes that are not a tensor of the checkpoint; `columns` are those of a matrix."""
     count = 8 * size // DTYPES[dtype][0]
     return Form(dtype, (count // columns, columns) if columns else (count,), size)
 

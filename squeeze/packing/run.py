@@ -230,7 +230,7 @@ def _same(one: Bytes, other: Bytes) -> bool:
 
 
 def _prove(payload: Content, record: Record, base: Content | None, threads: int, checksum: Callable[[], int]) -> None:
-    """Raise VerifyError if a payload, read in parts, does not decode to this checksum, which is asked for at the end."""
+    """Raise VerifyError if a payload, read in parts, does not decode to this checksum, which is computed last."""
     try:
         found = checksum_of(record.decode_parts(payload, base, threads), threads)
     except DamagedError:

@@ -46,7 +46,7 @@ _WORDS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 @dataclass(frozen=True)
 class DevicePlane:
-    """The parts of a plane on a device, see float_payload.Plane. Unsigned numbers are in signed types of their width."""
+    """The parts of a plane on a device, see float_payload.Plane. Signed types hold unsigned numbers of their width."""
 
     width: int
     raw_bits: int

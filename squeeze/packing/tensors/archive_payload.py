@@ -149,7 +149,7 @@ def tops(count: int) -> Array:
 
 
 def segments(count: int, columns: int) -> Iterator[tuple[int, int]]:
-    """Yield the first value of each segment and the one after its last; segments have whole rows unless rows are long."""
+    """Yield the first value of each segment and the one after its last; short rows stay whole."""
     size = SEGMENT // columns * columns if columns <= SEGMENT else SEGMENT
     for begin in range(0, count, size):
         yield begin, min(begin + size, count)

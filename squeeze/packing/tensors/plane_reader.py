@@ -21,7 +21,7 @@ def raw_words(count, lanes, rows, raw_bits):
 
 @kernel
 def whole_size(end, words_end, lanes):
-    """Return the size of a payload from the ends of its sections and words; a decoder may read `lanes` words further."""
+    """Return the size of a payload from the ends of sections and words; a decoder may read `lanes` words further."""
     return (max(end, words_end + 2 * lanes if words_end else 0) + 7) // 8 * 8
 
 
@@ -93,7 +93,7 @@ def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencie
 
 @inline
 def _read_models(text, prefix_bits, plane, prefixes, frequencies):
-    """Fill a plane's prefixes, int64 [256], frequencies, int64 [tables, 256], and derived fields; return 0 or a fault."""
+    """Fill a plane's prefixes, int64 [256], frequencies, int64 [tables, 256], and fields; return 0 or a fault."""
     symbols, most = read_tables(text, 1 << prefix_bits, prefixes, frequencies), 0
     if symbols < 0:
         return -symbols

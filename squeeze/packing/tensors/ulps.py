@@ -259,7 +259,7 @@ def _places(payload: Array, length: int, dtype: str, size: int) -> list[int]:
 
 
 def _head_of(part: Array, kind: _Kind) -> tuple[Array, list[int], int]:
-    """Return the first exponent of each class, the size of its section, and where sections begin. Raises DamagedError."""
+    """Return the first exponent of each class, the size of its section, and where these begin. Raises DamagedError."""
     classes = int(part[0]) if part.size else 0
     start = _head_size(classes)
     if not (1 <= classes <= MOST_CLASSES and start <= part.size):
