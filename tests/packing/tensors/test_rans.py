@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from squeeze.packing.tensors import plane, rans
+from squeeze.packing.tensors import plane as columns, rans
 from squeeze.packing.tensors.tables import quantise
 
 
@@ -84,10 +84,10 @@ def test_any_frequencies_with_likely_and_unlikely_symbols(precision):
             slots, out = np.zeros((1 << precision) + rans.MAX_SYMBOLS, np.uint32), np.zeros_like(values)
             prefixes, first_name = np.arange(count), 1 << precision
             rans.decoding_table(frequencies, prefixes, field, slots[:first_name], slots[first_name:])
-            plane = np.zeros(plane.COLUMNS, np.int64)
-            plane[[plane.PRECISION, plane.FIELD, plane.TABLES]] = precision, field, 1
-            plane[[plane.NAMES, plane.STATES]] = first_name, 4
-            plane[plane.WORDS_AT] = 4 + 4 * lanes
+            plane = np.zeros(columns.COLUMNS, np.int64)
+            plane[[columns.PRECISION, columns.FIELD, columns.TABLES]] = precision, field, 1
+            plane[[columns.NAMES, columns.STATES]] = first_name, 4
+            plane[columns.WORDS_AT] = 4 + 4 * lanes
             end = rans.decode_segments(
                 *(out, 0, 0, False, 0, 1, 0, values.size, lanes, rows, plane, slots, longs.view(np.uint8)),
                 *(longs.view(np.uint16), longs, state, np.zeros((2, 5), np.int64)),
