@@ -181,7 +181,7 @@ class Base:
             )
 
     def content(self, like: Tensor | Record, name: str, scope: str, opened: ExitStack) -> Content | None:
-        """Return the same as `tensor`, to be read in parts; files are closed with `opened`. Its checksum is compared."""
+        """Return the same as `tensor`, in parts; files are closed with `opened`. Its checksum is compared."""
         found = self._found(scope, name, like)
         if found is None:
             return None

@@ -91,7 +91,7 @@ class _Products:
         self.builder, self.operands, self.bits, self.fields = builder, operands, bits, 8 // bits
 
     def emit(self) -> list[Any]:
-        """Return float32 [8] for each row of codes, whose lanes add up to the product; emit code after the loop next."""
+        """Emit the loop, and return float32 [8] for each row of codes, whose lanes add up to the product."""
         return summed(self.builder, self.operands.chunks, zeros(_FLOATS, len(self.operands.codes)), self._chunk)
 
     def _chunk(self, chunk: Any, results: list[Any]) -> list[Any]:
