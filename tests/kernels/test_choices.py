@@ -1,4 +1,4 @@
-"""What is fastest on a device: measured once, kept on the disk, and not believed of anybody else."""
+"""The fastest implementation on a device is measured once and kept, and files of other devices are ignored."""
 
 import importlib
 import json
@@ -36,11 +36,11 @@ def test_the_fastest_is_measured_once(tmp_path):
     assert [one.name for one in path.parent.iterdir()] == ["it.json"]
 
 
-def test_the_default_stays_where_others_gain_little(tmp_path):
+def test_the_default_wins_if_others_gain_little(tmp_path):
     assert found(tmp_path / "it.json", Clock(kernel=2.02, dense=2.0)) == "kernel"
 
 
-def test_a_way_that_the_device_cannot_go_is_left_out(tmp_path):
+def test_a_kernel_that_the_device_cannot_run_is_skipped(tmp_path):
     assert found(tmp_path / "a.json", Clock(kernel=RuntimeError("out of resources"), dense=2.0)) == "dense"
 
 
@@ -54,7 +54,7 @@ def test_a_way_that_the_device_cannot_go_is_left_out(tmp_path):
     ],
     ids=["no memory", "no memory for the first", "none runs", "none is right"],
 )
-def test_where_nothing_was_found_out_the_default_serves_until_the_process_ends(seconds, asked, tmp_path):
+def test_the_default_serves_this_process_if_no_result_is_right(seconds, asked, tmp_path):
     path, clock = tmp_path / "it.json", Clock(**seconds)
     one = Choices(path, "A GPU", "3", clock)
     for _ in range(2):
@@ -63,19 +63,19 @@ def test_where_nothing_was_found_out_the_default_serves_until_the_process_ends(s
     assert found(path, Clock(kernel=2.0, dense=1.0)) == "dense"
 
 
-def test_a_way_whose_result_is_wrong_is_left_out(tmp_path):
+def test_a_kernel_with_a_wrong_result_is_skipped(tmp_path):
     clock = Clock(kernel=1.0, dense=2.0)
     both = Choices(tmp_path / "it.json", "A GPU", "3", clock)
     way = both.of("a shape", ["kernel", "dense"], lambda name: name, "kernel", lambda name: name != "kernel")
     assert way == "dense"
 
 
-def test_where_nothing_can_be_measured_nothing_is_kept(tmp_path):
+def test_nothing_is_kept_if_nothing_can_be_measured(tmp_path):
     assert found(tmp_path / "it.json", Clock(kernel=None, dense=None)) == "kernel"
     assert not (tmp_path / "it.json").exists()
 
 
-def test_a_way_that_there_is_no_more_is_measured_again(tmp_path):
+def test_a_name_that_no_longer_exists_is_measured_again(tmp_path):
     path = tmp_path / "it.json"
     found(path, Clock(kernel=3.0, dense=2.0))
     clock = Clock(kernel=1.0, other=2.0)
@@ -83,7 +83,7 @@ def test_a_way_that_there_is_no_more_is_measured_again(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", json.dumps({"format": 2}), json.dumps({"format": 1})])
-def test_a_damaged_file_is_as_if_it_were_not_there(text, tmp_path):
+def test_a_damaged_file_is_ignored(text, tmp_path):
     path = tmp_path / "it.json"
     path.write_text(text)
     assert found(path, Clock(kernel=3.0, dense=2.0)) == "dense"
@@ -91,13 +91,13 @@ def test_a_damaged_file_is_as_if_it_were_not_there(text, tmp_path):
 
 
 @pytest.mark.parametrize("other", [{"device": "Another"}, {"triton": "4"}])
-def test_what_was_measured_elsewhere_is_not_believed(other, tmp_path):
+def test_a_file_of_another_device_is_ignored(other, tmp_path):
     path = tmp_path / "it.json"
     found(path, Clock(kernel=3.0, dense=2.0))
     assert found(path, Clock(kernel=1.0, dense=2.0), **other) == "kernel"
 
 
-def test_two_processes_keep_what_both_found(tmp_path):
+def test_two_processes_keep_the_choices_of_both(tmp_path):
     path, clock = tmp_path / "it.json", Clock(kernel=3.0, dense=2.0)
     one, two = (Choices(path, "A GPU", "3", clock) for _ in range(2))
     one.of("first", ["kernel", "dense"], lambda name: name, "kernel")
@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_to_breaks_nothing(tmp_path):
     assert found(tmp_path / "file" / "it.json", Clock(kernel=3.0, dense=2.0)) == "dense"
 
 
-def test_what_is_remembered_of_a_device(tmp_path, monkeypatch):
+def test_remembered_returns_the_choices_of_a_device(tmp_path, monkeypatch):
     monkeypatch.setattr(choices, "cache_root", lambda: tmp_path / "numba")
     assert choices.remembered("NVIDIA H100 80GB HBM3") == {}
     path = choices._path("NVIDIA H100 80GB HBM3")
@@ -119,7 +119,7 @@ def test_what_is_remembered_of_a_device(tmp_path, monkeypatch):
     assert choices.remembered("NVIDIA H100 80GB HBM3") == {"a shape": "dense"}
 
 
-def test_a_product_is_near_the_right_one():
+def test_close_to_accepts_rounding_and_refuses_errors():
     right = torch.randn(4, 9, generator=torch.Generator().manual_seed(1)).half()
     asked = []
     near = choices.close_to(lambda: asked.append(1) or right)
@@ -142,7 +142,7 @@ FACTORS = {  # a folder, what multiplies there, the factors, and what they are c
 
 @pytest.mark.parametrize("name", [*FACTORS, "tt"])
 @pytest.mark.parametrize("seconds", [{"torch": 2.0, "kernel": 1.0}, {"torch": 1.0, "kernel": 2.0}])
-def test_factors_go_the_way_that_is_fastest(name, seconds, monkeypatch, tmp_path):
+def test_factors_are_multiplied_by_the_fastest_product(name, seconds, monkeypatch, tmp_path):
     kernel = pytest.importorskip(f"squeeze.kernels.{name}.kernel", reason="triton is not installed")
     module = importlib.import_module(f"squeeze.kernels.{name}")
     found = Choices(tmp_path / "it.json", "A GPU", "3", lambda call: seconds[call()])
@@ -197,7 +197,7 @@ def test_a_train_is_launched_as_its_tiles_have_room(side, dtype, launched, monke
 
 
 class Many(Rows):
-    """So many rows of so many inputs."""
+    """Activations with the given numbers of rows and inputs, on a GPU."""
 
     def __init__(self, rows, inputs):
         self.shape = (rows, inputs)
@@ -250,8 +250,8 @@ def test_nothing_is_measured_while_torch_compiles(monkeypatch):
     assert choices.fastest(Rows([1]), "a pair", {"kernel": list, "torch": list}, "kernel", "torch") == "kernel"
 
 
-def test_time_is_taken_on_the_device_at_hand(monkeypatch, tmp_path):
-    """Of eight calls in a graph, of which what fills the cache is taken off."""
+def test_time_is_measured_on_the_tensors_device(monkeypatch, tmp_path):
+    """Eight calls are captured in a graph, and the time of filling the cache is subtracted."""
     monkeypatch.setattr(choices, "cache_root", lambda: tmp_path / "numba")
     monkeypatch.setattr(choices, "_FILLER", 1)
     current = fake_cuda.install(monkeypatch)
@@ -265,7 +265,7 @@ def test_time_is_taken_on_the_device_at_hand(monkeypatch, tmp_path):
     assert choices._recorded([lambda: None]) == pytest.approx(1e-3)  # 8 ms for eight
 
 
-def test_where_a_recording_fails_the_stream_is_the_one_that_it_was(monkeypatch):
+def test_a_failed_capture_restores_the_stream(monkeypatch):
     monkeypatch.setattr(choices, "_FILLER", 1)
     fake_cuda.install(monkeypatch)
     before, calls = torch.cuda.current_stream(), []

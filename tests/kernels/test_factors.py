@@ -50,7 +50,7 @@ def test_trains_and_rings_multiply_as_their_dense_matrices(name, rows):
 @pytest.mark.parametrize("name", TRAINS)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_kernel_of_trains(name, rows, device):
+def test_the_kernel_of_trains_equals_the_reference(name, rows, device):
     parts = cores(*TRAINS[name])
     (x,) = cores((rows, TTMatrix(tuple(parts)).shape[1]))
     near(MODULES["tt"].multiply(x.to(device), on(device, parts)), tt.reference_multiply(x, parts))
@@ -59,7 +59,7 @@ def test_the_kernel_of_trains(name, rows, device):
 @pytest.mark.parametrize("outputs, inputs, rank", [(40, 70, 5), (17, 33, 20), (64, 64, 16), (1, 1, 1)])
 @pytest.mark.parametrize("rows", [1, 18])
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_kernel_of_pairs(outputs, inputs, rank, rows, device):
+def test_the_kernel_of_pairs_equals_the_reference(outputs, inputs, rank, rows, device):
     x, left, right = cores((rows, inputs), (outputs, rank), (rank, inputs))
     near(MODULES["lowrank"].multiply(*on(device, (x, left, right))), lowrank.reference_multiply(x, left, right))
     near(lowrank.reference_multiply(x, left, right), x @ (left @ right).T)
@@ -68,7 +68,7 @@ def test_the_kernel_of_pairs(outputs, inputs, rank, rows, device):
 @pytest.mark.parametrize("p, q, o, i, rank", [(2, 3, 5, 7, 2), (4, 4, 20, 33, 9), (1, 1, 70, 3, 40)])
 @pytest.mark.parametrize("rows", [1, 18])
 @pytest.mark.parametrize("device", DEVICES)
-def test_block_low_rank(p, q, o, i, rank, rows, device):
+def test_block_low_rank_products_are_those_of_the_dense_matrices(p, q, o, i, rank, rows, device):
     x, outer, inner = cores((rows, q * i), (p, o, q * rank), (q, p * rank, i))
     near(blr.reference_monarch(x, outer, inner), x @ MonarchMatrix(outer, inner).dequantize().T)
     near(MODULES["blr"].monarch(*on(device, (x, outer, inner))), blr.reference_monarch(x, outer, inner))
@@ -76,7 +76,7 @@ def test_block_low_rank(p, q, o, i, rank, rows, device):
     near(blr.blast(x, bases, mix, shared), x @ Blast(bases, mix, shared).dequantize().T)
 
 
-def test_tucker():
+def test_tucker_products_are_those_of_the_dense_matrix():
     core, first, second, third, x = cores((2, 3, 4), (5, 2), (6, 3), (4, 9), (7, 9))
     form = TuckerMatrix(core, first, second, third)
     near(form.multiply(x), x @ form.dequantize().T)
@@ -89,7 +89,7 @@ def test_the_order_of_contraction_is_the_cheaper_one():
     assert tt.cost(shapes, False) < tt.cost(shapes, True)
 
 
-def test_many_rows_go_by_the_dense_matrix_where_that_is_cheaper(monkeypatch):
+def test_many_rows_use_the_dense_matrix_if_that_is_cheaper(monkeypatch):
     parts = cores((1, 6, 5, 9), (9, 7, 4, 1))
     form, shapes = TTMatrix(tuple(parts)), [part.shape for part in parts]
     each = min(tt.cost(shapes, True), tt.cost(shapes, False))

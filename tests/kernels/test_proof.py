@@ -1,13 +1,18 @@
-"""What kernels promise is proved of what they compile to, and a kernel that breaks a rule on purpose is found."""
+"""Compiled kernels keep what they promise, and a kernel that breaks a rule on purpose is found."""
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from squeeze.errors import SqueezeError
 from tests.makers.gpu import compile_for_a_gpu
 
 pytest.importorskip("triton", reason="triton is not installed")
+
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
 
 from tests.kernels.launches.launch import folders, of
 from tests.kernels.proof.compiled import compile_launch
@@ -149,11 +154,11 @@ def made_of(*opcodes, fused=False):
 
 
 @pytest.mark.parametrize("opcode", INSTRUCTIONS)
-def test_an_instruction_that_breaks_a_rule(opcode):
+def test_an_instruction_that_breaks_a_rule_is_named(opcode):
     assert f"{list(RULES)[INSTRUCTIONS[opcode]]}: {opcode}" in broken(made_of("add.s32", opcode))
 
 
-def test_instructions_that_break_none():
+def test_allowed_instructions_break_no_rule():
     assert broken(made_of(*ALLOWED)) == []
     assert len(broken(made_of(*ALLOWED, fused=True))) == 1
 
@@ -161,3 +166,23 @@ def test_instructions_that_break_none():
 def test_a_process_that_interprets_kernels_does_not_compile_them():
     with pytest.raises(SqueezeError, match="not compiled here, but interpreted: unset TRITON_INTERPRET"):
         compile_launch(lambda: None, 90)
+
+
+@pytest.mark.parametrize("folder", [one for one in folders() if one.parent.name != "fused"], ids=lambda one: one.name)
+def test_a_launch_makes_the_device_of_its_tensors_the_current_one(folder, monkeypatch):
+    """The kernels of lm/fused are left out: the network sets the device for all of them at once."""
+    current, launches = [], []
+
+    @contextmanager
+    def device_of_tensor(tensor):
+        current.append(tensor.device.type)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of_tensor)
+    for kind in (InterpretedFunction, JITFunction):
+        monkeypatch.setattr(kind, "run", lambda self, *given, **options: launches.append(list(current)))
+    typical = of(folder)
+    for launch in typical:
+        launch.run()
+    assert launches == [["meta"]] * len(typical) and not current

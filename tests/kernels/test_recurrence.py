@@ -32,7 +32,7 @@ def test_the_reference_is_the_recurrence():
 
 
 @pytest.mark.parametrize("shape", SHAPES[:-1])
-def test_on_the_cpu(shape):
+def test_the_cpu_equals_the_reference_with_derivatives(shape):
     *arguments, gradient = draw(*shape)
     leaves = [x.clone().requires_grad_() for x in arguments]
     states = scan(*leaves)
@@ -43,7 +43,7 @@ def test_on_the_cpu(shape):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_in_triton(shape, device):
+def test_triton_equals_the_cpu_with_derivatives(shape, device):
     pytest.importorskip("triton", reason="triton is not installed")
     from squeeze.kernels.recurrence import kernel
 
@@ -57,7 +57,7 @@ def test_in_triton(shape, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_rows_that_are_not_contiguous(device):
+def test_triton_takes_rows_that_are_not_contiguous(device):
     pytest.importorskip("triton", reason="triton is not installed")
     from squeeze.kernels.recurrence import kernel
 

@@ -8,7 +8,7 @@ from squeeze.errors import SqueezeError
 from squeeze.kernels.roofline import GPUS, Constants, constants_of, fastest, known, predict
 
 
-def test_the_roofline():
+def test_a_product_takes_the_longer_of_reading_and_multiplying():
     constants = Constants(1e12, 1e14, 1.5, 0.8, 0.0, "given")
     one = predict(constants, 4096, 4096, 1, 16)
     assert one["dense"] == pytest.approx(2 * 4096**2 / 1e12, rel=1e-2)
@@ -22,15 +22,13 @@ def test_the_roofline():
     assert fastest(no_kernels, 4096, 4096, 1, 16) == "dense"
 
 
-def test_what_is_known_of_devices():
+def test_constants_are_measured_or_published_and_others_refused():
     assert constants_of("NVIDIA H200") == constants_of("h200") == GPUS["h200"].constants()
     assert constants_of("cpu").bandwidth > 0
-    with pytest.raises(
-        SqueezeError, match="nothing is known of the device 'abacus': choose from cpu, cuda, a100, h100"
-    ):
+    with pytest.raises(SqueezeError, match="unknown device 'abacus': choose from cpu, cuda, a100, h100"):
         constants_of("abacus")
     count = torch.cuda.device_count()
-    with pytest.raises(SqueezeError, match=f"no device 'cuda:{count}' is at hand: choose from cpu, a100, h100"):
+    with pytest.raises(SqueezeError, match=f"this machine has no device 'cuda:{count}': choose from cpu, a100, h100"):
         constants_of(f"cuda:{count}")
 
 

@@ -35,7 +35,7 @@ def weights(outputs, inputs):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_reference_is_the_weight(shape):
+def test_the_reference_expands_to_the_weight(shape):
     for weight in weights(*shape):
         assert sparse24.can_pack(weight)
         packed = Packed24.of(weight, torch.float32)
@@ -46,7 +46,7 @@ def test_the_reference_is_the_weight(shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("device", DEVICES)
-def test_kernels_are_the_reference(shape, dtype, device):
+def test_kernels_equal_the_reference(shape, dtype, device):
     for weight in weights(*shape):
         packed = Packed24.of(weight, dtype)
         there = moved(packed, device)
@@ -59,7 +59,7 @@ def test_kernels_are_the_reference(shape, dtype, device):
             assert (found.cpu().float() - wanted).abs().max() <= limit
 
 
-def test_what_the_kernels_cannot_take():
+def test_refuses_weights_that_the_kernels_cannot_take():
     weight = torch.randn(8, 64)
     assert not sparse24.can_pack(Magnitude(pattern=Pattern(4, 8)).apply(weight))
     assert not sparse24.can_pack(Magnitude().apply(weight[:, :60]))
@@ -97,8 +97,8 @@ def on_a_gpu(monkeypatch, tmp_path, name, seconds):
     "name, chosen",
     [("NVIDIA H100 80GB HBM3", "structured"), ("NVIDIA L40", "dense"), ("AMD Instinct MI300X", "dense")],
 )
-def test_what_is_taken_where_nothing_can_be_measured(name, chosen, monkeypatch, tmp_path):
-    """On a GPU of which nothing is known the dense product is: no guess, and no error in the middle of a pass."""
+def test_the_prediction_decides_if_nothing_can_be_measured(name, chosen, monkeypatch, tmp_path):
+    """On an unknown GPU the dense product is used, without an error in the middle of a pass."""
     floats, _ = on_a_gpu(monkeypatch, tmp_path, name, {})
     runtime = Runtime(torch.empty(4096, 4096), torch.float16, "cuda", floats)
     assert runtime.multiply(Rows([0])) == chosen
@@ -126,7 +126,7 @@ def test_the_fastest_is_measured_once(rows, codes, shape, seconds, chosen, monke
     }
 
 
-def test_what_decides_how_long_a_product_takes_is_chosen_for(monkeypatch, tmp_path):
+def test_everything_that_decides_the_time_is_in_the_description(monkeypatch, tmp_path):
     """Group sizes, zero points and ranks of adapters are measured apart."""
     packed = on_a_gpu(monkeypatch, tmp_path, "any GPU", {"dense": 2.0, "kernel": 1.0})[True]
     packed.zeros, adapters = 1, (torch.empty(7, 64), torch.empty(7, 96))
@@ -148,16 +148,16 @@ def test_codes_of_many_rows_are_multiplied_densely(monkeypatch, tmp_path):
     assert not (tmp_path / "it.json").exists()
 
 
-def test_what_was_made_to_be_measured_goes(monkeypatch, tmp_path):
+def test_forms_built_for_a_measurement_are_dropped(monkeypatch, tmp_path):
     weight = Magnitude().apply(torch.randn(16, 64))
     runtime = Runtime(weight, torch.float16, torch.device("cpu"), Packed24.of(weight))
     on_a_gpu(monkeypatch, tmp_path, "any GPU", {"dense": 2.0, "kernel": 1.0})
-    monkeypatch.setattr(Runtime, "by", lambda self, way, x: self.dense(x.dtype) is None or way)
+    monkeypatch.setattr(Runtime, "multiply_by", lambda self, product, x: self.dense(x.dtype) is None or product)
     assert sparse24.choose(runtime, Rows([0])) == "kernel" and runtime._dense is None
 
 
-def test_ways_give_the_product():
-    """On the CPU, whichever is asked for; and a gradient goes through the dense weight."""
+def test_every_product_gives_the_same_result():
+    """The CPU has the dense product alone; a gradient passes through the dense weight."""
     weight, x = Magnitude().apply(torch.randn(16, 64)), torch.randn(3, 64)
     runtime = Runtime(weight, torch.float32, torch.device("cpu"), Packed24.of(weight, torch.float32))
     assert runtime.products(x) == ["dense"]

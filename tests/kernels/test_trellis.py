@@ -34,7 +34,7 @@ def draw(columns, rows, rate):
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("rows", [1, 7, 16, 33, 100])
-def test_all_decode_as_the_format_says(rows, rate):
+def test_every_decoder_follows_the_format(rows, rate):
     codes = draw(5, rows, rate)
     expected = torch.tensor([column(bytes(data.tolist()), rows, rate) for data in codes]).T
     assert torch.equal(reference.decode(codes, rows, rate), expected)
@@ -53,7 +53,7 @@ def test_products_are_those_of_the_levels(rows):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("rate", [16, 36, 63])
-def test_triton_decodes_alike(device, rate):
+def test_triton_decodes_as_the_reference(device, rate):
     pytest.importorskip("triton", reason="triton is not installed")
     from squeeze.kernels.trellis import kernel
 

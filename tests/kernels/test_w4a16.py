@@ -52,7 +52,7 @@ def test_the_reference_expands_codebooks(name):
 
 
 class Grids(list):
-    """In place of a kernel: the grids with which it was launched."""
+    """A stand-in for a kernel that collects the grids of its launches."""
 
     def __getitem__(self, grid):
         self.append(grid)
@@ -60,8 +60,8 @@ class Grids(list):
 
 
 @needs_triton
-def test_an_expansion_of_more_rows_than_a_grid_has_programs(monkeypatch):
-    """As of the embeddings of Gemma 3, whose vocabulary has 262,208 tokens."""
+def test_dequantising_more_rows_than_a_grid_takes_several_launches(monkeypatch):
+    """The embeddings of Gemma 3 have 262,208 rows."""
     grids = Grids()
     monkeypatch.setattr(expansion_kernel, "_dequantize", grids)
     words, scales = torch.empty(262208, 8, dtype=torch.int32, device="meta"), torch.empty(1, 262208, 1, device="meta")
@@ -137,7 +137,7 @@ def test_blocks_multiply_as_the_reference_each_time(symmetric, shape, device):
 
 
 @needs_triton
-def test_tiles_of_a_weight_that_fits():
+def test_tiles_for_a_weight_of_4_bits_in_groups_of_128():
     """Slices for few rows, blocks for many, and both between."""
     assert slices.fits(4, 128, 4096, torch.float16) and not slices.fits(4, 64, 4096, torch.float16)
     for rows in (1, 8, 16, 32, 64):
@@ -167,14 +167,14 @@ def test_a_weight_is_read_early_once_it_was_read_before():
 
 @needs_triton
 @pytest.mark.parametrize("bits", [3, 4])
-def test_whole_tiles_and_more_rows_than_one(bits):
+def test_whole_tiles_and_several_rows_multiply(bits):
     packed = packed_for(Grid(bits, 32, False), 64, 64, 32)
     x = torch.randn((70, 64), generator=torch.Generator().manual_seed(4)).to(torch.float16)
     close(kernel.matmul(x, packed), reference_matmul(x, packed), 2e-3)
 
 
 def test_codes_are_the_mantissas_of_floats():
-    """What the kernel counts on: interpreted, it multiplies no bfloat16."""
+    """The kernel relies on this; interpreted, it cannot multiply bfloat16."""
     codes = torch.arange(256)
     assert torch.equal((codes | 0x6400).to(torch.int16).view(torch.float16), (1024.0 + codes).to(torch.float16))
     assert torch.equal((codes[:128] | 0x4300).to(torch.int16).view(torch.bfloat16), (128.0 + codes[:128]).bfloat16())
@@ -190,7 +190,7 @@ class Rows(list):
 
 
 @needs_triton
-def test_a_tile_for_every_shape():
+def test_every_shape_has_a_tile():
     """Splits fill all processors; a step lies within a group."""
     large = (11008, 4096)
     assert kernel.tile_for(1, large, 128) == kernel.Tile(128, 128, 4, 8, 3)
@@ -203,7 +203,7 @@ def test_a_tile_for_every_shape():
 
 @needs_triton
 def test_the_fastest_on_a_device_is_remembered(monkeypatch, tmp_path):
-    """On a device that is not there, with a clock that says that the dense product is fastest."""
+    """The device is not there, and the clock says that the dense product is fastest."""
     packed = packed_for(Grid(4, 32, False), 16, 64, 32)
     times = iter([5.0, 4.0, 5.0, 5.0, 5.0, 5.0, 1.0])
 
@@ -226,7 +226,7 @@ def test_the_fastest_on_a_device_is_remembered(monkeypatch, tmp_path):
 
 
 @needs_triton
-def test_no_rows_and_no_inputs():
+def test_no_rows_give_an_empty_product():
     packed = packed_for(Grid(4, 32), 8, 64, 32)
     assert kernel.matmul(torch.zeros(0, 64), packed).shape == (0, 8)
     assert expansion_kernel.dequantize(packed.rows(3, 3), torch.float32).shape == (0, 64)
@@ -238,7 +238,7 @@ CPU_SHAPES = [(16, 64, 32), (5, 96, -1), (7, 1536, 512), (3, 192, 96), (9, 128, 
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("shape", CPU_SHAPES, ids=str)
 def test_the_cpu_multiplies_as_the_reference(grid, shape):
-    """But that it rounds activations to 15 bits, each by at most half a step of the largest in its row."""
+    """Activations are rounded to 15 bits, each by at most half a step of the largest in its row."""
     packed = packed_for(grid, *shape)
     weight = cpu.prepare(packed)
     x = torch.randn((3, packed.inputs), generator=torch.Generator().manual_seed(4))
@@ -262,14 +262,14 @@ def test_the_cpu_does_not_overflow():
         assert torch.allclose(found, torch.full((1, 4), (255.0 - zero) * -3 * 512), rtol=1e-4)
 
 
-def test_threads_give_the_same(monkeypatch):
+def test_threads_make_no_difference(monkeypatch):
     monkeypatch.setattr(cpu, "_LEAST_WORK", 100)
     packed = packed_for(Grid(4, 32, False), 61, 64, 32)
     x = torch.randn((2, 64), generator=torch.Generator().manual_seed(4))
     assert torch.equal(cpu.matmul(x, cpu.prepare(packed), 3), cpu.matmul(x, cpu.prepare(packed)))
 
 
-def test_the_cpu_leaves_odd_groups_and_codebooks_to_others():
+def test_the_cpu_refuses_odd_groups_and_codebooks():
     assert cpu.prepare(packed_for(Grid(4, 32), 4, 130, 13)) is None
     assert cpu.prepare(packed_for(Grid(4, 32), 4, 96, 64)) is None
     assert cpu.prepare(Packed.of(others()["nf4"])) is None
@@ -290,7 +290,7 @@ def test_dispatch_expands_for_many_rows_and_for_bits_without_a_kernel(monkeypatc
 @pytest.mark.cuda
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("rows", [1, 4, 5, 64, 100])
-def test_on_a_gpu(grid, rows):
+def test_a_gpu_multiplies_as_the_reference(grid, rows):
     weight = rounded(matrix(300, 1024), Grid(grid.bits, 128, grid.symmetric), torch.float16)
     x = torch.randn((rows, 1024), generator=torch.Generator().manual_seed(4)).to(torch.float16)
     found = QuantLinear.of(weight).cuda()(x.cuda()).cpu()

@@ -94,7 +94,7 @@ def test_a_base_is_fetched_once_for_its_hash_and_once_for_its_tensors(level):
     assert same("packed.safetensors", "expected.safetensors")
 
 
-def test_over_http():
+def test_a_pack_over_http_fetches_each_byte_once():
     pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'squeeze-neural[cloud]'")
     data = checkpoint().read_bytes()
     with serving({"/x.safetensors": data}) as (url, sent):
@@ -135,7 +135,7 @@ def test_any_order_is_fetched_in_order(limit, monkeypatch):
         kept.fill(0, np.empty(1, np.uint8))
 
 
-def test_requests_that_break_are_made_again():
+def test_a_broken_request_is_repeated():
     data = put(checkpoint(), "bucket/x.safetensors")
     Store.fail("get", ConnectionResetError("reset"), after=5, times=3)
     squeeze.pack(URL, "packed.safetensors", level="fast")
@@ -145,7 +145,7 @@ def test_requests_that_break_are_made_again():
 
 
 @pytest.mark.parametrize("level", ["fast", "runtime"])
-def test_what_is_packed_is_not_fetched_again(level):
+def test_a_resumed_run_does_not_fetch_packed_tensors(level):
     data = put(checkpoint(), "bucket/x.safetensors")
     Store.fail("get", ConnectionResetError("reset"), after=12)
     with pytest.raises(
@@ -163,7 +163,7 @@ def test_what_is_packed_is_not_fetched_again(level):
     assert same("packed.safetensors", "expected.safetensors")
 
 
-def test_of_a_folder_no_file_that_is_done_is_fetched_again():
+def test_a_resumed_run_does_not_fetch_finished_files():
     for number in range(2):
         put(checkpoint(f"{number}.safetensors", 20 * number), f"bucket/model/{number}.safetensors")
     Store.put("bucket/model/0.bin", bytes(400_000))
@@ -181,7 +181,7 @@ def test_of_a_folder_no_file_that_is_done_is_fetched_again():
         assert (Path("back") / name).read_bytes() == Store.objects[f"bucket/model/{name}"]
 
 
-def test_another_version_of_an_object_is_packed_anew():
+def test_a_changed_object_is_packed_from_the_start():
     put(checkpoint(), "bucket/x.safetensors")
     Store.fail("get", ConnectionResetError("reset"), after=12)
     with pytest.raises(StorageError):
@@ -193,7 +193,7 @@ def test_another_version_of_an_object_is_packed_anew():
     assert Path("back.safetensors").read_bytes() == data
 
 
-def test_what_goes_to_a_url_starts_anew():
+def test_a_stopped_run_to_a_url_starts_from_the_beginning():
     put(checkpoint(), "bucket/x.safetensors")
     Store.fail("get", ConnectionResetError("reset"), after=12)
     with pytest.raises(StorageError, match=r"the connection broke: reset; run again$"):

@@ -1,4 +1,4 @@
-"""Chains of differences: packed bases, found beside what differs from them."""
+"""Packed bases, found in the folder of the difference."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ def run() -> list[str]:
     return names
 
 
-def test_a_chain_is_small_and_comes_back(run):
+def test_a_chain_is_small_and_restores_every_checkpoint(run):
     sizes = [Path("packed", name).stat().st_size for name in run]
     assert max(sizes[1:]) < 0.5 * sizes[0]
     for name in run:
@@ -69,7 +69,7 @@ def missing(name: str, digest: str) -> str:
     return f"packed/{name} is stored as a difference, and its base is not in the same folder (SHA-256 {digest}): "
 
 
-def test_a_missing_link_is_named(run):
+def test_the_message_names_a_missing_base(run):
     digest = sha256_of(Path(run[1]))[:16]
     Path("packed", run[1]).unlink()
     said = missing(run[2], digest)
@@ -84,7 +84,7 @@ def test_a_missing_link_is_named(run):
     assert not Path("back.safetensors").exists()
 
 
-def test_a_base_that_differs_by_a_bit_is_found_out(run):
+def test_refuses_a_base_that_differs_by_a_bit(run):
     path = Path("packed", run[0])
     data = bytearray(path.read_bytes())
     data[-30] ^= 4
@@ -115,7 +115,7 @@ def other_words(path: Path) -> str:
 
 
 @pytest.mark.parametrize("harm", [cut, spoilt, other_words])
-def test_a_base_that_cannot_be_read_is_named(run, harm):
+def test_the_message_names_an_unreadable_base(run, harm):
     Path("packed/notes.pt").write_bytes(b"no checkpoint")
     write("packed/plain.safetensors", {})
     fault = f"packed/{run[0]} cannot be read: {harm(Path('packed', run[0]))}"
@@ -132,7 +132,7 @@ def test_a_base_that_cannot_be_read_is_named(run, harm):
     assert fails("pack", "--base", f"packed/{run[0]}", run[1], "other").startswith(f"Error: packed/{run[0]}: ")
 
 
-def test_a_folder_that_cannot_be_read_is_named():
+def test_the_message_names_an_unreadable_folder():
     for folder in ("one", "two"):
         model_folder(folder)
     Path("packed").mkdir()
@@ -148,11 +148,11 @@ def test_a_folder_that_cannot_be_read_is_named():
         squeeze.verify("packed/two")
 
 
-def test_history_of_what_is_not_there():
+def test_history_refuses_a_missing_path():
     assert fails("history", "nothing") == "Error: nothing: No such file or directory\n"
 
 
-def test_limits_hold_for_all_that_is_read(run, monkeypatch):
+def test_limits_hold_for_bases_too(run, monkeypatch):
     """Also for what is only looked at to find a base."""
     limits, original, asked = Limits(memory=1 << 30), Description.from_text, []
 
@@ -166,20 +166,20 @@ def test_limits_hold_for_all_that_is_read(run, monkeypatch):
     assert len(asked) > 8 and all(one is limits for one in asked)
 
 
-def test_a_chain_has_an_end(run, monkeypatch):
+def test_refuses_a_chain_without_end(run, monkeypatch):
     monkeypatch.setattr(base, "MAX_CHAIN", 1)
     squeeze.verify(f"packed/{run[2]}")
-    with pytest.raises(SqueezeError, match="a chain of more than 1 differences"):
+    with pytest.raises(SqueezeError, match="the chain of differences is longer than 1"):
         squeeze.verify(f"packed/{run[3]}")
 
 
-def test_after_so_many_differences_one_is_packed_whole(run):
+def test_max_chain_packs_a_checkpoint_whole(run):
     for most, is_whole in ((4, False), (3, True)):
         squeeze.pack(run[3], "packed/next.safetensors", base=f"packed/{run[3]}", max_chain=most, overwrite=True)
         assert (container.read(Path("packed/next.safetensors")).description.base == ()) == is_whole
 
 
-def test_history(run):
+def test_history_prints_the_links_of_a_chain(run):
     shown = call("history", f"packed/{run[3]}")
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert rows[0] == ["raw", "packed", "ratio", "SHA-256", "checkpoint"]
@@ -199,7 +199,7 @@ def broken(folder):
     Path(folder, "model-00001-of-00002.safetensors").unlink()
 
 
-def test_a_neighbour_that_is_broken_is_passed_over(run):
+def test_a_broken_neighbour_is_skipped(run):
     broken("packed/another")
     squeeze.unpack(f"packed/{run[3]}", "back.safetensors")
     assert same("back.safetensors", run[3])
@@ -208,7 +208,7 @@ def test_a_neighbour_that_is_broken_is_passed_over(run):
         squeeze.unpack("packed/another", "back")
 
 
-def test_a_neighbour_that_cannot_be_looked_into_is_passed_over(run, monkeypatch):
+def test_a_neighbour_without_permission_is_skipped(run, monkeypatch):
     """Such as lost+found: up to Python 3.13 is_file raises where a folder may not be searched."""
     real = Path.is_file
     Path("packed/lost+found").mkdir()
@@ -223,7 +223,7 @@ def test_a_neighbour_that_cannot_be_looked_into_is_passed_over(run, monkeypatch)
     assert same("back.safetensors", run[3])
 
 
-def test_folders_are_bases_packed(tmp_path):
+def test_packed_folders_are_bases(tmp_path):
     for name in ("one", "two"):
         model_folder(name, seed=1)
     Path("packed").mkdir()

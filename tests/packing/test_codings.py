@@ -72,7 +72,7 @@ def payload_of(coding):
 every = pytest.mark.parametrize("coding", CODINGS.values(), ids=list(CODINGS))
 
 
-def test_the_table_is_the_one_of_the_format():
+def test_every_coding_is_in_the_format_specification():
     rows = FORMAT.read_text().partition("| Coding | Payload |")[2].partition("\n\n")[0].splitlines()
     names = [name for row in rows if row.startswith("| `") for name in re.findall("`([a-z+-]+)`", row.split("|")[1])]
     assert sorted(names) == sorted(CODINGS)
@@ -80,7 +80,7 @@ def test_the_table_is_the_one_of_the_format():
 
 
 @every
-def test_comes_back_whole_and_in_parts(coding):
+def test_every_coding_restores_whole_and_in_parts(coding):
     tensor, data, base = case_of(coding)
     payload, record = payload_of(coding), Record.of(tensor, coding)
     assert payload.size < data.size or coding.is_stored
@@ -94,14 +94,14 @@ def test_comes_back_whole_and_in_parts(coding):
 
 
 @every
-def test_writes_the_same_to_a_file(coding, tmp_path):
+def test_every_coding_writes_the_same_bytes_to_a_file(coding, tmp_path):
     with (tmp_path / "payload").open("w+b") as file:
         size = coded(coding, FileWriter(Positional(file), 5), threads=3)
     assert (tmp_path / "payload").read_bytes()[5 : 5 + size] == payload_of(coding).tobytes()
 
 
 @every
-def test_a_payload_that_ends_early_is_damaged(coding):
+def test_a_truncated_payload_is_damaged(coding):
     tensor, _, base = case_of(coding)
     payload, record = payload_of(coding), Record.of(tensor, coding)
     if coding.is_stored:
@@ -124,7 +124,7 @@ def test_a_difference_needs_a_base_of_its_size(coding):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
-def test_a_level_takes_the_coding_that_a_tensor_is_for(level, name):
+def test_a_level_takes_the_first_coding_that_pays(level, name):
     tensor, data, base = CASES[name]
     found, payload = codings.encode_in_memory(Subject.of(tensor, data, base, 1), level)
     entropy = "archive" if level == "archive" else "rans"

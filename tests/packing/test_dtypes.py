@@ -42,7 +42,7 @@ def file_of(dtype: str, name: str = "plain.safetensors", seed: int = 1):
 
 @pytest.mark.parametrize("level", ["fast", "runtime", "archive"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_comes_back(dtype, level):
+def test_every_dtype_is_restored(dtype, level):
     plain = file_of(dtype)
     totals = squeeze.pack(plain, "packed.safetensors", level=level)
     squeeze.unpack("packed.safetensors", "back.safetensors")
@@ -65,7 +65,7 @@ def test_every_dtype_may_be_a_difference(dtype):
 
 @pytest.mark.parametrize("level", ["fast", "runtime", "archive"])
 @pytest.mark.parametrize("dtype", IN_TORCH)
-def test_torch_gets_what_safetensors_gives(dtype, level):
+def test_load_gives_the_tensors_of_safetensors(dtype, level):
     plain = file_of(dtype)
     squeeze.pack(plain, "packed.safetensors", level=level)
     weights = squeeze.load("packed.safetensors")
@@ -81,7 +81,7 @@ def test_torch_gets_what_safetensors_gives(dtype, level):
 
 
 @pytest.mark.parametrize("dtype", ["F6_E2M3", FUTURE])
-def test_a_dtype_that_torch_lacks_is_named_when_it_is_asked_for(dtype):
+def test_a_dtype_that_torch_lacks_is_named_on_access(dtype):
     known = "BF16", (8,), bytes(range(16))
     plain = file_of(dtype)
     with_both = write("both.safetensors", {"a": known, "b": (dtype, (8,), bytes(6 if dtype != FUTURE else 5))})
@@ -98,7 +98,7 @@ def test_a_dtype_that_torch_lacks_is_named_when_it_is_asked_for(dtype):
             file.get_tensor("b")
 
 
-def test_half_a_byte_is_named():
+def test_refuses_a_row_of_f4_with_half_a_byte():
     write("odd.safetensors", {"a": ("F4", (2, 3), bytes(3))})
     squeeze.pack("odd.safetensors", "packed.safetensors")
     with pytest.raises(FormatError, match=r"F4 with the shape \[2, 3\] cannot be in torch"):
@@ -106,7 +106,7 @@ def test_half_a_byte_is_named():
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3FNUZ", "F4", FUTURE])
-def test_inspect_tells_of_it(dtype):
+def test_inspect_shows_rare_dtypes_packed_or_not(dtype):
     entries = list(inspect(file_of(dtype)))
     squeeze.pack("plain.safetensors", "packed.safetensors")
     packed = list(inspect("packed.safetensors"))
@@ -114,7 +114,7 @@ def test_inspect_tells_of_it(dtype):
     assert entries[0].dtype == dtype and entries[0].bound > 0
 
 
-def test_files_of_torch_have_them_too():
+def test_torch_files_with_rare_dtypes_are_restored():
     drawn = torch.randn(64, 64).to(torch.float8_e4m3fnuz)
     torch.save({"a": drawn}, "a.pt")
     squeeze.pack("a.pt", "packed.pt")
@@ -123,7 +123,7 @@ def test_files_of_torch_have_them_too():
     assert {entry.dtype for entry in inspect("packed.pt")} >= {"F8_E4M3FNUZ"}
 
 
-def test_networks_are_not_made_of_what_is_unknown(tmp_path):
+def test_an_unknown_dtype_is_not_loaded_into_a_network(tmp_path):
     write("model.safetensors", {"a.weight": (FUTURE, (8, 8), bytes(40))})
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(FormatError, match=f"tensor 'a.weight': dtype '{FUTURE}' is unknown to this version"):
@@ -132,7 +132,7 @@ def test_networks_are_not_made_of_what_is_unknown(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["", "F 8", "F" * 33, "Ä"])
-def test_what_no_dtype_is_called_is_refused(dtype):
+def test_refuses_an_invalid_name_of_a_dtype(dtype):
     write("plain.safetensors", {"a": (dtype, (1,), b"a")})
     with pytest.raises(FormatError, match="is not the name of a dtype"):
         squeeze.pack("plain.safetensors", "packed.safetensors")
@@ -146,7 +146,7 @@ def test_only_an_unknown_dtype_has_a_length(dtype, length):
         Description.from_text(text.replace('"tensors":[]', f'"tensors":{entry}'), Limits())
 
 
-def test_an_unknown_dtype_of_another_size_is_no_base():
+def test_an_unknown_dtype_of_another_size_is_not_a_base():
     write("base.safetensors", {"a": (FUTURE, (8,), bytes(4000)), "b": ("U8", (4000,), bytes(4000))})
     write("plain.safetensors", {"a": (FUTURE, (8,), bytes(5000)), "b": ("U8", (4000,), b"\1" * 4000)})
     squeeze.pack("plain.safetensors", "packed.safetensors", base="base.safetensors")

@@ -23,7 +23,7 @@ from tests.makers.quantised import matrix, rounded, write
 
 @pytest.mark.parametrize("kind", fields.KINDS)
 @pytest.mark.parametrize("shape", [(3, 7), (6, 1), (1, 3), (2, 3), (9, 5), (3,), (4, 4), (0, 3), (), (7,), (2, 35)])
-def test_layouts_can_be_undone(kind, shape):
+def test_every_layout_is_reversible(kind, shape):
     data = np.random.default_rng(1).integers(0, 256, 4 * int(np.prod(shape)), np.uint8)
     laid = fields.relaid(data, shape, kind)
     assert (laid is not None) == fields.fits(shape, kind)
@@ -63,8 +63,8 @@ def test_a_byte_holds_a_code_of_more_than_four_bits(width, kind):
         ("gptq", "qweight", 4, "bytes"),
     ],
 )
-def test_codes_are_found_in_their_words(format, leaf, width, coding, level):
-    """And coded to within a fiftieth of their entropy and the tables."""
+def test_packing_codes_words_near_the_entropy_of_their_codes(format, leaf, width, coding, level):
+    """Payloads are within 2 % of the entropy and the tables."""
     weight = rounded(matrix(512, 768), Grid(width, 96))
     words = FORMATS[format].tensors("m", weight, torch.bfloat16)[f"m.{leaf}"]
     data = words.numpy().view(np.uint8).reshape(-1)
@@ -81,7 +81,7 @@ def test_codes_are_found_in_their_words(format, leaf, width, coding, level):
     ("format", "width"),
     [("gptq_v2", 3), ("compressed-tensors", 3), ("squeeze", 3), ("squeeze", 5), ("squeeze", 6)],
 )
-def test_folders_come_back_and_are_read_packed(tmp_path, format, width):
+def test_quantised_folders_are_restored_and_load_packed(tmp_path, format, width):
     source = tiny_model(tmp_path / "model", tied=False)
     spec = QuantizationSpec(width, 32, False, ignored=("lm_head",))
     write(source, tmp_path / "quantised", format, spec)
@@ -96,13 +96,13 @@ def test_folders_come_back_and_are_read_packed(tmp_path, format, width):
         assert torch.equal(packed.weight(module).dequantize(), plain.weight(module).dequantize())
 
 
-def test_a_coding_that_does_not_fit_is_damage():
+def test_a_layout_that_does_not_fit_the_shape_is_damage():
     with pytest.raises(DamagedError, match="its coding does not fit its shape"):
         Record("I32", (4, 4), CODINGS["threes+rans"], 0).decode(np.zeros(64, np.uint8), None, 1)
     assert not CODINGS["threes+rans"].takes("BF16")
 
 
-def test_inspect_tells_the_bits_of_a_weight(tmp_path):
+def test_inspect_shows_the_bits_of_a_weight(tmp_path):
     source = tiny_model(tmp_path / "model", tied=False)
     write(source, tmp_path / "quantised", "gptq", QuantizationSpec(4, 32, ignored=("lm_head",)))
     runner = CliRunner()

@@ -23,7 +23,7 @@ from tests.makers.command import call, fails, names, run
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-def test_folders_come_back_byte_for_byte():
+def test_folders_are_restored_byte_for_byte():
     model_folder("model")
     totals = squeeze.pack("model", "packed")
     assert totals.coded == sum(map(len, content("packed").values()))
@@ -33,7 +33,7 @@ def test_folders_come_back_byte_for_byte():
     assert names() == ["back", "model", "packed"]
 
 
-def test_folders_of_diffusion_models():
+def test_folders_of_diffusion_models_are_restored_and_adapted():
     """As diffusers has them: a model in each of some folders, of which transformers loads the text encoder. Those with
     weights say how they are coded."""
     random = np.random.default_rng(1)
@@ -66,7 +66,7 @@ def test_folders_of_diffusion_models():
     assert sorted(weights) == ["conv", "weight"] and weights["conv"].shape == (8, 12, 8, 8)
 
 
-def test_a_packed_folder_keeps_its_index_true():
+def test_the_index_of_a_packed_folder_has_the_size_of_the_payloads():
     model_folder("model")
     squeeze.pack("model", "packed")
     index = json.loads(Path("packed/model.safetensors.index.json").read_text())
@@ -79,7 +79,7 @@ def test_a_packed_folder_keeps_its_index_true():
     assert config == json.loads(Path("model/config.json").read_text())
 
 
-def test_a_folder_as_the_base_of_a_folder():
+def test_a_folder_can_be_the_base_of_a_folder():
     model_folder("base", seed=1)
     model_folder("tuned", seed=1)
     squeeze.pack("tuned", "delta", base="base")
@@ -103,7 +103,7 @@ def test_folders_with_faults_have_named_errors():
     assert names() == ["model"]
 
 
-def test_a_changed_packed_folder_is_refused():
+def test_refuses_a_packed_folder_that_was_changed():
     model_folder("model")
     squeeze.pack("model", "packed")
     Path("packed/tokenizer.json").write_text("{ }")
@@ -126,7 +126,7 @@ def test_a_manifest_cannot_write_outside_its_folder(name):
         squeeze.unpack("packed", "back")
 
 
-def test_overwriting_a_folder():
+def test_overwrite_replaces_a_folder():
     model_folder("model")
     squeeze.pack("model", "packed")
     before = content("packed")
@@ -157,7 +157,7 @@ NAMES = ["/etc/evil", "../evil", "a/../../evil", "", "a//b", ".", "a\0b", "a" * 
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_names_that_no_file_of_the_folder_has(packed, name):
+def test_refuses_names_that_lead_out_of_the_folder(packed, name):
     manifest = json.loads(packed.read_text())
     manifest["files"][name] = "0" * 64
     packed.write_text(json.dumps(manifest))
@@ -181,7 +181,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_manifests_that_no_writer_wrote(packed, name):
+def test_refuses_manifests_that_no_writer_makes(packed, name):
     manifest = json.loads(packed.read_text())
     CHANGES[name](manifest)
     packed.write_text(json.dumps(manifest))
@@ -189,7 +189,7 @@ def test_manifests_that_no_writer_wrote(packed, name):
         squeeze.verify("packed")
 
 
-def test_a_file_that_is_named_twice_hides_no_other(packed):
+def test_refuses_a_file_that_is_named_twice(packed):
     text = packed.read_text()
     packed.write_text(text.replace('"tokenizer.json"', '"sub/notes.txt"'))
     with pytest.raises(FormatError, match=r"^packed/squeeze.json: has 'sub/notes.txt' twice$"):
@@ -197,7 +197,7 @@ def test_a_file_that_is_named_twice_hides_no_other(packed):
 
 
 @pytest.mark.parametrize("version", [True, 1.0, "1", None, [1]])
-def test_versions_of_another_type(packed, version):
+def test_refuses_a_manifest_whose_format_is_not_an_integer(packed, version):
     manifest = json.loads(packed.read_text()) | {"format": version}
     packed.write_text(json.dumps(manifest))
     with pytest.raises(FormatError, match=r"^packed/squeeze.json: format .* is unknown: use a newer squeeze$"):
@@ -205,7 +205,7 @@ def test_versions_of_another_type(packed, version):
 
 
 @pytest.mark.parametrize("shard", ["../outside.safetensors", "/tmp/outside.safetensors", "a\0b", 7, None, []])
-def test_an_index_names_shards_of_its_folder(shard):
+def test_refuses_an_index_with_shards_outside_its_folder(shard):
     model_folder("model")
     path = Path("model/model.safetensors.index.json")
     index = json.loads(path.read_text())
@@ -216,14 +216,14 @@ def test_an_index_names_shards_of_its_folder(shard):
             read("model")
 
 
-def test_an_index_without_a_table():
+def test_refuses_an_index_without_a_weight_map():
     model_folder("model")
     Path("model/model.safetensors.index.json").write_text('{"weight_map": [1, 2]}')
     with pytest.raises(FormatError, match=r"index.json: its weight_map is not a table of tensors and the files .*$"):
         squeeze.pack("model", "packed")
 
 
-def test_names_that_are_not_utf_8_come_back():
+def test_names_that_are_not_utf_8_are_restored():
     model_folder("model")
     try:
         Path("model", "caf\udce9.txt").write_bytes(b"x")
@@ -263,7 +263,7 @@ LEFT = (
 )
 
 
-def test_what_is_left_out_is_told(small):
+def test_the_result_lists_what_is_left_out(small):
     plant()
     done = call("pack", "model", "packed")
     assert (done.exit_code, done.stderr.splitlines()) == (0, [f"Warning: {line}; left out" for line in LEFT])
@@ -286,7 +286,7 @@ def test_strict_refuses_to_leave_anything_out(small):
     assert not Path("other").exists()
 
 
-def test_a_folder_that_cannot_be_read_is_not_left_out_in_silence(small, monkeypatch):
+def test_an_unreadable_folder_is_an_error(small, monkeypatch):
     real = os.scandir
     Path("model/locked").mkdir()
 
@@ -299,12 +299,12 @@ def test_a_folder_that_cannot_be_read_is_not_left_out_in_silence(small, monkeypa
     assert fails("pack", "model", "packed") == "Error: model/locked: Permission denied\n"
 
 
-def test_names_are_told_escaped(small):
+def test_messages_escape_names(small):
     Path("model/\x1b[31m").mkdir()
     assert call("pack", "model", "packed").stderr == "Warning: model/\\x1b[31m: is an empty folder; left out\n"
 
 
-def test_a_planted_work_folder_is_left_alone(small):
+def test_refuses_a_work_folder_of_something_else(small):
     Path(".packed.packing").symlink_to("victim")
     said = fails("pack", "model", "packed")
     assert said.endswith("/.packed.packing is in the way, and squeeze did not make it: move or delete it\n")
@@ -313,7 +313,7 @@ def test_a_planted_work_folder_is_left_alone(small):
 
 @pytest.mark.parametrize("source", ["model", "model/a.safetensors"])
 @pytest.mark.parametrize("way", ["pack", "unpack"])
-def test_an_output_that_appears_is_kept(small, monkeypatch, source, way):
+def test_an_output_that_appears_meanwhile_is_kept(small, monkeypatch, source, way):
     squeeze.pack(source, "packed")
     place, name = (codings, "encode_in_memory") if way == "pack" else (Record, "decode")
     real = getattr(place, name)
@@ -334,7 +334,7 @@ def test_an_output_that_appears_is_kept(small, monkeypatch, source, way):
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
-def test_a_dangling_link_needs_leave(small):
+def test_a_dangling_link_counts_as_an_existing_target(small):
     Path("packed").symlink_to("nothing")
     with pytest.raises(SqueezeError, match="packed exists and is a file"):
         folder.check_target(Path("model"), Path("packed"), False)
@@ -360,7 +360,7 @@ def as_a_user(monkeypatch):
 
 
 @pytest.mark.parametrize("stopped", ["nowhere", "with all copied", "before its last name"])
-def test_read_only_files(as_a_user, stopped):
+def test_read_only_files_keep_permissions_and_times(as_a_user, stopped):
     """They are packed, too, after a stop as well, and come back with their permissions and times."""
     paths = [path for path in model_folder("model").rglob("*") if path.is_file()]
     for path in paths:
@@ -386,7 +386,7 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_a_full_disk_is_one_line(small, monkeypatch):
+def test_a_full_disk_gives_a_message_of_one_line(small, monkeypatch):
     def full(*_):
         raise OSError(28, os.strerror(28))
 

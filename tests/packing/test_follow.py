@@ -55,13 +55,13 @@ def restored(name: str) -> bool:
     return content("back") == content(f"run/{name}")
 
 
-def test_names_are_in_the_order_of_their_numbers():
+def test_names_are_sorted_by_their_numbers():
     names = ["checkpoint-1000", "checkpoint-900", "a-2-3", "a-2-10", "a-10-1", "final"]
     assert sorted(names, key=order) == ["a-2-3", "a-2-10", "a-10-1", "checkpoint-900", "checkpoint-1000", "final"]
     assert group("checkpoint-900") == group("checkpoint-1000") != group("final")
 
 
-def test_each_is_the_difference_from_the_one_before():
+def test_each_checkpoint_is_the_difference_from_the_one_before():
     names = [checkpoint(step).name for step in (900, 1000, 1100)]
     assert run() == [(PACKED, name) for name in names]
     assert all(map(restored, names))
@@ -72,7 +72,7 @@ def test_each_is_the_difference_from_the_one_before():
     assert {path.name for path in Path("packed").iterdir()} == {*names, "checkpoint-1200", NAME}
 
 
-def test_a_chain_ends_and_that_is_told():
+def test_a_note_tells_that_a_chain_ended():
     for step in (1, 2, 3):
         checkpoint(step)
     events = list(Follow(source=Path("run"), target=Path("packed"), max_chain=1, **FAST).run())
@@ -123,7 +123,7 @@ def damage(path: Path, keep: float = 0.5) -> bytes:
         ("optimizer.pt", "optimizer.pt: not a whole file"),
     ],
 )
-def test_what_is_not_whole_is_left_until_it_is(name, reason):
+def test_an_incomplete_checkpoint_waits(name, reason):
     path = checkpoint(1) / name
     whole_one = path.read_bytes()
     if name == "trainer_state.json":
@@ -137,7 +137,7 @@ def test_what_is_not_whole_is_left_until_it_is(name, reason):
     assert run() == [(PACKED, "checkpoint-1")] and restored("checkpoint-1")
 
 
-def test_distributed_checkpoints_and_shards_are_whole_at_the_end(tmp_path):
+def test_distributed_checkpoints_and_shards_wait_for_their_last_file(tmp_path):
     (tmp_path / "step-1/model").mkdir(parents=True)
     torch.save(torch.ones(9), tmp_path / "step-1/model/__0_0.distcp")
     assert training_run.missing(tmp_path / "step-1") == "has no .metadata next to model/__0_0.distcp yet"
@@ -148,7 +148,7 @@ def test_distributed_checkpoints_and_shards_are_whole_at_the_end(tmp_path):
     assert "the shard b.safetensors is missing" in training_run.missing(tmp_path / "step-1")
 
 
-def test_other_folders_and_links_are_no_checkpoints():
+def test_other_folders_and_links_are_ignored():
     checkpoint(1)
     Path("run/logs").mkdir()
     Path("run/logs/events.txt").touch()
@@ -158,7 +158,7 @@ def test_other_folders_and_links_are_no_checkpoints():
     assert run() == [(PACKED, "checkpoint-1")]
 
 
-def test_a_run_that_writes_meanwhile():
+def test_a_checkpoint_that_is_being_written_waits():
     """Slowly: what is written to is not packed before it rests."""
     Path("run").mkdir()
     made = [checkpoint(step, "made") for step in (1, 2, 3)]
@@ -182,7 +182,7 @@ def test_a_run_that_writes_meanwhile():
     assert all(restored(path.name) for path in made)
 
 
-def test_retention_keeps_what_others_need():
+def test_retention_keeps_bases():
     for step in range(1, 7):
         checkpoint(step)
     found = run(max_chain=2, keep=2)
@@ -197,7 +197,7 @@ def test_retention_keeps_what_others_need():
     assert run(max_chain=2, keep=1) == [(PACKED, "checkpoint-7"), *((DROPPED, f"checkpoint-{n}") for n in (4, 5, 6))]
 
 
-def test_retention_leaves_what_is_not_its_own():
+def test_retention_keeps_bases_of_checkpoints_outside_the_journal():
     checkpoint(1)
     checkpoint(2)
     run()
@@ -209,7 +209,7 @@ def test_retention_leaves_what_is_not_its_own():
 
 
 @pytest.mark.parametrize("name", ["checkpoint-1", "mine", "mine.safetensors"])
-def test_retention_drops_nothing_while_something_cannot_be_read(name):
+def test_retention_deletes_nothing_while_something_is_unreadable(name):
     """It may need what would go."""
     for step in (1, 2, 3):
         checkpoint(step)
@@ -233,7 +233,7 @@ def test_retention_drops_nothing_while_something_cannot_be_read(name):
     assert (DROPPED, "checkpoint-5") in run(max_chain=0, keep=1)
 
 
-def test_retention_is_not_held_up_by_what_is_not_packed():
+def test_retention_ignores_files_that_are_not_packed():
     Path("packed/notes").mkdir(parents=True)
     torch.save({"arguments": 1}, "packed/mine.bin")
     write("packed/mine.safetensors", {"w": ("BF16", (200, 200), values(1).tobytes())})
@@ -242,7 +242,7 @@ def test_retention_is_not_held_up_by_what_is_not_packed():
     assert (DROPPED, "checkpoint-1") in run(max_chain=0, keep=1)
 
 
-def test_sources_go_once_their_packed_form_is_proved():
+def test_sources_are_deleted_once_their_packed_form_is_verified():
     before = {}
     for step in (1, 2, 3):
         before[step] = content(checkpoint(step))
@@ -316,7 +316,7 @@ def test_a_damaged_packed_form_does_not_end_the_chain(fault):
         assert "packed/checkpoint-1/model.safetensors" in events[0].why
 
 
-def test_a_damaged_packed_form_is_told_in_a_line():
+def test_a_damaged_packed_form_gives_one_line():
     checkpoint(1)
     run()
     flip(Path("packed/checkpoint-1/model.safetensors"))
@@ -331,7 +331,7 @@ def test_a_damaged_packed_form_is_told_in_a_line():
     assert run() == []
 
 
-def test_a_run_goes_on_where_its_journal_was_not_written():
+def test_a_run_continues_without_the_last_note_of_its_journal():
     for step in (1, 2):
         checkpoint(step)
 
@@ -346,7 +346,7 @@ def test_a_run_goes_on_where_its_journal_was_not_written():
     assert Path("packed/checkpoint-1/model.safetensors").stat().st_mtime_ns == before
 
 
-def test_what_somebody_else_put_there_is_left():
+def test_refuses_a_target_that_is_something_else():
     checkpoint(1)
     Path("packed/checkpoint-1").mkdir(parents=True)
     Path("packed/checkpoint-1/mine").touch()
@@ -358,7 +358,7 @@ def test_what_somebody_else_put_there_is_left():
     assert Path("packed/checkpoint-1/mine").exists()
 
 
-def test_checkpoints_that_the_run_deletes_meanwhile(monkeypatch):
+def test_a_checkpoint_that_the_run_deletes_meanwhile_is_skipped(monkeypatch):
     for step in (1, 2):
         checkpoint(step)
     real = codings.encode_in_memory
@@ -372,7 +372,7 @@ def test_checkpoints_that_the_run_deletes_meanwhile(monkeypatch):
     assert sorted(path.name for path in Path("packed").iterdir()) == [NAME, "checkpoint-2"]
 
 
-def test_checkpoints_that_are_the_same():
+def test_equal_checkpoints_do_not_become_each_others_base():
     for step in (900, 1000, 1100, 1200):
         shutil.copytree(checkpoint(1, "made"), f"run/checkpoint-{step}")
         shutil.rmtree("made")
@@ -382,7 +382,7 @@ def test_checkpoints_that_are_the_same():
     assert [link.path.name for link in history("packed/checkpoint-1200")] == ["checkpoint-1200", "checkpoint-900"]
 
 
-def test_one_process_follows_into_a_folder():
+def test_refuses_a_second_process_in_the_same_folder():
     checkpoint(1)
     first = Follow(source=Path("run"), target=Path("packed"), **FAST).run()
     next(first)
@@ -395,7 +395,7 @@ def test_one_process_follows_into_a_folder():
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"format": 1}', '{"format": 1, "packed": [7]}', '{"format": 2, "packed": []}']
 )
-def test_a_damaged_journal(text):
+def test_refuses_a_damaged_journal(text):
     checkpoint(1)
     Path("packed").mkdir()
     Path("packed", NAME).write_text(text)
@@ -413,7 +413,7 @@ def test_a_damaged_journal(text):
         [".hidden-1", ".hidden-2"],
     ],
 )
-def test_a_journal_that_names_what_lies_elsewhere_deletes_nothing(names):
+def test_a_journal_with_paths_outside_deletes_nothing(names):
     (Path("victim") / "below").mkdir(parents=True)
     Path("packed", ".hidden-1").mkdir(parents=True)
     before = content("victim")
@@ -464,7 +464,7 @@ def test_a_source_that_became_a_link_stays():
     assert Path("run/checkpoint-1").is_symlink() and content("elsewhere")
 
 
-def test_folders_that_cannot_be_followed():
+def test_refuses_folders_that_cannot_be_followed():
     checkpoint(1)
     Path("file").touch()
     for source, target, words in (
@@ -477,7 +477,7 @@ def test_folders_that_cannot_be_followed():
             run(source, target)
 
 
-def test_command():
+def test_the_command_prints_a_line_or_a_record_for_each_event():
     checkpoint(1)
     checkpoint(2)
     shown = call("pack", "--follow", "run", "packed", "--interval", 0.02, "--until-idle", 0.1)
@@ -497,7 +497,7 @@ def test_command():
         assert "leave out --base and --force" in usage_error("pack", "--follow", "run", "packed", *option)
 
 
-def test_an_interrupt_says_what_is_kept():
+def test_an_interrupt_tells_what_is_kept():
     checkpoint(1)
     command = [*SQUEEZE, "pack", "--follow", "run", "packed", "--interval", "0.05"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:

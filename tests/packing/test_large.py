@@ -126,7 +126,7 @@ def test_differences_from_an_archive(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_what_loads_is_the_same():
+def test_loading_in_parts_gives_the_same_tensors():
     write("a.safetensors", checkpoint())
     squeeze.pack("a.safetensors", "b.safetensors")
     loaded = squeeze.load("b.safetensors", threads=2)
@@ -136,7 +136,7 @@ def test_what_loads_is_the_same():
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("threads", [1, 2])
-def test_differences_of_differences(threads):
+def test_differences_of_differences_are_restored_in_parts(threads):
     """Each from the one before, the second base packed in turn."""
     names = []
     for number in range(3):
@@ -161,8 +161,8 @@ def test_differences_of_differences(threads):
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("threads", [1, 2])
-def test_differences_in_units_of_the_last_place(threads, monkeypatch):
-    """A chain of three, each a step of training from the one before, in parts that are none of the base's."""
+def test_differences_in_ulps_are_restored_in_parts(threads, monkeypatch):
+    """Three checkpoints form a chain of training steps, in other parts than the base's."""
     monkeypatch.setattr(ulps, "PART", 50_000)
     values = weights(VALUES)
     for number in range(3):
@@ -210,7 +210,7 @@ def test_damage_is_found_in_parts_of_an_archive():
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("change", [None, "byte", "cut"])
-def test_a_stopped_pack_goes_on(monkeypatch, change):
+def test_a_stopped_pack_continues(monkeypatch, change):
     write("a.safetensors", checkpoint())
     original, begun = codings.encode, []
 
@@ -237,7 +237,7 @@ def test_a_stopped_pack_goes_on(monkeypatch, change):
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_fault_of_the_machine_is_noticed(monkeypatch):
+def test_verification_finds_a_fault_of_the_machine(monkeypatch):
     write("a.safetensors", checkpoint())
     original = floats.decode_with
 
@@ -252,7 +252,7 @@ def test_a_fault_of_the_machine_is_noticed(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_source_that_gets_shorter_is_noticed(monkeypatch):
+def test_a_source_that_gets_shorter_is_an_error(monkeypatch):
     path = write("a.safetensors", checkpoint())
     original = codings.encode
 

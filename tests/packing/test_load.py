@@ -60,7 +60,7 @@ def test_differences_and_archives_load(tmp_path, folders, kind):
     squeeze.densify(tmp_path / "alone" / "three", tmp_path / "dense", base=tmp_path / "made")
 
 
-def test_commands(tmp_path):
+def test_eval_and_generate_read_packed_folders(tmp_path):
     model = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
     text = tmp_path / "text.txt"
     text.write_text(tiny_models.TRAINING_TEXT.decode()[:2000])
@@ -77,7 +77,7 @@ def test_commands(tmp_path):
     assert found[0] == found[1]
 
 
-def test_a_resident_part(tmp_path):
+def test_resident_tensors_are_decoded_once(tmp_path):
     values = np.linspace(0, 1, 4096, dtype=np.float32)
     write(tmp_path / "a.safetensors", {name: ("F32", (64, 64), values.tobytes()) for name in "abc"})
     squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
@@ -94,7 +94,7 @@ def test_a_resident_part(tmp_path):
         squeeze.load(tmp_path / "b.safetensors", resident="2 gigabytes")
 
 
-def test_a_resident_part_of_a_model(tmp_path):
+def test_resident_memory_changes_no_result_of_eval_and_generate(tmp_path):
     model = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
     text = tmp_path / "text.txt"
     text.write_text(tiny_models.TRAINING_TEXT.decode()[:2000])
@@ -129,7 +129,7 @@ def test_a_damaged_tensor_is_named(level, tmp_path):
             squeeze.load(path)[tensor.name]
 
 
-def test_weights_that_are_no_difference_beside_states_that_are(tmp_path):
+def test_weights_load_without_the_base_of_the_states(tmp_path):
     states = [{"state": {0: {"exp_avg": torch.linspace(0, 1, 20_000) * (1 + 1e-6 * step)}}} for step in range(2)]
     for step, state in enumerate(states):
         (tmp_path / f"{step}").mkdir()
@@ -145,21 +145,21 @@ def test_weights_that_are_no_difference_beside_states_that_are(tmp_path):
         assert torch.equal(weights["w"].view(-1), torch.from_numpy(values))
 
 
-def test_a_base_that_is_not_needed(tmp_path):
+def test_refuses_a_base_that_is_not_needed(tmp_path):
     write(tmp_path / "a.safetensors", {"a": ("F32", (64,), bytes(256))})
     squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     with pytest.raises(SqueezeError, match=r"^this checkpoint is not a difference: leave out the base$"):
         squeeze.load(tmp_path / "b.safetensors", base=tmp_path / "a.safetensors")
 
 
-def test_tensors_without_values(tmp_path):
+def test_empty_tensors_load(tmp_path):
     write(tmp_path / "a.safetensors", {"a": ("F32", (0, 7), b""), "b": ("F32", (), np.float32(2).tobytes())})
     squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     weights = squeeze.load(tmp_path / "b.safetensors")
     assert weights["a"].shape == (0, 7) and weights["a"].dtype == torch.float32 and weights["b"] == 2
 
 
-def test_a_tensor_is_compared_once(tmp_path, monkeypatch):
+def test_a_checksum_is_compared_once(tmp_path, monkeypatch):
     write(tmp_path / "a.safetensors", {"a": ("F32", (64, 64), np.ones(4096, np.float32).tobytes())})
     squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     weights = squeeze.load(tmp_path / "b.safetensors")

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 @pytest.mark.parametrize("level", ["fast", "runtime", "archive"])
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt", "note": 'a "quoted" ö'}, {"squeeze": "adapter 1"}])
 @pytest.mark.parametrize("pad", [0, 5])
-def test_files_come_back_byte_for_byte(level, metadata, pad):
+def test_files_are_restored_byte_for_byte(level, metadata, pad):
     write("a.safetensors", tensors(), metadata, pad)
     totals = squeeze.pack("a.safetensors", "b.safetensors", level=level)
     assert totals.coded == Path("b.safetensors").stat().st_size < totals.raw == Path("a.safetensors").stat().st_size
@@ -46,7 +46,7 @@ def test_packed_files_are_safetensors_with_the_same_names():
     assert described["tensors"][0][:3] == ["BF16", [64, 256], "rans"]
 
 
-def test_a_header_in_another_order_than_the_data():
+def test_restores_a_header_in_another_order_than_the_data():
     parts = list(tensors().items())
     write("a.safetensors", dict(parts))
     header = tensorfile.read(Path("a.safetensors")).header
@@ -59,7 +59,7 @@ def test_a_header_in_another_order_than_the_data():
     assert same("a.safetensors", "c.safetensors")
 
 
-def test_a_file_without_tensors():
+def test_restores_a_file_without_tensors():
     write("a.safetensors", {}, {"format": "pt"})
     squeeze.pack("a.safetensors", "b.safetensors")
     squeeze.unpack("b.safetensors", "c.safetensors")
@@ -104,7 +104,7 @@ def unlike(seed):
     return {"w": ("BF16", (50, 200), as_bf16(weights(10_000, seed)).tobytes())}
 
 
-def test_a_base_that_helps_nothing_is_not_needed():
+def test_a_base_that_saves_nothing_is_left_out():
     """Nor told of by the file, and that is said."""
     for number, name in enumerate(("one", "two")):
         write(f"{name}.safetensors", unlike(number))
@@ -140,7 +140,7 @@ class Stop(KeyboardInterrupt):
     pass
 
 
-def test_a_stopped_pack_goes_on_where_it_was(monkeypatch):
+def test_a_stopped_pack_continues_where_it_was(monkeypatch):
     model_folder("model")
     coded = []
     original = codings.encode_in_memory
@@ -166,7 +166,7 @@ def test_a_stopped_pack_goes_on_where_it_was(monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["cut", "byte", "journal", "source"])
-def test_what_a_stopped_pack_left_is_not_trusted(monkeypatch, change):
+def test_a_stopped_packs_damaged_work_is_done_again(monkeypatch, change):
     write("a.safetensors", tensors())
     original, count = codings.encode_in_memory, iter(range(100))
 
@@ -222,7 +222,7 @@ def test_a_source_changed_while_packing_was_stopped_is_noticed(monkeypatch):
     assert same("a.safetensors", "c.safetensors")
 
 
-def test_an_interrupt_says_how_to_go_on(monkeypatch):
+def test_an_interrupt_tells_how_to_continue(monkeypatch):
     write("a.safetensors", tensors())
 
     def encode(*rest):
@@ -279,7 +279,7 @@ def test_every_damaged_payload_is_named():
             squeeze.verify("hurt.safetensors")
 
 
-def test_what_no_name_of_a_checkpoint_has_is_refused():
+def test_refuses_names_that_are_not_of_checkpoints():
     Path("model.onnx").write_bytes(b"PK\x03\x04" + bytes(100))
     with pytest.raises(FormatError, match=r"^model.onnx: not a checkpoint: expected a .safetensors file, "):
         squeeze.pack("model.onnx", "b.safetensors")
@@ -289,7 +289,7 @@ def test_what_no_name_of_a_checkpoint_has_is_refused():
         squeeze.pack("m", "packed")
 
 
-def test_targets_that_may_not_be_written():
+def test_refuses_targets_that_cannot_be_written():
     write("a.safetensors", tensors())
     model_folder("model")
     squeeze.pack("a.safetensors", "b.safetensors")
@@ -317,7 +317,7 @@ def test_targets_that_may_not_be_written():
         squeeze.pack("a.safetensors", "c.safetensors", level="best")
 
 
-def test_a_source_that_changes_is_noticed(monkeypatch):
+def test_a_source_that_changes_is_an_error(monkeypatch):
     path = write("a.safetensors", tensors())
     original = codings.encode_in_memory
 
@@ -331,7 +331,7 @@ def test_a_source_that_changes_is_noticed(monkeypatch):
     assert names() == ["a.safetensors"]
 
 
-def test_a_fault_of_the_machine_is_noticed(monkeypatch):
+def test_verification_finds_a_fault_of_the_machine(monkeypatch):
     write("a.safetensors", tensors())
     original = Record.decode
     monkeypatch.setattr(Record, "decode", lambda *rest: original(*rest) ^ 1)
@@ -340,7 +340,7 @@ def test_a_fault_of_the_machine_is_noticed(monkeypatch):
     assert names() == ["a.safetensors"]
 
 
-def test_bytes_of_each_tensor_are_told():
+def test_the_callback_gets_the_bytes_of_each_tensor():
     model_folder("model")
     told = []
     totals = squeeze.pack("model", "packed", on_tensor=lambda *sizes: told.append(sizes))
@@ -360,7 +360,7 @@ def test_progress_counts_every_raw_byte():
         assert sum(counts) == sum(map(len, content("model").values()))
 
 
-def test_commands():
+def test_pack_unpack_and_verify_work_on_the_command_line():
     model_folder("model")
     for command in (
         ("pack", "-T", "2", "model", "packed"),

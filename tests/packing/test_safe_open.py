@@ -1,4 +1,4 @@
-"""`squeeze.safe_open` beside `safetensors.safe_open` on the file that was packed."""
+"""Packed files in the interface of safetensors give what safetensors gives for the original."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def check_alike(ours, plain):
     ("dtype", "coding"),
     [*((dtype, "runtime") for dtype in DTYPES), ("bfloat16", "archive"), ("bfloat16", "delta"), ("int32", "delta")],
 )
-def test_all_dtypes(dtype, coding):
+def test_every_dtype_opens_as_in_safetensors(dtype, coding):
     weights = values(dtype)
     save_file(weights, "plain.safetensors", {"made": "here"})
     base = None
@@ -90,7 +90,7 @@ def test_all_dtypes(dtype, coding):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_file_at_a_url_that_is_not_packed(dtype):
+def test_an_unpacked_file_at_a_url_opens(dtype):
     Store.reset()
     save_file(values(dtype), "plain.safetensors", {"made": "here"})
     Store.put("bucket/plain.safetensors", Path("plain.safetensors").read_bytes())
@@ -108,7 +108,7 @@ def test_a_file_at_a_url_that_is_not_packed(dtype):
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if "float8" not in name])
-def test_numpy(dtype):
+def test_numpy_gets_the_arrays_of_safetensors(dtype):
     weights = values(dtype)
     save_file(weights, "plain.safetensors")
     squeeze.pack("plain.safetensors", "packed.safetensors")
@@ -150,7 +150,7 @@ def test_a_slice_decodes_what_it_needs(monkeypatch):
     assert decoded == [1, 1]  # of eight
 
 
-def test_what_has_no_segments_is_decoded_once(monkeypatch):
+def test_a_coding_without_segments_decodes_once_for_slices(monkeypatch):
     save_file({"w": torch.randn(64, 64)}, "plain.safetensors")
     squeeze.pack("plain.safetensors", "packed.safetensors", level="archive")
     calls, original = [], Record.decode
@@ -161,7 +161,7 @@ def test_what_has_no_segments_is_decoded_once(monkeypatch):
     assert len(calls) == 2  # and one for the whole
 
 
-def test_what_is_returned_is_nobody_elses():
+def test_returned_tensors_own_their_memory():
     write("plain.safetensors", {"noise": ("U8", (999,), bytes(np.random.default_rng(0).bytes(999)))})
     squeeze.pack("plain.safetensors", "packed.safetensors")
     with squeeze.safe_open("packed.safetensors", framework="pt") as file:
@@ -172,7 +172,7 @@ def test_what_is_returned_is_nobody_elses():
         assert torch.equal(file.get_tensor("noise"), kept)
 
 
-def test_files_that_are_not_packed_are_those_of_safetensors():
+def test_unpacked_files_are_opened_by_safetensors():
     write("plain.safetensors", tensors())
     with squeeze.safe_open("plain.safetensors", framework="pt") as file:
         assert isinstance(file, safetensors.safe_open)
@@ -246,7 +246,7 @@ def test_a_difference_finds_its_base(packed):
     ):
         assert torch.equal(file.get_slice("layer.weight")[3:9], plain.get_tensor("layer.weight")[3:9])
     packed.unlink()
-    with pytest.raises(OpenError, match=r"^difference.safetensors is stored as a difference, and no packed checkpoint"):
+    with pytest.raises(OpenError, match=r"^difference.safetensors is stored as a difference, and its base is not"):
         squeeze.safe_open("difference.safetensors", framework="pt")
 
 
@@ -269,7 +269,7 @@ def test_a_shard_of_a_difference_finds_the_base_beside_its_folder(is_there):
     squeeze.pack("two", "packed/two", base="packed/one")
     if not is_there:
         Path("packed/one").rename("elsewhere")
-        with pytest.raises(OpenError, match=r"^/.*packed/two is stored as a difference, and no packed checkpoint"):
+        with pytest.raises(OpenError, match=r"^/.*packed/two is stored as a difference, and its base is not"):
             squeeze.safe_open("packed/two/sub/other.safetensors", framework="np")
         return
     for path in sorted(Path("two").rglob("*.safetensors")):

@@ -75,7 +75,7 @@ def comes_back(source: Path | str, **options: object) -> Totals:
 
 
 @pytest.mark.parametrize("level", ["runtime", "archive"])
-def test_an_optimizer_state(state, level):
+def test_an_optimizer_state_is_restored(state, level):
     totals = comes_back(state, level=level)
     assert totals.coded < 0.95 * totals.raw and not totals.notes
     records = {t.name: r for t, r in zip(*_tensors("packed"), strict=True)}
@@ -89,7 +89,7 @@ def _tensors(path: str):
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_all_dtypes_and_views(is_zip):
+def test_every_dtype_and_view_is_restored(is_zip):
     made = {name: torch.arange(3000).to(getattr(torch, name)) for name in DTYPES if name != "bool"}
     made["bool"] = torch.arange(3000) % 3 == 0
     whole = torch.randn(40, 50)
@@ -106,12 +106,12 @@ def test_all_dtypes_and_views(is_zip):
 
 
 @pytest.mark.parametrize("value", [None, {}, 3, "text", torch.zeros(()), torch.zeros(0, 3), [torch.ones(3)] * 2])
-def test_small_and_empty_ones(value):
+def test_small_and_empty_files_are_restored(value):
     torch.save(value, "small.pth")
     comes_back("small.pth")
 
 
-def test_a_distributed_checkpoint(training):
+def test_a_distributed_checkpoint_is_restored(training):
     Path("step").mkdir()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # there is one process
@@ -134,7 +134,7 @@ def trainer_folder(path: str, training: Training, seed: int = 1) -> Path:
     return folder
 
 
-def test_a_folder_of_the_trainer(training):
+def test_a_folder_of_the_trainer_is_restored(training):
     trainer_folder("one", training)
     totals = comes_back("one")
     assert not totals.notes
@@ -145,7 +145,7 @@ def test_a_folder_of_the_trainer(training):
     assert {'"layer.weight"', '"state.0.exp_avg"'} <= found
 
 
-def test_a_chain_of_folders(training):
+def test_a_chain_of_folders_is_restored(training):
     Path("run").mkdir()
     for number in range(3):
         trainer_folder(f"{number}", training, seed=1)
@@ -166,7 +166,7 @@ def test_a_chain_of_folders(training):
             squeeze.verify("run/1", base=other)
 
 
-def test_a_chain_of_files(training):
+def test_a_chain_of_files_is_restored(training):
     Path("run").mkdir()
     for number in range(3):
         torch.save(training.optimizer.state_dict(), f"step-{number}.pt")
@@ -183,7 +183,7 @@ def test_a_chain_of_files(training):
     assert same("with.pt", "step-2.pt")
 
 
-def test_a_base_of_the_other_kind_is_none():
+def test_a_base_of_the_other_kind_is_ignored():
     weights = torch.randn(64, 64)
     save_file({"w": weights}, "w.safetensors")
     torch.save({"w": weights}, "w.pt")
@@ -220,28 +220,28 @@ def test_nothing_is_unpickled(state, monkeypatch):
 
 
 @pytest.mark.parametrize("data", [b"", b"x", pickle.dumps(Bomb()), b"PK\3\4" + bytes(100), bytes(200_000)])
-def test_what_is_none_of_torchs_is_packed_as_plain_bytes(data):
+def test_an_invalid_torch_file_is_packed_as_plain_bytes(data):
     Path("odd.bin").write_bytes(data)
     totals = comes_back("odd.bin")
     assert totals.notes[0].endswith("it is packed as plain bytes") and not Path("exploded").exists()
 
 
-def test_in_a_folder_it_is_copied():
+def test_an_invalid_torch_file_in_a_folder_is_copied():
     model_folder("model")
     Path("model/odd.bin").write_bytes(bytes(200_000))
     comes_back("model")
     assert same("model/odd.bin", "packed/odd.bin")
 
 
-def test_every_cut_comes_back(state):
-    """What is not whole is no file of torch's, and is plain bytes."""
+def test_every_truncation_is_restored(state):
+    """A truncated file is not one of torch, so it is packed as plain bytes."""
     whole = state.read_bytes()
     for size in (3, 29, 1000, len(whole) // 2, len(whole) - 1):
         Path("cut.pt").write_bytes(whole[:size])
         comes_back("cut.pt")
 
 
-def test_mutated_files_come_back(state):
+def test_mutated_files_are_restored(state):
     whole, generator = state.read_bytes(), random.Random(1)
     places = [*range(0, 3000, 211), *(len(whole) - 1 - n for n in range(0, 5000, 499))]
     for place in places:
@@ -253,7 +253,7 @@ def test_mutated_files_come_back(state):
         assert same("hurt.pt", "back.pt")
 
 
-def test_other_zips(state):
+def test_other_zip_files_are_restored(state):
     """Entries that are compressed, and such that lie over each other."""
     with zipfile.ZipFile(state) as archive, zipfile.ZipFile("small.pt", "w", zipfile.ZIP_DEFLATED) as made:
         for entry in archive.infolist():
@@ -265,7 +265,7 @@ def test_other_zips(state):
 
 
 @pytest.mark.parametrize("change", [{"places": [5]}, {"places": "x"}, {"format": 2}, {"places": [-1]}])
-def test_a_description_that_lies(state, change):
+def test_refuses_a_description_that_contradicts_itself(state, change):
     squeeze.pack(state, "packed")
     path, text = Path("packed"), Path("packed").read_bytes()
     length = int.from_bytes(text[:8], "little")
@@ -336,7 +336,7 @@ AMPLIFIED = {
 
 
 @pytest.mark.parametrize("name", AMPLIFIED)
-def test_pickles_that_would_become_large(name):
+def test_reading_an_amplified_pickle_takes_little_memory(name):
     tracemalloc.start()
     with contextlib.suppress(FormatError):
         storages(pickled.read(io.BytesIO(b"\x80\x02" + AMPLIFIED[name] + b"."), set()))
@@ -355,7 +355,7 @@ def test_a_shape_of_long_numbers_is_not_multiplied(monkeypatch):
     assert storages(tree)["0"].shape == (8,)
 
 
-def test_pickles_that_take_too_much_memory(state, monkeypatch):
+def test_pickles_respect_the_limit_of_memory(state, monkeypatch):
     """They are plain bytes; but a base, whose tensors are to be known, is refused."""
     Path("model").mkdir()
     state.rename("model/optimizer.pt")
@@ -371,7 +371,7 @@ def test_pickles_that_take_too_much_memory(state, monkeypatch):
         squeeze.pack("model", "delta", base="model")
 
 
-def test_an_archive_whose_entries_lie_before_the_file():
+def test_a_zip_with_a_wrong_directory_is_not_a_torch_file():
     with zipfile.ZipFile("odd.pt", "w") as made:
         made.writestr("odd/data.pkl", pickle.dumps(1))
     data = bytearray(Path("odd.pt").read_bytes())
@@ -384,7 +384,7 @@ def test_an_archive_whose_entries_lie_before_the_file():
     comes_back("model")
 
 
-def test_packed_twice(state):
+def test_refuses_to_pack_a_packed_file(state):
     squeeze.pack(state, "packed.pt")
     with pytest.raises(FormatError, match="is packed already; unpack it first"):
         squeeze.pack("packed.pt", "twice.pt")
@@ -413,7 +413,7 @@ def test_compressed_archives_are_not_changed_and_told_of(state):
     assert call("pack", "model", "again").stderr == f"Note: model/optimizer.pt: {why}: it is copied\n"
 
 
-def test_what_load_says_of_folders_of_torch(state):
+def test_load_tells_how_to_restore_folders_of_torch(state):
     Path("run").mkdir()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""What a packed file may cost: limits are asked before memory is taken, and nothing else on the machine is touched."""
+"""The cost of a hostile packed file: limits are checked before memory is allocated, and nothing else is read or run."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ READERS = {
 
 
 @pytest.mark.parametrize(("reader", "coding"), [("load", "rans"), *product(READERS, ("archive", "zeros+rans"))])
-def test_claims_end_before_memory_is_taken(reader, coding):
+def test_limits_are_checked_before_memory_is_allocated(reader, coding):
     claim(coding)
     with pytest.raises(LimitError):
         READERS[reader](Limits(memory=1))  # imports all that reading takes
@@ -81,7 +81,7 @@ def test_a_claim_that_is_decoded_in_parts_takes_little_memory(coding, words):
         squeeze.verify("claim.safetensors", limits=Limits(memory=1 << 26))
 
 
-def test_limits_that_suffice():
+def test_sufficient_limits_change_nothing():
     claim(size=1 << 16)
     limits = Limits(memory=1 << 18, output=1 << 17)
     with pytest.raises(squeeze.DamagedError, match="checksum"):
@@ -106,7 +106,7 @@ def test_the_commands_take_limits(command):
     assert [path.name for path in Path().iterdir()] == ["claim.safetensors"]
 
 
-def test_what_a_manifest_keeps_is_limited():
+def test_limits_hold_for_files_kept_in_a_manifest():
     model_folder("model")
     Path("model/config.json").write_text('{"model_type": "llama"}' + " " * (8 << 20))
     squeeze.pack("model", "packed")
@@ -139,7 +139,7 @@ def test_loading_reads_and_runs_nothing_else(tmp_path):
     assert news(code, [tmp_path], refused=["transformers", "requests"]) == []
 
 
-def test_messages_escape_what_the_manifest_says():
+def test_messages_escape_names_in_a_manifest():
     model_folder("model")
     squeeze.pack("model", "packed")
     manifest = json.loads(Path("packed/squeeze.json").read_text())

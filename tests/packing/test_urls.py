@@ -31,7 +31,7 @@ def packed(rows=2_000, **options):
 
 
 @pytest.mark.parametrize("level", ["runtime", "fast"])
-def test_one_tensor_takes_its_bytes_alone(level):
+def test_one_tensor_fetches_only_its_bytes(level):
     kept = packed(level=level)
     with squeeze.safe_open("fake://bucket/packed.safetensors", framework="np") as file:
         header = Store.ranges()
@@ -58,7 +58,7 @@ def test_slices_of_a_tensor_at_a_url():
     ("dtype", "level"),
     [*((dtype, "runtime") for dtype in ("bfloat16", "float32", "float64", "int32", "uint8")), ("bfloat16", "fast")],
 )
-def test_rows_take_their_segments_alone(dtype, level):
+def test_rows_fetch_only_their_segments(dtype, level):
     import torch
     from safetensors.torch import save_file
 
@@ -82,7 +82,7 @@ def test_rows_take_their_segments_alone(dtype, level):
     assert sum(end - begin for begin, end in taken) < len(coded) / 3
 
 
-def test_of_a_file_that_is_not_packed_rows_are_fetched_alone():
+def test_rows_of_an_unpacked_file_are_fetched_alone():
     kept = tensors(rows=4_000)
     Store.put("bucket/x.safetensors", write("x.safetensors", kept).read_bytes())
     with squeeze.safe_open("fake://bucket/x.safetensors", framework="np") as file:
@@ -95,7 +95,7 @@ def test_of_a_file_that_is_not_packed_rows_are_fetched_alone():
     assert [end - begin for begin, end in header + taken + whole] == [LEAST, 400 * 200, 4_000 * 200]
 
 
-def test_what_cannot_be_opened_at_a_url(monkeypatch):
+def test_refuses_urls_that_cannot_be_opened(monkeypatch):
     monkeypatch.setattr(remote_errors, "_WAITS", (0.0,))
     Store.put("bucket/text.safetensors", b"no checkpoint at all")
     with pytest.raises(OpenError, match=r"^fake://bucket/text.safetensors: not a safetensors file: "):
@@ -118,7 +118,7 @@ def test_what_cannot_be_opened_at_a_url(monkeypatch):
         squeeze.safe_open("fake://bucket/none.safetensors", framework="np")
 
 
-def test_load():
+def test_load_reads_a_url():
     kept = packed()
     weights = squeeze.load("fake://bucket/packed.safetensors")
     assert set(weights) == set(kept)
@@ -162,7 +162,7 @@ def test_a_source_that_changes_while_it_is_packed_is_an_error():
     assert not Path("out.safetensors").exists()
 
 
-def test_a_stopped_run_from_a_url_goes_on():
+def test_a_stopped_run_from_a_url_continues():
     model_folder("model")
     for path in Path("model").rglob("*.*"):
         Store.put(f"hub/model/{path.relative_to('model').as_posix()}", path.read_bytes())
@@ -179,7 +179,7 @@ def test_a_stopped_run_from_a_url_goes_on():
         assert (Path("back") / path.relative_to("model")).read_bytes() == path.read_bytes()
 
 
-def test_a_hub_is_packed_from(monkeypatch):
+def test_packs_from_a_hub_url(monkeypatch):
     """hf:// as huggingface_hub has it, by a filesystem that stands for it."""
     from fsspec.registry import _registry
 
@@ -203,7 +203,7 @@ def test_a_hub_is_packed_from(monkeypatch):
         ("fake://m/x", "fake://m/x/packed", "the output cannot be in the input folder"),
     ],
 )
-def test_places_that_hold_each_other_are_refused(source, target, said):
+def test_refuses_a_source_and_target_that_contain_each_other(source, target, said):
     model_folder(Path("model"))
     for path in Path("model").rglob("*"):
         if path.is_file():

@@ -39,8 +39,10 @@ class Compiled:
 
 
 def compile_launch(run: Callable[[], object], architecture: int) -> Compiled:
-    """The one kernel that `run` launches on tensors of the meta device. Raises SqueezeError where kernels are
-    interpreted."""
+    """Compile the one kernel that `run` launches on tensors of the meta device.
+
+    Raises SqueezeError if kernels are interpreted.
+    """
     if knobs.runtime.interpret:
         raise SqueezeError("kernels are not compiled here, but interpreted: unset TRITON_INTERPRET")
     log = io.StringIO()
@@ -58,7 +60,7 @@ def compile_launch(run: Callable[[], object], architecture: int) -> Compiled:
 
 
 class _Driver:
-    """Of a GPU that is not there; its number is its architecture, so that Triton keeps kernels of several apart."""
+    """A driver for a GPU that is not there, with its architecture as number, so that Triton separates architectures."""
 
     def __init__(self, architecture: int) -> None:
         self.architecture = architecture
@@ -75,7 +77,7 @@ class _Driver:
 
 @contextlib.contextmanager
 def _noted(architecture: int) -> Iterator[list[Any]]:
-    """The kernel of every launch, none of which is made."""
+    """Collect the kernel of every launch instead of launching it."""
     found, launch = [], JITFunction.run
 
     def note(self: Any, *given: Any, warmup: bool, **options: Any) -> Any:

@@ -1,12 +1,11 @@
-"""What a kernel that promises the bits of its reference must not do, found in what Triton compiles it to.
+"""Rules for kernels that promise the bits of their reference, checked in what Triton compiles.
 
-IEEE 754 gives one answer for each sum, product, quotient and square root that is rounded by itself, to nearest. What is
-not so is found in the kernel's PTX; a sum over a block, whose order is the compiler's choice, in its Triton IR. ptxas
-adds nothing: without `enable_fp_fusion` it is told --fmad=false.
+IEEE 754 defines one result for each sum, product, quotient and square root that is rounded by itself, to nearest. Other
+operations are found in the kernel's PTX. A sum over a block, whose order the compiler chooses, is found in its Triton
+IR. ptxas changes nothing: without `enable_fp_fusion` it runs with --fmad=false.
 
-Exact are df_decode and trellis, which have integers alone, dequant, which rounds every operation as torch does, and the
-kernels of squeeze/lm/fused. Products of activations with weights sum in an order of their own, and promise only to be
-close.
+Exact are df_decode and trellis, which use integers alone, dequant, which rounds every operation as torch does, and the
+kernels of squeeze/lm/fused. Products of activations with weights sum in an order of their own, and are only close.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SUM = re.compile(  # in Triton IR: a reduction that has a sum or a product in i
 
 
 def broken(kernel: Compiled) -> list[str]:
-    """The rules that a kernel breaks, each with the instruction that does."""
+    """Return the rules that a kernel breaks, each with the instruction."""
     opcodes = list(dict.fromkeys(_OPCODE.findall(kernel.ptx)))
     found = [
         f"{rule}: {opcode}" for rule, pattern in RULES.items() for opcode in opcodes if re.fullmatch(pattern, opcode)

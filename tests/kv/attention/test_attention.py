@@ -135,7 +135,7 @@ def test_triton_kernel_in_float16(name, monkeypatch):
 
 
 class Noted:
-    """In place of a kernel: how it was launched."""
+    """A stand-in for a kernel that collects the options of its launches."""
 
     def __getitem__(self, grid):
         return lambda *arguments, **constants: vars(self).update(constants)
@@ -146,7 +146,7 @@ class Noted:
     [(256, torch.bfloat16, 8), (128, torch.float32, 8), (64, torch.float32, 4), (256, torch.float32, 8)],
 )
 def test_large_tiles_have_more_warps(size, dtype, warps, monkeypatch):
-    """Whose registers four do not have."""
+    """Four warps do not have enough registers for these."""
     kernel = pytest.importorskip("squeeze.kv.attention.kernel", reason="triton is not installed")
     policy = Coded(GroupedCoder(4, "tokens"), GroupedCoder(4, "channels", 32))
     policy.block = 64
@@ -216,7 +216,7 @@ HOW = {
 @pytest.mark.parametrize("how", list(HOW))
 @pytest.mark.parametrize("queries", [1, 5])
 def test_softcap_and_sinks_as_they_are_defined(how, queries, monkeypatch):
-    """The definition written out with a column for the sink; every path against it."""
+    """Every implementation equals the definition, written out with a column for the sink."""
     monkeypatch.setattr(tiles, "_TILE", 32)
     view, query = (
         layer_of(Coded(CODERS["4 bits, tokens, even"], GroupedCoder(2, "channels")))._view(),

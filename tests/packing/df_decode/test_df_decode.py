@@ -82,7 +82,7 @@ def test_some_segments_in_any_order(monkeypatch):
 
 
 @pytest.mark.parametrize("coder", [floats, fixed])
-def test_tensors_on_the_cpu(coder):
+def test_the_cpu_decodes_both_codings(coder):
     values = as_bf16(weights(200_000))
     payload = torch.from_numpy(coder.encode(bytes_of(values), "BF16"))
     prepared = df_decode.prepare(payload, "BF16", 2 * values.size, coder is fixed)
@@ -123,7 +123,7 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("case", list(CASES))
-def test_on_a_gpu(case):
+def test_a_gpu_decodes_as_the_cpu(case):
     data, prepared = prepared_for(*CASES[case])
     found = df_decode.decode(df_decode.prepare(prepared.payload.cuda(), prepared.dtype, data.size))
     assert np.array_equal(found.view(torch.uint8).cpu().numpy(), data)
@@ -145,7 +145,7 @@ def test_damaged_segments_read_no_word_that_is_not_there(module):
 
 
 def test_planes_are_where_the_payload_is():
-    """On a device nothing but tables is held besides the payload."""
+    """A device holds nothing but tables besides the payload."""
     _, prepared = prepared_for(*CASES["bf16, several segments"])
     begin, plane = prepared.payload.data_ptr(), prepared.planes[0]
     for part in (plane.states, plane.words, plane.raw):
@@ -165,7 +165,7 @@ def several() -> tuple[list, list]:
     return list(data), [replace(one, coded=None) for one in prepared]
 
 
-def test_several_tensors_at_once(monkeypatch):
+def test_several_tensors_decode_at_once(monkeypatch):
     data, prepared = several()
     monkeypatch.setattr(df_decode, "_backend", lambda device: reference)
     both = Together([*prepared, prepared[1]])
@@ -187,7 +187,7 @@ def test_tensors_of_one_kind_take_one_launch(monkeypatch):
 
 
 @pytest.mark.cuda
-def test_several_tensors_at_once_on_a_gpu():
+def test_several_tensors_decode_at_once_on_a_gpu():
     data, prepared = several()
     there = [df_decode.prepare(one.payload.cuda(), one.dtype, one.size) for one in prepared]
     both = Together(there)
@@ -197,7 +197,7 @@ def test_several_tensors_at_once_on_a_gpu():
 
 
 @pytest.mark.parametrize("case", ["bf16, several segments", "bf16, in two planes", "fp32", "int32, negative"])
-def test_a_device_that_decodes_otherwise_is_found_out(case, monkeypatch):
+def test_a_device_that_decodes_wrongly_leaves_it_to_the_cpu(case, monkeypatch):
     _, prepared = prepared_for(*CASES[case])
     there, here = replace(prepared, coded=None), replace(prepared, planes=())
     monkeypatch.setattr(df_decode, "_known", {})

@@ -25,7 +25,7 @@ def tensor(dtype, values=NORMAL):
 
 @pytest.mark.parametrize("dtype", fixed.DTYPES)
 @pytest.mark.parametrize("size", [700, 1024, 65_535, 65_536, 65_537, 70_000])
-def test_there_and_back(dtype, size):
+def test_tensors_are_restored(dtype, size):
     data = tensor(dtype, NORMAL[:size])
     coded = fixed.encode(data, dtype)
     if coded is None:
@@ -36,14 +36,14 @@ def test_there_and_back(dtype, size):
 
 
 @pytest.mark.parametrize("dtype", fixed.DTYPES)
-def test_every_bit_pattern(dtype):
+def test_every_bit_pattern_is_restored(dtype):
     width = BITS[dtype][0] // 8
     patterns = np.arange(1 << min(8 * width, 16)).astype(f"<u{width}") << (8 * width - min(8 * width, 16))
     data = np.concatenate([bytes_of(patterns), *[tensor(dtype)] * 4])
     assert np.array_equal(fixed.decode(fixed.encode(data, dtype), dtype, data.size), data)
 
 
-def test_what_does_not_get_shorter_is_not_coded():
+def test_a_tensor_that_does_not_get_shorter_is_not_coded():
     noise = np.random.default_rng(0).integers(0, 256, 200_000, np.uint8)
     assert all(fixed.encode(noise, dtype) is None for dtype in fixed.DTYPES)
     assert all(fixed.encode(noise[:0], dtype) is None for dtype in fixed.DTYPES)
@@ -108,7 +108,7 @@ def by_the_format(payload, dtype):
 
 
 @pytest.mark.parametrize("dtype", fixed.DTYPES)
-def test_the_format_as_written(dtype):
+def test_a_decoder_written_from_the_format_decodes(dtype):
     data = tensor(dtype)
     assert np.array_equal(by_the_format(fixed.encode(data, dtype), dtype), data)
 

@@ -33,7 +33,7 @@ def round_trip(codec, data, dtype, **options):
 
 @both
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "I16", "U16"])
-def test_every_16_bit_pattern(codec, dtype):
+def test_every_16_bit_pattern_is_restored(codec, dtype):
     every = np.arange(1 << 16, dtype=np.uint16)
     round_trip(codec, bytes_of(every), dtype)
     round_trip(codec, bytes_of(np.concatenate([every, np.zeros(300_000, np.uint16)])), dtype)
@@ -42,7 +42,7 @@ def test_every_16_bit_pattern(codec, dtype):
 
 @both
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "U8", "I8", "BOOL", "F4", "F6_E2M3", "F6_E3M2"])
-def test_every_8_bit_pattern(codec, dtype):
+def test_every_8_bit_pattern_is_restored(codec, dtype):
     every = np.arange(256, dtype=np.uint8)
     round_trip(codec, every, dtype)
     round_trip(codec, np.concatenate([every, np.zeros(9_000, np.uint8)]), dtype)
@@ -50,7 +50,7 @@ def test_every_8_bit_pattern(codec, dtype):
 
 @both
 @pytest.mark.parametrize("dtype", ["F32", "F64", "I32", "U32", "I64", "U64", "C64"])
-def test_random_patterns_and_patterns_among_weights(codec, dtype):
+def test_random_patterns_are_restored(codec, dtype):
     width = 4 if DTYPES[dtype][0] == 32 else 8
     noise = np.random.default_rng(3).integers(0, 256, 8 * 5_000, np.uint8)
     assert round_trip(codec, noise, dtype) == noise.size
@@ -60,7 +60,7 @@ def test_random_patterns_and_patterns_among_weights(codec, dtype):
 
 
 @both
-def test_nan_payloads_infinities_negative_zero_and_subnormals(codec):
+def test_nan_payloads_infinities_negative_zero_and_subnormals_are_restored(codec):
     special = [0x7FC0, 0x7F81, 0xFFFF, 0x7F80, 0xFF80, 0x8000, 0x0000, 0x0001, 0x807F, 0x7F7F]
     values = as_bf16(weights(40_000))
     values[:: len(values) // len(special)][: len(special)] = special
@@ -69,7 +69,7 @@ def test_nan_payloads_infinities_negative_zero_and_subnormals(codec):
 
 @both
 @pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 511, 513, 1023, 1025, 16_383, 16_384, 16_385, 32_769, 70_001])
-def test_lengths_around_the_edges_of_lanes_rows_and_segments(codec, count):
+def test_lengths_around_lanes_rows_and_segments_are_restored(codec, count):
     for dtype, values in (("BF16", as_bf16(weights(count))), ("F32", weights(count).astype(np.float32))):
         round_trip(codec, bytes_of(values), dtype)
 
@@ -91,7 +91,7 @@ def test_constants_cost_next_to_nothing(codec, dtype):
     st.integers(0, 2**32 - 1),
     st.sampled_from(CODECS),
 )
-def test_hypothesis_tensors(dtype, start, repeats, seed, codec):
+def test_any_tensor_is_restored(dtype, start, repeats, seed, codec):
     generator = np.random.default_rng(seed)
     width = DTYPES[dtype][0] // 8
     data = np.frombuffer((start * repeats)[: len(start) * repeats // width * width], np.uint8).copy()
@@ -166,7 +166,7 @@ def test_segments_decode_on_their_own():
 @both
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "I64", "F8_E4M3"])
 def test_mutated_payloads_never_crash(codec, dtype):
-    """A damaged payload raises DamagedError or decodes to other values; the container's checksum tells those."""
+    """A damaged payload raises DamagedError or decodes to other values, which the container's checksum finds."""
     generator = np.random.default_rng(4)
     values = {
         "BF16": as_bf16(weights(20_000)),
@@ -200,7 +200,7 @@ def test_a_flipped_word_is_found_by_the_states_alone():
 
 
 def test_planes_of_tiny_segments_are_put_together_many_at_a_time(monkeypatch):
-    """A writer never makes segments of one value; a reader must not take a step of Python for each."""
+    """Writers never make segments of one value, and readers must not take a step of Python for each."""
     values = np.arange(1 << 14, dtype=np.uint16)
     head = float_payload.HEAD.pack(1, 2, 0, 0, 1, values.size) + 2 * float_payload.PLANE.pack(8, 8, 0, 0, 0, 0)
     bytes_of_planes = [plane.astype(np.uint8).tobytes() for plane in (values >> 8, values & 255)]

@@ -57,13 +57,13 @@ LOOPS = [  # what fills it; bits of what its arrays hold after its values, and h
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize("lanes", [rans_vectors.LANES, rans_vectors.HALF])
 @pytest.mark.parametrize(("fill", "arrays", "numbers", "expected"), LOOPS)
-def test_rans(bits, lanes, fill, arrays, numbers, expected):
+def test_rans_compiles_to_the_instructions_of_neon(bits, lanes, fill, arrays, numbers, expected):
     found = instructions(lambda *parts: fill(rans_vectors._Loop(*parts, lanes)), (bits, *arrays), numbers)
     assert expected <= found and "udiv" not in found
 
 
 @pytest.mark.parametrize(("bits", "prefix_bits"), [(8, 8), (8, 4), (16, 8), (16, 5), (32, 8)])
-def test_groups_of_fixed_codes(bits, prefix_bits):
+def test_fixed_codes_compile_to_the_instructions_of_neon(bits, prefix_bits):
     def group(builder):
         return fixed_groups._Group(builder, bits, prefix_bits, turned=True)
 

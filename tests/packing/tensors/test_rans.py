@@ -58,7 +58,7 @@ def test_the_same_bytes_on_other_processors(features):
 
 
 @pytest.mark.parametrize("precision", [10, 11, 12, 13])
-def test_any_frequencies_with_likely_and_unlikely_symbols(precision):
+def test_any_frequencies_round_trip(precision):
     """Vectors divide by an estimate: frequencies from 1 to nearly all, and states at both ends."""
     generator, lanes, rows = np.random.default_rng(precision), 32, 64
     for trial in range(200):

@@ -38,7 +38,7 @@ def in_steps(data, dtype):
 
 
 @pytest.mark.parametrize("count", EDGES)
-def test_the_same_bytes_as_in_steps(count):
+def test_small_tensors_get_the_bytes_of_large_ones(count):
     for dtype, values in tensors(count):
         data = bytes_of(values)
         expected, zeros = in_steps(data, dtype)
@@ -57,7 +57,7 @@ def test_the_same_bytes_as_in_steps(count):
 @pytest.mark.parametrize(
     ("dtype", "count", "threads"), [("BF16", 229_377, 1), ("BF16", 131_072, 2), ("F64", 100, 1), ("BF16", 31, 1)]
 )
-def test_others_are_left_to_steps(dtype, count, threads):
+def test_other_tensors_are_left_to_the_general_coder(dtype, count, threads):
     data = bytes_of(as_bf16(weights(count)) if dtype == "BF16" else weights(count))
     assert not isinstance(small.plan_of(InMemory(data), dtype, threads), SmallPlan)
 

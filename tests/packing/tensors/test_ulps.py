@@ -30,7 +30,7 @@ def moved(dtype, count=70_000, step=1e-5):
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
 @pytest.mark.parametrize("count", [1, 2_000, 70_000])
-def test_round_trip(dtype, count):
+def test_tensors_are_restored(dtype, count):
     base, data = moved(dtype, count)
     payload = ulps.encode(data, base, dtype)
     assert (payload is None) == (count == 1)
@@ -64,7 +64,7 @@ def test_a_step_over_a_power_of_two_is_one_unit():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(BITS, BITS), max_size=400))
-def test_any_values(pairs):
+def test_any_values_are_restored(pairs):
     base, data = (np.array([pair[side] for pair in pairs], np.uint16).view(np.uint8) for side in (0, 1))
     payload = ulps.encode(data, base, "BF16")
     if payload is not None:
@@ -72,7 +72,7 @@ def test_any_values(pairs):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_in_parts(monkeypatch, threads):
+def test_parts_are_restored(monkeypatch, threads):
     """Read in any pieces, from a base that is decoded in parts in turn."""
     monkeypatch.setattr(ulps, "PART", 1 << 12)
     first, second = moved("F32", 10_000)
@@ -107,7 +107,7 @@ def test_damaged_payloads_are_named():
             assert ulps.decode(hurt, base, "BF16").size == data.size
 
 
-def test_another_base_is_no_danger():
+def test_another_base_gives_an_error_or_other_values():
     """Its classes have other sizes: an error, or other values, and nothing beyond."""
     base, data = moved("BF16", 9_000)
     payload = ulps.encode(data, base, "BF16")

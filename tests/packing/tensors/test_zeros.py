@@ -38,7 +38,7 @@ def decode(payload, dtype, size, reader=Decoded):
 
 
 @pytest.mark.parametrize(("pattern", "bits"), [("2:4", 0.6462), ("1:4", 0.5), ("4:8", 0.7662), ("6:8", 0.6009)])
-def test_masks_take_the_logarithm_of_their_number(pattern, bits):
+def test_masks_take_the_logarithm_of_the_number_of_masks(pattern, bits):
     mask = mask_of(Pattern.parse(pattern), torch.rand((1024, 1024))).numpy().reshape(-1)
     payload = zeros.encode_mask(mask)
     assert np.array_equal(zeros.decode_mask(payload, mask.size), mask)
@@ -47,7 +47,7 @@ def test_masks_take_the_logarithm_of_their_number(pattern, bits):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn])
 @pytest.mark.parametrize(("coder", "reader"), [(floats, Decoded), (archive, decoded)])
-def test_round_trip(dtype, coder, reader):
+def test_tensors_are_restored(dtype, coder, reader):
     names = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3"}
     for pattern in ("2:4", "50%", "3:5"):
         data = raw(pruned(pattern, dtype=dtype))
@@ -78,7 +78,7 @@ def test_damaged_payloads_are_named():
 
 
 @pytest.mark.parametrize("level", ["runtime", "archive"])
-def test_pack_recovers_what_zeros_save(tmp_path, level):
+def test_pack_saves_what_zeros_allow(tmp_path, level):
     tensors = {"a.weight": pruned(), "b.weight": pruned("50%", dtype=torch.float32), "dense": torch.randn(64, 64)}
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     squeeze.pack(tmp_path / "model.safetensors", tmp_path / "packed.safetensors", level=level)

@@ -44,7 +44,7 @@ def threads(request, two_threads, monkeypatch):
 
 
 @pytest.mark.parametrize(("coder", "dtype", "outputs", "inputs"), CASES)
-def test_decoding(coder, dtype, outputs, inputs, threads):
+def test_tiles_decode_as_floats_do(coder, dtype, outputs, inputs, threads):
     matrix = torch.from_numpy(weights(outputs * inputs)).to(TYPES[dtype]).view(outputs, inputs)
     coded = prepared(coder, matrix)
     assert torch.equal(df_decode.decode(coded, threads=2).view(outputs, inputs), matrix)
@@ -57,7 +57,7 @@ def test_decoding(coder, dtype, outputs, inputs, threads):
 
 @pytest.mark.parametrize(("coder", "dtype", "outputs", "inputs"), CASES)
 @pytest.mark.parametrize("rows", [1, 6])
-def test_products(coder, dtype, outputs, inputs, rows, threads):
+def test_products_are_those_of_the_decoded_weight(coder, dtype, outputs, inputs, rows, threads):
     matrix = torch.from_numpy(weights(outputs * inputs)).to(TYPES[dtype]).view(outputs, inputs)
     x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(3))
     tiles = prepared(coder, matrix).tiles
@@ -93,7 +93,7 @@ def test_every_value_is_widened_as_torch_does(dtype):
 
 
 @pytest.mark.parametrize("coder", [fixed, floats])
-def test_what_is_damaged_is_not_multiplied(coder):
+def test_a_damaged_weight_is_not_multiplied(coder):
     matrix = torch.from_numpy(weights(200_000)).to(torch.bfloat16).view(400, 500)
     data = bytes_of(matrix.view(torch.uint8).numpy())
     payload, generator, refused = coder.encode(data, "BF16"), np.random.default_rng(5), 0

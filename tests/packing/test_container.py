@@ -104,7 +104,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_no_writer_wrote_is_refused(name, packed, tmp_path):
+def test_refuses_a_description_that_no_writer_makes(name, packed, tmp_path):
     path = changed(packed, tmp_path / "c.safetensors", CHANGES[name])
     for read in (container.read, squeeze.verify):
         with pytest.raises(FormatError) as caught:
@@ -114,13 +114,13 @@ def test_what_no_writer_wrote_is_refused(name, packed, tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, 2, 1 << 62])
-def test_refuses_another_format(packed, tmp_path, number):
+def test_refuses_another_format_number(packed, tmp_path, number):
     path = changed(packed, tmp_path / "c.safetensors", put("format", number))
     with pytest.raises(FormatError, match=f"packed format {number} is unknown: use a newer squeeze"):
         container.read(path)
 
 
-def test_json_that_unfolds_is_refused_before_it_is_parsed(packed, tmp_path):
+def test_refuses_a_header_that_unpacks_too_large_before_parsing(packed, tmp_path):
     unfolding = header(b"[" + b"[]," * 3_000_000 + b"[]]")
     path = changed(packed, tmp_path / "c.safetensors", put("header", zipped(unfolding)))
     assert path.stat().st_size < 20_000
@@ -128,7 +128,7 @@ def test_json_that_unfolds_is_refused_before_it_is_parsed(packed, tmp_path):
         container.read(path, Limits(memory=1 << 26))
 
 
-def test_a_header_of_whole_pieces_unfolds(tmp_path, monkeypatch):
+def test_reads_a_header_whose_size_is_a_multiple_of_the_buffer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = len(write("a.safetensors", RAW).read_bytes()) - 515
     write("a.safetensors", RAW, pad=(1 << 20) - 8 - text)
