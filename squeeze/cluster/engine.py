@@ -100,7 +100,7 @@ def connect(address: str) -> "Engine[Any]":
         ClusterError: No cluster answers.
     """
     if address not in (AUTO, LOCAL) and not address.startswith(_CLIENT):
-        raise ClusterError(f"{address!r} is no cluster: use auto, local or ray://HOST:PORT")
+        raise ClusterError(f"expected auto, local or ray://HOST:PORT, got {address!r}")
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     with extras.explained():
@@ -154,12 +154,12 @@ def _check_answers(address: str) -> None:
     place = urlsplit(address if "://" in address else f"//{address}")
     port = place.port or (_CLIENT_PORT if address.startswith(_CLIENT) else None)
     if not place.hostname or not port:
-        raise ValueError("it is not called HOST:PORT")
+        raise ValueError("the address is not HOST:PORT")
     with socket.create_connection((place.hostname, port), _ANSWERS) as opened:
         if os.environ.get("RAY_USE_TLS", "0") == "0":
             opened.sendall(_HTTP2 + _SETTINGS)
             if opened.recv(len(_SETTINGS))[3:4] != _SETTINGS[3:4]:
-                raise ConnectionError("what listens there is not Ray")
+                raise ConnectionError("the server there is not Ray")
 
 
 def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,7 +263,7 @@ class Engine(Generic[K]):
         lacking = f"no node of the cluster has {asked}"
         if self._grows and now - self._lacking.get(needs, now) < self.patience:
             if needs not in self._lacking:
-                self.warn(f"{lacking}; this waits up to {self.patience:g} s for one that has")
+                self.warn(f"{lacking}; waiting up to {self.patience:g} s for one")
             self._lacking.setdefault(needs, now)
             return
         came = f", and none came in {self.patience:g} s" if self._grows else ""

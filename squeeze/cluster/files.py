@@ -355,7 +355,7 @@ def _folder(file: File, task: Task, settings: Settings) -> Path:
 def _tested(file: File, raw: int, source: BinaryIO) -> Done:
     checksum = checksum_of(source)
     if file.checksum and file.checksum != checksum:
-        raise DamagedError("it holds other bytes than those that the manifest tells of")
+        raise DamagedError("its checksum differs from the manifest's")
     return Done(file, raw, file.size, checksum)
 
 

@@ -257,7 +257,7 @@ def _latest(sources: np.ndarray) -> np.ndarray:
 
 
 def _none(path: Path, why: object) -> SqueezeError:
-    return SqueezeError(f"{escaped(str(path))}: is no manifest of a run, or is damaged ({why}): delete it")
+    return SqueezeError(f"{escaped(str(path))}: is not a manifest of a run, or is damaged ({why}): delete it")
 
 
 def _key(record: Record) -> int:
@@ -281,7 +281,7 @@ def _lines(path: Path, limits: Limits | None = None) -> Iterator[tuple[dict[str,
                     return
                 raise _none(path, f"line {number} is cut off")
             if number == 1 and isinstance(line, dict) and line.get("manifest", _FORMAT) != _FORMAT:
-                raise SqueezeError(f"{escaped(str(path))}: is no manifest of a run that this version knows")
+                raise SqueezeError(f"{escaped(str(path))}: is a manifest of a version that this squeeze does not know")
             try:
                 _check(line, number == 1)
             except FormatError as error:

@@ -237,6 +237,6 @@ def proved(
 
 def _prove(record: Record, member: Member | None) -> None:
     if member is None:
-        raise SqueezeError(f"{printable(record.output)} does not hold it")
+        raise SqueezeError(f"{printable(record.output)} does not contain it")
     if (member.size, f"{member.checksum:016x}") != (record.size, record.checksum):
-        raise SqueezeError(f"{printable(record.output)} holds other bytes of it than those that the manifest tells of")
+        raise SqueezeError(f"{printable(record.output)} has other content for it than the manifest's checksum")

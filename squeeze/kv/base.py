@@ -182,7 +182,7 @@ def check_bits(bits: Bits, known: tuple[int, ...]) -> None:
         for inner in bits:
             check_bits(inner, known)
     elif type(bits) is not int or bits not in known:
-        raise PolicyError(f"{printable(bits)} bits are not offered here: choose from {', '.join(map(str, known))}")
+        raise PolicyError(f"{printable(bits)} bits are not supported: choose from {', '.join(map(str, known))}")
 
 
 @dataclass(frozen=True)

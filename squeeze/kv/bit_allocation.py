@@ -37,7 +37,7 @@ def bits_by_head(model: Any, statistics: dict[int, KVStatistics], policy: Any, b
         PolicyError: The bits are fewer than two plus scales, or the policy has no choice of bits.
     """
     if not {"bits", "value_bits"} <= {field.name for field in dataclasses.fields(policy)}:
-        raise PolicyError(f"{type(policy).__name__} has no bits that heads could differ in")
+        raise PolicyError(f"{type(policy).__name__} does not support bits per head")
     widths = _allocated(_costs(model, statistics, policy), bits)
     chosen = [
         tuple(
@@ -73,7 +73,7 @@ def _allocated(costs: dict[Place, dict[int, tuple[float, float]]], bits: float) 
     spent = sum(costs[place][hull[0]][0] for place, hull in widths.items())
     budget = bits * len(costs)
     if spent > budget + 1e-9:
-        raise PolicyError(f"this policy takes {spent / len(costs):.3f} bits a value at least, not {bits}")
+        raise PolicyError(f"expected at least {spent / len(costs):.3f} bits per value, got {bits}")
     steps = dict.fromkeys(costs, 0)  # taken along the hull
     heap: list[tuple[float, Place]] = []
 

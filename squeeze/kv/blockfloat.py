@@ -93,14 +93,14 @@ class BlockFloat(Policy):
         check_bits(self.bits, (2, 3, 4, 8))
         orders = (order for layer in self.orders or () for pair in layer for order in pair)
         if any(sorted(order) != list(range(len(order))) for order in orders):
-            raise PolicyError("an order of channels names each of them once")
+            raise PolicyError("an order must list each channel once")
 
     def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         if self.orders is None:
             coder = BlockFloatCoder(self.bits, self.share)
             return [HeadGroup(coder, coder)]
         if layer >= len(self.orders) or len(self.orders[layer]) != heads:
-            raise PolicyError(f"orders are not given for layer {layer} of {heads} KV heads")
+            raise PolicyError(f"expected orders for layer {layer} with {heads} KV heads")
         coders = [[BlockFloatCoder(self.bits, self.share, order) for order in pair] for pair in self.orders[layer]]
         return [HeadGroup(keys, values, (head,)) for head, (keys, values) in enumerate(coders)]
 

@@ -136,7 +136,7 @@ class AdaKV(_Observing):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.floor <= 1:
-            raise PolicyError(f"floor is a share of the tokens that stay, from 0 to 1, and {self.floor} is none")
+            raise PolicyError(f"floor must be from 0 to 1, got {self.floor}")
 
     def on_prompt(self, held: Held, query: torch.Tensor) -> None:
         held.keep_by_heads(self.chosen_by_heads(query, held))

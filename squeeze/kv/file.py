@@ -147,7 +147,7 @@ def _policy(file: SavedFile, config: Any, policy: Policy | None, model: Any) -> 
 def _check_prompt(file: SavedFile, prompt: torch.Tensor) -> None:
     """Raise SqueezeError if the prompt does not begin with the tokens of the file."""
     if file.prompt is None:
-        raise SqueezeError("this cache does not say what prompt it is of")
+        raise SqueezeError("the cache was saved without its prompt, which cannot be compared")
     count = file.prompt["tokens"]
     if count > len(prompt) or file.prompt["sha256"] != _prompt_digest(prompt[:count]):
         raise SqueezeError(

@@ -228,7 +228,7 @@ class PackedLayer(HeldStates):
     def _remove(self, count: int) -> None:
         late, block = self.residual[0].shape[2], self.policy.block
         if self.selected.tokens and count > late + self.blocks * block:
-            raise RuntimeError("a prompt whose tokens its heads chose cannot be cropped: crop less")
+            raise RuntimeError("a prompt from which heads chose tokens cannot be cropped: crop less")
         if count > late and self.blocks:
             needed = min(-(-(count - late) // block), self.blocks)
             keep = self.blocks - needed

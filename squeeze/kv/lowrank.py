@@ -43,7 +43,7 @@ def low_rank_policy(
         PolicyError: A head has fewer components.
     """
     if rank <= 0 or rank % GROUP or not 1 <= bits <= MOST_BITS:
-        raise PolicyError(f"low rank takes {GROUP}, {2 * GROUP}, ... components in 1 to {MOST_BITS} bits")
+        raise PolicyError(f"rank must be a multiple of {GROUP}, and bits from 1 to {MOST_BITS}")
     frequencies, layers, total = frequencies_of(model), [], []
     for layer in range(max(statistics) + 1):
         heads = []
@@ -61,7 +61,7 @@ def _coders(
 ) -> list[TransformCoder]:
     mean, moment = statistics.mean[kind], statistics.moment[kind]
     if rank > mean.shape[-1]:
-        raise PolicyError(f"a head of {mean.shape[-1]} channels has no {rank} components")
+        raise PolicyError(f"rank must be at most {mean.shape[-1]}, the channels of a head, got {rank}")
     variance, vectors = torch.linalg.eigh(moment - mean[..., :, None] * mean[..., None, :])
     variance, vectors = variance.flip(-1)[:, :rank].clamp(min=1e-30), vectors.flip(-1)[..., :rank]
     widths = (bits,) * (rank // GROUP)

@@ -159,7 +159,7 @@ def _tuples(kind: type[Any], parameters: dict[str, Any]) -> dict[str, Any]:
     numbers = {name for name, hint in get_type_hints(kind).items() if hint is int and name != "bits"}
     for name, value in parameters.items():
         if name in numbers and not _fits(value, int):
-            raise PolicyError(f"{name} is a number of tokens or values, and '{printable(value)}' is none")
+            raise PolicyError(f"{name} must be an integer of at least 0, got '{printable(value)}'")
     return {name: tupled(value) for name, value in parameters.items()}
 
 
@@ -217,7 +217,7 @@ def save_policy(policy: Policy, path: Path | str) -> None:
     path = local_path(path)
     name = next((name for name, kind in WITH_TENSORS.items() if type(inner) is kind), None)
     if path.suffix != (suffix := ".safetensors" if name else ".json"):
-        raise PolicyError(f"{path}: the file of this policy ends in {suffix}")
+        raise PolicyError(f"{path}: the name of its file must end in {suffix}")
     if name is None:
         files.write_text(path, json.dumps(described(policy), indent=1) + "\n")
         return
@@ -239,7 +239,7 @@ def load_policy(path: Path | str) -> Policy:
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise FormatError(f"{path}: is no policy file") from None
+        raise FormatError(f"{path}: is not a policy file") from None
 
 
 def _json_of(path: Path) -> Any:
@@ -248,7 +248,7 @@ def _json_of(path: Path) -> Any:
     try:
         return parse(text, Limits())
     except FormatError as error:
-        raise FormatError(f"is no policy file: its text {error}") from None
+        raise FormatError(f"is not a policy file: its text {error}") from None
 
 
 def _of_tensors(path: Path) -> Policy:
@@ -258,7 +258,7 @@ def _of_tensors(path: Path) -> Policy:
         name = next(name for name in WITH_TENSORS if name in header)
         inner = WITH_TENSORS[name].from_tensors(header[name], tensors)
     except FormatError as error:
-        raise FormatError(f"is no policy file: {error}") from None
+        raise FormatError(f"is not a policy file: {error}") from None
     except (KeyError, TypeError, AttributeError, StopIteration):
-        raise FormatError("is no policy file") from None
+        raise FormatError("is not a policy file") from None
     return policy_of(header.get("policy"), inner)

@@ -41,7 +41,7 @@ class Rotated(Policy):
         if self.value_bits is not None:
             check_bits(self.value_bits, _WIDTHS)
         if self.points not in ("normal", "even"):
-            raise PolicyError(f"points are normal or even, not '{printable(self.points)}'")
+            raise PolicyError(f"points must be normal or even, got '{printable(self.points)}'")
 
     def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         def coder(width: int) -> GroupedCoder:

@@ -121,7 +121,7 @@ def decoded(name: str, payload: np.ndarray, record: Record) -> torch.Tensor:
     """Decode a tensor. Raise DamagedError if payload and record do not match."""
     kind, size, shape = _DTYPES[record.dtype], record.size, record.shape
     if record.coding == "stored" and payload.size != size:
-        raise DamagedError(f"{named(name)}: its record is impossible")
+        raise DamagedError(f"{named(name)}: its record is invalid")
     try:
         raw = payload if record.coding == "stored" else floats.decode(payload, record.dtype, size)
         if record.coding == "delta":
@@ -129,10 +129,10 @@ def decoded(name: str, payload: np.ndarray, record: Record) -> torch.Tensor:
     except DamagedError as error:
         raise DamagedError(f"{named(name)}: {error}") from None
     except (ValueError, IndexError, RuntimeError):
-        raise DamagedError(f"{named(name)}: its record is impossible") from None
+        raise DamagedError(f"{named(name)}: its record is invalid") from None
     raw = raw.reshape(-1).view(np.uint8)
     if raw.size != size or xxhash.xxh3_64_hexdigest(raw.data) != record.xxh3:
-        raise DamagedError(f"{named(name)} does not decode to its checksum: the file has changed")
+        raise DamagedError(f"{named(name)} has a checksum mismatch: the file is damaged")
     if not size:
         return torch.empty(shape, dtype=kind)
     if record.coding == "stored":
@@ -208,7 +208,7 @@ def read(path: Path, limits: Limits) -> SavedFile:
         if isinstance(error, TruncatedError) or not is_damaged:
             raise
     if is_damaged:
-        raise DamagedError("the checksum of the saved KV cache differs: the file is damaged")
+        raise DamagedError("checksum mismatch in the saved KV cache: the file is damaged")
     metadata = parsed.metadata or {}
     if FORMAT not in metadata:
         raise FormatError("is a safetensors file, but not a saved KV cache")

@@ -24,7 +24,7 @@ def _split(words: str) -> tuple[str, dict[str, Any]]:
     """
     name, _, parameters = words.partition(":")
     if name not in POLICIES and name not in CALIBRATED:
-        raise PolicyError(f"no policy is named {name!r}: choose from {', '.join([*POLICIES, *CALIBRATED])}")
+        raise PolicyError(f"policy {name!r} is unknown: choose from {', '.join([*POLICIES, *CALIBRATED])}")
     known = scalar_types(POLICIES[name] if name in POLICIES else CALIBRATED[name])
     if name in POLICIES:
         fields = {field.name for field in dataclasses.fields(POLICIES[name])}
@@ -36,7 +36,7 @@ def _split_eviction(words: str) -> tuple[type[Any], dict[str, Any]]:
     """Return class and parameters of an eviction. A number without a name is the number of tokens that stay."""
     name, _, parameters = words.partition(":")
     if name not in EVICTIONS:
-        raise PolicyError(f"no eviction is named {name!r}: choose from {', '.join(EVICTIONS)}")
+        raise PolicyError(f"eviction {name!r} is unknown: choose from {', '.join(EVICTIONS)}")
     kind = EVICTIONS[name]
     return kind, _options(f"eviction {name}", parameters, dataclasses.fields(kind)[1].name, scalar_types(kind))
 
@@ -64,7 +64,7 @@ def _value(key: str, text: str, types: set[Any]) -> Any:
             raise PolicyError(f"{key} cannot be {text}")
         return value
     if str not in types:
-        raise PolicyError(f"{key} is a number, and {text!r} is none")
+        raise PolicyError(f"{key} must be a number, got {text!r}")
     return text
 
 

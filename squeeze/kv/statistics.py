@@ -55,7 +55,7 @@ def costs_of(
     states = statistics.sample[kind][:, :, start:].float()
     count = states.shape[2] // block
     if not count:
-        raise PolicyError(f"the calibration's windows hold no block of {block} tokens")
+        raise PolicyError(f"calibration windows are shorter than a block of {block} tokens")
     blocks: torch.Tensor = states[:, :, : count * block].unflatten(2, (count, block))
     error = (coder.decode(coder.encode(blocks, start), start, torch.float32) - blocks).flatten(2, 3)
     if kind == 0 and frequencies is not None:  # Fisher information is of keys before their rotary embedding

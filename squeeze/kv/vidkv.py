@@ -119,7 +119,7 @@ class VidKV(Policy):
 
     def __post_init__(self) -> None:
         if self.block % 8 or not 8 <= self.block <= _MOST_BLOCK:
-            raise PolicyError(f"a block of VidKV has 8, 16, ... {_MOST_BLOCK} tokens, not {self.block}")
+            raise PolicyError(f"block must be a multiple of 8 up to {_MOST_BLOCK}, got {self.block}")
 
     def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         return [HeadGroup(MixedKeys(), TernaryValues())]

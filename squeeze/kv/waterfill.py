@@ -48,7 +48,7 @@ def transform_policy(
     spent = int((bits * values - 8 * heads) / GROUP)  # steps of a bit for each channel of a group
     if not 0 < spent <= MOST_BITS * sizes.numel():
         most = MOST_BITS + 8 * heads / values
-        raise PolicyError(f"a transform codes in {8 * heads / values:.3f} to {most:.3f} bits, not in {bits}")
+        raise PolicyError(f"expected {8 * heads / values:.3f} to {most:.3f} bits per value, got {bits}")
     widths = iter(_water_filled(sizes, spent).split([variance.numel() // GROUP for _, _, (variance, _, _) in bases]))
     frequencies = frequencies_of(model)
     coders: dict[int, list[list[TransformCoder]]] = {}
@@ -65,7 +65,7 @@ def _basis(statistics: KVStatistics, kind: int) -> tuple[torch.Tensor, torch.Ten
     mean, fisher = statistics.mean[kind], statistics.fisher[kind]
     size = mean.shape[-1]
     if size % GROUP:
-        raise PolicyError(f"heads of {size} channels cannot be coded: they are not {GROUP} n")
+        raise PolicyError(f"expected heads with a multiple of {GROUP} channels, got {size}")
     covariance = statistics.moment[kind] - mean[..., :, None] * mean[..., None, :]
     diagonal = fisher.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-30)
     lower = torch.linalg.cholesky(fisher + torch.eye(size) * (_DAMPING * diagonal)[..., None, None])

@@ -182,7 +182,7 @@ def read_yaml(path: Path) -> Any:
     with path.open("rb") as file:
         text = file.read(_MAX_YAML + 1)
     if len(text) > _MAX_YAML:
-        raise FormatError(f"{path}: is longer than {_MAX_YAML} bytes, and at most that are read")
+        raise FormatError(f"{path}: expected at most {_MAX_YAML} bytes of YAML, got more")
     try:
         return _parse(text)
     except FormatError as error:
@@ -207,7 +207,7 @@ def _check_events(events: Any) -> None:
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
-            raise FormatError(f"line {event.start_mark.line + 1}: aliases are not taken; write it out")
+            raise FormatError(f"line {event.start_mark.line + 1}: aliases are not supported: write the value out")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_YAML_DEPTH:
             raise FormatError(f"line {event.start_mark.line + 1}: is nested more than {_MAX_YAML_DEPTH} deep")
@@ -216,7 +216,7 @@ def _check_events(events: Any) -> None:
 def _check_values(value: Any) -> None:
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
-            raise FormatError("a mapping has a key that is not a text")
+            raise FormatError("expected strings as keys, got another type")
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
@@ -224,4 +224,4 @@ def _check_values(value: Any) -> None:
     elif isinstance(value, int) and abs(value) >= _LARGEST:
         raise FormatError("a number has more than 18 digits")
     elif not isinstance(value, (str, int, float, type(None))):
-        raise FormatError(f"a {type(value).__name__} is not taken; texts, numbers, lists and mappings are")
+        raise FormatError(f"expected strings, numbers, lists or mappings, got a {type(value).__name__}")

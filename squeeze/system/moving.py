@@ -172,7 +172,7 @@ def harmless_to(written: Path, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; {written} is written all the same", str(path)) from None
+        raise OSError(error.errno, f"{error.strerror}; {written} was written nevertheless", str(path)) from None
 
 
 @contextmanager

@@ -126,4 +126,4 @@ def passed_on(file: BinaryIO, sink: BinaryIO) -> Iterator[bytes]:
 
 def damaged() -> DamagedError:
     """Return the error for a damaged part."""
-    return DamagedError("a part of the file is damaged: run again, and it is made again")
+    return DamagedError("a part of the file is damaged: run again to replace it")

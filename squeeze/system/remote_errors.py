@@ -44,7 +44,7 @@ def about_url(url: str) -> Iterator[None]:
         said = f"{url}: {_words(error)}: {how_to_install('cloud')}"
         raise PackageError(said, name=error.name) from error
     except (NotImplementedError, UnsupportedOperation) as error:
-        raise SqueezeError(f"{url}: this storage cannot do that: {_words(error)}") from error
+        raise SqueezeError(f"{url}: the store does not support this: {_words(error)}") from error
     except OSError as error:
         raise _as_of_files(error, url) from error
     except ValueError as error:

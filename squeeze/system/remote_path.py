@@ -135,7 +135,7 @@ class RemotePath:
         key = key.removeprefix("/") if folder._path else key
         path = PurePosixPath(key)
         if key and (str(path) != key or path.is_absolute() or ".." in path.parts):
-            raise SqueezeError(f"{self}: its key has an empty part, '.' or '..', so that it is no path: rename it")
+            raise SqueezeError(f"{self}: its key has an empty part, '.' or '..', so that it is not a path: rename it")
         return path
 
     def is_relative_to(self, folder: object) -> bool:
@@ -165,7 +165,7 @@ class RemotePath:
         protocol = self._scheme.removesuffix("://").rpartition("::")[2]
         kinds = get_filesystem_class(protocol).__mro__
         if not any("target_options" in signature(kind.__init__).parameters for kind in kinds):
-            said = f"'::' chains URLs, and {protocol} takes none: name its prefix, with -r"
+            said = f"{protocol} does not support chained URLs ('::'): name its prefix, with -r"
             raise SqueezeError(f"{self}: {said}")
 
     def _look(self) -> dict[str, Any] | None:

@@ -37,7 +37,7 @@ def path_of(name: str | os.PathLike[str]) -> Path:
             return Path(name.removeprefix(scheme))
     path = RemotePath(name)
     if not path.name and not path.is_chained:
-        raise SqueezeError(f"{name}: names no object")
+        raise SqueezeError(f"{name}: the URL has no path: name an object")
     return cast(Path, path)
 
 

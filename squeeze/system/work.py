@@ -84,7 +84,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
             yield folder
         except StorageError as error:
             if discarded is not Discards.ALL:
-                error.what_next = f"the same command goes on from here (with {folder})"
+                error.what_next = f"repeat the command to resume (with {folder})"
             raise
         except SqueezeError as error:
             if isinstance(error, DeviceError):
@@ -220,7 +220,7 @@ def _give_up(folder: Path, inside: int, marker: str, error: BaseException) -> No
 
 
 def _kept(folder: Path) -> str:
-    return f"what is done is kept in {folder}: the same command goes on from there"
+    return f"finished work is kept in {folder}: repeat the command to resume"
 
 
 def _remains(folder: Path) -> str:
@@ -232,7 +232,7 @@ def _busy(target: Path) -> SqueezeError:
 
 
 def _not_ours(folder: Path) -> SqueezeError:
-    return SqueezeError(f"{folder} is in the way, and squeeze did not make it: move or delete it")
+    return SqueezeError(f"{folder} exists and was not made by squeeze: move or delete it")
 
 
 @contextmanager
@@ -258,8 +258,8 @@ def other_settings(target: Path, folder: Path | None = None, differing: str = ""
     """Return the message for a stopped run with other settings, whose finished work is in `folder` or in the target."""
     left = f" and left finished work in {folder}" if folder else ""
     return (
-        f"{target}: the run that was stopped had other settings{differing}{left}: repeat its settings to go on, or "
-        "start anew with `overwrite=True` and without `resume=True`"
+        f"{target}: the stopped run had other settings{differing}{left}: repeat its settings to resume, or "
+        "start over with `overwrite=True` and without `resume=True`"
     )
 
 

@@ -140,8 +140,8 @@ def test_parts_that_fail_are_named_and_the_others_go_on(engine, in_parts):
     said = fails("pack", *CLUSTER, "model", "packed")
     assert said == (
         f"Error: model/model-00001-of-00002.safetensors: its worker was lost, {ATTEMPTS} times: killed\n"
-        f"Error: 1 of 7 files failed; what is done is kept in {Path.cwd()}/.packed.packing: "
-        "the same command goes on from there\n"
+        f"Error: 1 of 7 files failed; finished work is kept in {Path.cwd()}/.packed.packing: "
+        "repeat the command to resume\n"
     )
     assert not Path("packed").exists()
     engine.breaks, engine.calls = lambda call: None, 0
@@ -195,7 +195,7 @@ def test_misuse(engine):
     assert "--manifest belongs" in usage_error("pack", "--manifest", "m", "model", "packed")
     assert "--manifest belongs" in usage_error("unpack", "--manifest", "m", "model", "packed")
     assert "leave out --cluster" in usage_error("pack", "--follow", "--cluster", "local", "model", "packed")
-    assert "beside the target" in fails("pack", "--manifest", "m", *CLUSTER, "model", "packed")
+    assert "next to the target" in fails("pack", "--manifest", "m", *CLUSTER, "model", "packed")
     assert "No such file" in fails("pack", *CLUSTER, "nothing", "packed")
     run("pack", *CLUSTER, "model", "packed")
     assert "packed already" in fails("pack", *CLUSTER, "packed/model-00001-of-00002.safetensors", "x.safetensors")

@@ -1,4 +1,4 @@
-"""What an engine tells of a cluster, and how it leaves one, beside a Ray that is none."""
+"""What an engine tells of a cluster, and how it leaves one, with a fake Ray."""
 
 import pickle
 import re
@@ -111,7 +111,7 @@ def test_a_growing_cluster_is_asked_and_waited_for():
     ended = engine.next()
     assert ended and ended[0].key == "a" and ended[1]["memory"] == 30 * 10**9
     assert said == [
-        "no node of the cluster has 1 processor and 30.0 GB of memory; this waits up to 0.05 s for one that has"
+        "no node of the cluster has 1 processor and 30.0 GB of memory; waiting up to 0.05 s for one"
     ]
 
 
@@ -217,7 +217,7 @@ def test_a_cluster_is_looked_for(monkeypatch):
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [(None, "Connection reset by peer|what listens there is not Ray"), (b"HTTP/1.1 400 Bad Request", "is not Ray")],
+    [(None, "Connection reset by peer|the server there is not Ray"), (b"HTTP/1.1 400 Bad Request", "is not Ray")],
 )
 def test_what_does_not_answer_as_a_cluster_does_is_one_line_at_once(monkeypatch, answer, said):
     """Ray would try for minutes."""
@@ -273,7 +273,7 @@ def test_a_cluster_that_refuses_is_one_line(monkeypatch):
             with pytest.raises(ClusterError, match=rf"^the cluster {address} does not answer: it refuses$"):
                 connect("auto")
             assert not advice
-    with pytest.raises(ClusterError, match="is no cluster: use auto, local or ray://HOST:PORT"):
+    with pytest.raises(ClusterError, match="expected auto, local or ray://HOST:PORT, got"):
         connect("http://127.0.0.1:1")
 
 

@@ -49,7 +49,7 @@ def test_a_manifest_of_another_run_is_refused(tmp_path):
         read_manifest(path)
     for text in ("{}\n", "nothing\n", f"{head}\nx\n{head}\n"):
         path.write_text(text)
-        with pytest.raises(squeeze.SqueezeError, match="no manifest"):
+        with pytest.raises(squeeze.SqueezeError, match="not a manifest"):
             Manifest(path, COMPRESS, OPTIONS)
 
 

@@ -117,5 +117,5 @@ def test_files_survive_workers_and_a_node(nodes, in_folder):
 
 
 def test_no_cluster_answers():
-    with pytest.raises(ClusterError, match="is no cluster"):
+    with pytest.raises(ClusterError, match="expected auto, local or"):
         engines.connect("nowhere")

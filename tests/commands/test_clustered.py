@@ -110,7 +110,7 @@ def test_a_manifest_proves_that_all_is_there(engine, tree):
     )
     assert record["source"] == "tree/b/c.txt"
     said = fails("test", "-q", "--manifest", "done.jsonl")
-    assert "tree/b/c.txt.sqz: it holds other bytes than those that the manifest tells of" in said
+    assert "tree/b/c.txt.sqz: its checksum differs from the manifest's" in said
     lines = Path("done.jsonl").read_text().splitlines(keepends=True)
     Path("done.jsonl").write_text("".join(lines[:-1]))
     assert "did not end with all files done" in fails("test", "-q", "--manifest", "done.jsonl")
@@ -181,11 +181,11 @@ def test_misuse(tree):
     assert "leave out --range" in usage_error("decompress", "--cluster", "local", "--range", "1:2", tree)
     assert "leave out --cluster" in usage_error("compress", "-8", "--backend", "llamacpp", "--cluster", "local", tree)
     assert fails("compress", "-r", "--cluster", "somewhere", tree) == (
-        "Error: 'somewhere' is no cluster: use auto, local or ray://HOST:PORT\n"
+        "Error: expected auto, local or ray://HOST:PORT, got 'somewhere'\n"
     )
     assert names() == ["tree"]
     Path("other").write_text("{}\n")
-    assert "is no manifest" in fails("test", "--manifest", "other")
+    assert "is not a manifest" in fails("test", "--manifest", "other")
 
 
 def test_a_page_at_the_end(engine, tree):

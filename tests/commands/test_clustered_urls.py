@@ -94,7 +94,7 @@ def test_manifests_without_versions_are_read(engine):
     run("test", "-q", "--manifest", MANIFEST, "fake://corpus")
     assert "2 files were done before" in call("compress", "-1", "-r", *CLUSTER, "fake://corpus").stderr
     Path(MANIFEST).write_text(text.replace('"version":', '"unknown":'))
-    assert "is no manifest of a run, or is damaged" in fails("test", "-q", "--manifest", MANIFEST)
+    assert "is not a manifest of a run, or is damaged" in fails("test", "-q", "--manifest", MANIFEST)
 
 
 def test_two_buckets_in_one_working_folder_have_a_manifest_each():

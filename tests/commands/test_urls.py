@@ -165,7 +165,7 @@ def test_a_store_that_breaks_in_the_middle_is_one_line(error, monkeypatch):
         else "the connection broke: reset by peer"
     )
     kept = Path.cwd() / ".new.safetensors.packing"
-    pack_says = f"what is done is kept in {kept}: {goes_on} there" if refused else f"{goes_on} here (with {kept})"
+    pack_says = f"finished work is kept in {kept}: {goes_on} there" if refused else f"{goes_on} here (with {kept})"
     before, files = dict(Store.objects), names()
     for arguments in (
         ("compress", "-1", "-o", "new", "fake://bucket/long.txt"),

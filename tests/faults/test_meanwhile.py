@@ -90,7 +90,7 @@ def test_a_source_that_cannot_be_deleted_is_named(monkeypatch):
         real(path, **options)
 
     monkeypatch.setattr(Path, "unlink", unlink)
-    line = "Error: note.txt: Permission denied; note.txt.sqz is written all the same\n"
+    line = "Error: note.txt: Permission denied; note.txt.sqz was written nevertheless\n"
     assert said("compress", "-1", "--rm", "note.txt") == (1, line)
     assert names() == ["note.txt", "note.txt.sqz"]
 

@@ -200,7 +200,7 @@ def test_attention_reads_heads_of_different_numbers_of_tokens(inner, batch, monk
     layer.crop(-5)
     layer.update(before[:, :, -5:], before[:, :, -5:])
     assert torch.equal(layer.dense()[0][:, :, -5:], before[:, :, -5:])
-    with pytest.raises(RuntimeError, match="a prompt whose tokens its heads chose cannot be cropped"):
+    with pytest.raises(RuntimeError, match="a prompt from which heads chose tokens cannot be cropped"):
         layer.crop(-100)
 
 

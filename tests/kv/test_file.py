@@ -100,7 +100,7 @@ def test_a_prompt_that_is_named(tmp_path):
     with pytest.raises(DamagedError, match="do not make up a KV cache"):
         QuantizedKVCache.load(path, model.config)
     cache.save(path, model)
-    with pytest.raises(SqueezeError, match="does not say what prompt it is of"):
+    with pytest.raises(SqueezeError, match="was saved without its prompt"):
         QuantizedKVCache.load(path, model.config, prompt=longer)
 
 

@@ -38,9 +38,9 @@ def test_bits_for_each_layer_and_head():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: KIVI(bits=5), "5 bits are not offered here: choose from 1, 2, 3, 4, 8"),
-        (lambda: Rotated(bits=(4, 16)), "16 bits are not offered here: choose from 1, 2, 3, 4, 8"),
-        (lambda: BlockFloat(bits=1), "1 bits are not offered here: choose from 2, 3, 4, 8"),
+        (lambda: KIVI(bits=5), "5 bits are not supported: choose from 1, 2, 3, 4, 8"),
+        (lambda: Rotated(bits=(4, 16)), "16 bits are not supported: choose from 1, 2, 3, 4, 8"),
+        (lambda: BlockFloat(bits=1), "1 bits are not supported: choose from 2, 3, 4, 8"),
         (lambda: KIVI(bits=(4,)).head_groups(1, 2), "bits are given for 1 layers, and the model has more"),
         (lambda: KIVI(bits=((4, 4, 4),)).head_groups(0, 2),
          "bits are given for 3 heads of layer 0, which has 2 KV heads"),
@@ -81,7 +81,7 @@ def test_calibrated_policies_round_trip(calibrated, tmp_path):
     cache.save(tmp_path / "a.kv")
     again = QuantizedKVCache.load(tmp_path / "a.kv", model.config, policy=found.policy)
     assert torch.equal(again.packed_layers[0].keys, cache.packed_layers[0].keys)
-    with pytest.raises(PolicyError, match=r"ends in \.safetensors"):
+    with pytest.raises(PolicyError, match=r"must end in \.safetensors"):
         save_policy(policy, tmp_path / "policy.json")
 
 
@@ -107,15 +107,15 @@ def test_an_evicting_cache_is_saved(tmp_path):
 @pytest.mark.parametrize(
     "text, error, message",
     [
-        ("{", FormatError, "is no policy file"),
+        ("{", FormatError, "is not a policy file"),
         ("[]", FormatError, "its policy is unknown to this version"),
         ('{"name": "kivi"}', FormatError, "its policy is unknown to this version"),
         ('{"name": "lru", "parameters": {}}', FormatError, "its policy is unknown to this version"),
         ('{"name": "kivi", "parameters": {"depth": 4}}', FormatError, "its policy is unknown to this version"),
-        ('{"name": "kivi", "parameters": {"bits": 5}}', PolicyError, "5 bits are not offered here: choose from 1"),
-        ('{"name": "kivi", "parameters": {"bits": "4"}}', PolicyError, "4 bits are not offered here: choose from 1"),
-        ('{"name": "kivi", "parameters": {"window": "4"}}', PolicyError, "window is a number of tokens or values, and"),
-        ('{"name": "kivi", "parameters": {"window": -1}}', PolicyError, "window is a number of tokens or values, and"),
+        ('{"name": "kivi", "parameters": {"bits": 5}}', PolicyError, "5 bits are not supported: choose from 1"),
+        ('{"name": "kivi", "parameters": {"bits": "4"}}', PolicyError, "4 bits are not supported: choose from 1"),
+        ('{"name": "kivi", "parameters": {"window": "4"}}', PolicyError, "window must be an integer of at least 0, got"),
+        ('{"name": "kivi", "parameters": {"window": -1}}', PolicyError, "window must be an integer of at least 0, got"),
     ],
 )  # fmt: skip
 def test_refuses_a_file_that_is_no_policy(text, error, message, tmp_path):
@@ -130,7 +130,7 @@ def test_files_that_hold_something_else(tmp_path):
     path = tmp_path / "policy.safetensors"
     for write in (lambda: path.write_bytes(b"{}"), lambda: save_file({"a": torch.zeros(1)}, path)):
         write()
-        with pytest.raises(FormatError, match="is no policy file"):
+        with pytest.raises(FormatError, match="is not a policy file"):
             load_policy(path)
     with pytest.raises(FormatError, match="No such file"):
         load_policy(tmp_path / "none.json")
@@ -227,5 +227,5 @@ def rewritten(policy, path, change):
 def test_coders_that_do_not_go_together(change, calibrated, tmp_path):
     model, statistics = calibrated
     rewritten(transform_policy(model, statistics, 3, window=16), tmp_path / "policy.safetensors", change)
-    with pytest.raises(FormatError, match="is no policy file"):
+    with pytest.raises(FormatError, match="is not a policy file"):
         load_policy(tmp_path / "policy.safetensors")

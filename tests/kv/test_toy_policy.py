@@ -75,8 +75,8 @@ def test_words_name_it_and_its_parameters():
     for words, message in (
         ("signs:3", "policy signs has no bits: it takes block, only, power, sinks, window"),
         ("signs:block=1.5", "block cannot be 1.5"),
-        ("signs:power=many", "power is a number, and 'many' is none"),
-        ("sings", "no policy is named 'sings': choose from full, kivi, rotated, vidkv, blockfloat, signs, transform"),
+        ("signs:power=many", "power must be a number, got 'many'"),
+        ("sings", "policy 'sings' is unknown: choose from full, kivi, rotated, vidkv, blockfloat, signs, transform"),
     ):
         with pytest.raises(PolicyError) as caught:
             make(words)
@@ -90,7 +90,7 @@ def test_it_is_described_saved_and_loaded(tmp_path):
     assert load_policy(tmp_path / "signs.json") == policy and make(str(tmp_path / "signs.json")) == policy
     assert digest_of(policy) != digest_of(Signs(1.25, block=8))
     (tmp_path / "signs.json").write_text('{"name": "signs", "parameters": {"block": "8"}}')
-    with pytest.raises(PolicyError, match="block is a number of tokens or values, and '8' is none"):
+    with pytest.raises(PolicyError, match="block must be an integer of at least 0, got '8'"):
         load_policy(tmp_path / "signs.json")
 
 

@@ -28,7 +28,7 @@ def test_transform_coding(calibrated):
     for policy, bits in zip(policies, (3, 5, 6.9), strict=True):
         assert policy.bits <= bits
         assert policy.bits > bits - 0.2
-    with pytest.raises(PolicyError, match="not in 9"):
+    with pytest.raises(PolicyError, match="got 9"):
         transform_policy(model, statistics, 9)
     assert model.config._attn_implementation != "squeeze_kv_observer"
     assert all(parameter.requires_grad for parameter in model.parameters())

@@ -150,7 +150,7 @@ def test_a_resumed_run_does_not_fetch_packed_tensors(level):
     Store.fail("get", ConnectionResetError("reset"), after=12)
     with pytest.raises(
         StorageError,
-        match=r"^fake://bucket/x.safetensors: the connection broke: reset; the same command goes on from here "
+        match=r"^fake://bucket/x.safetensors: the connection broke: reset; repeat the command to resume "
         r"\(with /.*/\.packed\.safetensors\.packing\)$",
     ):
         squeeze.pack(URL, "packed.safetensors", level=level)
@@ -168,7 +168,7 @@ def test_a_resumed_run_does_not_fetch_finished_files():
         put(checkpoint(f"{number}.safetensors", 20 * number), f"bucket/model/{number}.safetensors")
     Store.put("bucket/model/0.bin", bytes(400_000))
     Store.fail("get", ConnectionResetError("reset"), after=26)
-    with pytest.raises(StorageError, match="the same command goes on from here"):
+    with pytest.raises(StorageError, match="repeat the command to resume"):
         squeeze.pack("fake://bucket/model", "packed", level="fast")
     assert Store.fetched("bucket/model/1.safetensors") > 0
     Store.failing.clear()

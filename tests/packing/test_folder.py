@@ -307,7 +307,7 @@ def test_messages_escape_names(small):
 def test_refuses_a_work_folder_of_something_else(small):
     Path(".packed.packing").symlink_to("victim")
     said = fails("pack", "model", "packed")
-    assert said.endswith("/.packed.packing is in the way, and squeeze did not make it: move or delete it\n")
+    assert said.endswith("/.packed.packing exists and was not made by squeeze: move or delete it\n")
     assert Path("victim/precious").read_text() == "mine"
 
 
@@ -392,7 +392,7 @@ def test_a_full_disk_gives_a_message_of_one_line(small, monkeypatch):
 
     monkeypatch.setattr(manifest, "write", full)
     assert fails("pack", "model", "packed") == (
-        "Error: no space is left on the disk; nothing was replaced; what is done is kept in "
-        f"{Path.cwd()}/.packed.packing: the same command goes on from there\n"
+        "Error: no space is left on the disk; nothing was replaced; finished work is kept in "
+        f"{Path.cwd()}/.packed.packing: repeat the command to resume\n"
     )
     assert not Path("packed").exists()

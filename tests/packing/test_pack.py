@@ -234,7 +234,7 @@ def test_an_interrupt_tells_how_to_continue(monkeypatch):
     place = Path.cwd() / ".b.safetensors.packing"
     assert result.stderr == (
         "Error: interrupted; what was not done by then is as it was; "
-        f"what is done is kept in {place}: the same command goes on from there\n"
+        f"finished work is kept in {place}: repeat the command to resume\n"
     )
     assert place.is_dir()
 

@@ -281,7 +281,7 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
     ):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
     with pytest.raises(
-        SqueezeError, match="had other settings: repeat its settings to go on, or start anew with `overwrite=True`"
+        SqueezeError, match="had other settings: repeat its settings to resume, or start anew with `overwrite=True`"
     ):
         squeeze.factorize(folders("llama"), "svd", keep=0.6, resume=True, **options)
     seen = []

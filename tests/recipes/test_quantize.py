@@ -251,7 +251,7 @@ def test_a_full_disk_leaves_nothing_in_the_place_of_the_output(tmp_path, folders
         ["quantize", str(folders("llama")), str(tmp_path / "out"), "--method", "rtn", "-q", "--format", "dense"],
     )
     assert done.exit_code == 1
-    kept = f"what is done is kept in {tmp_path}/.out.compressing: the same command goes on from there"
+    kept = f"finished work is kept in {tmp_path}/.out.compressing: repeat the command to resume"
     assert done.output.startswith(f"Error: no space is left on the disk; nothing was replaced; {kept}")
     assert done.output.count("\n") == 1
     assert not (tmp_path / "out").exists()
@@ -333,7 +333,7 @@ def test_stopped_while_it_is_packed_it_goes_on(tmp_path, with_tokenizer, monkeyp
         assert [path.name for path in tmp_path.iterdir()] == [".out.quantised"]
     for other in (["--bits", "2"], ["--ignore", "mlp"], ["--format", "gptq", "--resume"]):
         done = CliRunner().invoke(main, [*command, *other])
-        assert done.exit_code == 1 and "the run that was stopped had other settings" in done.output
+        assert done.exit_code == 1 and "the stopped run had other settings" in done.output
     with monkeypatch.context() as patch:
         patch.setattr(run.Run, "compress", stop)  # nothing is quantised again
         done = CliRunner().invoke(main, [*command, "--resume", "--json"])

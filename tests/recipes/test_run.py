@@ -73,7 +73,7 @@ def test_a_run_that_was_stopped_before_its_training_goes_on(tmp_path, folders, m
 def test_another_run_does_not_go_on_with_it(tmp_path, stopped, other):
     with pytest.raises(
         SqueezeError,
-        match=r"had other settings.*: repeat its settings .*start anew with `overwrite=True` and without `resume=True`",
+        match=r"had other settings.*: repeat its settings .*start over with `overwrite=True` and without `resume=True`",
     ) as caught:
         stopped(resume=True, **other)
     assert "\n" not in str(caught.value)
@@ -99,7 +99,7 @@ def test_the_command_goes_on_too(tmp_path, monkeypatch):
     monkeypatch.setattr(distil.Distillation, "go", go)
     done = CliRunner().invoke(main, [*command, "--resume", "--samples", "3"])
     wanted = (
-        f"Error: {tmp_path / 'out'}: the run that was stopped had other settings: repeat its settings to go on, or "
+        f"Error: {tmp_path / 'out'}: the stopped run had other settings: repeat its settings to resume, or "
     )
     assert (done.exit_code, done.output) == (1, f"{wanted}start anew with -f and without --resume\n")
     done = CliRunner().invoke(main, command)

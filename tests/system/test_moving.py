@@ -204,7 +204,7 @@ def test_a_folder_replaced_that_cannot_be_deleted_is_named(monkeypatch):
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(moving.shutil, "rmtree", fail)
-    with pytest.raises(OSError, match="broken; target is written all the same"):
+    with pytest.raises(OSError, match="broken; target was written nevertheless"):
         move_into_place(made("folder"), Path("target"), True)
     assert text(Path("target")) == "new"
 

@@ -50,7 +50,7 @@ def test_local_urls_are_paths():
         storage.local_path("s3://b/x")
     url = storage.path_of("fake://bucket/x")
     assert storage.path_of(url) is url and storage.remote(url) is url
-    with pytest.raises(SqueezeError, match=r"^s3://: names no object$"):
+    with pytest.raises(SqueezeError, match=r"^s3://: the URL has no path: name an object$"):
         storage.path_of("s3://")
 
 
@@ -92,13 +92,13 @@ def test_a_url_keeps_its_empty_parts():
     assert str(path.with_name("c")) == "fake://bucket//a///c"
     for key in ("a//b", "./a", "a/../b", "a/"):
         with pytest.raises(
-            SqueezeError, match=r"its key has an empty part, '.' or '..', so that it is no path: rename"
+            SqueezeError, match=r"its key has an empty part, '.' or '..', so that it is not a path: rename"
         ):
             (path / key).relative_to(path)
 
 
 def test_what_chains_no_urls_says_so():
-    with pytest.raises(SqueezeError, match=r"^fake://b/x::y: '::' chains URLs, and fake takes none: name its prefix"):
+    with pytest.raises(SqueezeError, match=r"^fake://b/x::y: fake does not support chained URLs \('::'\): name its prefix"):
         storage.path_of("fake://b/x::y").exists()
     assert not storage.path_of("simplecache::memory://none").exists()
     with pytest.raises(SqueezeError, match="scheme is unknown"):
@@ -191,7 +191,7 @@ def test_an_object_that_changes_while_it_is_read_is_an_error():
         (RuntimeError("Unable to locate credentials"), PermissionError, "access was refused (Unable to locate"),
         (OSError("403 Forbidden"), PermissionError, "access was refused (403 Forbidden): check the credentials"),
         (FileNotFoundError("bucket/x"), FileNotFoundError, "No such file or directory"),
-        (NotImplementedError("read-only"), SqueezeError, "fake://bucket/x: this storage cannot do that: read-only"),
+        (NotImplementedError("read-only"), SqueezeError, "fake://bucket/x: the store does not support this: read-only"),
     ],
 )
 def test_what_a_store_says_is_one_line(error, kind, said):

@@ -43,7 +43,7 @@ def refused(**options):
     return str(caught.value)
 
 
-IN_THE_WAY = f"{PLACE} is in the way, and squeeze did not make it: move or delete it"
+IN_THE_WAY = f"{PLACE} exists and was not made by squeeze: move or delete it"
 
 
 def precious():
@@ -74,8 +74,8 @@ def test_what_another_task_finished_is_kept_and_its_settings_are_named():
     stop({"settings": {"bits": 4, "seed": 1}, "tokens": "a", "version": 1}, part="half")
     task = {"settings": {"bits": 3, "seed": 1}, "tokens": "b", "version": 1}
     assert refused(task=task, discarded=Discards.NONE) == (
-        f"q: the run that was stopped had other settings (bits, tokens) and left finished work in {PLACE.absolute()}: "
-        "repeat its settings to go on, or start anew with `overwrite=True` and without `resume=True`"
+        f"q: the stopped run had other settings (bits, tokens) and left finished work in {PLACE.absolute()}: "
+        "repeat its settings to resume, or start over with `overwrite=True` and without `resume=True`"
     )
     assert (PLACE / "part").read_text() == "half"
 
@@ -91,7 +91,7 @@ def test_finished_work_goes_only_if_the_user_overwrites():
 def test_what_stops_a_run_names_its_folder(kind, discarded):
     with pytest.raises(type(kind)) as caught, open_work(discarded=discarded):
         raise kind
-    note = f"what is done is kept in {Path.cwd() / PLACE}: the same command goes on from there"
+    note = f"finished work is kept in {Path.cwd() / PLACE}: repeat the command to resume"
     assert explain(caught.value).endswith(f"; {note}") and PLACE.is_dir()
 
 
@@ -213,7 +213,7 @@ def test_links_inside_are_deleted_as_links():
 
 
 def test_a_folder_swapped_for_a_link_meanwhile_is_not_followed():
-    with pytest.raises(OSError, match="q is written all the same"), open_work() as folder:
+    with pytest.raises(OSError, match="q was written nevertheless"), open_work() as folder:
         folder.rename("elsewhere")
         folder.symlink_to("victim")
     assert precious() and names("elsewhere") == []
@@ -236,7 +236,7 @@ def test_what_a_run_that_ended_well_left_behind_goes():
     assert not PLACE.exists()
     PLACE.mkdir()
     (PLACE / "precious").write_text("mine")
-    with pytest.raises(SqueezeError, match="squeeze did not make it"):
+    with pytest.raises(SqueezeError, match="was not made by squeeze"):
         forget(TARGET, "packing")
     assert (PLACE / "precious").exists()
 

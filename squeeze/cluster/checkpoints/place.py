@@ -60,12 +60,12 @@ def making(
                 yield Out(target, notes)
             except BaseException as error:
                 if path.exists():
-                    error.add_note(f"what is done is noted in {path}: the same command goes on from there")
+                    error.add_note(f"results are recorded in {path}: repeat the command to resume")
                 raise
             notes.complete(read_manifest(path).done if path.exists() else 0)
         return
     if manifest:
-        raise SqueezeError("`manifest` is for targets at URLs: on the disk a run's notes are beside the target")
+        raise SqueezeError("`manifest` is for targets at URLs: on the disk, the manifest is next to the target")
     folder.check_target(source, target, overwrite)
     stopped: ClusterError | None = None
     try:

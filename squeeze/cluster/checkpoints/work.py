@@ -149,7 +149,7 @@ def _restoring(file: File, task: Task) -> tuple[Restoring, PackedFile]:
     job = Restoring(options["base"], options["threads"], options["limits"], lambda count: None)
     packed = job.described(file.source)
     if file.checksum and packed.description.sha256 != file.checksum:
-        raise DamagedError("it is another file than its folder tells of: the folder is damaged")
+        raise DamagedError("it is not the file that its folder lists: the folder is damaged")
     return job, packed
 
 

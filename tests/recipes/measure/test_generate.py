@@ -135,7 +135,7 @@ def test_what_a_prompts_file_refuses(folder, tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    assert said(PROMPT) == "the checksum of the saved KV cache differs: the file is damaged"
+    assert said(PROMPT) == "checksum mismatch in the saved KV cache: the file is damaged"
     path.write_bytes(b"hello")
     assert len(said(PROMPT)) > 5
     assert path.read_bytes() == b"hello"
@@ -151,7 +151,7 @@ def test_what_a_prompts_file_refuses(folder, tmp_path):
             ("a", "--kv-file", "x", "--draft", "y"),
             "a draft begins with an empty cache: use either --draft or --kv-file",
         ),
-        (("a", "--kv", "5"), "5 bits are not offered here: choose from 1, 2, 3, 4, 8"),
+        (("a", "--kv", "5"), "5 bits are not supported: choose from 1, 2, 3, 4, 8"),
     ],
 )
 def test_generate_errors(folder, arguments, message):

@@ -57,17 +57,17 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
     "arguments, message",
     [
         ((), "name a policy to measure, such as --policy kivi:4"),
-        (("--policy", "magic:4"), "no policy is named 'magic': choose from full, kivi, rotated, vidkv, blockfloat, "
+        (("--policy", "magic:4"), "policy 'magic' is unknown: choose from full, kivi, rotated, vidkv, blockfloat, "
          "transform, lowrank"),
         (("--policy", "kivi:depth=4"), "policy kivi has no depth: it takes bits, group, mean, sinks, value_bits, win"),
         (("--policy", "kivi:mean=3"), "this policy needs a text to calibrate on: name one with --calibration"),
         (("--policy", "kivi:4,sinks=1.5"), "sinks cannot be 1.5"),
-        (("--policy", "kivi:4+lru:9"), "no eviction is named 'lru': choose from window, snapkv, adakv, softprune"),
-        (("--policy", "kivi:4+adakv:9,floor=2"), "floor is a share of the tokens that stay, from 0 to 1, and 2 is"),
+        (("--policy", "kivi:4+lru:9"), "eviction 'lru' is unknown: choose from window, snapkv, adakv, softprune"),
+        (("--policy", "kivi:4+adakv:9,floor=2"), "floor must be from 0 to 1, got 2"),
         (("--policy", "kivi:4+window:9,pool=3"), "eviction window has no pool: it takes limit"),
         (("--policy", "no.json"), "no.json: No such file or directory"),
         (("--policy", "kivi:4", "--policy", "kivi:2", "--save-policy", "a.json"), "--save-policy takes one policy"),
-        (("--policy", "kivi:many"), "bits is a number, and 'many' is none"),
+        (("--policy", "kivi:many"), "bits must be a number, got 'many'"),
         (("--policy", "transform:2"), "this policy needs a text to calibrate on: name one with --calibration"),
         (("--policy", "kivi:4", "--context", "100000"), "the text has"),
         (("--policy", "kivi:2,window=8", "--context", "64"), "kivi:2,window=8 keeps 12 tokens exact and codes 64 at a "
