@@ -14,7 +14,7 @@ from torch import nn
 
 from squeeze.cluster.engine import Call, Engine, Needs
 from squeeze.cluster.run import ATTEMPTS
-from squeeze.cluster.tasks import each
+from squeeze.cluster.tasks import run_calls
 from squeeze.engine.network import is_linear, weight_of
 from squeeze.errors import ClusterError, SqueezeError, escaped
 
@@ -69,7 +69,7 @@ class _OnBlock:
         )
         waiting: dict[int, T] = {}
         following = 0
-        for outcome in each(self._workers.engine, calls):
+        for outcome in run_calls(self._workers.engine, calls):
             if outcome.error is not None:
                 raise _told(outcome.error)
             waiting[outcome.key] = outcome.result

@@ -36,8 +36,8 @@ from squeeze.version import __version__
 __all__ = [
     "COMPRESS",
     "DECOMPRESS",
+    "EXPECTED_ERRORS",
     "HASH",
-    "MISHAPS",
     "PACK",
     "TEST",
     "UNPACK",
@@ -46,22 +46,22 @@ __all__ = [
     "File",
     "Part",
     "Task",
+    "check_unchanged",
     "checksum_of",
-    "guarded",
-    "join",
-    "remove",
+    "describe_error",
+    "join_parts",
+    "open_unchanged",
+    "process_files",
+    "process_part",
+    "remove_parts",
+    "result_or_error",
     "stamp_of",
-    "still_the_same",
-    "told",
-    "unchanged",
     "version_of",
-    "whole",
-    "work",
 ]
 
 COMPRESS, DECOMPRESS, TEST = "compress", "decompress", "test"
 PACK, UNPACK, VERIFY = "pack", "unpack", "verify"
-MISHAPS = (SqueezeError, OSError, MemoryError)
+EXPECTED_ERRORS = (SqueezeError, OSError, MemoryError)
 HASH = -1  # where the part of a file begins that is the checksums, or the hash, of its source
 _PIECE = 1 << 20
 _DELETED = 4  # times that objects are deleted until none is seen
@@ -145,31 +145,31 @@ def version_of(path: Path) -> str:
     return place.version if place else ""
 
 
-def whole(batch: Sequence[File], task: Task) -> list[Done]:
+def process_files(batch: Sequence[File], task: Task) -> list[Done]:
     """Compress, restore or test files one after another."""
-    return [guarded(file, lambda file=file: _whole(file, task)) for file in batch]  # type: ignore[misc]
+    return [result_or_error(file, lambda file=file: _whole(file, task)) for file in batch]  # type: ignore[misc]
 
 
-def work(part: Part, task: Task) -> Done:
+def process_part(part: Part, task: Task) -> Done:
     """Compress, restore or test a part of a file."""
-    return guarded(part.file, lambda: _part(part, task))
+    return result_or_error(part.file, lambda: _part(part, task))
 
 
-def join(file: File, count: int, task: Task) -> Done:
+def join_parts(file: File, count: int, task: Task) -> Done:
     """Join the parts of a file to its output, and delete them."""
-    return guarded(file, lambda: _join(file, count, task))
+    return result_or_error(file, lambda: _join(file, count, task))
 
 
-def guarded(file: File, action: Callable[[], Done]) -> Done:
+def result_or_error(file: File, action: Callable[[], Done]) -> Done:
     """Return the result of an action on a file, or its error as a result."""
     try:
         return action()
-    except MISHAPS as error:
-        said, again = told(error, file.source)
+    except EXPECTED_ERRORS as error:
+        said, again = describe_error(error, file.source)
         return Done(file, error=said, again=again)
 
 
-def told(error: BaseException, source: Path | None = None) -> tuple[str, bool]:
+def describe_error(error: BaseException, source: Path | None = None) -> tuple[str, bool]:
     """Return the message of an expected error about a source, and whether a retry may succeed."""
     if isinstance(error, StorageError):
         return error.strerror or str(error), True
@@ -191,7 +191,7 @@ def _lasts(error: OSError, source: Path | None) -> bool:
 
 
 def _whole(file: File, task: Task) -> Done:
-    with unchanged(file) as source:
+    with open_unchanged(file) as source:
         if task.operation == TEST:
             totals = decompress_stream(source, None, **task.options)
             return _tested(file, totals.raw, source)
@@ -217,7 +217,7 @@ def _output(file: File, source: BinaryIO, task: Task, composed: int = 0) -> Iter
     assert file.target
     with replacing_or_equal(file.target, files.status(source), task.overwrite, task.mark, composed) as made:
         yield made
-        still_the_same(file)
+        check_unchanged(file)
 
 
 def _part(part: Part, task: Task) -> Done:
@@ -226,7 +226,7 @@ def _part(part: Part, task: Task) -> Done:
     done = Done(part.file, part.length)
     if task.operation != TEST and _is_there(target, part, task):
         return done
-    with unchanged(part.file) as source:
+    with open_unchanged(part.file) as source:
         if task.operation == TEST:
             _copy(part, None, task)
             return done
@@ -239,7 +239,7 @@ def _part(part: Part, task: Task) -> Done:
                 parts.code_part(source, part.begin, part.length, sink, settings, size, task.options["verify"])
             else:
                 _copy(part, sink, task)
-            still_the_same(part.file)
+            check_unchanged(part.file)
     return done
 
 
@@ -268,7 +268,7 @@ def _copy(part: Part, sink: BinaryIO | None, task: Task) -> None:
 def _join(file: File, count: int, task: Task) -> Done:
     settings, _ = _prepared(task)
     folder = _folder(file, task, settings)
-    with unchanged(file) as source:
+    with open_unchanged(file) as source:
         if task.operation == TEST:
             return _tested(file, sum(stream.raw_size for stream in read_index(source)), source)
         assert file.target
@@ -282,11 +282,11 @@ def _join(file: File, count: int, task: Task) -> Done:
             else:
                 totals = Totals(_put_together(streams, _opened(paths), sink), file.size)
         checksum = checksum_of(file.target if task.operation == COMPRESS else source)
-    remove(folder)
+    remove_parts(folder)
     return Done(file, totals.raw, totals.coded, checksum)
 
 
-def remove(folder: Path) -> None:
+def remove_parts(folder: Path) -> None:
     """Delete a folder of parts, or the objects below a URL, as far as possible."""
     if prefix := storage.remote(folder):
         for _ in range(_DELETED):
@@ -347,8 +347,8 @@ def _folder(file: File, task: Task, settings: Settings) -> Path:
     """
     place = file.target or file.source
     options = sorted((name, str(value)) for name, value in task.options.items())
-    told = (task.operation, file.stamp, options, __version__, FORMAT, to_header(settings))
-    digest = xxhash.xxh3_64_hexdigest(repr(told).encode())
+    settings_text = (task.operation, file.stamp, options, __version__, FORMAT, to_header(settings))
+    digest = xxhash.xxh3_64_hexdigest(repr(settings_text).encode())
     return place.with_name(f".{place.name[:NAME_LIMIT]}.{digest[:12]}.parts")
 
 
@@ -369,14 +369,14 @@ def checksum_of(coded: Path | BinaryIO) -> str:
 
 
 @contextmanager
-def unchanged(file: File) -> Iterator[BinaryIO]:
+def open_unchanged(file: File) -> Iterator[BinaryIO]:
     """Open the source, which must not have changed since it was listed."""
     with file.source.open("rb") as source:
         _same(file, files.status(source))
         yield source
 
 
-def still_the_same(file: File) -> None:
+def check_unchanged(file: File) -> None:
     """Raise VerifyError if the source has changed since it was listed."""
     _same(file, file.source.stat())
 

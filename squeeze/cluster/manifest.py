@@ -21,10 +21,10 @@ from xxhash import xxh3_128_digest
 from squeeze.errors import FormatError, SqueezeError, escaped
 from squeeze.system.documents import MAX_LINE, check, parse
 from squeeze.system.limits import Limits
-from squeeze.system.moving import about
+from squeeze.system.moving import errors_about
 from squeeze.system.storage import local_path
 
-__all__ = ["Manifest", "Record", "Told", "is_over", "options_of", "read_manifest", "records"]
+__all__ = ["Manifest", "ManifestContent", "Record", "is_of_sources", "read_manifest", "read_options", "read_records"]
 
 _FORMAT = 1
 _SESSION = 4  # bytes of its name
@@ -102,7 +102,7 @@ class Manifest:
             raise SqueezeError(f"{path}: the folder {self.path.parent} does not exist; make it first")
 
     def _open(self, flags: int) -> None:
-        with about(self.path):
+        with errors_about(self.path):
             opened = os.open(self.path, os.O_RDWR | os.O_APPEND | flags, 0o666)
             self._file = os.fdopen(opened, "r+")
         try:
@@ -179,13 +179,13 @@ class Manifest:
 
     def _write(self, line: dict[str, Any]) -> None:
         assert self._file
-        with about(self.path):
+        with errors_about(self.path):
             self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
             self._file.flush()
 
 
 @dataclass(frozen=True)
-class Told:
+class ManifestContent:
     """The content of a manifest.
 
     Attributes:
@@ -202,7 +202,7 @@ class Told:
     files: int | None
 
 
-def read_manifest(path: Path, limits: Limits | None = None) -> Told:
+def read_manifest(path: Path, limits: Limits | None = None) -> ManifestContent:
     """Read a manifest. Only the digest of each source is held in memory.
 
     Raises:
@@ -223,12 +223,12 @@ def read_manifest(path: Path, limits: Limits | None = None) -> Told:
         raise _none(path, "it is empty")
     latest = _latest(np.frombuffer(digests, np.uint64).reshape(-1, 2))
     lines = (line for line, _ in _lines(path, limits) if "source" in line)
-    records = (Record(**line) for line, kept in zip(lines, latest, strict=False) if kept)
+    latest_records = (Record(**line) for line, kept in zip(lines, latest, strict=False) if kept)
     count = int((latest & np.frombuffer(done, bool)).sum())
-    return Told(head["operation"], head.get("sources", []), records, count, files)
+    return ManifestContent(head["operation"], head.get("sources", []), latest_records, count, files)
 
 
-def is_over(path: Path, sources: Iterable[str]) -> bool:
+def is_of_sources(path: Path, sources: Iterable[str]) -> bool:
     """Return whether a manifest is of these sources, names no sources, or does not exist. Raise SqueezeError if
     invalid.
     """
@@ -237,12 +237,12 @@ def is_over(path: Path, sources: Iterable[str]) -> bool:
     return bool(head.get("sources", wanted) == wanted)
 
 
-def records(path: Path) -> Iterator[Record]:
+def read_records(path: Path) -> Iterator[Record]:
     """Yield all records in the order in which they were written."""
     return (Record(**line) for line, _ in _lines(path) if "source" in line)
 
 
-def options_of(path: Path) -> dict[str, Any]:
+def read_options(path: Path) -> dict[str, Any]:
     """Return the options of the run from the first line."""
     return next((dict(line.get("options") or {}) for line, _ in _lines(path)), {})
 

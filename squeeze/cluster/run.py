@@ -47,7 +47,7 @@ class Kind:
     join: Callable[[File, int, Task], Done]
 
 
-FILES = Kind(Planner, work.whole, work.work, work.join)
+FILES = Kind(Planner, work.process_files, work.process_part, work.join_parts)
 
 
 @dataclass

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.cluster.engine import Call, Engine, Lost, Needs
-from squeeze.cluster.files import MISHAPS, Done, File, checksum_of, told
-from squeeze.cluster.manifest import Manifest, Record, options_of, records
+from squeeze.cluster.files import EXPECTED_ERRORS, Done, File, checksum_of, describe_error
+from squeeze.cluster.manifest import Manifest, Record, read_options, read_records
 from squeeze.cluster.run import ATTEMPTS, first_line
-from squeeze.cluster.tasks import each
+from squeeze.cluster.tasks import run_calls
 from squeeze.codecs.shards.plan import Planned, Template
 from squeeze.codecs.shards.reading import Source
 from squeeze.codecs.shards.write import make_shard
@@ -80,7 +80,7 @@ def here(planned: Planned, task: Task, **more: Any) -> Result:
     """
     started = time.perf_counter()
     made = make_shard(planned.target, planned.sources, task.overwrite, task.mark, **(task.options | more))
-    left = {name: told(reason)[0] for name, reason in made.skipped.items()}
+    left = {name: describe_error(reason)[0] for name, reason in made.skipped.items()}
     if (shard := made.shard) is None:
         return Result(left=left)
     checksum, seconds = checksum_of(shard.path), time.perf_counter() - started
@@ -91,8 +91,8 @@ def _guarded(planned: Planned, task: Task) -> Result:
     """Make a shard on a worker, with its error as a result."""
     try:
         return here(planned, task)
-    except MISHAPS as error:
-        said, again = told(error)
+    except EXPECTED_ERRORS as error:
+        said, again = describe_error(error)
         return Result(error=said, again=again)
 
 
@@ -106,7 +106,7 @@ def by_workers(
         name = f"shard {escaped(planned.target.name)}, {len(planned.sources)} files"
         return Call(planned, name, _guarded, (planned, shared), needs)
 
-    for outcome in each(engine, map(call, shards), lambda result: result.again):
+    for outcome in run_calls(engine, map(call, shards), lambda result: result.again):
         result = outcome.result
         if outcome.error is not None:
             lost = isinstance(outcome.error, Lost)
@@ -154,7 +154,7 @@ class Noted:
         self._of: dict[int, int] = {}  # by the hash of a source, that of its stamp and the number of its shard
         self._failed: set[int] = set()
         count, open_, whole = 0, dict[str, int](), dict[str, tuple[int, int]]()
-        for record in records(manifest) if manifest.exists() else ():
+        for record in read_records(manifest) if manifest.exists() else ():
             source, output = hash(record.source), record.output
             if output and output not in open_:
                 open_[output], count = count, count + 1
@@ -215,7 +215,7 @@ def proved(
         roots: folders and URLs in which shards lie; no other file is opened.
         options: keywords of `squeeze.open`.
     """
-    root = str(options_of(manifest).get("root", ""))
+    root = str(read_options(manifest).get("root", ""))
     for output, those in groupby(found, key=lambda record: record.output):
         members = None
         for record in those:

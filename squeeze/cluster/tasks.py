@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from squeeze.cluster import run
 from squeeze.cluster.engine import Call, Engine, Lost
 
-__all__ = ["Outcome", "each"]
+__all__ = ["Outcome", "run_calls"]
 
 K = TypeVar("K")
 
@@ -33,7 +33,7 @@ class Outcome(Generic[K]):
     lost: int = 0
 
 
-def each(
+def run_calls(
     engine: Engine[K], calls: Iterable[Call[K]], passes: Callable[[Any], bool] = lambda result: False
 ) -> Iterator[Outcome[K]]:
     """Yield the outcome of each call as it comes.

@@ -89,14 +89,14 @@ def _on_cluster(
     """A call for each file, which has its processors to itself as far as Ray knows, and memory for the level that takes
     most."""
     from squeeze.cluster.engine import PROCESS, Call, Needs
-    from squeeze.cluster.tasks import each
+    from squeeze.cluster.tasks import run_calls
     from squeeze.recipes.measure import benchmark
 
     with closing(clusters.connected(cluster)) as engine:
         settings = (list(levels), rivals, processes, threads, runs)
         needs = Needs(threads, 0, PROCESS + benchmark.memory(levels, rivals, threads))
         calls = (Call(path, f"bench {path.name}", benchmark.of_file, (path, *settings), needs) for path in paths)
-        for outcome in each(engine, calls):
+        for outcome in run_calls(engine, calls):
             if outcome.error is None:
                 yield from outcome.result
             else:

@@ -14,8 +14,18 @@ import click
 from xxhash import xxh3_64_hexdigest
 
 from squeeze.cluster.engine import PROCESS, Engine, Needs
-from squeeze.cluster.files import COMPRESS, TEST, Done, File, Task, remove, still_the_same, version_of, whole
-from squeeze.cluster.manifest import Manifest, is_over, read_manifest
+from squeeze.cluster.files import (
+    COMPRESS,
+    TEST,
+    Done,
+    File,
+    Task,
+    check_unchanged,
+    process_files,
+    remove_parts,
+    version_of,
+)
+from squeeze.cluster.manifest import Manifest, is_of_sources, read_manifest
 from squeeze.cluster.run import Run
 from squeeze.cluster.shards import SHARDS, proved
 from squeeze.cluster.summary import Summary
@@ -26,7 +36,7 @@ from squeeze.commands.progress import Tick
 from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError, printable
 from squeeze.system import files, storage
-from squeeze.system.moving import harmless_to
+from squeeze.system.moving import errors_after
 from squeeze.system.remote_path import look_together
 from squeeze.system.unchanged import stamp_of
 
@@ -146,7 +156,7 @@ def run(
         if not job.failed:
             notes.complete(going.files + listing.skipped)
             for folder in listing.parts:
-                remove(folder)
+                remove_parts(folder)
     if not manifest and place.exists() and not place.stem.endswith(operation):
         job.say(f"What is done is noted in {place}, since another run's notes are beside it.")
     if listing.skipped:
@@ -174,7 +184,7 @@ def test(
     else:
         with job.progress("files") as tick:
             for file in _counted(found, tick):
-                _say(job, whole([file], task)[0])
+                _say(job, process_files([file], task)[0])
                 tick(file.size)
     job.finish()
 
@@ -192,7 +202,7 @@ def _usual(folder: Path, operation: str, sources: list[str]) -> Path:
     usual = folder / f".squeeze-{operation}.jsonl"
     digest = xxh3_64_hexdigest(json.dumps(sorted(set(sources))).encode(errors="surrogatepass"))
     own = usual.with_name(f"{usual.stem}-{digest[:8]}{usual.suffix}")
-    return own if own.exists() or not is_over(usual, sources) else usual
+    return own if own.exists() or not is_of_sources(usual, sources) else usual
 
 
 def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator[File]:
@@ -279,8 +289,8 @@ def _say(job: Job, done: Done) -> None:
 def _remove(job: Job, file: File) -> None:
     """Delete a source that is done, where the user asks for that and nobody has written to it since."""
     if job.rm and file.target:
-        with job.attempt(str(file.source)), harmless_to(file.target, file.source):
-            still_the_same(file)
+        with job.attempt(str(file.source)), errors_after(file.target, file.source):
+            check_unchanged(file)
             file.source.unlink()
 
 

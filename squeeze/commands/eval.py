@@ -118,7 +118,7 @@ def _on_cluster(
     params: dict[str, Any],
 ) -> Iterator[tuple[Path, dict[str, Any] | None, BaseException | None]]:
     from squeeze.cluster.engine import Call, Needs
-    from squeeze.cluster.tasks import each
+    from squeeze.cluster.tasks import run_calls
     from squeeze.packing.folder import raw_size
 
     beside = _LEAST_MEMORY + (raw_size(original) if original else 0)
@@ -131,7 +131,7 @@ def _on_cluster(
             yield Call(one, f"eval {one.name}", _by_a_worker, (threads, one, original, tasks, silent), needs)
 
     with bar("eval", len(checkpoints), unit="", quiet=params["quiet"], as_json=params["as_json"]) as tick:
-        for outcome in each(engine, calls()):
+        for outcome in run_calls(engine, calls()):
             tick(1)
             yield outcome.key, outcome.result, outcome.error
 

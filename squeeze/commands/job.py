@@ -26,7 +26,7 @@ from squeeze.commands.progress import Tick, bar, is_shown
 from squeeze.errors import SqueezeError, StorageError, escaped
 from squeeze.system import files, machine, storage, unchanged
 from squeeze.system.binary import flush
-from squeeze.system.moving import harmless_to
+from squeeze.system.moving import errors_after
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.resources import Totals
@@ -311,7 +311,7 @@ def transform(
         read = f"changed while it was read{f'; {target} holds what was read' if target else ''}"
         complaints = [*totals.damage, *[read] * changed]
         if job.rm and path and not complaints:
-            with harmless_to(target or path, path):
+            with errors_after(target or path, path):
                 path.unlink()
     for line in complaints:
         job.failed = True

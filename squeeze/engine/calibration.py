@@ -14,7 +14,7 @@ from torch import nn
 
 from squeeze.engine.method import LARGE
 from squeeze.errors import SqueezeError
-from squeeze.numerics.hadamard import turned
+from squeeze.numerics.hadamard import rotate_blocks
 
 __all__ = [
     "Activations",
@@ -238,7 +238,7 @@ class Recorder:
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def hook(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-            self.note(name, turned(args[0], turns_of(module)))
+            self.note(name, rotate_blocks(args[0], turns_of(module)))
             self._calls += 1
             if self._calls == self.last:
                 raise Stop

@@ -20,7 +20,7 @@ from squeeze.engine.surroundings import surroundings
 from squeeze.engine.tracing import traced
 from squeeze.engine.walking import Call, Plan, Unwalkable, plan_of
 from squeeze.errors import ModelError, SqueezeError
-from squeeze.numerics.hadamard import turned
+from squeeze.numerics.hadamard import rotate_blocks
 
 __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
 
@@ -238,7 +238,7 @@ def run_block(block: nn.Module, state: torch.Tensor, call: Call) -> torch.Tensor
 
 
 def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return turned(args[0], most), *args[1:]
+    return rotate_blocks(args[0], most), *args[1:]
 
 
 def _empty_model(checkpoint: Checkpoint) -> Any:

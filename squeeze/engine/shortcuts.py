@@ -15,7 +15,7 @@ from torch import nn
 
 from squeeze.engine.calibration import Activations, turns_of
 from squeeze.engine.network import weight_of
-from squeeze.numerics.hadamard import turned
+from squeeze.numerics.hadamard import rotate_blocks
 
 __all__ = ["Kept", "Shortcuts", "shortened"]
 
@@ -73,7 +73,7 @@ def shortened(
 
 def _forward(module: nn.Module, values: Iterator[torch.Tensor], length: int | None) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
-        x = turned(next(values), turns_of(module))  # twice is not at all: the module turns it again
+        x = rotate_blocks(next(values), turns_of(module))  # twice is not at all: the module turns it again
         out = module(x[None])
         return out if length is None else (out, *[None] * (length - 1))
 

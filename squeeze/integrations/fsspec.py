@@ -21,7 +21,7 @@ import squeeze
 from squeeze.codecs.stream.opening import Writer
 from squeeze.system.files import SUFFIX
 from squeeze.system.remote_path import RemotePath
-from squeeze.system.upload import given_up
+from squeeze.system.upload import discard_upload
 
 __all__ = ["SqzFileSystem", "codec"]
 
@@ -55,7 +55,7 @@ class _Writer(Writer):
         self._file.close()
 
     def dropped(self) -> None:
-        given_up(self._file)
+        discard_upload(self._file)
 
     def close(self) -> None:
         if not self.closed and _block_failed(self):

@@ -23,7 +23,7 @@ from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.fit import check_fields, check_numbers, check_states, misfit
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
-from squeeze.kv.policies import described, policy_of
+from squeeze.kv.policies import describe, policy_of
 from squeeze.kv.saved import STATE, SavedFile, decoded, encoded
 from squeeze.kv.store import BlockStore
 from squeeze.system import files
@@ -74,7 +74,7 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.
             key = f"{index}.{name}"
             payloads[key], records[key] = encoded(tensor, width)
     description = {
-        "policy": described(cache.policy),
+        "policy": describe(cache.policy),
         "config": config_digest(cache.config),
         "weights": weights_digest(model) if model is not None else None,
         "prompt": None if prompt is None else {"tokens": len(prompt), "sha256": _prompt_digest(prompt)},
@@ -139,7 +139,7 @@ def _policy(file: SavedFile, config: Any, policy: Policy | None, model: Any) -> 
     if model is not None and file.weights not in (None, weights_digest(model)):
         raise ModelError("this cache was made by a model of other weights")
     saved_policy = policy_of(file.policy, policy)
-    if policy is not None and described(policy) != described(saved_policy):
+    if policy is not None and describe(policy) != describe(saved_policy):
         raise PolicyError(f"it was made with {printable(saved_policy)}, not with the policy given")
     return saved_policy
 

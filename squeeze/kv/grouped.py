@@ -10,7 +10,7 @@ import torch
 
 from squeeze.kv.codes import lloyd_max, pack, unpack
 from squeeze.kv.store import Fields
-from squeeze.numerics.constants import on
+from squeeze.numerics.constants import constant_on
 from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["GroupedCoder"]
@@ -64,7 +64,7 @@ class GroupedCoder:
         return codes.to(torch.uint8), {"scale": scale, "least": least}
 
     def _normal(self, values: torch.Tensor) -> tuple[torch.Tensor, Fields]:
-        points = on(lloyd_max(self.width), values.device)
+        points = constant_on(lloyd_max(self.width), values.device)
         length = values.norm(dim=-1, keepdim=True)
         unit = values * (values.shape[-1] ** 0.5 / length.clamp(min=1e-30))
         codes = torch.bucketize(unit, (points[1:] + points[:-1]) / 2)
@@ -78,7 +78,7 @@ class GroupedCoder:
         if self.points == "even":
             values = codes.to(torch.float32).mul_(scale).add_(fields["least"].to(torch.float32)[..., None])
         else:
-            values = on(lloyd_max(self.width), scale.device)[codes.int()].mul_(scale)
+            values = constant_on(lloyd_max(self.width), scale.device)[codes.int()].mul_(scale)
         values = values.flatten(-2)
         if self.along == "tokens":
             values = values.transpose(-1, -2)

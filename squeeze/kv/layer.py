@@ -12,7 +12,7 @@ from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.held import HeldStates, KeptCoder, Selected, joined
 from squeeze.kv.store import BlockStore
-from squeeze.kv.view import LayerView, lazy, offer
+from squeeze.kv.view import LayerView, lazy_states, offer_view
 
 __all__ = ["PackedLayer"]
 
@@ -117,7 +117,7 @@ class PackedLayer(HeldStates):
     def _returned(self, view: LayerView) -> tuple[Any, Any]:
         if not self.native():
             return view.dense()
-        return lazy(view) if self.is_read else offer(view, self._taken)
+        return lazy_states(view) if self.is_read else offer_view(view, self._taken)
 
     def _taken(self) -> None:
         self.is_read = True

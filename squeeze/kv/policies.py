@@ -42,7 +42,7 @@ __all__ = [
     "POLICIES",
     "WITH_TENSORS",
     "FromStatistics",
-    "described",
+    "describe",
     "digest_of",
     "is_file",
     "load_policy",
@@ -103,19 +103,19 @@ _HEADER = "squeeze.kv_policy"
 _MOST_NUMBER = 1 << 31  # of a parameter
 
 
-def described(policy: Policy) -> dict[str, Any]:
+def describe(policy: Policy) -> dict[str, Any]:
     """Return a policy in JSON: its parameters, or a digest if it holds tensors."""
     name = next((name for name, kind in _by_parameters().items() if type(policy) is kind), None)
     if name is None:
         return {"name": type(policy).__name__.lower(), "digest": digest_of(policy)}
     parameters = {field.name: getattr(policy, field.name) for field in dataclasses.fields(_by_parameters()[name])}
     if name in EVICTIONS:
-        parameters["policy"] = described(parameters["policy"])
+        parameters["policy"] = describe(parameters["policy"])
     return {"name": name, "parameters": parameters}
 
 
 def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
-    """Return the policy of a description from `described`.
+    """Return the policy of a description from `describe`.
 
     Args:
         description: The description, from an untrusted file.
@@ -219,10 +219,10 @@ def save_policy(policy: Policy, path: Path | str) -> None:
     if path.suffix != (suffix := ".safetensors" if name else ".json"):
         raise PolicyError(f"{path}: the name of its file must end in {suffix}")
     if name is None:
-        files.write_text(path, json.dumps(described(policy), indent=1) + "\n")
+        files.write_text(path, json.dumps(describe(policy), indent=1) + "\n")
         return
     plain, tensors = inner.to_tensors()
-    metadata = {_HEADER: json.dumps({name: plain, "policy": described(policy)})}
+    metadata = {_HEADER: json.dumps({name: plain, "policy": describe(policy)})}
     with files.replacing(path) as file:
         file.write(save(tensors, metadata))
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from squeeze.numerics.constants import on
+from squeeze.numerics.constants import constant_on
 
 __all__ = ["apply_rotary", "frequencies_of"]
 
@@ -40,7 +40,7 @@ def _cos_sin(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cosines and sines, [count, n] each."""
     position = torch.arange(start, start + count, device=device, dtype=torch.float32)
-    angle = position[:, None] * on(frequencies, device)
+    angle = position[:, None] * constant_on(frequencies, device)
     return angle.cos(), angle.sin()
 
 

@@ -14,7 +14,7 @@ from squeeze.kv.base import Policy
 from squeeze.kv.policies import CALIBRATED, EVICTIONS, FROM_STATISTICS, POLICIES, is_file, load_policy, scalar_types
 from squeeze.kv.statistics import KVStatistics
 
-__all__ = ["check", "make", "needs_calibration"]
+__all__ = ["check_spec", "make_policy", "needs_calibration"]
 
 
 def _split(words: str) -> tuple[str, dict[str, Any]]:
@@ -68,7 +68,7 @@ def _value(key: str, text: str, types: set[Any]) -> Any:
     return text
 
 
-def check(spec: str) -> None:
+def check_spec(spec: str) -> None:
     """Raise PolicyError or FormatError if a spec is invalid."""
     if is_file(spec):
         load_policy(spec)
@@ -87,7 +87,9 @@ def needs_calibration(spec: str) -> bool:
     return name in CALIBRATED or not FROM_STATISTICS.keys().isdisjoint(options)
 
 
-def make(spec: str, model: Any = None, statistics: dict[int, KVStatistics] | None = None, **defaults: int) -> Policy:
+def make_policy(
+    spec: str, model: Any = None, statistics: dict[int, KVStatistics] | None = None, **defaults: int
+) -> Policy:
     """Return the policy of a spec.
 
     Args:

@@ -25,7 +25,7 @@ from squeeze.kv.codes import lloyd_max, pack, unpack
 from squeeze.kv.rotary import apply_rotary
 from squeeze.kv.store import Fields
 from squeeze.kv.unpacking import MOST_BITS, unpacked_channels
-from squeeze.numerics.constants import on
+from squeeze.numerics.constants import constant_on
 
 __all__ = ["GROUP", "MOST_BITS", "Transform", "TransformCoder", "scales"]
 
@@ -107,7 +107,7 @@ class TransformCoder:
         states = blocks.to(torch.float32).flatten(2, 3)
         if self.frequencies is not None:
             states = apply_rotary(states, self.frequencies, start, inverse=True)
-        y = (states - on(self.mean, device)) @ on(self.into, device).T  # [B, 1, tokens, K]
+        y = (states - constant_on(self.mean, device)) @ constant_on(self.into, device).T  # [B, 1, tokens, K]
         size = y.square().mean(-1, keepdim=True).sqrt() if self.widths else y.new_ones((*y.shape[:3], 1))
         middle = (size.clamp(min=1e-9).log2() * _OCTAVE).round()
         codes, scale = self._best(y, middle)
@@ -134,16 +134,16 @@ class TransformCoder:
         """Return the codes [..., K] for a scale, and the weighted squared error [..., 1]."""
         codes, error = torch.empty_like(y, dtype=torch.uint8), torch.zeros_like(scale)
         for width, channels, _ in self.runs:
-            points, values = on(lloyd_max(width), y.device), y[..., channels]
+            points, values = constant_on(lloyd_max(width), y.device), y[..., channels]
             nearest = torch.bucketize(values / scale, (points[1:] + points[:-1]) / 2)
             codes[..., channels] = nearest.to(torch.uint8)
-            cost = (points[nearest] * scale - values).square() * on(self.weights, y.device)[channels]
+            cost = (points[nearest] * scale - values).square() * constant_on(self.weights, y.device)[channels]
             error += cost.sum(-1, keepdim=True)
         return codes, error
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
         y = self.channels_of(fields["codes"].flatten(2, 3), fields["scale"].flatten(2, 3))
-        states = y @ on(self.back, y.device).T + on(self.mean, y.device)
+        states = y @ constant_on(self.back, y.device).T + constant_on(self.mean, y.device)
         if self.frequencies is not None:
             states = apply_rotary(states, self.frequencies, start)
         blocks: torch.Tensor = states.unflatten(2, fields["scale"].shape[2:4])
@@ -155,14 +155,14 @@ class TransformCoder:
             channels = unpacked_channels(packed.flatten(0, -2), scale.flatten(), scales(), self.widths, GROUP)
             y: torch.Tensor = channels.T.unflatten(0, scale.shape)
             return y
-        return self.points_of(packed) * on(scales(), scale.device)[scale.int()][..., None]
+        return self.points_of(packed) * constant_on(scales(), scale.device)[scale.int()][..., None]
 
     def points_of(self, packed: torch.Tensor) -> torch.Tensor:
         """Decode packed codes [..., bytes] to points [..., K] in plain torch, the reference of unpacking.py."""
         y = torch.empty((*packed.shape[:-1], GROUP * len(self.widths)), dtype=torch.float32, device=packed.device)
         for width, channels, place in self.runs:
             codes = unpack(packed[..., place], width, channels.stop - channels.start)
-            y[..., channels] = on(lloyd_max(width), packed.device)[codes.int()]
+            y[..., channels] = constant_on(lloyd_max(width), packed.device)[codes.int()]
         return y
 
 

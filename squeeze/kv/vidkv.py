@@ -15,7 +15,7 @@ from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.codes import TERNARY_IN_A_BYTE, pack, pack_ternary, unpack, unpack_ternary
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.store import Fields
-from squeeze.numerics.constants import on
+from squeeze.numerics.constants import constant_on
 
 __all__ = ["MixedKeys", "TernaryValues", "VidKV"]
 
@@ -43,7 +43,7 @@ class MixedKeys:
         above, below = (torch.take_along_dim(rows, index[..., None], -2) for index in halves)
         mask = torch.zeros_like(wide, dtype=torch.uint8).scatter_(-1, halves[0], 1)
         mean = below.mean(-1, keepdim=True).to(_SCALE)
-        waves = (below - mean.to(torch.float32)) @ on(_hartley(rows.shape[-1]), rows.device)
+        waves = (below - mean.to(torch.float32)) @ constant_on(_hartley(rows.shape[-1]), rows.device)
         return {
             "which": pack(mask, 1),
             **{f"above.{name}": field for name, field in _TWO_BITS.encode(above, start).items()},
@@ -57,7 +57,7 @@ class MixedKeys:
         block = fields["signs"].shape[-1] * 8
         signs = unpack(fields["signs"], 1, block).to(torch.float32).mul_(2).sub_(1)
         waves = signs * fields["scale"].to(torch.float32)[..., None]
-        below = waves @ on(_hartley(block), waves.device) + fields["mean"].to(torch.float32)[..., None]
+        below = waves @ constant_on(_hartley(block), waves.device) + fields["mean"].to(torch.float32)[..., None]
         size = 2 * fields["mean"].shape[-1]
         mask = unpack(fields["which"], 1, size)
         order = mask.argsort(dim=-1, descending=True, stable=True).argsort(-1)  # where each channel stands

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from squeeze.kv.base import HeadGroup
 from squeeze.kv.store import Fields
 
-__all__ = ["LayerView", "Lazy", "dense", "lazy", "offer", "taken"]
+__all__ = ["LayerView", "Lazy", "dense", "lazy_states", "offer_view", "take_view"]
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ for _name in _OPERATORS:  # which Python looks for on the class
     setattr(Lazy, f"__{_name}__", _operator(f"__{_name}__"))
 
 
-def lazy(view: LayerView) -> tuple[Lazy, Lazy]:
+def lazy_states(view: LayerView) -> tuple[Lazy, Lazy]:
     """Return lazy keys and values of a view."""
     return Lazy(view, 0), Lazy(view, 1)
 
@@ -207,7 +207,7 @@ def dense(states: Any) -> Any:
     return states.decoded if isinstance(states, Lazy) else states
 
 
-def offer(view: LayerView, on_taken: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
+def offer_view(view: LayerView, on_taken: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return keys and values as tensors that are tagged with their view. `on_taken` is called when attention takes the
     view.
     """
@@ -218,7 +218,7 @@ def offer(view: LayerView, on_taken: Callable[[], None]) -> tuple[torch.Tensor, 
     return keys, values
 
 
-def taken(keys: Any, values: Any) -> LayerView | None:
+def take_view(keys: Any, values: Any) -> LayerView | None:
     """Return the view that both keys and values belong to and tell its layer, or None if they are not as a layer
     returned them.
     """

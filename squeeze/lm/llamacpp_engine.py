@@ -145,11 +145,11 @@ class Engine:
             digest = hashlib.sha256(repr((setup.threads, setup.lanes, setup.window, setup.gpu_layers)).encode())
             session.prefill(prompt[:, :_PROMPT])
             unbiased, lanes = np.zeros(self.leaves.size, np.float32), np.arange(setup.lanes)
-            cdf = frequencies.room(setup.lanes, self.leaves.size)
+            cdf = frequencies.allocate(setup.lanes, self.leaves.size)
             for step in range(_PROMPT, length):
                 session.forward(prompt[:, step : step + 1])
                 session.cdf(lanes, unbiased, cdf, lanes)
-                digest.update(frequencies.expanded(cdf).astype("<u8").data)
+                digest.update(frequencies.cumulative(cdf).astype("<u8").data)
             self._fingerprints[setup] = digest.hexdigest()[:_FINGERPRINT_DIGITS]
         return self._fingerprints[setup]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["on"]
+__all__ = ["constant_on"]
 
 _copies = WeakTensorKeyDictionary()
 
 
-def on(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+def constant_on(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
     """Return a constant tensor on a device. The copy lives as long as the tensor."""
     device = torch.device(device)
     if tensor.device == device:

@@ -20,12 +20,12 @@ class Cdf(NamedTuple):
     parts: np.ndarray | None  # float32 [R, leaves]: cut to an integer and 1 more, a leaf's; None: a group is one leaf
 
 
-def room(rows: int, leaves: int) -> Cdf:
+def allocate(rows: int, leaves: int) -> Cdf:
     """Return zeroed frequencies for `rows` rows of `leaves` leaves."""
     return Cdf(np.zeros((rows, -(-leaves // GROUP) + 1), np.uint64), np.zeros((rows, leaves), np.float32))
 
 
-def expanded(cdf: Cdf) -> np.ndarray:
+def cumulative(cdf: Cdf) -> np.ndarray:
     """Return all cumulative sums, uint64 [R, leaves + 1]: of the leaves before each leaf, and of all."""
     if cdf.parts is None:
         return cdf.sums

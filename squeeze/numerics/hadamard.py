@@ -4,9 +4,9 @@ from functools import cache
 
 import torch
 
-from squeeze.numerics.constants import on
+from squeeze.numerics.constants import constant_on
 
-__all__ = ["block_hadamard", "hadamard", "turned"]
+__all__ = ["block_hadamard", "hadamard", "rotate_blocks"]
 
 
 @cache
@@ -36,11 +36,11 @@ def block_hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tenso
     It is block-diagonal. The blocks are normalised Sylvester matrices of the largest power of two that divides `size`.
     """
     block = size & -size
-    small = on(_normed(block), device)
+    small = constant_on(_normed(block), device)
     return small if block == size else torch.block_diag(*[small] * (size // block))
 
 
-def turned(values: torch.Tensor, most: int) -> torch.Tensor:
+def rotate_blocks(values: torch.Tensor, most: int) -> torch.Tensor:
     """Rotate values [..., n] by a block-diagonal Hadamard matrix that is its own inverse, and keep their dtype.
 
     Args:
@@ -50,7 +50,9 @@ def turned(values: torch.Tensor, most: int) -> torch.Tensor:
     block = min(values.shape[-1] & -values.shape[-1], most)
     if block <= 1:
         return values
-    return (values.reshape(-1, block) @ on(_normed(block), values.device).to(values.dtype)).reshape(values.shape)
+    return (values.reshape(-1, block) @ constant_on(_normed(block), values.device).to(values.dtype)).reshape(
+        values.shape
+    )
 
 
 @cache

@@ -14,7 +14,7 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import DamagedError
 from squeeze.packing.tensors import floats
 from squeeze.packing.tensors.content import Content, InMemory
-from squeeze.system.arena import kept
+from squeeze.system.arena import thread_buffer
 
 BYTES, THREES, THREES_DOWN, FIVES, SEVENS = "bytes", "threes", "threes-down", "fives", "sevens"
 KINDS = (BYTES, THREES, THREES_DOWN, FIVES, SEVENS)
@@ -132,7 +132,7 @@ class _Units:
 
     def fill(self, begin: int, out: Bytes) -> None:
         first, last = begin // self._made, -(-(begin + out.size) // self._made)
-        data = kept("units", self._given * (last - first))
+        data = thread_buffer("units", self._given * (last - first))
         self._content.fill(self._given * first, data)
         out[:] = self._work(data)[begin - self._made * first :][: out.size]
 
@@ -146,6 +146,6 @@ class _Transposed:
     def fill(self, begin: int, out: Bytes) -> None:
         group = 4 * self._rows * self._columns
         first, last = begin // group, -(-(begin + out.size) // group)
-        data = kept("transposed", group * (last - first))
+        data = thread_buffer("transposed", group * (last - first))
         self._content.fill(group * first, data)
         out[:] = _transposed(data, self._rows, self._columns)[begin - group * first :][: out.size]

@@ -16,7 +16,7 @@ from squeeze.engine.forward import forward
 from squeeze.engine.network import Network
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.kv.contract import CACHE
-from squeeze.numerics.hadamard import turned
+from squeeze.numerics.hadamard import rotate_blocks
 from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.rotate import RotatedCheckpoint
 
@@ -34,7 +34,7 @@ def scaled_cache(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cp
     """
     size = checkpoint.transforms["R3"] if isinstance(checkpoint, RotatedCheckpoint) and checkpoint.online else 1
     dtype, views = checkpoint.float_type(), {}
-    for name, largest in kv_ranges(checkpoint, tokens, device, partial(turned, most=size)).items():
+    for name, largest in kv_ranges(checkpoint, tokens, device, partial(rotate_blocks, most=size)).items():
         for leaf, most in zip(KV_LEAVES, largest, strict=True):
             scale, full = _GRID.factor(most).reshape(1).to(dtype), f"{name}.{leaf}"
             views[full] = View(full, DTYPES[dtype], (1,), partial(_constant, scale))

@@ -22,7 +22,7 @@ from squeeze.checkpoint.architectures import EMBEDDING, HEAD, LAST_NORM, NORM_BE
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, ModelError, printable
-from squeeze.numerics.hadamard import hadamard, turned
+from squeeze.numerics.hadamard import hadamard, rotate_blocks
 from squeeze.quant.formats.common import understood
 
 __all__ = ["RotatedCheckpoint", "check_still", "online", "rotation", "transform_config"]
@@ -159,7 +159,7 @@ class RotatedCheckpoint(Checkpoint):
         if path == "self_attn.o_proj" and leaf == "weight":
             tensor = self._heads(tensor.T).T
         if (most := self.turns(module)) > 1 and leaf == "weight":
-            tensor = turned(tensor, most)
+            tensor = rotate_blocks(tensor, most)
         return r1.T @ tensor if path in _OUT else tensor
 
     def _heads(self, rows: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from squeeze.cluster.engine import Call, Engine, Needs
-from squeeze.cluster.tasks import Outcome, each
+from squeeze.cluster.tasks import Outcome, run_calls
 from squeeze.engine.report import NAME, Report
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.packing.folder import raw_size
@@ -70,7 +70,7 @@ def sweep(
             yield pair, report, ""
         else:
             todo.append(pair)
-    for outcome in each(engine, _calls(todo, settings)) if engine else _one_by_one(todo, settings):
+    for outcome in run_calls(engine, _calls(todo, settings)) if engine else _one_by_one(todo, settings):
         error = outcome.error
         yield outcome.key, outcome.result, "" if error is None else str(error) or type(error).__name__
 

@@ -9,7 +9,7 @@ from sys import getrefcount
 
 import numpy as np
 
-__all__ = ["cut", "fresh", "kept", "scratch"]
+__all__ = ["allocate", "scratch", "shrink", "thread_buffer"]
 
 _PIECE = 1 << 24  # bytes of a block that has several small parts; numpy asks for huge pages in arrays of 4 MiB or more
 _SMALL = 1 << 23  # the most of a part
@@ -20,7 +20,7 @@ _own = threading.local()
 _blocks: list[np.ndarray] = []
 
 
-def fresh(size: int) -> np.ndarray:
+def allocate(size: int) -> np.ndarray:
     """Return undefined memory, uint8 [size]. Small arrays share a block, which is freed when all of them are."""
     if size > _SMALL:
         return np.empty(size, np.uint8) if size > _KEPT else _block(size)[:size]
@@ -65,7 +65,7 @@ def _rounded(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
-def kept(name: str, size: int) -> np.ndarray:
+def thread_buffer(name: str, size: int) -> np.ndarray:
     """Return undefined memory, uint8 [size], that is the same at every call of this thread with this name if it is
     large enough.
     """
@@ -81,11 +81,11 @@ def scratch(size: int) -> np.ndarray:
     """Return undefined memory, uint8 [size]: the same at every call of this thread if it is below 4 MiB, otherwise
     new.
     """
-    return np.empty(size, np.uint8) if size >= _LARGE else kept("scratch", _LARGE)[:size]
+    return np.empty(size, np.uint8) if size >= _LARGE else thread_buffer("scratch", _LARGE)[:size]
 
 
-def cut(buffer: np.ndarray, size: int) -> np.ndarray:
-    """Return the first `size` bytes of an array from `fresh` and free the rest, unless more was allocated since.
+def shrink(buffer: np.ndarray, size: int) -> np.ndarray:
+    """Return the first `size` bytes of an array from `allocate` and free the rest, unless more was allocated since.
 
     Do not use `buffer` or views of it afterwards.
     """

@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 from squeeze.errors import SqueezeError
 from squeeze.system import temporary
-from squeeze.system.moving import about, in_the_way, move_into_place
+from squeeze.system.moving import errors_about, in_the_way, move_into_place
 from squeeze.system.remote_file import RemoteFile
 from squeeze.system.storage import remote
 from squeeze.system.upload import check_free, uploading
@@ -176,13 +176,13 @@ def replacing(
         with target.open("wb") if number is None else os.fdopen(os.dup(number), "wb") as file:
             yield file
         return
-    with about(target):
+    with errors_about(target):
         handle, made = temporary.file_beside(target, mark)
     lock = os.dup(handle)  # until the file has its name
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
-            with about(target):
+            with errors_about(target):
                 file.flush()
                 _make_like(handle, like)
                 os.fsync(handle)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["NAME_LIMIT", "about", "harmless_to", "in_the_way", "move_into_place", "sync", "synced"]
+__all__ = ["NAME_LIMIT", "errors_about", "errors_after", "in_the_way", "move_into_place", "sync", "synced"]
 
 NAME_LIMIT = 60  # characters of the target kept in a temporary name, below the 255 bytes a name may have
 _AT_FDCWD, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # of Linux's renameat2
@@ -44,7 +44,7 @@ def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
         OSError: The file system failed.
     """
     replaced, free = None, not os.path.lexists(target)
-    with about(target):
+    with errors_about(target):
         if made.is_dir():
             _sync_tree(made)
         if overwrite and made.is_dir() and not free:
@@ -58,7 +58,7 @@ def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
                     target.rename(made)
                 raise
     if replaced:
-        with harmless_to(target, replaced):
+        with errors_after(target, replaced):
             shutil.rmtree(replaced)
 
 
@@ -158,7 +158,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def about(path: Path) -> Iterator[None]:
+def errors_about(path: Path) -> Iterator[None]:
     """Make OSError name `path` in place of a temporary name."""
     try:
         yield
@@ -167,7 +167,7 @@ def about(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def harmless_to(written: Path, path: Path) -> Iterator[None]:
+def errors_after(written: Path, path: Path) -> Iterator[None]:
     """Make OSError name `path`, and add that `written` was written completely."""
     try:
         yield

@@ -12,7 +12,7 @@ from typing import TypeVar
 from squeeze.errors import PackageError, SqueezeError, StorageError, printable
 from squeeze.system.extras import how_to_install
 
-__all__ = ["about_url", "broken", "persistently"]
+__all__ = ["connection_error", "retry", "translated_errors"]
 
 T = TypeVar("T")
 _WAITS = (0.05, 0.2, 0.8)  # seconds; stores' packages wait longer for what they know will pass
@@ -21,13 +21,13 @@ _EXPIRED = "FileExpired"  # of s3fs
 _REFUSED = re.compile(r"credential|forbidden|unauthori[sz]ed|access ?denied|\b40[13]\b", re.IGNORECASE)
 
 
-def broken(url: str, why: object) -> StorageError:
+def connection_error(url: str, why: object) -> StorageError:
     """Return the error for a connection that ended early."""
     return StorageError(errno.EIO, f"the connection broke: {printable(why)}", url)
 
 
 @contextmanager
-def about_url(url: str) -> Iterator[None]:
+def translated_errors(url: str) -> Iterator[None]:
     """Translate exceptions of a store about this URL. Errors of squeeze itself and signals pass through.
 
     Raises:
@@ -52,18 +52,20 @@ def about_url(url: str) -> Iterator[None]:
             raise SqueezeError(f"{url}: the scheme is unknown to fsspec") from error
         raise SqueezeError(f"{url}: {_words(error)}") from error
     except Exception as error:
-        raise (_refused(error, url) if _REFUSED.search(_words(error)) else broken(url, _words(error))) from error
+        raise (
+            _refused(error, url) if _REFUSED.search(_words(error)) else connection_error(url, _words(error))
+        ) from error
 
 
-def persistently(url: str, ask: Callable[[], T]) -> T:
-    """Return ask(), and repeat it a few times if the connection breaks. Errors are translated by `about_url`."""
+def retry(url: str, ask: Callable[[], T]) -> T:
+    """Return ask(), and repeat it a few times if the connection breaks. See `translated_errors`."""
     for wait in _WAITS:
         try:
-            with about_url(url):
+            with translated_errors(url):
                 return ask()
         except StorageError:
             time.sleep(wait)
-    with about_url(url):
+    with translated_errors(url):
         return ask()
 
 
@@ -79,7 +81,7 @@ def _as_of_files(error: OSError, url: str) -> OSError:
         return _refused(error, url)
     if type(error).__name__ == _EXPIRED:
         return OSError(errno.EBUSY, "it was replaced while it was read", url)
-    return broken(url, _words(error))
+    return connection_error(url, _words(error))
 
 
 def _refused(error: Exception, url: str) -> PermissionError:

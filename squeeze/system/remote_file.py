@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from squeeze.system.binary import SizedFile
-from squeeze.system.remote_errors import broken, persistently
+from squeeze.system.remote_errors import connection_error, retry
 
 __all__ = ["RemoteFile", "will_read"]
 
@@ -86,12 +86,12 @@ class RemoteFile(SizedFile):
         else:
             begin = min(self._position, max(self._size - _LEAST, self._begin + len(self._data) if follows else 0))
             end = min(self._position + max(min(wanted, _MOST), self._ahead), self._size)
-        self._begin, self._data = begin, memoryview(persistently(self.url, lambda: self._asked(begin, end)))
+        self._begin, self._data = begin, memoryview(retry(self.url, lambda: self._asked(begin, end)))
 
     def _asked(self, begin: int, end: int) -> bytes:
         data = self._fetch(begin, end)
         if len(data) != end - begin:
-            raise broken(self.url, f"{len(data):,} of {end - begin:,} bytes came")
+            raise connection_error(self.url, f"{len(data):,} of {end - begin:,} bytes came")
         return data
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from squeeze.errors import SqueezeError
-from squeeze.system.remote_errors import about_url, broken, persistently
+from squeeze.system.remote_errors import connection_error, retry, translated_errors
 from squeeze.system.remote_file import RemoteFile
 from squeeze.system.remote_info import facts_of, infos, objects, status_of, take_keys_whole, version_of
 from squeeze.system.s3_objects import first_bytes
@@ -148,7 +148,7 @@ class RemotePath:
 
     def filesystem(self, **options: object) -> tuple[Any, str]:
         """Return the filesystem of fsspec and the path in it. `options` are those of fsspec.url_to_fs."""
-        with about_url(str(self)):
+        with translated_errors(str(self)):
             from fsspec.core import url_to_fs
 
             self._check_chain()
@@ -172,9 +172,9 @@ class RemotePath:
         """Return what the store says now, or None if the object does not exist."""
         fs, path = self._place
         try:
-            with about_url(str(self)):
+            with translated_errors(str(self)):
                 fs.invalidate_cache(path)
-            self._known = persistently(str(self), lambda: fs.info(path))
+            self._known = retry(str(self), lambda: fs.info(path))
         except FileNotFoundError:
             self._known = None
         return self._known
@@ -211,14 +211,14 @@ class RemotePath:
         if info is None:
             raise FileNotFoundError(2, "No such file or directory", str(self))
         if info["type"] != "directory" and info.get("size") is None:
-            raise broken(str(self), "the server does not say how long it is")
+            raise connection_error(str(self), "the server does not say how long it is")
         return status_of(info)
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """Return a RemoteFile. Raise FileNotFoundError if the object does not exist."""
         assert mode == "rb"
         fs, path = self._place
-        with about_url(str(self)):
+        with translated_errors(str(self)):
             from fsspec.spec import AbstractBufferedFile
 
         def opened() -> tuple[Any, dict[str, Any]]:
@@ -227,7 +227,7 @@ class RemotePath:
             details = file.details if isinstance(file, AbstractBufferedFile) else {}
             return file, details if any(facts_of(details)) else fs.info(path)
 
-        file, details = persistently(str(self), opened)
+        file, details = retry(str(self), opened)
 
         def fetch(begin: int, end: int) -> bytes:
             if not isinstance(file, AbstractBufferedFile):  # several may share one position
@@ -244,13 +244,13 @@ class RemotePath:
 
     def unlink(self) -> None:
         fs, path = self._place
-        persistently(str(self), lambda: fs.rm_file(path))
+        retry(str(self), lambda: fs.rm_file(path))
 
     def iterdir(self) -> Iterator["RemotePath"]:
         fs, path = self._place
-        with about_url(str(self)):
+        with translated_errors(str(self)):
             fs.invalidate_cache(path)
-        found = persistently(str(self), lambda: fs.ls(path, detail=True))
+        found = retry(str(self), lambda: fs.ls(path, detail=True))
         names = {one["name"].rstrip("/") if one["type"] == "directory" else one["name"]: one for one in found}
         for name, info in names.items():
             yield from self._listed(name, info)
@@ -299,7 +299,7 @@ class RemotePath:
                 found, again = objects(fs, path), True  # from its start
                 raise
 
-        while info := persistently(str(self), following):
+        while info := retry(str(self), following):
             again, in_order = False, in_order and info["name"] > last
             last = info["name"]
             yield from self._listed(last, info)
@@ -328,7 +328,7 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
         return []
     sizes = [path.lstat().st_size for path in paths]
     wanted = [number for number, size in enumerate(sizes) if size]  # a store refuses ranges of nothing
-    with about_url(str(paths[0].parent)):
+    with translated_errors(str(paths[0].parent)):
         names, ends = [paths[number]._place[1] for number in wanted], [sizes[number] + 1 for number in wanted]
         found = dict(zip(wanted, _first_bytes(paths[0]._place[0], names, ends), strict=True))
     return [_of_size(path, found.get(number, b""), sizes[number]) for number, path in enumerate(paths)]
@@ -360,7 +360,7 @@ def _of_size(path: RemotePath, found: bytes | Exception, size: int) -> bytes | E
     if not isinstance(found, Exception):
         return found if len(found) == size else OSError(errno.EBUSY, "it was replaced after it was listed", str(path))
     try:
-        with about_url(str(path)):
+        with translated_errors(str(path)):
             raise found
     except (OSError, SqueezeError) as error:
         return error

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO
 
 from squeeze.errors import SqueezeError
-from squeeze.system.remote_errors import broken, persistently
+from squeeze.system.remote_errors import connection_error, retry
 from squeeze.system.remote_file import RemoteFile
 
 __all__ = ["Composed", "composes"]
@@ -107,7 +107,7 @@ class Composed:
         while count:
             piece = file.read(min(count, _PIECE))
             if not piece:
-                raise broken(self._url, "what it is made of has become shorter")
+                raise connection_error(self._url, "what it is made of has become shorter")
             self.write(piece)
             count -= len(piece)
 
@@ -119,7 +119,7 @@ class Composed:
         part.result()
 
     def _ask(self, method: str, **given: Any) -> Any:
-        return persistently(self._url, lambda: self._fs.call_s3(method, **self._place, **given))
+        return retry(self._url, lambda: self._fs.call_s3(method, **self._place, **given))
 
     def close(self) -> None:
         """Send the rest and wait until all parts are stored."""

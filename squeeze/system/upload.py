@@ -15,11 +15,11 @@ from typing import Any, BinaryIO, cast
 
 from squeeze.errors import StorageError, drop_notes
 from squeeze.system.moving import in_the_way
-from squeeze.system.remote_errors import about_url, persistently
+from squeeze.system.remote_errors import retry, translated_errors
 from squeeze.system.remote_path import RemotePath
 from squeeze.system.s3_composing import Composed, composes
 
-__all__ = ["check_free", "copier", "given_up", "staged", "uploading"]
+__all__ = ["check_free", "copier", "discard_upload", "staged", "uploading"]
 
 _PIECE = 1 << 24  # bytes handed over at a time: a filesystem copies them
 
@@ -70,12 +70,12 @@ def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
         places = [target / path.relative_to(local).as_posix() if folder else target for path in files]
         with _transaction(target, overwrite) as objects:
             for path, place in zip(files, places, strict=True):
-                persistently(str(place), partial(objects.copy, path, place))
+                retry(str(place), partial(objects.copy, path, place))
         for stale in set(before) - set(places):
             stale.unlink()
 
 
-def given_up(file: Any) -> None:
+def discard_upload(file: Any) -> None:
     """Discard an object that fsspec has open for writing, as far as the store can."""
     with suppress(Exception):
         file.discard()
@@ -84,7 +84,7 @@ def given_up(file: Any) -> None:
 
 
 def _dropped(file: Any) -> None:
-    given_up(file)
+    discard_upload(file)
     if left := getattr(file, "temp_file", None):  # of the Hugging Face hub's
         Path(left.name).unlink(missing_ok=True)
 
@@ -205,7 +205,7 @@ class _Sink:
 def _said_of(path: RemotePath) -> Iterator[None]:
     """Translate errors of the store about this URL, and an existing object to an error that says so."""
     try:
-        with about_url(str(path)):
+        with translated_errors(str(path)):
             yield
     except FileExistsError:
         raise in_the_way(cast(Path, path)) from None

@@ -22,7 +22,7 @@ from typing import Any
 from squeeze.errors import DeviceError, FormatError, SqueezeError, StorageError, drop_notes, printable
 from squeeze.system import temporary
 from squeeze.system.documents import parse_object
-from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
+from squeeze.system.moving import NAME_LIMIT, errors_about, errors_after, sync
 
 __all__ = ["Discards", "discards", "forget", "other_settings", "scratch_folder", "work_folder"]
 
@@ -96,7 +96,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
             drop_notes(error, f"{folder}{os.sep}")
             error.add_note(_kept(folder))
             raise
-        with harmless_to(target, folder):
+        with errors_after(target, folder):
             _delete(folder, inside, marker)
             sync(folder.parent)
 
@@ -112,7 +112,7 @@ def forget(target: Path, work: str) -> None:
 def _opened(folder: Path, target: Path) -> Iterator[int]:
     """Open the folder, and create it if it does not exist. Raise SqueezeError if it is not a folder of this user."""
     is_new = False
-    with about(target), suppress(FileExistsError):
+    with errors_about(target), suppress(FileExistsError):
         folder.mkdir(0o700)
         is_new = True
     try:
@@ -238,7 +238,7 @@ def _not_ours(folder: Path) -> SqueezeError:
 @contextmanager
 def scratch_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder next to `target` to write in, which is deleted when the block ends."""
-    with about(target):
+    with errors_about(target):
         lock, folder = temporary.folder_beside(target)
     try:
         yield folder
@@ -249,7 +249,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         raise
     finally:
         os.close(lock)
-    with harmless_to(target, folder):
+    with errors_after(target, folder):
         shutil.rmtree(folder)
     temporary.sweep(target)
 

@@ -110,9 +110,7 @@ def test_a_growing_cluster_is_asked_and_waited_for():
     nodes.has.append({"CPU": 8.0, "memory": 64 * Nodes.GB})
     ended = engine.next()
     assert ended and ended[0].key == "a" and ended[1]["memory"] == 30 * 10**9
-    assert said == [
-        "no node of the cluster has 1 processor and 30.0 GB of memory; waiting up to 0.05 s for one"
-    ]
+    assert said == ["no node of the cluster has 1 processor and 30.0 GB of memory; waiting up to 0.05 s for one"]
 
 
 def test_where_no_node_comes_calls_get_the_largest_memory_that_there_is():

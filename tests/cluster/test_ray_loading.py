@@ -41,7 +41,7 @@ def cluster() -> Iterator[None]:
 
 def done_by(file: File, task: Task) -> tuple[int, dict[str, int], str]:
     """The worker's process, what it has loaded so far, and what went wrong."""
-    (done,) = files.whole([file], task)
+    (done,) = files.process_files([file], task)
     return os.getpid(), {name: loader.cache_info().misses for name, loader in LOADERS.items()}, done.error
 
 

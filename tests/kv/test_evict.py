@@ -13,7 +13,7 @@ from squeeze.kv.contract import CACHE
 from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.scores import additive_mask
-from squeeze.kv.view import taken
+from squeeze.kv.view import take_view
 from tests.makers.kv_models import llama, mistral, tokens
 
 INNER = KIVI(8, group=8, sinks=2, window=8)
@@ -40,7 +40,7 @@ def test_snapkv_keeps_what_the_last_queries_look_at():
     wanted = torch.arange(10, 42, 2)
     query = torch.ones(1, 4, 100, 8)
     keys[:, :, wanted] += 5
-    view = taken(*layer.update(keys, values))
+    view = take_view(*layer.update(keys, values))
     assert layer.blocks == 0
     view.observer(query)
     assert layer.get_seq_length() == 100 and layer.stored == 2 + 16 + 8 and layer.evicted == 74
@@ -68,7 +68,7 @@ def test_softprune_keeps_all_and_some_exactly():
     keys, values = torch.randn(2, 1, 2, 100, 8)
     wanted = torch.arange(10, 42, 2)
     keys[:, :, wanted] += 5
-    view = taken(*layer.update(keys, values))
+    view = take_view(*layer.update(keys, values))
     view.observer(torch.ones(1, 4, 100, 8))
     assert layer.stored == layer.get_seq_length() == 100 and layer.evicted == 0 and layer.blocks == 9
     assert torch.equal(layer.values[:, :, 2:18], values[:, :, wanted])
@@ -159,7 +159,7 @@ def prompt_of_two_heads(batch=1):
 def test_adakv_gives_a_head_what_it_needs():
     layer = PackedLayer(ADAPTIVE, 0, native=lambda: True)
     keys, values, wanted, query = prompt_of_two_heads()
-    view = taken(*layer.update(keys, values))
+    view = take_view(*layer.update(keys, values))
     view.observer(query)
     assert [store.blocks for store in layer.selected.stores] == [3, 1] and layer.blocks == 0
     assert layer.get_seq_length() == 100 and layer.stored == 2 + 24 + 8 and layer.evicted == 66
@@ -173,7 +173,7 @@ def test_adakv_gives_a_head_what_it_needs():
 
 def grown(layer, count):
     random = torch.Generator().manual_seed(6)
-    return taken(*layer.update(*torch.randn(2, layer.residual[0].shape[0], 2, count, 8, generator=random)))
+    return take_view(*layer.update(*torch.randn(2, layer.residual[0].shape[0], 2, count, 8, generator=random)))
 
 
 @pytest.mark.parametrize("inner", [INNER, FullPrecision(sinks=2, window=8), Rotated(3, sinks=2, window=8)])
@@ -182,7 +182,7 @@ def test_attention_reads_heads_of_different_numbers_of_tokens(inner, batch, monk
     monkeypatch.setattr(tiles, "_TILE", 16)
     layer = PackedLayer(AdaKV(inner, select=16, observed=4, pool=1, floor=0), 0, native=lambda: True)
     keys, values, _, query = prompt_of_two_heads(batch)
-    view = taken(*layer.update(keys, values))
+    view = take_view(*layer.update(keys, values))
     view.observer(query)
     counts = {store.blocks for store in layer.selected.stores}
     assert len(counts) == 2 and layer.selected.total >= 32
@@ -253,7 +253,7 @@ def test_a_layer_tells_its_policy_and_knows_no_other():
     policy = Tellable()
     layer = PackedLayer(policy, 3, native=lambda: True)
     keys, values = torch.randn(2, 1, 2, 60, 8)
-    taken(*layer.update(keys, values)).observer(torch.ones(1, 4, 60, 8))
+    take_view(*layer.update(keys, values)).observer(torch.ones(1, 4, 60, 8))
     assert policy.told == [(3, (1, 4, 60, 8), 52)] and layer.get_seq_length() == 60
     kept = [*range(12, 52, 2), *range(52, 60)]
     assert torch.equal(layer.keys, keys[:, :, kept]) and layer.evicted == 32

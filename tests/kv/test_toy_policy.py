@@ -12,8 +12,8 @@ from squeeze.errors import PolicyError
 from squeeze.kv import HeadGroup, Policy, QuantizedKVCache
 from squeeze.kv.contract import CACHE
 from squeeze.kv.measure import nominal_bits
-from squeeze.kv.policies import POLICIES, described, digest_of, load_policy, policy_of, save_policy
-from squeeze.kv.specs import make, needs_calibration
+from squeeze.kv.policies import POLICIES, describe, digest_of, load_policy, policy_of, save_policy
+from squeeze.kv.specs import make_policy, needs_calibration
 from tests.makers import tiny_models
 from tests.makers.kv_models import llama, tokens
 
@@ -68,9 +68,9 @@ def run(*arguments):
 
 
 def test_words_name_it_and_its_parameters():
-    assert make("signs") == Signs()
-    assert make("signs:power=1.5,block=8", sinks=2, window=16) == Signs(1.5, sinks=2, window=16, block=8)
-    assert make("signs+window:40").policy == Signs()
+    assert make_policy("signs") == Signs()
+    assert make_policy("signs:power=1.5,block=8", sinks=2, window=16) == Signs(1.5, sinks=2, window=16, block=8)
+    assert make_policy("signs+window:40").policy == Signs()
     assert not needs_calibration("signs")
     for words, message in (
         ("signs:3", "policy signs has no bits: it takes block, only, power, sinks, window"),
@@ -79,15 +79,15 @@ def test_words_name_it_and_its_parameters():
         ("sings", "policy 'sings' is unknown: choose from full, kivi, rotated, vidkv, blockfloat, signs, transform"),
     ):
         with pytest.raises(PolicyError) as caught:
-            make(words)
+            make_policy(words)
         assert str(caught.value).startswith(message)
 
 
 def test_it_is_described_saved_and_loaded(tmp_path):
     policy = Signs(1.5, block=8)
-    assert described(policy)["name"] == "signs" and policy_of(described(policy)) == policy
+    assert describe(policy)["name"] == "signs" and policy_of(describe(policy)) == policy
     save_policy(policy, tmp_path / "signs.json")
-    assert load_policy(tmp_path / "signs.json") == policy and make(str(tmp_path / "signs.json")) == policy
+    assert load_policy(tmp_path / "signs.json") == policy and make_policy(str(tmp_path / "signs.json")) == policy
     assert digest_of(policy) != digest_of(Signs(1.25, block=8))
     (tmp_path / "signs.json").write_text('{"name": "signs", "parameters": {"block": "8"}}')
     with pytest.raises(PolicyError, match="block must be an integer of at least 0, got '8'"):

@@ -11,7 +11,7 @@ from squeeze.lm import forward, models
 from squeeze.lm.llama import Llama
 from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
-from squeeze.numerics.frequencies import expanded, room
+from squeeze.numerics.frequencies import allocate, cumulative
 from squeeze.numerics.jit import kernel
 from squeeze.numerics.team import Team
 from tests.makers import tiny_models
@@ -86,9 +86,9 @@ def random_tokens(llama: Llama, *shape: int, seed: int = 3) -> np.ndarray:
 
 def count(session, rows: np.ndarray) -> np.ndarray:
     """Return the session's frequencies of some rows, without a bias."""
-    cdf = room(rows.size, session.leaves)
+    cdf = allocate(rows.size, session.leaves)
     session.cdf(rows, np.zeros(session.leaves, np.float32), cdf, np.arange(rows.size))
-    return expanded(cdf)
+    return cumulative(cdf)
 
 
 def frequencies(llama: Llama, tokens: np.ndarray, window: int, chunk: int, threads: int = 1) -> np.ndarray:

@@ -17,7 +17,7 @@ from squeeze.lm.models import LoadedModel
 from squeeze.lm.torch_engine import TorchLlama
 from squeeze.lm.torch_lanes import Cache
 from squeeze.numerics import tensors
-from squeeze.numerics.frequencies import GROUP, expanded, room
+from squeeze.numerics.frequencies import GROUP, allocate, cumulative
 from squeeze.numerics.team import Team
 from squeeze.numerics.tensors import FloatProducts
 from tests.lm.test_adapter import NORMS, changes
@@ -183,12 +183,12 @@ def test_lanes_may_advance_alone_and_go_back(both):
         right = np.minimum(random.integers(0, 9, 3), counts)
         fed = np.where(np.arange(9) >= right[:, None], random.integers(0, 100, (3, 9)), fed)
         rows = random.permutation(counts.sum())
-        found = [room(40, session.leaves) for session in sessions]
+        found = [allocate(40, session.leaves) for session in sessions]
         for session, out in zip(sessions, found, strict=True):
             session.forward(fed, counts)
             session.cdf(rows, bias, out, rows + 2)
             session.take_back(counts - right)
-        assert np.array_equal(found[0].sums, found[1].sums) and np.array_equal(*map(expanded, found))
+        assert np.array_equal(found[0].sums, found[1].sums) and np.array_equal(*map(cumulative, found))
         at += right
         assert sessions[1].positions.tolist() == sessions[0].positions.tolist() == at.tolist()
 
@@ -200,7 +200,7 @@ def test_frequencies_are_those_of_groups(leaves):
     less = np.float32(2.0) ** random.uniform(0, 40, (3, leaves)).astype(np.float32)
     less[0] = 0
     cumulative = np.cumsum(less.astype(np.uint64) + np.uint64(1), axis=1)
-    found, wanted = room(5, leaves), room(5, leaves)
+    found, wanted = allocate(5, leaves), allocate(5, leaves)
     torch_lanes._put(torch.from_numpy(cumulative.view(np.int64)), found, np.array([4, 0, 2]))
     put(cumulative, wanted, np.array([4, 0, 2]))
     assert all(map(np.array_equal, found, wanted)) and found.parts.max() > 0

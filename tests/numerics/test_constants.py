@@ -5,20 +5,20 @@ import weakref
 
 import torch
 
-from squeeze.numerics.constants import on
+from squeeze.numerics.constants import constant_on
 
 
 def test_a_copy_is_made_once():
     one, other = torch.arange(3), torch.arange(3)
-    assert on(one, "cpu") is one
-    copy = on(one, torch.device("meta"))
+    assert constant_on(one, "cpu") is one
+    copy = constant_on(one, torch.device("meta"))
     assert copy.device.type == "meta" and copy.shape == (3,)
-    assert on(one, "meta") is copy and on(other, "meta") is not copy
+    assert constant_on(one, "meta") is copy and constant_on(other, "meta") is not copy
 
 
 def test_a_copy_lives_as_long_as_its_tensor():
     tensor = torch.arange(3)
-    copy = weakref.ref(on(tensor, "meta"))
+    copy = weakref.ref(constant_on(tensor, "meta"))
     assert copy() is not None
     del tensor
     gc.collect()
@@ -29,4 +29,4 @@ def test_a_copy_lives_as_long_as_its_tensor():
 def test_a_copy_may_be_asked_for_gradients():
     with torch.inference_mode(False):
         tensor = torch.arange(3.0)
-    assert not on(tensor, "meta").is_inference()
+    assert not constant_on(tensor, "meta").is_inference()

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from squeeze.numerics.hadamard import block_hadamard, hadamard, turned
+from squeeze.numerics.hadamard import block_hadamard, hadamard, rotate_blocks
 
 
 def digest(matrices):
@@ -34,8 +34,8 @@ def test_blocks_are_sylvesters():
 def test_values_are_turned_in_blocks(size, block):
     values = torch.randn(3, 2, size, generator=torch.Generator().manual_seed(0))
     expected = values @ torch.block_diag(*[block_hadamard(block)] * (size // block))
-    torch.testing.assert_close(turned(values, 16), expected)
-    torch.testing.assert_close(turned(turned(values, 16), 16), values)
+    torch.testing.assert_close(rotate_blocks(values, 16), expected)
+    torch.testing.assert_close(rotate_blocks(rotate_blocks(values, 16), 16), values)
 
 
 def test_both_are_what_they_were():

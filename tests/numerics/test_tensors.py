@@ -8,7 +8,7 @@ from squeeze.errors import DeviceError
 from squeeze.lm import forward
 from squeeze.lm.llama import cos_sin_table
 from squeeze.numerics import exact, rotation, tensors
-from squeeze.numerics.frequencies import expanded, room
+from squeeze.numerics.frequencies import allocate, cumulative
 from squeeze.numerics.int8 import TOP_16
 from squeeze.numerics.jit import kernel
 from squeeze.numerics.tensors import FloatProducts, Int8Products, products_of, split_product
@@ -122,10 +122,10 @@ def test_angles():
 def test_frequencies():
     random = np.random.default_rng(4)
     logits, bias = (5 * random.normal(size=(30, 999)).astype(np.float32) for _ in range(2))
-    bias, wanted = bias[0], room(30, 999)
+    bias, wanted = bias[0], allocate(30, 999)
     found = tensors.cumulate(torch.from_numpy(logits) + torch.from_numpy(bias)).numpy()
     cumulated(logits, bias, wanted)
-    assert np.array_equal(found.view(np.uint64), expanded(wanted)[:, 1:])
+    assert np.array_equal(found.view(np.uint64), cumulative(wanted)[:, 1:])
 
 
 def test_a_processor_is_asked_and_trusted():

@@ -98,9 +98,7 @@ def test_the_command_goes_on_too(tmp_path, monkeypatch):
     assert CliRunner().invoke(main, command).exit_code != 0
     monkeypatch.setattr(distil.Distillation, "go", go)
     done = CliRunner().invoke(main, [*command, "--resume", "--samples", "3"])
-    wanted = (
-        f"Error: {tmp_path / 'out'}: the stopped run had other settings: repeat its settings to resume, or "
-    )
+    wanted = f"Error: {tmp_path / 'out'}: the stopped run had other settings: repeat its settings to resume, or "
     assert (done.exit_code, done.output) == (1, f"{wanted}start anew with -f and without --resume\n")
     done = CliRunner().invoke(main, command)
     wanted = f"Error: {tmp_path / 'out'} is written already: go on with --resume, or start anew with -f\n"

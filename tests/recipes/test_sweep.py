@@ -8,7 +8,7 @@ import pytest
 from squeeze.cluster import engine as engines
 from squeeze.cluster.engine import Call
 from squeeze.cluster.run import ATTEMPTS
-from squeeze.cluster.tasks import each
+from squeeze.cluster.tasks import run_calls
 from squeeze.errors import SqueezeError
 from tests.makers import tiny_models
 from tests.makers.command import call, fails, run, usage_error
@@ -99,7 +99,7 @@ def test_calls_are_tried_again_and_errors_are_not():
 
     calls = [Call(key, key, refuses if key == "wrong" else str, ()) for key in ("once", "wrong", "lost", "fine")]
     engine = Inline(breaks=breaks)
-    found = {outcome.key: str(outcome.error or "") for outcome in each(engine, calls)}
+    found = {outcome.key: str(outcome.error or "") for outcome in run_calls(engine, calls)}
     assert found == {"once": "", "wrong": "no", "lost": "killed", "fine": ""}
     assert lost.count("lost") == ATTEMPTS and engine.calls == 4 + 1 + ATTEMPTS - 1
 

@@ -98,7 +98,9 @@ def test_a_url_keeps_its_empty_parts():
 
 
 def test_what_chains_no_urls_says_so():
-    with pytest.raises(SqueezeError, match=r"^fake://b/x::y: fake does not support chained URLs \('::'\): name its prefix"):
+    with pytest.raises(
+        SqueezeError, match=r"^fake://b/x::y: fake does not support chained URLs \('::'\): name its prefix"
+    ):
         storage.path_of("fake://b/x::y").exists()
     assert not storage.path_of("simplecache::memory://none").exists()
     with pytest.raises(SqueezeError, match="scheme is unknown"):

@@ -11,7 +11,19 @@ from typing import BinaryIO
 
 import xxhash
 
-from squeeze.cluster.files import HASH, PACK, VERIFY, Done, File, Part, Task, guarded, remove, still_the_same, unchanged
+from squeeze.cluster.files import (
+    HASH,
+    PACK,
+    VERIFY,
+    Done,
+    File,
+    Part,
+    Task,
+    check_unchanged,
+    open_unchanged,
+    remove_parts,
+    result_or_error,
+)
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import parts
 from squeeze.packing.base import is_packed
@@ -33,17 +45,17 @@ _PIECE = 1 << 22
 def whole(batch: Sequence[File], task: Task) -> list[Done]:
     """Pack, restore or check files one after another."""
     action = {PACK: _pack, VERIFY: _verify}.get(task.operation, _unpack)
-    return [guarded(file, lambda file=file: action(file, task)) for file in batch]  # type: ignore[misc]
+    return [result_or_error(file, lambda file=file: action(file, task)) for file in batch]  # type: ignore[misc]
 
 
 def part(piece: Part, task: Task) -> Done:
     """Pack or restore some tensors of a file."""
-    return guarded(piece.file, lambda: _part(piece, task))
+    return result_or_error(piece.file, lambda: _part(piece, task))
 
 
 def join(file: File, count: int, task: Task) -> Done:
     """Join the parts of a file to its output, and delete them."""
-    return guarded(file, lambda: _join(file, count, task))
+    return result_or_error(file, lambda: _join(file, count, task))
 
 
 def source_at(path: Path, alone: bool) -> Source | None:
@@ -59,7 +71,7 @@ def name_in(root: Path, path: Path) -> str:
 
 
 def _pack(file: File, task: Task) -> Done:
-    with unchanged(file) as source:
+    with open_unchanged(file) as source:
         found = source_at(file.source, not name_in(task.options["root"], file.source))
         with _output(file, task) as sink:
             if found is None:
@@ -70,7 +82,7 @@ def _pack(file: File, task: Task) -> Done:
 
 
 def _unpack(file: File, task: Task) -> Done:
-    with unchanged(file) as source:
+    with open_unchanged(file) as source:
         if not _has_tensors(file, task):
             with _output(file, task) as sink:
                 if _copied(source, sink) != file.checksum:
@@ -83,7 +95,7 @@ def _unpack(file: File, task: Task) -> Done:
 
 
 def _verify(file: File, task: Task) -> Done:
-    with unchanged(file) as source:
+    with open_unchanged(file) as source:
         if not _has_tensors(file, task):
             if parts.sha256_of(source) != file.checksum:
                 raise other_hash()
@@ -99,7 +111,7 @@ def _part(piece: Part, task: Task) -> Done:
     done = Done(file, piece.length)
     if task.operation == PACK and _is_there(target, span):
         return done
-    with unchanged(file) as source:
+    with open_unchanged(file) as source:
         if task.operation == PACK:
             found = source_at(file.source, not name_in(task.options["root"], file.source))
             assert found
@@ -120,7 +132,7 @@ def _part(piece: Part, task: Task) -> Done:
 def _join(file: File, count: int, task: Task) -> Done:
     folder = _folder(file, task)
     paths = [folder / f"{number:08d}" for number in range(count)]
-    with unchanged(file):
+    with open_unchanged(file):
         if task.operation == PACK:
             found = source_at(file.source, not name_in(task.options["root"], file.source))
             assert found
@@ -133,7 +145,7 @@ def _join(file: File, count: int, task: Task) -> Done:
             with _output(file, task, packed.description.size) as sink:
                 parts.join_restored(packed, paths, sink)
             done = Done(file, packed.description.size, file.size, packed.description.sha256)
-    remove(folder)
+    remove_parts(folder)
     return done
 
 
@@ -179,7 +191,7 @@ def _output(file: File, task: Task, composed: int = 0) -> Iterator[BinaryIO]:
     like = file.source.stat()
     with files.replacing(file.target, like, mark=task.mark, composed=composed) as sink:
         yield sink
-        still_the_same(file)
+        check_unchanged(file)
 
 
 @contextmanager
@@ -188,7 +200,7 @@ def _written(target: Path, file: File) -> Iterator[BinaryIO]:
         target.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(target) as sink:
         yield sink
-        still_the_same(file)
+        check_unchanged(file)
 
 
 def _copied(source: BinaryIO, sink: BinaryIO) -> str:

@@ -93,7 +93,7 @@ def _names(preset: DeepPreset) -> list[str]:
 
 def _remember(own: Contexts, before: Contexts) -> Contexts:
     """Start from the slots and runs of models that have read a dictionary's text."""
-    runs = layout.widened(before.runs, own.runs.shape[1])
+    runs = layout.widen_table(before.runs, own.runs.shape[1])
     own.state.memory_buckets, own.state.run_mask = before.state.buckets, runs.shape[1] - 1
     return own._replace(memory=before.slots, memory_counters=before.slots.view(np.uint16), runs=runs)
 

@@ -99,7 +99,7 @@ def restored(kept: Mapping[str, np.ndarray], preset: DeepPreset, record: int) ->
         ValueError: if an array has another size.
     """
     model = build_model(kept["text"], preset, record)
-    copied = {name: layout.seen_as(kept[name], getattr(model, name)) for name in _COPIED}
+    copied = {name: layout.view_as(kept[name], getattr(model, name)) for name in _COPIED}
     read = predictors.with_remembered(model.predictors, kept)
     return Memory(kept["text"], model._replace(predictors=read, **copied))
 

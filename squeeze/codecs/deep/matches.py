@@ -47,7 +47,7 @@ def _names(preset: DeepPreset) -> list[str]:
 
 def _remember(own: Matches, before: Matches) -> Matches:
     own.state[...] = before.state
-    return own._replace(table=layout.widened(before.table, own.table.shape[1]))
+    return own._replace(table=layout.widen_table(before.table, own.table.shape[1]))
 
 
 @inline

@@ -85,7 +85,7 @@ def with_remembered(arrays: tuple[Arrays, ...], kept: Mapping[str, np.ndarray]) 
         KeyError: if an array is missing.
         ValueError: if an array has another size.
     """
-    new = {name: layout.seen_as(kept[name], fresh) for name, fresh in remembered(arrays).items()}
+    new = {name: layout.view_as(kept[name], fresh) for name, fresh in remembered(arrays).items()}
     return tuple(
         own._replace(**{name: new[f"{k}.{name}"] for name in p.remembers}) if p.remembers else own
         for k, (p, own) in enumerate(zip(PREDICTORS, arrays, strict=True))

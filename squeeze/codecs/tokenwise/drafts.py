@@ -16,7 +16,7 @@ from squeeze.codecs.tokenwise.bias import Bias
 from squeeze.codecs.tokenwise.layout import TAIL, Feed, LaneLayout
 from squeeze.codecs.tokenwise.repeats import Repeats
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
-from squeeze.numerics.frequencies import GROUP, room
+from squeeze.numerics.frequencies import GROUP, allocate
 from squeeze.numerics.team import Team
 
 __all__ = [
@@ -199,7 +199,7 @@ class _Lockstep:
         self._model, self._bias = model, bias
         self._session = model.session(lanes, layout.used_window, lanes, team)
         self._entries = np.full((lanes, 1), -1, np.int64)
-        self.counts = room(lanes, model.leaves.size)
+        self.counts = allocate(lanes, model.leaves.size)
         self.rows = np.arange(lanes)
 
     def look(self, step: int, active: int) -> None:
@@ -234,7 +234,7 @@ class _Speculative:
         self._entries = np.full((lanes, width), -1, np.int64)  # entries that each lane was fed last, guesses included
         self._steps = np.full((lanes, width), -1, np.int64)  # step predicted after each; -1 for none
         self._made, self._used = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # places in these rows
-        self.counts = room(lanes * self._depth, model.leaves.size)
+        self.counts = allocate(lanes * self._depth, model.leaves.size)
         self.rows = np.arange(lanes) * self._depth
 
     def look(self, step: int, active: int) -> None:

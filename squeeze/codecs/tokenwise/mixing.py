@@ -19,7 +19,7 @@ from squeeze.numerics.bitmodels.meter import Meter, Recorder
 _spare_bytes = tokenwise.spare_bytes.py_func
 _CONSTANT = 150 << 20  # bytes of arrays whose size does not depend on the text
 _NO_ROWS = np.zeros(0, np.int64)
-_NO_CDF, _NO_LOGITS, _NO_STARTS = frequencies.room(1, 1), np.zeros(0, np.int32), np.zeros((0, 0), np.int64)
+_NO_CDF, _NO_LOGITS, _NO_STARTS = frequencies.allocate(1, 1), np.zeros(0, np.int32), np.zeros((0, 0), np.int64)
 
 
 def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:

@@ -137,7 +137,7 @@ class _Prefill:
         self._bias, self._seen = bias, GroupGradient(bias)
         lanes = feed.counts.size
         self._session = model.session(lanes, window, lanes * most, team)
-        self._cdf = frequencies.room(FREQUENCY_ROWS, model.leaves.size)
+        self._cdf = frequencies.allocate(FREQUENCY_ROWS, model.leaves.size)
 
     def __call__(self, first: int, end: int) -> Paths:
         """Return the paths of the steps from `first` to `end`; calls must be in order."""

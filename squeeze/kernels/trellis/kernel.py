@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
-from squeeze.numerics.constants import on
+from squeeze.numerics.constants import constant_on
 
 _COLUMNS, _ROWS = 4, 256
 
@@ -35,7 +35,7 @@ def decode(codes: torch.Tensor, rows: int, rate: int) -> torch.Tensor:
         grid = (triton.cdiv(len(codes), _COLUMNS), triton.cdiv(rows, _ROWS))
         with torch.cuda.device_of(out):
             _decode[grid](
-                *(out, codes, on(levels(), codes.device), len(codes), rows, codes.shape[1], rate),
+                *(out, codes, constant_on(levels(), codes.device), len(codes), rows, codes.shape[1], rate),
                 STATE_BITS=STATE_BITS,
                 COLUMNS=_COLUMNS,
                 ROWS=_ROWS,

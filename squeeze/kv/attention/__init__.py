@@ -19,7 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from squeeze.kv.attention import cpu, tiles
 from squeeze.kv.cache import ATTENTION
 from squeeze.kv.scores import PLAIN, Request, Scores, additive_mask, attend_by, attending, own_attention
-from squeeze.kv.view import LayerView, dense, taken
+from squeeze.kv.view import LayerView, dense, take_view
 
 __all__ = ["attend", "install", "installed"]
 
@@ -67,7 +67,7 @@ def _forward(
     if request.unknown:
         _warn(type(module).__name__, request.unknown)
         return _by_model(module, request, query, dense(key), dense(value), attention_mask, options)
-    view = taken(key, value)
+    view = take_view(key, value)
     if view is not None:  # no token of a cache sees a later one, whatever a module says of itself
         options = {"is_causal": True, **{name: value for name, value in options.items() if value is not None}}
         request = Request.of(module, query, options)

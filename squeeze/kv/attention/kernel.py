@@ -20,7 +20,7 @@ from squeeze.kv.attention.unpack import codes_of, column_of
 from squeeze.kv.codes import lloyd_max
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.view import LayerView
-from squeeze.numerics.constants import on
+from squeeze.numerics.constants import constant_on
 from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["Splits", "attend", "coded", "fits", "joined", "room"]
@@ -350,5 +350,5 @@ def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits)
 def _operands(coder: GroupedCoder, kind: str, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Return codes as words int32 [B, H, blocks, rows, words], scales, minimums and points."""
     codes, scale = fields[f"{kind}.codes"], fields[f"{kind}.scale"]
-    points = on(lloyd_max(coder.width), scale.device) if coder.points != "even" else scale
+    points = constant_on(lloyd_max(coder.width), scale.device) if coder.points != "even" else scale
     return codes.view(torch.int32), scale, fields.get(f"{kind}.least", scale), points

@@ -38,11 +38,11 @@ def aligned_zeros(size: int) -> np.ndarray:
     return memory[skip : skip + size]
 
 
-def seen_as(memory: np.ndarray, like: np.ndarray) -> np.ndarray:
+def view_as(memory: np.ndarray, like: np.ndarray) -> np.ndarray:
     """Return uint8 memory as an array of the dtype and shape of another. Raise ValueError if the sizes differ."""
     return memory.view(like.dtype).reshape(like.shape)
 
 
-def widened(table: np.ndarray, size: int) -> np.ndarray:
+def widen_table(table: np.ndarray, size: int) -> np.ndarray:
     """Return a table with rows of at least `size`, a power of two, in which every hash finds what it found before."""
     return np.tile(table, (1, max(size // table.shape[1], 1)))

@@ -37,7 +37,7 @@ from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.float_writer import Behind, Writer, copy, in_memory
 from squeeze.packing.tensors.floats import Decoded
 from squeeze.packing.tensors.tables import damaged
-from squeeze.system.arena import fresh, kept
+from squeeze.system.arena import allocate, thread_buffer
 
 __all__ = ["DecodedArchive", "Segments", "decode", "decoded", "encode", "write"]
 
@@ -150,7 +150,7 @@ def _tree(content: Content, cut: Cut, threads: int) -> Tree:
 def _encoded(values: Array, tree: Tree, columns: int, mixed: int) -> Array:
     """Return the code of a segment, uint8; empty if it is longer than allowed."""
     model, columns = model_of(values, tree, columns, mixed), min(columns, values.size)
-    coder, coded = np.zeros(3, np.uint64), kept("codes of archive", 4 * values.size + 1024)
+    coder, coded = np.zeros(3, np.uint64), thread_buffer("codes of archive", 4 * values.size + 1024)
     arithmetic.start_encoder(coder)
     end = code(model, values, mixed, columns, 0, values.size, tree.paths, coder, coded, False)
     size = arithmetic.finish_encoder(coder, coded) if end == values.size else 0
@@ -169,7 +169,7 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
 
     Raises DamagedError.
     """
-    content, found = decoded(InMemory(payload), dtype, size, threads), fresh(size) if out is None else out
+    content, found = decoded(InMemory(payload), dtype, size, threads), allocate(size) if out is None else out
     if not isinstance(content, DecodedArchive):
         for _ in in_parts(lambda begin, end: content.fill(begin, found[begin:end]), size, PART, threads):
             pass
@@ -265,7 +265,7 @@ class Segments:
         one, last = values.dtype.type(1), values.dtype.type(cut.bits - 1)
         for first in range(0, values.size, AT_ONCE):
             part = values[first : first + AT_ONCE]
-            low = kept("rest of archive", part.size * cut.width)
+            low = thread_buffer("rest of archive", part.size * cut.width)
             self.rest.fill((begin + first) * cut.width, low)
             np.left_shift(found[first : first + part.size], cut.rest, out=part, casting="unsafe", dtype=part.dtype)
             np.bitwise_or(part, low.view(WORDS[8 * cut.width]), out=part)
@@ -274,7 +274,7 @@ class Segments:
     def _tops(self, number: int) -> Array:
         """Decode exponents and mixed bits of a segment, uint16."""
         first, last = self.spans[number]
-        coded = kept("codes of archive", self.places[number + 1] - self.places[number])
+        coded = thread_buffer("codes of archive", self.places[number + 1] - self.places[number])
         self.streams.fill(self.places[number], coded)
         found = tops(last - first)
         found[:] = 0  # `code` reads the array

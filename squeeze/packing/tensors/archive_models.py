@@ -8,7 +8,7 @@ from squeeze.numerics.bitmodels import coder as arithmetic, histories, mixer
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import STRETCH, squash
 from squeeze.packing.tensors.float_payload import Array
-from squeeze.system.arena import kept
+from squeeze.system.arena import thread_buffer
 
 _RATE, _LIMIT = 10, 511
 _INPUTS, _MANTISSA_INPUTS = 8, 4  # predictions of a decision, besides a bias
@@ -61,7 +61,7 @@ def build_model(tree: Array, columns: int, mixed: int, mean: int) -> ArchiveMode
 
 def _maps(name: str, inputs: int, size: int) -> Array:
     """Return probabilities of 1/2, uint32 [inputs, size], in memory of this thread."""
-    maps: Array = kept(name, 4 * inputs * size).view(np.uint32).reshape(inputs, size)
+    maps: Array = thread_buffer(name, 4 * inputs * size).view(np.uint32).reshape(inputs, size)
     maps[:] = 1 << 31
     return maps
 

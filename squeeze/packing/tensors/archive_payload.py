@@ -16,7 +16,7 @@ from squeeze.packing.tensors.archive_models import ArchiveModel, build_model
 from squeeze.packing.tensors.content import Content
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.tables import damaged, parse_symbols, tables_text
-from squeeze.system.arena import kept
+from squeeze.system.arena import thread_buffer
 
 __all__ = [
     "AT_ONCE",
@@ -126,7 +126,7 @@ class Cut:
 
     def rotated(self, content: Content, first: int, last: int) -> Array:
         """Return some values rotated left by one bit, in memory of this thread."""
-        data = kept("of archive", (last - first) * self.bits // 8)
+        data = thread_buffer("of archive", (last - first) * self.bits // 8)
         content.fill(first * self.bits // 8, data)
         values = data.view(WORDS[self.bits])
         kind = values.dtype.type
@@ -145,7 +145,7 @@ class Cut:
 
 def tops(count: int) -> Array:
     """Return an uninitialised array, uint16 [count]; each thread has one."""
-    return kept("tops of archive", 2 * count).view(np.uint16)
+    return thread_buffer("tops of archive", 2 * count).view(np.uint16)
 
 
 def segments(count: int, columns: int) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from squeeze.errors import DamagedError
-from squeeze.system.arena import kept
+from squeeze.system.arena import thread_buffer
 from squeeze.system.binary import Positional
 from squeeze.system.parallel import working
 
@@ -92,7 +92,7 @@ class Difference:
 
     def fill(self, begin: int, out: Array) -> None:
         self._other.fill(begin, out)
-        mine = kept("difference", out.size)
+        mine = thread_buffer("difference", out.size)
         self._one.fill(begin, mine)
         np.bitwise_xor(out, mine, out=out)
 
@@ -112,7 +112,7 @@ class InSegments:
             if start >= begin and stop <= end:
                 self._decode(first, last, out[start - begin : stop - begin])
                 continue
-            data = kept(self.room, stop - start)
+            data = thread_buffer(self.room, stop - start)
             self._decode(first, last, data)
             inside = slice(max(start, begin), min(stop, end))
             out[inside.start - begin : inside.stop - begin] = data[inside.start - start : inside.stop - start]
@@ -126,7 +126,7 @@ def bytes_of(content: Content, begin: int = 0, end: int | None = None) -> Array:
     end = content.size if end is None else end
     if isinstance(content, InMemory):
         return content.data[begin:end]
-    out = kept("content", end - begin)
+    out = thread_buffer("content", end - begin)
     content.fill(begin, out)
     return out
 

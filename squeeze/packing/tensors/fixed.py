@@ -22,7 +22,7 @@ from squeeze.packing.tensors.fixed_groups import GROUP, KINDS
 from squeeze.packing.tensors.float_payload import Array
 from squeeze.packing.tensors.float_writer import Writer, in_memory
 from squeeze.packing.tensors.tables import damaged
-from squeeze.system.arena import fresh, kept
+from squeeze.system.arena import allocate, thread_buffer
 from squeeze.system.parallel import parallel_ranges
 
 __all__ = [
@@ -165,7 +165,7 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
     """
     coded = parse(payload, dtype, size)
     if out is None:
-        out = fresh(size)
+        out = allocate(size)
     decode_segments(coded, 0, coded.segments, out, threads)
     return out
 
@@ -247,6 +247,6 @@ class DecodedFixed(InSegments):
 
     def _decode(self, first: int, last: int, out: Array) -> None:
         begin, end = int(self._coded.starts[first]), int(self._coded.starts[last])
-        part = kept("part", end - begin)
+        part = thread_buffer("part", end - begin)
         self._payload.fill(begin, part)
         decode_part(self._coded, part, first, last, out)

@@ -17,7 +17,7 @@ from squeeze.packing.tensors.float_layout import space
 from squeeze.packing.tensors.float_payload import MAX_TABLES, WORDS, Array
 from squeeze.packing.tensors.planes import choose_groups, count_prefixes, count_segments, cut_plane
 from squeeze.packing.tensors.tables import quantise, tables_text
-from squeeze.system.arena import kept
+from squeeze.system.arena import thread_buffer
 from squeeze.system.parallel import parallel_ranges
 
 LEAST_CLUSTERED = 8  # segments
@@ -38,7 +38,7 @@ class Cut:
         """Return values of at most 32 bits that hold the plane, and its position in them (`rotate` and `drop`)."""
         if self.bits <= 32:
             return values, self.rotate, self.drop
-        plane = kept("plane", values.size * self.width // 8).view(WORDS[self.width])
+        plane = thread_buffer("plane", values.size * self.width // 8).view(WORDS[self.width])
         cut_plane(values, self.rotate, self.drop, plane)
         return plane, 0, 0
 

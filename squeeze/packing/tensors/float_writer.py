@@ -10,7 +10,7 @@ from squeeze.packing.tensors.content import PART, Content, pieces
 from squeeze.packing.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array, raw_size
 from squeeze.packing.tensors.rans import MAX_SYMBOLS
 from squeeze.packing.tensors.tables import VARINT
-from squeeze.system.arena import cut, fresh
+from squeeze.system.arena import allocate, shrink
 from squeeze.system.binary import Positional
 
 __all__ = ["Behind", "FileWriter", "MemoryWriter", "Writer", "aligned", "copy", "in_memory", "most_bytes"]
@@ -42,8 +42,8 @@ class MemoryWriter:
         self._buffer = np.empty(0, np.uint8)
 
     def reserve(self, most: int) -> None:
-        cut(self._buffer, 0)  # of a payload that was given up
-        self._buffer = fresh(most)
+        shrink(self._buffer, 0)  # of a payload that was given up
+        self._buffer = allocate(most)
 
     def room(self, place: int, count: int, kind: type) -> Array:
         return self._buffer[place : place + count * np.dtype(kind).itemsize].view(kind)
@@ -54,7 +54,7 @@ class MemoryWriter:
     def payload(self, size: int) -> Array:
         """Return the first bytes, uint8, and end the writer."""
         buffer, self._buffer = self._buffer, np.empty(0, np.uint8)
-        return cut(buffer, size)
+        return shrink(buffer, size)
 
 
 def in_memory(write: Callable[[Writer], int]) -> Array | None:

@@ -33,7 +33,7 @@ from squeeze.packing.tensors.float_payload import (
 from squeeze.packing.tensors.float_plan import chosen
 from squeeze.packing.tensors.float_writer import Writer, aligned, in_memory, most_bytes
 from squeeze.packing.tensors.tables import damaged
-from squeeze.system.arena import fresh, kept
+from squeeze.system.arena import allocate, thread_buffer
 from squeeze.system.parallel import parallel_ranges
 
 __all__ = ["Decoded", "decode", "decode_segments", "decode_with", "encode", "estimate", "most", "write"]
@@ -89,12 +89,12 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
     Raises DamagedError.
     """
     if out is None and size <= small.MOST:
-        out = fresh(size)
+        out = allocate(size)
     if out is not None and small.decode(payload, dtype, out, threads):
         return out
     coded = parse(payload, dtype, size)
     if out is None:
-        out = fresh(size)
+        out = allocate(size)
     decode_segments(coded, 0, coded.segments, out.view(WORDS[coded.bits]), threads)
     return out
 
@@ -211,7 +211,7 @@ class Decoded(InSegments):
                 take(row, columns.WORDS_AT, 2 * int(starts[first]), 2 * int(starts[last] - starts[first]))
                 end = aligned(end + 2 * whole.lanes)  # a decoder may read ahead
             take(row, columns.RAW, 4 * raw_size(begin, *size, raw_bits), 4 * raw_size(count, *size, raw_bits))
-        part = kept("part", -(-end // 8) * 8 + 8 * whole.lanes)
+        part = thread_buffer("part", -(-end // 8) * 8 + 8 * whole.lanes)
         for column, here, there, length in sections:
             if column in _KEPT:
                 part[here : here + length] = whole.payload[there : there + length]

@@ -19,7 +19,7 @@ from squeeze.packing.tensors.float_writer import Writer, most_bytes
 from squeeze.packing.tensors.plane_reader import ENTRY_SIZE, HEAD_SIZE, fill_slots, raw_words, read_planes, whole_size
 from squeeze.packing.tensors.planes import TOGETHER, collect, cut_plane, decode_planes, pack_raw, tally
 from squeeze.packing.tensors.tables import quantise, write_tables
-from squeeze.system.arena import kept
+from squeeze.system.arena import thread_buffer
 
 __all__ = ["MOST", "SmallPlan", "decode", "plan_of"]
 
@@ -275,7 +275,10 @@ class SmallPlan:
         prefixes = np.empty((_MOST_PLANES, rans.MAX_SYMBOLS), np.int64)
         frequencies = np.empty((_MOST_PLANES, 1, rans.MAX_SYMBOLS), np.int64)
         choice, zeros = plan_whole(
-            *(values, kept("sample", 4 * SAMPLE_RUNS * SAMPLE_RUN).view(values.dtype)[: SAMPLE_RUNS * SAMPLE_RUN]),
+            *(
+                values,
+                thread_buffer("sample", 4 * SAMPLE_RUNS * SAMPLE_RUN).view(values.dtype)[: SAMPLE_RUNS * SAMPLE_RUN],
+            ),
             *(bits if rotated else 0, bits, lanes, rows, widths, longest, LOGS),
             *(shared.tables, shared.sampled, shared.kinds),
             *(shared.room, shared.measured, own.found, own.total, own.counts, own.worths),
@@ -296,7 +299,7 @@ class SmallPlan:
         most = most_bytes(self.count, widths, self.lanes, self.rows)
         writer.reserve(most)
         payload = writer.room(0, most // 8 * 8, np.uint8)
-        scratch = kept("words", 2 * (self.lanes * self.rows + rans.SLACK)).view(np.uint16)
+        scratch = thread_buffer("words", 2 * (self.lanes * self.rows + rans.SLACK)).view(np.uint16)
         size = write_whole(
             *(self.values, self.rotated, self.layout, len(widths), self.lanes, self.rows, self.fields),
             *(self.prefixes, self.frequencies, payload, payload.view(np.uint16), payload.view(np.uint32)),

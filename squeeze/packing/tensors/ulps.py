@@ -28,7 +28,7 @@ from squeeze.packing.tensors.ulps_steps import (
     merge,
     split,
 )
-from squeeze.system.arena import fresh, kept
+from squeeze.system.arena import allocate, thread_buffer
 
 __all__ = ["MANTISSAS", "PART", "DecodedUlps", "decode", "encode", "write"]
 
@@ -99,7 +99,7 @@ def write(content: Content, base: Content, dtype: str, writer: Writer, threads: 
 
     def work(first: int, last: int) -> Array:
         values = parts.values(first, last)
-        others = kept("base of ulps", values.nbytes)
+        others = thread_buffer("base of ulps", values.nbytes)
         base.fill(first * PART * values.itemsize, others)
         return _encode_part(values, others.view(kind.word), kind, within)
 
@@ -158,7 +158,7 @@ def decode(payload: Array, base: Array, dtype: str, threads: int = 1) -> Array:
     Raises DamagedError.
     """
     kind, places = _Kind.of(dtype), _places(payload, payload.size, dtype, base.size)
-    out = fresh(base.size)
+    out = allocate(base.size)
     out[:] = base
     values: Array = out.view(kind.word)
     within = threads if len(places) == 2 else 1
@@ -178,7 +178,7 @@ def _decode_part(part: Array, values: Array, kind: _Kind, threads: int) -> None:
     begins, sizes, start = _head_of(part, kind)
     class_of = kind.classes(begins)
     counts = kind.counts(values, class_of)
-    differences: Array = kept("ulps", values.nbytes).view(kind.word)
+    differences: Array = thread_buffer("ulps", values.nbytes).view(kind.word)
     end = 0
     for size, count in zip(sizes, counts.tolist(), strict=True):
         section, out = part[start : start + size], differences[end : end + count].view(np.uint8)
@@ -210,7 +210,7 @@ class DecodedUlps(InSegments):
         self._base.fill(first * self.step, out)  # before `kept` is called: the base may use the same memory
         for number in range(first, last):
             begin, end = self._places[number], self._places[number + 1]
-            part = kept("part of ulps", end - begin)
+            part = thread_buffer("part of ulps", end - begin)
             self._payload.fill(begin, part)
             values: Array = out[(number - first) * self.step : (number - first + 1) * self.step].view(self._kind.word)
             _decode_part(part, values, self._kind, 1)

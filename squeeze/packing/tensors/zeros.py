@@ -16,7 +16,7 @@ from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.float_writer import Behind, Writer, copy
 from squeeze.packing.tensors.floats import Decoded
 from squeeze.packing.tensors.tables import damaged
-from squeeze.system.arena import kept
+from squeeze.system.arena import thread_buffer
 
 __all__ = ["DecodedZeros", "count", "decode_mask", "encode_mask", "write"]
 
@@ -110,13 +110,13 @@ class DecodedZeros(InSegments):
     def _present(self, first: int, last: int) -> Array:
         """Return whether each value of some blocks is not 0, bool."""
         values = min(last * _BLOCK, self.size // self._width) - first * _BLOCK
-        packed = kept("bits of zeros", -(-values // 8))
+        packed = thread_buffer("bits of zeros", -(-values // 8))
         self._bits.fill(first * _BLOCK // 8, packed)
         return np.unpackbits(packed, count=values, bitorder="little").view(np.bool_)
 
     def _decode(self, first: int, last: int, out: Array) -> None:
         begin, end = self._starts[first], self._starts[last]
-        values, found = kept("values of zeros", self._width * (end - begin)), out.view(WORDS[8 * self._width])
+        values, found = thread_buffer("values of zeros", self._width * (end - begin)), out.view(WORDS[8 * self._width])
         self._values.fill(self._width * begin, values)
         found[:] = 0
         found[self._present(first, last)] = values.view(found.dtype)
@@ -159,7 +159,7 @@ class _Present:
 def _values(content: Content, word: type, first: int, last: int) -> Array:
     """Return some values of a content, in memory of this thread."""
     width = np.dtype(word).itemsize
-    out = kept("with zeros", width * (last - first))
+    out = thread_buffer("with zeros", width * (last - first))
     content.fill(width * first, out)
     return out.view(word)
 

@@ -13,7 +13,7 @@ import torch
 
 from squeeze.engine.method import HessianError, Result
 from squeeze.errors import SqueezeError
-from squeeze.numerics.hadamard import turned
+from squeeze.numerics.hadamard import rotate_blocks
 from squeeze.options import check
 from squeeze.quant.gptq import inverse_factor
 from squeeze.quant.methods import TrellisOptions
@@ -68,14 +68,14 @@ class Trellis(TrellisOptions):
             raise HessianError(f"expected a Hessian of {inputs} x {inputs}, the inputs of the matrix")
         values, notes = weight.detach().to("cpu", torch.float32), list[str]()
         if hessian is None:
-            values, hessian = turned(values, ROTATION), torch.eye(inputs)
+            values, hessian = rotate_blocks(values, ROTATION), torch.eye(inputs)
         else:
             hessian = hessian.to("cpu", torch.float32)
             dead = hessian.diagonal() == 0
             if dead.any():
                 notes.append(f"{int(dead.sum())} inputs are always 0")
-            values = turned(values.masked_fill(dead, 0), ROTATION)
-            hessian = turned(turned(hessian, ROTATION).T.contiguous(), ROTATION)
+            values = rotate_blocks(values.masked_fill(dead, 0), ROTATION)
+            hessian = rotate_blocks(rotate_blocks(hessian, ROTATION).T.contiguous(), ROTATION)
         order = torch.arange(inputs)
         if self.act_order:
             order = hessian.diagonal().argsort(descending=True, stable=True)

@@ -18,7 +18,7 @@ from squeeze.engine.pipeline import Writer
 from squeeze.errors import FormatError, printable
 from squeeze.kernels import trellis
 from squeeze.kernels.trellis import cpu
-from squeeze.numerics.hadamard import turned
+from squeeze.numerics.hadamard import rotate_blocks
 
 __all__ = [
     "LEAST_RATE",
@@ -61,7 +61,7 @@ class TrellisTensor:
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the dense weight [O, I], computed in float32 and rounded once to `dtype`."""
         levels = trellis.decode(self.codes, len(self.scales), self.rate)
-        return turned(levels * self.scales.to(torch.float32)[:, None], ROTATION).to(dtype)
+        return rotate_blocks(levels * self.scales.to(torch.float32)[:, None], ROTATION).to(dtype)
 
     @property
     def stored_bits(self) -> int:
@@ -127,7 +127,7 @@ class TrellisLinear(StoredLinear[_Runtime]):
         return _Runtime(tensor, cpu.padded(tensor.codes) if tensor.codes.device.type == "cpu" else None)
 
     def multiply(self, rows: torch.Tensor, prepared: _Runtime) -> torch.Tensor:
-        tensor, x = prepared.tensor, turned(rows.to(torch.float32), ROTATION)
+        tensor, x = prepared.tensor, rotate_blocks(rows.to(torch.float32), ROTATION)
         if prepared.codes is not None and len(x) <= _FEW_ROWS:
             y = cpu.matmul(x.detach(), prepared.codes, self.out_features, tensor.rate, torch.get_num_threads())
         else:

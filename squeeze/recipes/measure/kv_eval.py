@@ -21,7 +21,7 @@ from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.measure import Cost, Distance, decoding, nominal_bits, passkeys, quality, stepped
 from squeeze.kv.memory import nbytes_of
 from squeeze.kv.policies import save_policy
-from squeeze.kv.specs import check, make, needs_calibration
+from squeeze.kv.specs import check_spec, make_policy, needs_calibration
 from squeeze.kv.statistics import KVStatistics, observe
 from squeeze.recipes.measure.generate import Generation
 from squeeze.recipes.measure.kv_usage import Usage, check_coded, check_pieces, check_read, usage_of
@@ -105,7 +105,7 @@ def rows(
     """Every policy, full precision first, at every context; none stands for 1,024 tokens, or as many as the model has
     positions for. Raises PolicyError, FormatError and SqueezeError."""
     for spec in specs:
-        check(spec)  # before anything takes time
+        check_spec(spec)  # before anything takes time
     if options.save_policy and len(specs) + bool(options.kv_budget) != 1:
         raise PolicyError("`save_policy` takes one policy")
     kind = getattr(torch, options.dtype) if options.dtype else None
@@ -204,7 +204,9 @@ def policies_of(
         if options.calibration is not None:
             check_read(model, usage, "calibration looks at keys, values and queries")
         statistics = _statistics(model, tokenizer, options)
-    policies = {spec: make(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs}
+    policies = {
+        spec: make_policy(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs
+    }
     if any(policy.observes for policy in policies.values()):
         check_read(model, usage, "snapkv, adakv and softprune look at queries")
     return policies

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.tokenwise.bias import Bias, GroupGradient, Stopped, add
-from squeeze.numerics.frequencies import Cdf, room
+from squeeze.numerics.frequencies import Cdf, allocate
 from tests.makers.cdfs import put
 
 LEAVES = 37
@@ -121,7 +121,7 @@ def test_groups_of_leaves_change_no_gradient():
     parts = parts.astype(np.float32)
     parts = np.stack([parts, generator.permutation(parts)])
     cumulative = np.cumsum(parts.astype(np.uint64) + np.uint64(1), axis=1)
-    grouped, rows = room(*parts.shape), np.array([1, 0, 1])
+    grouped, rows = allocate(*parts.shape), np.array([1, 0, 1])
     put(cumulative, grouped, np.arange(2))
     kept = [grouped, grouped._replace(parts=parts), Cdf(np.insert(cumulative, 0, 0, axis=1), None)]
     gradients = np.zeros((3, parts.shape[1]), np.int32)

@@ -17,13 +17,13 @@ def counts_of(model, layout):
     """Return the callback of the naive decoder: cumulative counts of the leaves after what a lane was fed."""
     team = Team(1)
     sessions = [model.session(1, layout.used_window, 64, team) for _ in range(layout.lanes)]
-    room = frequencies.room(1, model.leaves.size)
+    room = frequencies.allocate(1, model.leaves.size)
 
     def counts(lane, fed, bias):
         ids = [model.start_token if one is None or one < 0 else int(model.leaves[one]) for one in fed]
         sessions[lane].forward(np.array([ids], np.int64))
         sessions[lane].cdf(np.array([len(ids) - 1]), bias, room, np.array([0]))
-        return frequencies.expanded(room)[0].tolist()
+        return frequencies.cumulative(room)[0].tolist()
 
     return counts
 

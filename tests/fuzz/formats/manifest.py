@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from squeeze.cluster.files import COMPRESS
-from squeeze.cluster.manifest import Manifest as Notes, options_of, read_manifest, records
+from squeeze.cluster.manifest import Manifest as Notes, read_manifest, read_options, read_records
 from squeeze.cluster.shards import SHARDS, Noted
 from squeeze.codecs.shards.plan import Template
 from squeeze.errors import FormatError
@@ -81,9 +81,9 @@ class Manifest:
         if case.way == "read":
             told = read_manifest(path, LIMITS)
             done = sum(not one.error for one in told.records)
-            if not isinstance(told.done, int) or told.done > done + len(list(records(path))):
+            if not isinstance(told.done, int) or told.done > done + len(list(read_records(path))):
                 raise Wrong("read: more is done than is told")
-            options_of(path)
+            read_options(path)
         elif case.way == "go on":
             options = {"root": "tree"} if case.sharded else {"level": "1"}
             notes = Notes(path, SHARDS if case.sharded else COMPRESS, options, () if case.sharded else ["tree"])
