@@ -140,10 +140,13 @@ _RUNS = 3
 
 
 def core_sizes(compiled: bool = True) -> dict[str, int]:
-    """Bytes on the disk of squeeze and of each distribution that it needs at levels 1 to 9.
+    """Return the bytes on disk of squeeze and of each distribution that levels 1 to 9 need, by name.
 
-    compiled: with compiled Python (.pyc). Extras and language models are left out. Empty where squeeze runs from its
-    source, uninstalled.
+    Extras and language models are not counted. The result is empty if squeeze runs from source, without being
+    installed.
+
+    Args:
+        compiled: Whether to count compiled Python (.pyc).
     """
     sizes: dict[str, int] = {}
     names = [canonicalize_name(DISTRIBUTION)]
@@ -167,7 +170,7 @@ def core_sizes(compiled: bool = True) -> dict[str, int]:
 
 
 def start_up() -> float:
-    """Seconds of `squeeze --version` as a process of its own, the shortest of three."""
+    """Return the seconds of `squeeze --version` in a process of its own, the shortest of three runs."""
     command = [sys.executable, "-P", "-m", "squeeze", "--version"]
     environment = {**os.environ, "PYTHONPATH": str(_PACKAGE.parent)}
     seconds = []

@@ -1,4 +1,6 @@
-"""Whether 2:4 will be faster than dense weights, layer by layer, as kernels/roofline.py predicts it."""
+"""Predictions of the speed of 2:4 sparsity compared with dense weights, layer by layer, by the model of
+kernels/roofline.py.
+"""
 
 import re
 from collections import Counter
@@ -16,7 +18,11 @@ __all__ = ["Advice", "advise"]
 
 @dataclass(frozen=True)
 class Advice:
-    """layers: name, shape, seconds of the dense product and of the one chosen, and which that is."""
+    """A prediction for all matrices of a checkpoint.
+
+    Each layer is its name, its shape, the seconds of the dense product, the seconds of the fastest product, and the
+    name of that product. `source` says where the constants of the device come from.
+    """
 
     device: str
     batch: int
@@ -26,7 +32,7 @@ class Advice:
 
     @property
     def speed(self) -> float:
-        """Of all layers together, against dense ones in as many bits."""
+        """Predicted speed of all layers together, as a multiple of dense weights with the same bits."""
         return sum(layer[2] for layer in self.layers) / max(sum(layer[3] for layer in self.layers), 1e-30)
 
     @property
@@ -43,7 +49,7 @@ class Advice:
         return {**settings, "speed": self.speed, "verdict": self.verdict, "layers": layers}
 
     def table(self) -> str:
-        """A line for all blocks' layers of one name and shape."""
+        """Return the layers as text: one line for all layers of one name and shape."""
         lines = [f"{'layer':<44} {'count':>5} {'shape':>13} {'dense us':>9} {'2:4 us':>9} {'speed':>6}  product"]
         alike = Counter((re.sub(r"\.\d+\.", ".*.", layer[0]), *layer[1:]) for layer in self.layers)
         for (name, shape, dense, sparse, product), count in alike.items():
@@ -54,8 +60,17 @@ class Advice:
 
 
 def advise(folder: Path | str, device: str = "cpu", batch: int = 1, bits: int = 16) -> Advice:
-    """Predict the speed of a checkpoint's matrices in 2:4 against dense ones, both with values of 16 or 4 bits, for
-    `batch` tokens at a time. Raises SqueezeError for devices and checkpoints that it does not know."""
+    """Predict the speed of a checkpoint's matrices in 2:4 compared with dense ones.
+
+    Args:
+        folder: A checkpoint, pruned or not.
+        device: "cpu" or a GPU that kernels/roofline.py knows.
+        batch: Tokens in one product.
+        bits: Bits of a value, 16 or 4, in both forms.
+
+    Raises:
+        SqueezeError: If the device or the checkpoint is unknown.
+    """
     constants = constants_of(device)
     width = 4 if device == "cpu" else 2
     layers = []
@@ -67,7 +82,7 @@ def advise(folder: Path | str, device: str = "cpu", batch: int = 1, bits: int = 
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, int]]:
-    """Of the matrices in a checkpoint's blocks, pruned already or not, by name."""
+    """Return the shapes of the matrices in a checkpoint's blocks, pruned or not, by name."""
     checkpoint = Checkpoint.open(folder)
     if (checkpoint.config.get("quantization_config") or {}).get("quant_method") == METHOD:
         grids = [name for name in checkpoint.files if name.endswith(".sparse_grid")]

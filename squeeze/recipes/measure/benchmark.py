@@ -1,7 +1,7 @@
-"""Measuring squeeze beside other compressors: every round trip is compared, then timed.
+"""Comparison of squeeze with other compressors: each round trip is checked, then timed.
 
-Rivals run as whole processes on one thread. squeeze runs inside this process,
-without verification, after a warm-up; or as whole processes too.
+Other tools run as processes, on one thread. squeeze runs in this process, without verification and after a warm-up, or
+also as a process.
 """
 
 import io
@@ -26,7 +26,7 @@ _WARM_UP_TEXT = b"Every word of this is here to be compiled for. " * 8
 
 @dataclass(frozen=True)
 class Result:
-    """One file through one tool; `error` says why the rest is zero."""
+    """Size and times of one file with one tool, or an error, which leaves the numbers at zero."""
 
     file: str
     tool: str
@@ -39,7 +39,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Tool:
-    """A compressor: `run` takes a file to its coded size and the seconds of both ways, and proves the round trip."""
+    """A compressor; `run` checks the round trip of a file and returns the coded size and the seconds of both
+    directions.
+    """
 
     name: str
     run: Callable[[Path], tuple[int, float, float]]
@@ -47,10 +49,10 @@ class Tool:
 
 @dataclass(frozen=True)
 class Rival:
-    """Commands in a folder that holds `raw`: one makes `coded`, one restores `out/raw`.
+    """Two commands of another compressor, run in a folder with a file `raw`: one makes `coded`, the other `out/raw`.
 
-    A command without an output option writes to standard output. Of several
-    `settings`, put where {setting} stands, the smallest result counts.
+    If `to_stdout`, both write to standard output. If there are several `settings`, each replaces {setting} in turn and
+    the smallest result counts.
     """
 
     programs: tuple[str, ...]
@@ -95,9 +97,18 @@ def choose(
     threads: int = 1,
     rivals: Mapping[str, Rival] = RIVALS,
 ) -> tuple[list[Tool], list[str]]:
-    """The tools to measure, and a note on each rival that is not installed.
+    """Return the tools to measure, and a note for each rival that is not installed.
 
-    Raises SqueezeError for an unknown rival, and LevelError for a level that cannot be used.
+    Args:
+        levels: Levels of squeeze; the default level if empty.
+        against: Names of rivals.
+        processes: Whether squeeze runs as a process.
+        threads: Threads of squeeze.
+        rivals: All known rivals by name.
+
+    Raises:
+        SqueezeError: If a rival is unknown.
+        LevelError: If a level cannot be used.
     """
     tools, notes = [], []
     for level in sorted(set(levels)) or [known.DEFAULT]:
@@ -116,7 +127,7 @@ def choose(
 
 
 def memory(levels: Sequence[int], against: Sequence[str], threads: int) -> int:
-    """Bytes that what takes most of all takes that `choose` is given."""
+    """Return the bytes of memory that the largest of the tools needs which `choose` returns for these arguments."""
     rows = map(known.level, set(levels) or {known.DEFAULT})
     ours = (estimates.memory_to_compress(row, None, threads, LanguageOptions()) for row in rows)
     return max(_RIVAL if against else 0, *ours)
@@ -125,12 +136,12 @@ def memory(levels: Sequence[int], against: Sequence[str], threads: int) -> int:
 def of_file(
     path: Path, levels: Sequence[int], against: Sequence[str], processes: bool, threads: int, runs: int
 ) -> list[Result]:
-    """One file through all tools that this machine has, which a worker measures."""
+    """Measure one file with all tools that are installed, as a task of a worker."""
     return list(measure([path], choose(levels, against, processes, threads)[0], runs))
 
 
 def measure(paths: Sequence[Path], tools: Sequence[Tool], runs: int) -> Iterator[Result]:
-    """Every file through every tool, `runs` times; the shortest times count."""
+    """Measure every file with every tool, and keep the shortest times of `runs` runs."""
     for path in paths:
         raw_size = path.stat().st_size
         for tool in tools:
@@ -189,7 +200,7 @@ def _round_trip(rival: Rival, program: str, setting: str, path: Path) -> tuple[i
 
 
 def _timed(command: Sequence[str], folder: Path, output: Path | None) -> float:
-    """Seconds that `command` took; its standard output goes to the file `output`."""
+    """Run a command, with its standard output in the file `output`, and return its seconds."""
     start = time.perf_counter()
     with (output or folder / "ignored").open("wb") as sink:
         done = subprocess.run(
@@ -203,7 +214,7 @@ def _timed(command: Sequence[str], folder: Path, output: Path | None) -> float:
 
 
 def table(results: Sequence[Result], runs: int, processes: bool, threads: int = 1) -> str:
-    """The measurements in columns, with a total for each tool that coded every file."""
+    """Return the measurements as columns of text, with totals for each tool that coded every file."""
     ours = "whole processes" if processes else "inside one process, warmed up (without interpreter start-up)"
     lines = [
         f"squeeze: {threads} thread{'s' * (threads > 1)}, {ours}, without verification; "

@@ -1,7 +1,7 @@
-"""Two models side by side: what each writes after the same prompts, and how far apart their predictions are.
+"""Comparison of two models: their texts after the same prompts, and the distance between their predictions.
 
-Both write greedily. The distance is measured along the original's text, which both read: there every token has one
-context, while texts that parted have nothing in common any more.
+Both generate greedily. The distance is measured along the original's text, which both models read, so that both see the
+same context at each token. The generated texts differ in every token after they diverge.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +28,11 @@ _CONTEXT = 12  # tokens before such a place
 
 @dataclass(frozen=True)
 class Pair:
-    """Texts after one prompt. pieces: the original's text, token by token, which together are it; kl: nats, of each;
-    agreed: whether the other model finds the same token likeliest there. same: tokens that both texts begin with."""
+    """Both texts after one prompt.
+
+    `pieces` are the original's text by token, `kl` the divergence at each token in nats, and `agreed` whether the other
+    model ranks the same token first. `same` counts the tokens before the texts diverge.
+    """
 
     prompt: str
     original: str
@@ -46,8 +49,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Place:
-    """A token of the original's text at which the models are far apart. number: of the prompt, from 1; position: of the
-    token, from 0; before: the text that leads to it; instead: the token that the other model finds likeliest."""
+    """A token of the original's text at which the predictions differ most.
+
+    `number` is the prompt's, from 1, and `position` the token's, from 0. `before` is the text that leads to it, and
+    `instead` the token that the other model ranks first.
+    """
 
     number: int
     position: int
@@ -59,9 +65,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Comparison:
-    """tokens: of the original's texts. kl_mean, kl_p99: nats a token, KL(original || model); top1_agreement: share of
-    these tokens that the model finds likeliest, too; same: share before the first that differs, when each goes on from
-    its own; identical: texts that are the same. intervals: of 95 % confidence, with prompts as independent."""
+    """Means over all tokens of the original's texts, and the texts themselves.
+
+    `kl_mean` and `kl_p99` are KL(original || model) in nats a token. `top1_agreement` is the share of tokens that the
+    model ranks first as well. `same` is the share of tokens before the generated texts diverge, and `identical` counts
+    texts that never do. `intervals` are 95 % confidence intervals with prompts taken as independent.
+    """
 
     tokens: int
     kl_mean: float
@@ -78,9 +87,9 @@ class Comparison:
 
 
 def read_prompts(path: Path) -> list[str]:
-    """One a line of a text, or the "prompt" or "text" of each object of a .jsonl file; empty lines are none.
+    """Return the prompts of a file: its lines, or the "prompt" or "text" of each object of a .jsonl file.
 
-    Raises SqueezeError where there is none, or a line is not such an object.
+    Raises SqueezeError if the file has no prompt, or a line is not such an object. Empty lines are skipped.
     """
     try:
         lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
@@ -116,10 +125,20 @@ def compare(
     base: Path | None = None,
     progress: Callable[[int], None] = lambda n: None,
 ) -> Comparison:
-    """Both models on every prompt, with at most so many tokens after each. resident, base: of the model in `folder`, as
-    load_model has them; progress(1) is told of every prompt.
+    """Generate with both models after every prompt, and compare their texts and predictions.
 
-    Raises SqueezeError where the models do not share a vocabulary, or a prompt does not fit them.
+    Args:
+        original: Folder or GGUF file of the original model.
+        folder: Folder or GGUF file of the other model.
+        prompts: Texts to continue.
+        tokens: Largest number of new tokens after each prompt.
+        device: Torch device of both models.
+        resident: Bytes of decoded weights to keep for `folder`, as in load_model.
+        base: Base of `folder`, as in load_model.
+        progress: Called with 1 after each prompt.
+
+    Raises:
+        SqueezeError: If the models have different vocabularies, or a prompt does not fit them.
     """
     first, tokenizer = opened(original, device)
     second, other_tokenizer = opened(folder, device, resident, base)
@@ -141,7 +160,7 @@ def _size(model: Any) -> int:
 
 
 def _pair(first: Any, second: Any, tokenizer: Any, ids: torch.Tensor, tokens: int) -> tuple[dict[str, Any], list[Any]]:
-    """The fields of a Pair after a prompt [1, P], and of its worst Places."""
+    """Return the fields of a Pair for prompt ids [1, P], and those of its worst Places."""
     theirs, ours = (_greedy(model, ids, tokens) for model in (first, second))
     whole = torch.cat([ids[0], theirs])
     start = ids.shape[1] - 1
@@ -171,7 +190,7 @@ def _pair(first: Any, second: Any, tokenizer: Any, ids: torch.Tensor, tokens: in
 
 
 def _greedy(model: Any, ids: torch.Tensor, tokens: int) -> torch.Tensor:
-    """int64 [N]: at least one token, and none after the one that ends a text."""
+    """Return the generated ids, int64 [N], at least one and none after the end of the text."""
     from transformers import GenerationConfig  # transformers takes seconds to import
 
     ends = {name: getattr(model.generation_config, name) for name in ("eos_token_id", "pad_token_id")}
@@ -183,14 +202,14 @@ def _greedy(model: Any, ids: torch.Tensor, tokens: int) -> torch.Tensor:
 
 
 def _log_probabilities(model: Any, ids: torch.Tensor, start: int) -> torch.Tensor:
-    """float32 [N, V] of what comes after each of ids [L] from position `start` on, but the last."""
+    """Return log probabilities, float32 [N, V], of each token that follows position `start` of ids [L]."""
     with explained(getattr(model, "name_or_path", "") or type(model).__name__):
         logits = model(ids[None], use_cache=False).logits[0, start:-1]
     return torch.log_softmax(logits.float(), -1)
 
 
 def _pieces(tokenizer: Any, ids: torch.Tensor) -> tuple[str, ...]:
-    """What each token adds to the text; a character of several tokens comes with its last."""
+    """Return the text that each token adds; a character of several tokens comes with the last of them."""
     pieces: list[str] = []
     text = ""
     for end in range(1, len(ids) + 1):
@@ -203,7 +222,7 @@ def _pieces(tokenizer: Any, ids: torch.Tensor) -> tuple[str, ...]:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> int:
-    """Tokens that both begin with."""
+    """Count the tokens that both sequences begin with."""
     shorter = min(len(one), len(other))
     return int((one[:shorter] == other[:shorter]).cumprod(0).sum())
 

@@ -1,4 +1,5 @@
-"""What compressing a checkpoint will take, from its headers alone and one matrix product timed on this machine."""
+"""Estimates of the memory, disk and time that compressing a checkpoint takes, from its headers and one timed product.
+"""
 
 import re
 import time
@@ -23,7 +24,7 @@ _SWEEP = 12  # times the products that the sweep over a matrix costs beside its 
 
 @dataclass(frozen=True)
 class Estimate:
-    """memory: peak bytes; disk: bytes beside the output while it runs; seconds."""
+    """Peak memory in bytes, temporary disk in bytes beyond the output, and seconds."""
 
     memory: int
     disk: int
@@ -35,7 +36,17 @@ class Estimate:
 
 
 def estimate(source: Path | str, tokens: int, correction: bool, device: str = "cpu") -> Estimate:
-    """tokens: of calibration, 0 for none. Raises FormatError where `source` is not a checkpoint."""
+    """Estimate what compressing a checkpoint takes.
+
+    Args:
+        source: The checkpoint.
+        tokens: Tokens of the calibration set, 0 without calibration.
+        correction: Whether errors are propagated, so that the original runs as well.
+        device: Torch device, on which one product is timed.
+
+    Raises:
+        FormatError: If `source` is not a checkpoint.
+    """
     checkpoint = floats(Checkpoint.open(source))
     blocks: dict[str, int] = {}
     block_inputs: dict[str, int] = {}  # inputs of a block's matrices, those that share inputs counted again
@@ -67,7 +78,7 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
 
 
 def _speed(device: str) -> float:
-    """Floating point operations a second in float32."""
+    """Measure the floating point operations a second of a float32 product."""
     a = torch.randn((512, 1024), device=device)
     b = torch.randn((1024, 1024), device=device)
     a @ b

@@ -1,4 +1,4 @@
-"""What compressing a model cost it: perplexity and distance from the original, into its report."""
+"""Evaluation of a model on a text: perplexity before and after compression, and the distance from the original."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +26,16 @@ def opened(
     resident: int | None = None,
     base: Path | None = None,
 ) -> tuple[torch.Tensor, nn.Module, nn.Module | None]:
-    """The tokens [T] of a text, a model, and the original that it is compared with, each a folder or a GGUF file.
-    resident, base: of the model, as load_model has them."""
+    """Return the tokens [T] of a text, a model, and its original or None.
+
+    Args:
+        checkpoint: Folder or GGUF file of the model.
+        text: The text file.
+        original: Folder or GGUF file of the original, whose tokenizer is used.
+        device: Torch device of both models.
+        resident: Bytes of decoded weights to keep, as in load_model.
+        base: Base of the model, as in load_model.
+    """
     tokens = read_tokens(text, original or checkpoint, tokenizer_of)
     reference = load_model(original, device=device) if original else None
     model = load_model(checkpoint, device=device, resident=resident, base=base)
@@ -39,8 +47,10 @@ def opened(
 
 
 def window_for(*models: nn.Module | None, asked: int | None = None) -> int:
-    """Tokens of a window: those asked for, else WINDOW, or as many as all models have positions for if these are fewer.
-    Raises SqueezeError if one has fewer than were asked for."""
+    """Return the tokens of a window: `asked`, or WINDOW if all models have enough positions, or as many as they have.
+
+    Raises SqueezeError if a model has fewer positions than `asked`.
+    """
     networks = [model for model in models if model is not None]
     for model in networks if asked else ():
         check_positions(model, asked or 0, "use `window` {}")
@@ -55,8 +65,16 @@ def measure(
     progress: Callable[[str, int, int], None] | None = None,
     base: Path | str | None = None,
 ) -> None:
-    """Measure perplexity before and after and the distance from the original on a text, into the report. progress:
-    told of what is measured, the tokens read, and all; base: of the compressed model, as load_model has it."""
+    """Measure perplexity before and after compression and the distance from the original, and add them to the report.
+
+    Args:
+        report: The report of a compressed folder; it is written to the folder again.
+        text: The text file.
+        windows: Largest number of windows; None reads the whole text.
+        device: Torch device of both models.
+        progress: Called with what is measured, the tokens read, and all tokens.
+        base: Base of the compressed model, as in load_model.
+    """
     tokens = read_tokens(text, Path(report.source))
     original = load_model(Path(report.source), device=device)
     check_causal(original)

@@ -1,4 +1,4 @@
-"""Continuing a text with a causal language model, piece by piece as it comes, with any cache."""
+"""Text generation with a causal language model, streamed, with any cache, a draft model, or a saved prompt cache."""
 
 from __future__ import annotations
 
@@ -37,8 +37,17 @@ def opened(
     base: Path | None = None,
     product: str | None = None,
 ) -> tuple[nn.Module, Any]:
-    """The model and tokenizer of a folder or a GGUF file; resident, base, product: as load_model has them. Of its
-    settings for generating only _SETTINGS count: others choose code to run, or make work without end."""
+    """Load the model and tokenizer of a folder or GGUF file for generation.
+
+    Only _SETTINGS of its generation_config.json are kept: others choose code to run, or make unbounded work.
+
+    Args:
+        folder: The folder or file.
+        device: Torch device.
+        resident: Bytes of decoded weights to keep, as in load_model.
+        base: Base of the model, as in load_model.
+        product: "exact" or "fused", as in load_model.
+    """
     from transformers import GenerationConfig  # transformers takes seconds to import
 
     model: Any = load_model(folder, device=device, resident=resident, base=base, product=product)
@@ -51,9 +60,11 @@ def opened(
 
 @dataclass(frozen=True)
 class Generation:
-    """text: what was generated. prompt, tokens: tokens read and made. seconds: of all of it. cache: the cache at the
-    end, None if the model has none. With a draft, proposed and accepted: tokens that it suggested, and those of them
-    that were taken."""
+    """A generated text and its counts.
+
+    `prompt` and `tokens` count the tokens read and generated. `cache` is the cache at the end, or None. With a draft,
+    `proposed` counts the tokens that it suggested and `accepted` those that the model kept.
+    """
 
     text: str
     prompt: int
@@ -65,7 +76,7 @@ class Generation:
 
 
 class _Streamer:
-    """Hands text on as soon as no later token can change it; transformers calls put and end."""
+    """A streamer that passes text on as soon as no later token can change it; transformers calls `put` and `end`."""
 
     def __init__(self, tokenizer: Any, on_text: Callable[[str], None]) -> None:
         self.tokenizer, self.on_text = tokenizer, on_text
@@ -106,14 +117,27 @@ def generate(  # noqa: PLR0913
     on_text: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> Generation:
-    """At most `tokens` more tokens after a prompt; greedily at temperature 0.
+    """Generate at most `tokens` tokens after a prompt.
 
-    cache: what transformers takes as one; None for its own. draft: a smaller model with the same vocabulary
-    that suggests tokens, which the model checks several at a time (speculative decoding, Leviathan et al. 2023, arXiv
-    2211.17192): the text is the one that the model alone writes, up to a cache that codes tokens: it does so after each
-    check of several, which see some tokens before they are coded, or after. options: of model.generate.
-    Raises SqueezeError where the prompt has no token, or does not fit the model with what is to come, or the draft does
-    not fit the model.
+    A draft model with the same vocabulary suggests tokens, which the model checks several at a time (speculative
+    decoding, Leviathan et al. 2023, arXiv 2211.17192). The text is the one that the model writes alone, except with a
+    cache that quantises tokens: it quantises after each check, so that some tokens are read in full precision for
+    longer.
+
+    Args:
+        model: A model of `opened`.
+        tokenizer: Its tokenizer.
+        prompt: The text to continue.
+        cache: A transformers cache; None for the model's own.
+        draft: A smaller model, for greedy decoding only.
+        tokens: Largest number of new tokens.
+        temperature: 0 for greedy decoding.
+        seed: Seed of sampling.
+        on_text: Called with each new piece of text.
+        options: More arguments of model.generate.
+
+    Raises:
+        SqueezeError: If the prompt is empty or too long, or the draft does not fit the model.
     """
     ids = prompt_ids(model, tokenizer, prompt, tokens)
     options |= _sampling(temperature, seed)
@@ -140,7 +164,7 @@ def generate(  # noqa: PLR0913
 
 
 class _Finite:
-    """Ends generation by an error as soon as logits are not numbers; transformers calls it with each token's."""
+    """A logits processor that stops generation with an error if logits are not finite."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -151,7 +175,10 @@ class _Finite:
 
 
 def prompt_ids(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:
-    """int64 [1, tokens of the prompt]. Raises SqueezeError where there are none, or too many."""
+    """Return the ids of a prompt, int64 [1, P], and check that they and `tokens` more fit the model.
+
+    Raises SqueezeError if the prompt is empty or too long.
+    """
     ids = tokenize(tokenizer, prompt)[None].to(model.device)
     check_vocabulary(model, ids)
     limit = getattr(model.config, "max_position_embeddings", None)
@@ -163,7 +190,7 @@ def prompt_ids(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Te
 
 
 def _sampling(temperature: float, seed: int) -> dict[str, Any]:
-    """What model.generate is told; torch's random numbers start from the seed."""
+    """Return the sampling arguments of model.generate, and seed torch's random numbers."""
     if temperature > 0:
         torch.manual_seed(seed)
         return {"do_sample": True, "temperature": temperature}
@@ -171,7 +198,7 @@ def _sampling(temperature: float, seed: int) -> dict[str, Any]:
 
 
 def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None:
-    """Raises SqueezeError where a draft would be of no use, or of wrong use."""
+    """Raise SqueezeError if a draft model cannot be used with these settings."""
     if temperature > 0:
         raise SqueezeError("a draft is for greedy decoding: leave the temperature at 0")
     if cache is not None and cache.get_seq_length():
@@ -185,7 +212,9 @@ def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None
 
 @dataclass
 class _Counts:
-    """Forward passes while a draft helps: each of the draft's proposes a token, each of the model's checks some."""
+    """Counts of forward passes while a draft helps: each pass of the draft proposes a token, each of the model's checks
+    several.
+    """
 
     proposed: int = 0
     checks: int = 0
@@ -214,12 +243,23 @@ class _Counts:
 def prompt_cache(
     path: Path, model: Any, tokenizer: Any, prompt: str, tokens: int, cache: QuantizedKVCache, asked: bool
 ) -> tuple[QuantizedKVCache, int]:
-    """The cache of a prompt but for its last token, which is read when `tokens` more are generated; and how many tokens
-    came from the file.
+    """Return the cache of a prompt without its last token, and the number of tokens that came from a file.
 
-    Where there is no such file, the prompt is read into the empty `cache`, which is written. Otherwise the file's cache
-    is taken, which has to be of the same model, of the policy of `cache` where one was asked for, and of the first
-    tokens of this prompt. Raises as file.load_cache does, and SqueezeError where the prompt does not fit the model.
+    If the file does not exist, the prompt is read into the empty `cache`, which is saved. Otherwise the saved cache is
+    loaded: it must belong to the same model, to the policy of `cache` if `asked`, and to the first tokens of this
+    prompt. Generation reads the last token.
+
+    Args:
+        path: The cache file.
+        model: A model of `opened`.
+        tokenizer: Its tokenizer.
+        prompt: The prompt.
+        tokens: Number of tokens that will be generated.
+        cache: An empty cache.
+        asked: Whether the caller named a policy, which the file's must equal.
+
+    Raises:
+        SqueezeError: If the prompt does not fit the model, or the file cannot be loaded (as kv.file.load_cache).
     """
     ids = prompt_ids(model, tokenizer, prompt, tokens)
     first = ids[0, :-1]

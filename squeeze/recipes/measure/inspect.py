@@ -1,10 +1,8 @@
-"""What a checkpoint's numbers hold: the entropy of each field, and how near the coding comes to it.
+"""Entropy of the fields of a checkpoint's numbers, compared with the size that their coding reaches.
 
-A float's fields are its exponent, and its sign and mantissa; of fp32 and wider
-the mantissa is taken byte by byte from the sign on. The *bound* is the sum over
-tensors and fields of the zero-order entropies: what a code that knows a
-tensor's frequencies, and nothing of a value's neighbours or other field, cannot
-beat. rans.py's prefixes take both fields together, so they can.
+The fields of a float are its exponent, and its sign and mantissa. For fp32 and wider types the mantissa is split into
+bytes. The *bound* is the sum of the zero-order entropies over tensors and fields. A code that knows only the
+frequencies of each field cannot be shorter. rans.py codes both fields together, so it can.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +47,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor, or the sum over all of a dtype. Sizes are bytes; `fields` are bits a value of each field."""
+    """Sizes in bytes and entropies of one tensor, or of all tensors of a dtype; `fields` are bits a value."""
 
     name: str
     dtype: str
@@ -63,7 +61,7 @@ class Entry:
 
     @property
     def gap(self) -> float | None:
-        """How far the coded size is above the bound, in per cent."""
+        """Excess of the coded size over the bound, in per cent; None without a bound."""
         return 100 * (self.coded / self.bound - 1) if self.bound >= 1 else None
 
     def as_json(self) -> dict[str, Any]:
@@ -78,9 +76,17 @@ def inspect(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Iterator[Entry]:
-    """An Entry for each tensor of a checkpoint, packed or not; one that is not packed is coded to learn its size.
+    """Yield an Entry for each tensor of a checkpoint; a checkpoint that is not packed is coded to find its size.
 
-    Raises FormatError or its children as `pack` and `verify` do.
+    Args:
+        source: A checkpoint, packed or not.
+        level: Level of `pack`, for tensors that are not packed.
+        base: Base of a difference.
+        threads: Threads of coding.
+        progress: Called with the bytes of each tensor.
+
+    Raises:
+        FormatError: If the checkpoint is damaged, as in `pack` and `verify`.
     """
     source = path_of(source)
     names = folder.files_to_take(source)
@@ -111,7 +117,7 @@ def inspect(
 
 
 def packed_sizes(source: Path) -> list[dict[str, Any]]:
-    """What a packed checkpoint says of each tensor and of its size before and after; nothing is decoded."""
+    """Return name, dtype, shape, coding and sizes of each tensor of a packed checkpoint, without decoding it."""
     sizes = []
     for name in folder.files_to_take(source) if source.is_dir() else [""]:
         found = file_of(folder.place(source, name), name, Limits())
@@ -124,9 +130,10 @@ def packed_sizes(source: Path) -> list[dict[str, Any]]:
 
 
 def quantised(source: Path) -> dict[str, Any] | None:
-    """Return what quant.formats.reading.summary says of a folder on this machine; None if it is not quantised.
+    """Return the summary of a quantised folder on this machine (quant/formats/reading.py), or None if it is not
+    quantised.
 
-    Raises PackageError if it is, and torch is not installed: nothing else here needs torch.
+    Raises PackageError if it is quantised and torch is not installed.
     """
     if remote(source) or not _is_quantised(source / "config.json"):
         return None
@@ -137,7 +144,7 @@ def quantised(source: Path) -> dict[str, Any] | None:
 
 
 def _is_quantised(config: Path) -> bool:
-    """Whether a config.json describes a quantisation, other than that of `pack`."""
+    """Return whether a config.json describes a quantisation other than that of `pack`."""
     try:
         described = read_object(config).get("quantization_config") if config.is_file() else None
     except FormatError:
@@ -146,7 +153,7 @@ def _is_quantised(config: Path) -> bool:
 
 
 def totals(entries: list[Entry]) -> list[Entry]:
-    """The sums by dtype, and of everything where there are several."""
+    """Return the sums by dtype, and the sum of all if there are several dtypes."""
     sums = [_sum(f"all {dtype}", dtype, [e for e in entries if e.dtype == dtype]) for dtype in _dtypes(entries)]
     return sums if len(sums) == 1 else [*sums, _sum("all", "", entries)]
 
@@ -166,7 +173,7 @@ def _sum(name: str, dtype: str, entries: list[Entry]) -> Entry:
 
 
 def field_entropies(data: Bytes, dtype: str) -> tuple[dict[str, float], int]:
-    """Zero-order entropy of each field of a tensor's bytes in bits a value, and the number of values."""
+    """Return the zero-order entropy of each field of a tensor in bits a value, and the number of values."""
     bits, _ = DTYPES[dtype]
     values = data.view(f"u{bits // 8}")
     if dtype == "C64":
@@ -204,7 +211,7 @@ def _entropy(counts: Any) -> float:
 
 
 def table(entries: list[Entry]) -> str:
-    """The entries and their totals in columns."""
+    """Return the entries and their totals as columns of text."""
     sizes = ("raw", "coded", "ratio", "bound", "gap")
     lines = [_line("tensor", "dtype", "coding", sizes, "entropy by field, bits")]
     lines += [_row(entry) for entry in [*entries, *totals(entries)]]

@@ -1,4 +1,4 @@
-"""The table of `squeeze kv-eval`, and what `squeeze generate` says of its cache."""
+"""The measurements of `squeeze kv-eval`, and the quantised cache of `squeeze generate`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ _WINDOWS = 6  # of 1,024 tokens to calibrate on
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """bits: nominal, a value; None for full precision. passkeys: found, and looked for. way: how quality was measured:
-    "one pass" (teacher.py), "stepped" through the cache itself some tokens at a time, or "continued", stepped after
-    the first half of a window was read as a prompt.
+    """Quality and cost of one policy at one context length.
+
+    `bits` are nominal bits a value, None for full precision. `passkeys` are those found and those hidden. `way` says
+    how quality was measured: in "one pass" (kv/teacher.py), "stepped" through the cache some tokens at a time, or
+    "continued", stepped after half of each window was read as a prompt.
     """
 
     policy: str
@@ -75,10 +77,12 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class KVEvalOptions:
-    """What is measured of policies, beside their names and contexts. sinks, window: of policies whose words say
-    nothing of them. against: transformers' caches beside ours. passkeys: depths to look for one at. calibration: a
-    text. kv_budget: share of 16 bits a value, for one more policy. save_policy: a file for the one policy. dtype: the
-    model's, by torch's name of it.
+    """Options of a measurement besides policies and contexts.
+
+    `sinks` and `window` are the defaults of policies that do not set them. `against` names caches of transformers to
+    compare with. `passkeys` is the number of depths at which a passkey is hidden. `calibration` is a text file.
+    `kv_budget` adds one policy with this share of 16 bits a value. `save_policy` is a file for the only policy. `dtype`
+    is the model's, by torch's name.
     """
 
     windows: int = 8
@@ -102,8 +106,20 @@ def rows(
     options: KVEvalOptions,
     progress: Callable[[int], None] = lambda n: None,
 ) -> Iterator[Row]:
-    """Every policy, full precision first, at every context; none stands for 1,024 tokens, or as many as the model has
-    positions for. Raises PolicyError, FormatError and SqueezeError."""
+    """Yield a row for every policy at every context, full precision first.
+
+    Args:
+        folder: The model's folder or GGUF file.
+        text: Text file that quality is measured on.
+        specs: Policies, such as "kivi:4".
+        contexts: Tokens of a window; if empty, 1,024 or as many as the model has positions for.
+        options: The other options.
+        progress: Called with the number of windows read.
+
+    Raises:
+        PolicyError: If a policy is invalid or does not fit the model.
+        SqueezeError: If the model or the text cannot be read.
+    """
     for spec in specs:
         check_spec(spec)  # before anything takes time
     if options.save_policy and len(specs) + bool(options.kv_budget) != 1:
@@ -145,7 +161,9 @@ class _Measured:
     def at_context(
         self, policies: dict[str, Policy], context: int, options: KVEvalOptions, progress: Callable[[int], None]
     ) -> Iterator[Row]:
-        """Policies that keep all tokens in one pass, if attention reads the cache; all others through the caches."""
+        """Yield the rows of one context: one pass for policies that keep all tokens, if attention reads the cache;
+        otherwise through caches.
+        """
         evicting: dict[str, Policy] = {spec: policy for spec, policy in policies.items() if policy.evicts}
         plain = {spec: policy for spec, policy in policies.items() if spec not in evicting}
         if self.usage.all_read:
@@ -175,7 +193,7 @@ class _Measured:
     def through_caches(
         self, policies: dict[str, Policy], context: int, way: str, rivals: dict[str, tuple[float, Any]] | None = None
     ) -> Iterator[Row]:
-        """Full precision, our policies and other caches, all through the caches themselves."""
+        """Yield rows that are measured with real caches: full precision, our policies, then rivals."""
         logits: list[torch.Tensor] = []
         prompt = context // 2 if way == "continued" else 0
 
@@ -196,8 +214,18 @@ class _Measured:
 def policies_of(
     model: Any, tokenizer: Any, words: tuple[str, ...], options: KVEvalOptions, usage: Usage
 ) -> dict[str, Policy]:
-    """Return policies by their words. options: sinks, window, calibration and kv_budget are read. usage: of the
-    model's cache. Raises PolicyError."""
+    """Return the policies that `words` and `options.kv_budget` describe, by their words.
+
+    Args:
+        model: The loaded model.
+        tokenizer: Its tokenizer, for calibration.
+        words: Policies, such as "kivi:4".
+        options: sinks, window, calibration and kv_budget are read.
+        usage: What the model does with its cache.
+
+    Raises:
+        PolicyError: If a policy is invalid, or needs a calibration text or queries that the model does not give.
+    """
     specs = [*words, *([f"transform:{16 * options.kv_budget}"] if options.kv_budget else [])]
     statistics = None
     if any(map(needs_calibration, specs)):
@@ -222,7 +250,7 @@ def _statistics(model: Any, tokenizer: Any, options: KVEvalOptions) -> dict[int,
 
 
 def _rivals(model: Any, against: tuple[str, ...], window: int) -> dict[str, tuple[float, Callable[[], Any]]]:
-    """transformers' caches at 4 and 2 bits: nominal bits, and how to make one."""
+    """Return the nominal bits and a constructor of transformers' caches with 4 and 2 bits, by name."""
     return {
         f"{backend} {width}": (width + 0.5, _theirs(model, backend, width, window))
         for backend in against
@@ -253,7 +281,15 @@ _PACKAGES = {"quanto": "optimum-quanto", "hqq": "hqq"}
 def cache_for(
     model: Any, tokenizer: Any, kv: str | None, budget: float | None, calibration: Path | None
 ) -> QuantizedKVCache:
-    """The cache that `--kv` and `--kv-budget` ask for, and the model made to read it as it lies."""
+    """Return the cache that `--kv` or `--kv-budget` describes, after patching the model's attention to read it.
+
+    Args:
+        model: The loaded model.
+        tokenizer: Its tokenizer, for calibration.
+        kv: A policy, or a number of bits for kivi.
+        budget: Share of 16 bits a value.
+        calibration: Text file for policies that need one.
+    """
     if kv and budget:
         raise PolicyError("`kv` and `kv_budget` say two things: give one of them")
     spec = f"kivi:{kv}" if kv and kv.isdigit() else kv
@@ -268,7 +304,7 @@ def cache_for(
 
 
 def memory_line(generated: Generation) -> str:
-    """How long it took, how much memory the cache took, and how much a coded one would have taken uncoded."""
+    """Return a line with the speed, the memory of the cache, and what it would take in full precision."""
     rate = generated.tokens / generated.seconds if generated.seconds else 0.0
     said = f"{generated.tokens} tokens after {generated.prompt}, {rate:.1f} a second"
     cache = generated.cache

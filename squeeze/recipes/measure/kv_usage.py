@@ -1,4 +1,4 @@
-"""What a model asks of its KV cache, found by one pass over two tokens: whether a policy can do anything for it."""
+"""Checks, by one pass over two tokens, of whether a KV policy can do anything for a model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ __all__ = ["Usage", "check_coded", "check_pieces", "check_read", "usage_of"]
 
 @dataclass(frozen=True)
 class Usage:
-    """Layers by their numbers. cached: those that put keys and values into the cache. read: those of them whose
-    attention reads what the cache returned, unchanged."""
+    """Numbers of the layers that put keys and values into the cache, and of those whose attention reads the cache
+    unchanged.
+    """
 
     cached: frozenset[int]
     read: frozenset[int]
@@ -32,7 +33,10 @@ class Usage:
 
 @torch.inference_mode()
 def usage_of(model: Any) -> Usage:
-    """Raises PolicyError if the model keeps no keys and values that a policy could code."""
+    """Run two tokens through a model and return which layers use the cache.
+
+    Raises PolicyError if the model caches no keys and values that a policy could quantise.
+    """
     with installed(model):
         cache = QuantizedKVCache(model.config, FullPrecision())
         ids = torch.tensor([[0, 1]], device=model.device)
@@ -58,7 +62,7 @@ def usage_of(model: Any) -> Usage:
 
 @torch.inference_mode()
 def check_pieces(model: Any) -> None:
-    """Raise PolicyError if a model cannot read several tokens at once after others, as text is read in pieces."""
+    """Raise PolicyError if a model cannot read several tokens at once after its cache holds some."""
     cache = QuantizedKVCache(model.config, FullPrecision())
     ids = torch.tensor([[0, 1]], device=model.device)
     try:
@@ -72,7 +76,7 @@ def check_pieces(model: Any) -> None:
 
 
 def check_read(model: Any, usage: Usage, reason: str) -> None:
-    """Raises PolicyError if attention does not read what the cache returns in all layers."""
+    """Raise PolicyError if attention does not read what the cache returns in all layers."""
     if not usage.all_read:
         raise PolicyError(
             f"{reason}, and {type(model).__name__} shows only what it makes of its cache: choose another policy, "
@@ -81,12 +85,12 @@ def check_read(model: Any, usage: Usage, reason: str) -> None:
 
 
 def check_coded(spec: str, policy: Policy, context: int, in_pieces: bool) -> None:
-    """Raise PolicyError if a context ends before any token reads a block that the policy has coded.
+    """Raise PolicyError if a context ends before any token reads a block that the policy has quantised.
 
-    Its perplexity would be that of full precision, in a row with the bits of the policy.
+    Its perplexity would be that of full precision, in a row with the policy's bits.
 
     Args:
-        spec: The policy's name in the message.
+        spec: Name of the policy in the message.
         context: Tokens of a window.
         in_pieces: Whether the window is read PIECE tokens at a time.
     """

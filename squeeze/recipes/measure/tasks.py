@@ -1,8 +1,9 @@
-"""Tasks with right answers, by EleutherAI's lm-eval (Gao et al., github.com/EleutherAI/lm-evaluation-harness).
+"""Benchmark tasks with known answers, by EleutherAI's lm-eval (Gao et al.,
+github.com/EleutherAI/lm-evaluation-harness).
 
-A task is YAML that names a data set, a prompt and metrics. lm-eval brings thousands, whose data it fetches from the
-Hugging Face Hub; those of a local folder may name local files. A task can run code: lm-eval runs the Python that it
-names, and its templates, which are plain text in the YAML, are Jinja without a sandbox.
+A task is YAML that names a data set, a prompt and metrics. lm-eval has thousands of tasks and fetches their data from
+the Hugging Face Hub; tasks of a local folder may name local files. A task can run code: lm-eval imports the Python that
+it names, and renders its templates by Jinja without a sandbox.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ _NONE = "none"  # lm-eval's name of no filter
 
 
 class _Found(NamedTuple):
-    """values: of each example, where the score is their mean; empty where it is not."""
+    """A score, and its values for each example; no values if the score is not their mean."""
 
     score: TaskScore
     values: list[float]
@@ -42,8 +43,11 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks and groups that were loaded with their data. names: what was asked for, tags as their tasks. loaded: as
-    lm-eval's TaskManager.load has them. limit: examples of each task."""
+    """Tasks and groups that are loaded with their data.
+
+    `names` are the requested tasks, with tags replaced by their tasks. `loaded` is what lm-eval's TaskManager.load
+    returns. `limit` is the number of examples of each task.
+    """
 
     names: tuple[str, ...]
     loaded: dict[str, dict[str, Any]]
@@ -53,11 +57,17 @@ class Tasks:
     def load(
         cls, names: Sequence[str], folder: Path | None = None, limit: int | None = None, shots: int | None = None
     ) -> Self:
-        """folder: of more tasks, in whose YAML paths are relative to it. shots: solved examples put before each; None
-        for what the task says.
+        """Load tasks by name.
 
-        Raises PackageError without lm-eval, SqueezeError where there is no such task or folder, or its data cannot be
-        had.
+        Args:
+            names: Tasks, groups or tags.
+            folder: More tasks; paths in their YAML are relative to it.
+            limit: Examples of each task.
+            shots: Solved examples before each question; None for the task's own number.
+
+        Raises:
+            PackageError: If lm-eval is not installed.
+            SqueezeError: If a task or the folder does not exist, or data cannot be fetched.
         """
         if folder is not None and not folder.is_dir():
             raise SqueezeError(f"{folder}: no such folder")
@@ -83,7 +93,7 @@ class Tasks:
         return cls(tuple(chosen), loaded, limit)
 
     def run(self, model: Any, tokenizer: Any, tick: Progress, label: str) -> dict[tuple[str, str], _Found]:
-        """Every metric of every task, by their names."""
+        """Return every metric of every task, by task and metric."""
         from lm_eval.evaluator import evaluate  # an extra
 
         screen = sys.stderr
@@ -98,7 +108,7 @@ class Tasks:
             return {(one.score.task, one.score.metric): one for one in self._found(results)}
 
     def _found(self, results: Any) -> Iterator[_Found]:
-        """Of a group its own means where it has some, else its tasks'."""
+        """Yield a group's own means, or those of its tasks if it has none."""
         for name in self.names:
             own = list(_metrics(results, name))
             group = None if own else self.loaded["groups"].get(name)
@@ -117,8 +127,17 @@ def scores(
     base: Path | None = None,
     progress: Progress = lambda label, done, total: None,
 ) -> list[TaskScore]:
-    """What a folder's model scores, beside what its original does if there is one; one of them is in memory at a time.
-    resident, base: as load_model has them."""
+    """Score a model on tasks, and its original if there is one. One model is in memory at a time.
+
+    Args:
+        tasks: The loaded tasks.
+        folder: Folder or GGUF file of the model.
+        original: Folder or GGUF file of its original.
+        device: Torch device.
+        resident: Bytes of decoded weights to keep, as in load_model.
+        base: Base of the model, as in load_model.
+        progress: Called with a label, the requests done and all requests.
+    """
     theirs = {}
     if original is not None:
         model = load_model(original, device=device)
@@ -132,7 +151,7 @@ def scores(
 
 
 def measure_tasks(report: Report, tasks: Tasks, device: str = "cpu", progress: Progress | None = None) -> None:
-    """Score the model before and after compressing it, into the report."""
+    """Score the model before and after compression, and add the scores to the report."""
     shown: dict[str, Any] = {"progress": progress} if progress else {}
     report.tasks = scores(tasks, Path(report.target), Path(report.source), device=device, **shown)
     if Path(report.target).is_dir():
@@ -148,7 +167,7 @@ def _beside(ours: _Found, theirs: _Found | None) -> TaskScore:
 
 
 def _manager(names: Sequence[str], folder: Path | None) -> Any:
-    """Knows the folder's tasks, and lm-eval's too where they are needed: to index those takes seconds."""
+    """Return a TaskManager of the folder's tasks, and of lm-eval's if needed: indexing those takes seconds."""
     from lm_eval.tasks import TaskManager  # an extra
 
     if folder is None:
@@ -162,14 +181,14 @@ def _manager(names: Sequence[str], folder: Path | None) -> Any:
 
 
 def _listed(config: dict[str, Any] | None) -> list[str]:
-    """The names of a group's tasks; of what is no group none."""
+    """Return the names of a group's tasks; an empty list for other entries."""
     tasks = (config or {}).get("task")
     tasks = tasks if isinstance(tasks, list) else []
     return [str(task.get("task")) if isinstance(task, dict) else str(task) for task in tasks]
 
 
 def _loaded(manager: Any, name: str) -> dict[str, dict[str, Any]]:
-    """What belongs to the name of a task, group or tag, with its data."""
+    """Load the tasks of a name with their data."""
     try:
         with explained(name):
             found: dict[str, dict[str, Any]] = manager.load([name])
@@ -183,7 +202,7 @@ def _loaded(manager: Any, name: str) -> dict[str, dict[str, Any]]:
 
 
 def _prepare(task: Any, shots: int | None) -> None:
-    """As lm-eval's simple_evaluate does: a task that says 0 has none."""
+    """Set seed and number of solved examples as lm-eval's simple_evaluate does; a task that declares 0 keeps 0."""
     said = task.get_config("num_fewshot")
     if said != 0:
         task.set_config(key="num_fewshot", value=said or 0 if shots is None else shots)
@@ -191,7 +210,7 @@ def _prepare(task: Any, shots: int | None) -> None:
 
 
 def _is_offline(error: BaseException | None) -> bool:
-    """Whether it came of a connection that could not be made."""
+    """Return whether an error was caused by a failed connection."""
     while error is not None:
         if isinstance(error, ConnectionError) or type(error).__name__ in ("ConnectError", "OfflineModeIsEnabled"):
             return True
@@ -200,7 +219,7 @@ def _is_offline(error: BaseException | None) -> bool:
 
 
 def _metrics(results: Any, name: str) -> Iterator[_Found]:
-    """Of a task or group, as lm-eval names them: metric,filter."""
+    """Yield the metrics of a task or group, whose keys are "metric,filter"."""
     row = results["results"].get(name, {})
     for key, value in row.items():
         metric, comma, answers = key.partition(",")
@@ -218,7 +237,7 @@ def _metrics(results: Any, name: str) -> Iterator[_Found]:
 
 
 def _language_model(model: Any, tokenizer: Any, tick: Callable[[int, int], None]) -> Any:
-    """lm-eval's wrapper of a model, which tells how many requests are done, and draws nothing."""
+    """Wrap a model for lm-eval, without progress bars, and count its requests."""
     from lm_eval.models.huggingface import HFLM  # an extra
 
     class LanguageModel(HFLM):  # type: ignore[misc]
@@ -250,7 +269,7 @@ def _language_model(model: Any, tokenizer: Any, tick: Callable[[int, int], None]
 
 
 def _name_ends(tokenizer: Any, config: Any) -> None:
-    """Name the tokens at both ends of a text, which lm-eval needs, where only config.json has them, or only one."""
+    """Name the first and last tokens of a text, which lm-eval needs, if only config.json has them or one is missing."""
     names = ("bos_token", "eos_token")
     numbers = [getattr(config, f"{name}_id", None) for name in names]
     known = [number for number in numbers if isinstance(number, int)]
@@ -261,7 +280,7 @@ def _name_ends(tokenizer: Any, config: Any) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Let lm-eval, and what it fetches data with, neither warn nor draw bars."""
+    """Suppress warnings and progress bars of lm-eval and of what it fetches data with."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
