@@ -1,1 +1,1 @@
-"""Adapters to other libraries; each is imported by those who want it."""
+"""Adapters to other libraries. Import the one you need: each imports its library."""

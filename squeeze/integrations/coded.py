@@ -1,7 +1,7 @@
-"""Layers whose weights are payloads, decoded just before they are used, into memory that all layers share.
+"""Layers whose weights stay coded in memory and are decoded just before use, into buffers that all layers share.
 
-They are copied, pickled and cast as the layers that they stand for: copies share no memory, and a cast changes the type
-that weights are decoded to. A layer that is given another weight is a plain one again.
+They are copied, pickled and cast like the layers that they replace. Copies share no buffer, and a cast changes the
+dtype that weights are decoded to. A layer whose weight is assigned becomes a plain layer again.
 """
 
 from __future__ import annotations
@@ -37,16 +37,19 @@ _FEW_ROWS = 8  # of activations that are multiplied while a weight is decoded, w
 
 
 class Buffers:
-    """Memory that the coded modules of a model share, a buffer for each device, and how they multiply."""
+    """Decode buffers that the coded modules of a model share, by device and slot, with the chosen way to multiply."""
 
     def __init__(self, fused: bool = False) -> None:
-        """fused: weights of linear layers are multiplied while they are decoded, by few rows on the CPU."""
+        """Create empty buffers; `fused` multiplies few rows on the CPU while a weight is decoded."""
         self.fused = fused
         self.block: CodedBlock | None = None  # whose weights are decoded
         self._buffers: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     def take(self, device: torch.device, slot: int, size: int) -> torch.Tensor:
-        """`size` bytes; what was decoded there before is gone. Slots are for weights used at the same time."""
+        """Return a buffer of `size` bytes, which replaces what was decoded into the slot before.
+
+        Weights that are used at the same time need different slots.
+        """
         buffer = self._buffers.get((device, slot))
         if buffer is None or buffer.numel() < size:
             self._buffers.pop((device, slot), None)
@@ -63,7 +66,7 @@ class Buffers:
 
 
 class CodedWeight:
-    """How the payload in a module's `_parameters` becomes a weight."""
+    """A decoder of the payload that a module holds in place of a weight."""
 
     def __init__(self, record: Record, dtype: torch.dtype, buffers: Buffers, slot: int, piece: int):
         self.record = record
@@ -75,7 +78,7 @@ class CodedWeight:
 
     @property
     def size(self) -> int:
-        """Bytes decoded."""
+        """Bytes of the decoded weight."""
         return self.record.size
 
     @property
@@ -89,13 +92,20 @@ class CodedWeight:
         return found
 
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
-        """The whole weight, in shared memory unless `fresh`."""
+        """Return the whole weight, in the shared buffer unless `fresh`."""
         out = None if fresh else self.buffers.take(payload.device, self.slot, self.record.size)
         values = df_decode.decode(self.prepare(payload), out, threads_for(self.record.size))
         return values.view(self.record.shape).to(self.dtype)
 
     def rows(self, payload: torch.Tensor, first: int, last: int, fresh: bool = False) -> torch.Tensor:
-        """First to last along the first dimension, [last - first, *shape[1:]], in shared memory unless `fresh`."""
+        """Return rows `first` to `last` of the first dimension, [last - first, *shape[1:]].
+
+        Args:
+            payload: uint8, the coded weight.
+            first: The first row.
+            last: The row after the last.
+            fresh: Whether to use memory of its own in place of the shared buffer.
+        """
         prepared, columns = self.prepare(payload), prod(self.record.shape[1:])
         begin, end = first * columns, last * columns
         unit = prepared.together * prepared.per_segment
@@ -108,20 +118,20 @@ class CodedWeight:
         return values.view(-1)[skip : skip + end - begin].view(last - first, *self.record.shape[1:]).to(self.dtype)
 
     def multiplies(self, payload: torch.Tensor, rows: int) -> bool:
-        """Whether `multiply` takes so many rows."""
+        """Return whether `multiply` takes this number of rows of activations."""
         if not self.buffers.fused or not 0 < rows <= _FEW_ROWS:
             return False
         stored = df_decode.TORCH_DTYPES[self.record.dtype]
         return self.dtype in (stored, torch.float32) and self.prepare(payload).tiles is not None
 
     def multiply(self, payload: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """x [..., inputs] times the weight [outputs, inputs]: [..., outputs] in float32, in which sums are made."""
+        """Return x [..., inputs] times the weight [outputs, inputs]: float32 [..., outputs], summed in float32."""
         tiles = self.prepare(payload).tiles
         assert tiles is not None
         return tiles.multiply(x, self.record.shape[0], torch.get_num_threads())
 
     def gather(self, payload: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        """Some rows of a matrix, [*indices.shape, columns]; each segment that holds one is decoded once."""
+        """Return rows of a matrix, [*indices.shape, columns], decoding each segment that holds one of them once."""
         prepared, columns = self.prepare(payload), self.record.shape[1]
         size, device = prepared.per_segment, payload.device
         unique_rows, place = torch.unique(indices.reshape(-1), return_inverse=True)
@@ -138,19 +148,22 @@ class CodedWeight:
 
 
 def threads_for(size: int) -> int:
-    """Of decoding so many bytes: few are decoded sooner than other threads wake up."""
+    """Return the number of threads that decode `size` bytes: one below _SHARED, since waking others takes longer."""
     return torch.get_num_threads() if size >= _SHARED else 1
 
 
 def _weight(module: nn.Module) -> torch.Tensor:
-    """The decoded weight of a coded module, for whoever asks for `module.weight`."""
+    """Return the decoded weight of a coded module, for code that reads `module.weight`."""
     coded = cast(CodedWeight, module.__dict__["coded_weight"])
     return coded.decode(cast(torch.Tensor, module._parameters["weight"]), fresh=torch.is_grad_enabled())
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """What functional.linear computes of a weight that takes gradients, as an original's does, to the bit. Of one that
-    takes none it makes copies where x is a slice, as of the last position of a prompt, and sums in another order."""
+    """Return the bits that functional.linear computes for a weight that requires gradients, as the original's does.
+
+    For a weight without gradients functional.linear copies a sliced x, such as the last position of a prompt, and sums
+    in another order.
+    """
     if x.dim() < 3 or (bias is not None and x.is_contiguous()):
         return functional.linear(x, weight, bias)
     product = functional.linear(x.reshape(-1, x.shape[-1]), weight).view(*x.shape[:-1], weight.shape[0])
@@ -158,20 +171,19 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -
 
 
 class ResidentLinear(nn.Linear):
-    """A linear layer whose weight was decoded for good."""
+    """A linear layer whose weight was decoded once and is kept."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return _product(input, self.weight, self.bias)
 
 
 class Casting(nn.Module):
-    """A module some of whose parameters are payloads.
-
-    A cast leaves those as they are, and changes the type that they are decoded to.
+    """A module with payloads among its parameters; a cast leaves them alone and changes the dtype that they are decoded
+    to.
     """
 
     def _decoders(self) -> Iterable[CodedWeight]:
-        """All that decodes a payload of this module."""
+        """Return all decoders of this module's payloads."""
         return (self.__dict__["coded_weight"],)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
@@ -186,7 +198,7 @@ class Casting(nn.Module):
 
 
 class _CodedLayer(Casting):
-    """A layer whose weight is a payload. plain: its class with a weight that is none."""
+    """A layer with a coded weight; `plain` is its class once a plain weight is assigned."""
 
     plain: ClassVar[type[nn.Module]]
     weight = property(_weight)
@@ -201,7 +213,7 @@ class _CodedLayer(Casting):
 
 
 class CodedLinear(_CodedLayer, nn.Linear):
-    """A linear layer whose weight is a payload."""
+    """A linear layer with a coded weight."""
 
     plain = ResidentLinear
     weight = property(_weight)  # type: ignore[assignment]
@@ -228,7 +240,7 @@ class CodedLinear(_CodedLayer, nn.Linear):
 
 
 class CodedBlock:
-    """Coded linear layers of a block of a model, which a GPU decodes together once the first of them is used."""
+    """The coded linear layers of a model's block, which a GPU decodes together when the first of them is used."""
 
     def __init__(self, layers: Sequence[CodedLinear], buffers: Buffers) -> None:
         self.layers, self.buffers = tuple(layers), buffers
@@ -241,14 +253,14 @@ class CodedBlock:
         return {"layers": self.layers, "buffers": self.buffers, "_together": None, "_decoded": {}}
 
     def dissolve(self) -> None:
-        """Let each of the layers be decoded on its own."""
+        """Make each layer decode on its own again."""
         for layer in self.layers:
             layer.__dict__.pop("coded_block", None)
         if self.buffers.block is self:
             self.buffers.block = None
 
     def weight(self, layer: CodedLinear) -> torch.Tensor:
-        """That of one of the layers, in shared memory."""
+        """Return the decoded weight of one layer, in the shared buffer."""
         known = self._decoded.get(layer)
         if known is None or known[0] is not _prepared(layer):
             self._decode()
@@ -275,12 +287,12 @@ def _prepared(layer: CodedLinear) -> df_decode.Prepared:
 
 
 def _at_once(device: torch.device) -> bool:
-    """Whether the weights of a block are decoded together there: a processor keeps one in its cache."""
+    """Return whether a block is decoded at once: not on a CPU, whose cache holds one weight at a time."""
     return device.type != "cpu"
 
 
 class CodedEmbedding(_CodedLayer, nn.Embedding):
-    """An embedding whose weight is a payload."""
+    """An embedding with a coded weight."""
 
     plain = nn.Embedding
     weight = property(_weight)  # type: ignore[assignment]

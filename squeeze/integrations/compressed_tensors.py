@@ -1,8 +1,8 @@
-"""Folders of compressed-tensors in transformers, with what its own loader leaves aside, and in one type.
+"""Loader of compressed-tensors folders in transformers that also applies rotations, packed zero points and experts.
 
-It leaves a `transform_config` aside, so that a network whose weights wait for turned inputs would be wrong without a
-word, and refuses packed zero points, for which the package (0.20) makes room as if they were not packed. `register`
-puts a loader in its place that lets the package apply what is described.
+transformers' own loader ignores a `transform_config`, so that a rotated network would compute wrong outputs without an
+error. It refuses packed zero points, because the package (0.20) allocates them unpacked. It merges the experts of few
+schemes, ignores a scale of NVFP4, and does not round the inputs of experts. `register` replaces that loader.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ TransformConfig.__name__ = (
 
 
 class CompressedTensorsLoader(CompressedTensorsHfQuantizer):
-    """Makes room for packed zero points, and adds the modules of transforms once weights are loaded; leaves mixtures of
-    experts to mixtures.py."""
+    """A loader that allocates packed zero points and adds rotations after loading. `Mixture` loads models with experts.
+    """
 
     mixture: Mixture | None = None
 
@@ -104,8 +104,9 @@ class CompressedTensorsLoader(CompressedTensorsHfQuantizer):
 
 
 def pack_zero_points(model: nn.Module) -> None:
-    """Give matrices of packed integers room for zero points as the package stores them: int32 [ceil(O bits / 32), G],
-    packed along the O outputs."""
+    """Allocate zero points of packed integer weights as they are stored: int32 [ceil(O bits / 32), G], packed along
+    outputs.
+    """
     for module in model.modules():
         packed, points = (module._parameters.get(f"weight_{leaf}") for leaf in ("packed", "zero_point"))
         if packed is not None and points is not None:
@@ -115,8 +116,10 @@ def pack_zero_points(model: nn.Module) -> None:
 
 
 def _leave_queries(model: nn.Module) -> None:
-    """Let attentions whose cache is rounded, and which may turn queries besides, have these as they are: the package
-    would round them by the scheme of the cache, which has no scale of theirs."""
+    """Keep queries unquantised in attention layers whose KV cache is quantised.
+
+    The package would quantise them by the scheme of the cache, which has no scale for queries.
+    """
     from compressed_tensors.modeling import (  # type: ignore[import-untyped]
         IMPL_ATTR,
         KV_CACHE_ATTR,
@@ -134,7 +137,7 @@ def _leave_queries(model: nn.Module) -> None:
 
 
 def expand(model: nn.Module, dtype: torch.dtype) -> None:
-    """Decompress the weights of a model that `CompressedTensorsLoader` loaded, and cast the model to one type.
+    """Decompress the weights of a model that `CompressedTensorsLoader` loaded, and cast the model to one dtype.
 
     The package would decompress them at the first forward pass, and fp4 weights always to bfloat16.
     """
@@ -145,7 +148,7 @@ def expand(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def register() -> None:
-    """Let transformers load folders of compressed-tensors with their transforms."""
+    """Register this loader in transformers for folders of compressed-tensors."""
     AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = TransformConfig
     AUTO_QUANTIZER_MAPPING[METHOD] = CompressedTensorsLoader
 
@@ -154,7 +157,11 @@ _SHARD = 1 << 30  # bytes of a scratch file
 
 
 class Mixture:
-    """A folder that is being loaded. names: of its tensors as they are when they are dense."""
+    """A folder with quantised experts that is being loaded by way of dense weights in a scratch folder.
+
+    transformers loads the dense files like those of any model. Then quantised.place replaces modules. `names` are those
+    of the dense tensors.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._scratch = ExitStack()
@@ -165,13 +172,14 @@ class Mixture:
 
     @classmethod
     def of(cls, files: Sequence[str]) -> Mixture | None:
-        """Of the files that transformers is to load; None where they hold no quantised experts."""
+        """Return a Mixture for the files that transformers is going to load, or None if they hold no quantised experts.
+        """
         tables = (tensorfile.read(Path(file)).by_name for file in files if file.endswith(".safetensors"))
         found = any(is_expert(name) and name.endswith(".weight_scale") for table in tables for name in table)
         return cls(Path(files[0]).parent) if found else None
 
     def dense(self) -> list[str]:
-        """Files of dense weights in the place of those."""
+        """Write the weights to dense scratch files, and return their paths."""
         scratch = self._scratch.enter_context(scratch_folder())
         files: list[str] = []
         with torch.device("cpu"):  # transformers makes empty models meanwhile
@@ -183,11 +191,13 @@ class Mixture:
         return files
 
     def converters(self, model: nn.Module, conversions: Sequence[WeightTransform]) -> list[WeightConverter]:
-        """Those that transformers lacks for the files of `dense`."""
+        """Return the converters of experts that transformers lacks for the dense files."""
         return converters(model, self.names, conversions)
 
     def place(self, model: nn.Module, *, dense: bool) -> None:
-        """Let a model that has loaded those files compute as the folder says, unless it is to stay dense."""
+        """Replace the modules of a loaded model by quantised ones, unless it is to stay dense, and delete the scratch
+        files.
+        """
         if not dense:
             quantised.place(model, self.folder)
         self._close()

@@ -1,7 +1,9 @@
-"""Where transformers puts the tensors of a checkpoint: many have other names in a model, or are made of several.
+"""Rules by which transformers renames, merges and splits the tensors of a checkpoint, computed before any is read.
 
-It renames first, and then one WeightConverter may take what it matches: experts are merged into one tensor, others are
-split or turned. Here is where each tensor goes, before any is read, and the step that a converter takes first.
+transformers first renames a tensor, and then one WeightConverter may take it: experts are merged into one tensor,
+others are split or transposed. `destinations` tells where each tensor goes. `FromPayloads` lets a converter take coded
+tensors. `converters` adds what transformers lacks for experts that a folder stores one by one. For architectures in its
+own table (Mixtral, Qwen3-MoE, DeepSeek-V3) nothing is missing.
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ __all__ = ["Destination", "FromPayloads", "Payloads", "converters", "destination
 
 @dataclass
 class Destination:
-    """What becomes a tensor of a model: names in the checkpoint by pattern of the converter that makes it of them, or,
-    where there is none, one name below the empty pattern."""
+    """A tensor of a model and the tensors of the checkpoint that it is made of.
+
+    `sources` has names in the checkpoint by pattern of the converter. Without a converter it has one name, under the
+    empty pattern.
+    """
 
     converter: WeightConverter | None = None
     sources: dict[str, list[str]] = field(default_factory=dict)
@@ -46,19 +51,22 @@ class Destination:
 
     @property
     def casts(self) -> bool:
-        """Whether transformers casts what a converter gets to the type of the model: not what is quantised."""
+        """Whether transformers casts the converter's inputs to the dtype of the model, as it does unless they are
+        quantised.
+        """
         steps = self.converter.operations if self.converter else []
         return not any(getattr(step, "hf_quantizer", None) for step in steps)
 
     @property
     def patterns(self) -> list[str]:
-        """Of the converter, in its order."""
+        """Patterns of the converter that have sources, in its order."""
         patterns = self.converter.source_patterns if self.converter else []
         return [pattern for pattern in patterns if pattern in self.sources]
 
     def experts(self) -> list[list[str]] | None:
-        """Of each expert the names of its tensors, whose rows follow each other, where a converter merges experts into
-        one tensor."""
+        """Return the tensor names of each expert, in the order of their rows, if the converter merges experts into one
+        tensor.
+        """
         if not self.converter or self.patterns != self.converter.source_patterns:
             return None
         steps = [(type(step), getattr(step, "dim", None)) for step in self.converter.operations]
@@ -69,8 +77,13 @@ class Destination:
         return [list(names) for names in zip(*lists, strict=True)]
 
     def turns(self, stored: tuple[int, ...], shape: tuple[int, ...]) -> list[ConversionOps] | None:
-        """The steps of a converter that makes a tensor of one, where they do the same with each of its experts. stored,
-        shape: of the one and of the other."""
+        """Return the converter's steps if they transpose or interleave each expert of one stored tensor alike, else
+        None.
+
+        Args:
+            stored: Shape of the stored tensor.
+            shape: Shape of the model's tensor.
+        """
         if not self.converter or len(self.converter.target_patterns) > 1 or len(self.names) > 1 or len(shape) != 3:
             return None
         steps = self.converter.operations
@@ -89,7 +102,13 @@ def _dimensions(step: Any) -> set[int]:
 def destinations(
     model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]
 ) -> dict[str, Destination]:
-    """By name in the model. conversions: those that transformers loads the model with."""
+    """Return the destination of each of a model's tensors, by the model's name.
+
+    Args:
+        model: The model, with or without weights.
+        names: All tensors of the checkpoint.
+        conversions: The conversions that transformers loads the model with.
+    """
     found: dict[str, Destination] = {}
     for name, place in renamed(model, names, conversions).items():
         if place.claimed:
@@ -99,18 +118,19 @@ def destinations(
 
 
 class Payloads(Protocol):
-    """What a converter asks for when payloads come in the places of tensors."""
+    """A holder of coded tensors, as a converter sees it."""
 
     def converted(self, target: str, payloads: dict[str, list[torch.Tensor]]) -> torch.Tensor | None:
-        """What a tensor of the model becomes without more steps; else None, and the payloads, by pattern, are replaced
-        by what they stand for."""
+        """Return the model's tensor if no more steps are needed; otherwise decode the payloads in place and return
+        None.
+        """
 
     def fail(self, error: SqueezeError) -> None:
-        """Take an error, to raise it when the model is loaded."""
+        """Keep an error, to raise it after the model is loaded."""
 
 
 class FromPayloads(ConversionOps):
-    """All steps of a converter, of which the first gets payloads."""
+    """A converter's steps, preceded by the decoding of coded tensors."""
 
     def __init__(self, payloads: Payloads, steps: list[ConversionOps]):
         self.payloads, self.steps = payloads, steps
@@ -138,7 +158,7 @@ _NUMBER = re.compile(r"\.experts\.(\d+)\.")
 
 
 class Join(ConversionOps):
-    """The parts of all experts to the tensor that holds them."""
+    """A conversion that joins the parts of all experts into one tensor."""
 
     def __init__(self, layout: Layout):
         self.layout = layout
@@ -154,8 +174,8 @@ class Join(ConversionOps):
 def _layers(
     model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]
 ) -> Iterator[tuple[str, Layout, int]]:
-    """Modules that hold experts which are stored one by one under their names and which `conversions` do not merge, and
-    how many these are."""
+    """Yield the path, layout and number of experts of each module whose experts are stored one by one and not merged.
+    """
     found: dict[str, dict[str, str]] = {}
     for name in names:
         path, mark, rest = name.rpartition(".experts.")
@@ -169,7 +189,7 @@ def _layers(
 
 
 def converters(model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]) -> list[WeightConverter]:
-    """Those that `conversions` lack for a checkpoint with tensors of such names."""
+    """Return the converters that `conversions` lack for a checkpoint with these tensor names."""
     found: dict[str, WeightConverter] = {}
     for path, layout, _ in _layers(model, names, conversions):
         suffix = ".".join(path.split(".")[-2:])
@@ -181,7 +201,7 @@ def converters(model: nn.Module, names: Iterable[str], conversions: Sequence[Wei
 
 
 def unmerged(model: nn.Module, names: Iterable[str]) -> list[Fused]:
-    """The experts that transformers does not merge in a checkpoint with tensors of such names."""
+    """Return the experts that transformers does not merge for a checkpoint with these tensor names."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     conversions = get_model_conversion_mapping(model)  # type: ignore[arg-type]
@@ -192,8 +212,10 @@ def unmerged(model: nn.Module, names: Iterable[str]) -> list[Fused]:
 
 
 def places(model: nn.Module, modules: Collection[str]) -> dict[str, dict[str, str]]:
-    """Where a checkpoint's modules are experts, by their names. By the path of the module that holds all experts of a
-    layer: what each is called in an engine.experts.Experts in its place, as "experts.3.up_proj"."""
+    """Return where the modules of experts go in an engine.experts.Experts module that replaces the merged one.
+
+    The result maps the path of a layer's experts to names by checkpoint module, such as "experts.3.up_proj".
+    """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     names = [f"{module}.weight" for module in modules]

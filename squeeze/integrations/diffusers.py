@@ -1,11 +1,12 @@
-"""Folders that `squeeze pack` wrote, in diffusers: after `import squeeze.integrations.diffusers`,
+"""Packed models in diffusers. After `import squeeze.integrations.diffusers`,
 
     FluxTransformer2DModel.from_pretrained("pipeline-packed", subfolder="transformer")
     DiffusionPipeline.from_pretrained("pipeline-packed")
 
-load packed models, alone or in their pipeline, whose text encoders are transformers'. Large weights of linear layers
-and embeddings stay coded in memory, and are decoded just before they are used; all others, such as those of
-convolutions, are decoded once.
+load models that `squeeze pack` wrote, alone or in their pipeline, whose text encoders are loaded by transformers.
+
+Large weights of linear layers and embeddings stay coded in memory and are decoded just before use. All others, such as
+those of convolutions, are decoded once.
 """
 
 from __future__ import annotations
@@ -31,18 +32,16 @@ __all__ = ["SqueezeConfig", "SqueezeQuantizer", "load_options", "memory_of"]
 
 
 class _Method(StrEnum):
-    """Diffusers asks methods for their value."""
+    """A quantisation method's name with a `value`, which diffusers reads."""
 
     SQUEEZE = METHOD
 
 
 class SqueezeConfig(QuantizationConfigMixin):
-    """The `quantization_config` of a packed model of diffusers.
-
-    How the caller wants it loaded is not in it: see `load_options`.
+    """The `quantization_config` of a packed model of diffusers. Options of loading are those of `load_options`.
 
     Args:
-        dtype: the type of most weights, for a caller who names none.
+        dtype: Dtype of most weights, if the caller names none.
     """
 
     def __init__(self, dtype: str | None = None, **ignored: Any):
@@ -51,12 +50,12 @@ class SqueezeConfig(QuantizationConfigMixin):
         self.dtype = dtype
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Diffusers prints a config by this, which its own base class lacks."""
+        """Return the fields that diffusers prints; its own base class lacks this method."""
         return self.to_dict()
 
 
 class SqueezeQuantizer(DiffusersQuantizer):
-    """Loads payloads as uint8 parameters under the names of their tensors, then decodes them or lets them be."""
+    """A quantizer that loads payloads as uint8 parameters, and then decodes them or leaves them coded."""
 
     use_keep_in_fp32_modules = True
 
@@ -69,7 +68,7 @@ class SqueezeQuantizer(DiffusersQuantizer):
         return self.dtype
 
     def maybe_update_loaded_keys(self, loaded_keys: list[str], checkpoint_files: list[str]) -> list[str]:
-        """Diffusers tells here, and nowhere else, which files it reads."""
+        """Note the files that diffusers reads, which it passes only to this method."""
         self.payloads = Payloads([str(file) for file in checkpoint_files], current())
         return loaded_keys
 

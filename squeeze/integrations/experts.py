@@ -1,9 +1,9 @@
-"""Experts whose weights are payloads: those that tokens reach are decoded, one at a time.
+"""Experts whose weights stay coded: only those that tokens reach are decoded, one at a time.
 
-transformers holds a layer's experts as one tensor [experts, rows, columns] of a module. Here such a tensor is an
-`ExpertStack`: it has that shape and type, and no values. Taking an expert of it decodes this one, a product with all of
-them (grouped_mm) decodes one after another those that have tokens, and whatever else is done with it decodes all. So
-every way that a model has to compute its experts computes with the bits that it had before.
+transformers holds a layer's experts as one tensor [experts, rows, columns]. Here that tensor is an `ExpertStack`, which
+has shape and dtype but no values. Indexing it decodes one expert. A product with all of them (grouped_mm) decodes those
+that have tokens, one after another. Every other operation decodes all. So each implementation of experts in
+transformers computes with the original bits.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ _aten = torch.ops.aten
 
 
 class CodedExperts(Protocol):
-    """How a payload becomes a tensor of all experts, or one of them. coded.CodedWeight is one, of experts that were one
-    tensor when they were coded."""
+    """A decoder of all or some experts of a layer. coded.CodedWeight decodes experts that were packed as one tensor."""
 
     dtype: torch.dtype  # that the model computes in
 
@@ -49,18 +48,18 @@ class CodedExperts(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes decoded."""
+        """Bytes of the decoded experts."""
 
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
-        """All of them, in shared memory unless `fresh`."""
+        """Return all experts, in the shared buffer unless `fresh`."""
 
     def rows(self, payload: torch.Tensor, first: int, last: int, fresh: bool) -> torch.Tensor:
-        """Experts first to last, [last - first, rows, columns], in shared memory unless `fresh`."""
+        """Return experts `first` to `last`, [last - first, rows, columns], in the shared buffer unless `fresh`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of an expert that are a tensor in the checkpoint, and where its payload lies among those of others."""
+    """Rows of an expert that are one tensor of the checkpoint, with the range of its payload in the joined payload."""
 
     record: Record
     begin: int  # a multiple of 8
@@ -68,10 +67,11 @@ class Part:
 
 
 class JoinedExperts:
-    """Experts of which each was a tensor when they were coded, or several of some rows each, as gate and up."""
+    """A decoder of experts that were packed one by one, or in several tensors of some rows each, such as gate and up.
+    """
 
     def __init__(self, parts: Sequence[Sequence[Part]], dtype: torch.dtype, buffers: Buffers, slot: int):
-        """parts: of each expert, in order; all of them alike."""
+        """Take the parts of each expert, in order; all experts have parts of the same shapes."""
         self.parts, self.dtype, self.buffers, self.slot = parts, dtype, buffers, slot
         records = [part.record for part in parts[0]]
         self.stored = df_decode.TORCH_DTYPES[records[0].dtype]
@@ -111,10 +111,10 @@ class JoinedExperts:
 
 
 class TurnedExperts:
-    """Experts that a converter turns or interleaves, each on its own."""
+    """A decoder of experts that a converter transposes or interleaves, each on its own."""
 
     def __init__(self, experts: CodedExperts, steps: Sequence[ConversionOps], shape: tuple[int, ...]):
-        """shape: of all of them when that is done."""
+        """Take the decoder, the converter's steps, and the shape of all experts after them."""
         self.experts, self.steps, self.shape, self.size = experts, steps, shape, experts.size
 
     @property
@@ -133,15 +133,15 @@ class TurnedExperts:
 
 
 def turned(experts: torch.Tensor, steps: Sequence[ConversionOps]) -> torch.Tensor:
-    """What a converter's steps make of experts [experts, rows, columns]."""
+    """Apply a converter's steps to experts [experts, rows, columns]."""
     for step in steps:
         experts = step.convert({"": experts}, source_patterns=[""], target_patterns=[""])[""]  # type: ignore[assignment]
     return experts
 
 
 class ExpertStack(torch.Tensor):
-    """Weights of experts [experts, rows, columns] that are decoded when they are used; `swapped`, with the last two
-    dimensions the other way round."""
+    """A tensor of experts [experts, rows, columns] that is decoded on use; `swapped` exchanges the last two dimensions.
+    """
 
     coded: CodedExperts
     payload: torch.Tensor
@@ -162,7 +162,7 @@ class ExpertStack(torch.Tensor):
         return stack
 
     def chosen(self, first: int, last: int) -> torch.Tensor:
-        """Experts first to last, decoded: in shared memory unless gradients may need them later."""
+        """Return experts `first` to `last`, in the shared buffer unless gradients may need them later."""
         return self._turned(self.coded.rows(self.payload, first, last, torch.is_grad_enabled()))
 
     def dense(self) -> torch.Tensor:
@@ -201,7 +201,7 @@ def _transpose(stack: ExpertStack, first: int, second: int) -> torch.Tensor | No
 
 
 def _index(stack: ExpertStack, indices: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """One copy of an expert for each time that it is named, as of any tensor: batched_mm asks for that."""
+    """Return a decoded copy of an expert for each index, which batched_mm asks for."""
     named = indices[0]
     if len(indices) != 1 or named is None or named.dtype == torch.bool:
         return None
@@ -212,7 +212,7 @@ def _index(stack: ExpertStack, indices: Sequence[torch.Tensor | None]) -> torch.
 
 
 def _grouped_mm(rows: Any, stack: Any, offs: torch.Tensor | None = None, *rest: Any, **more: Any) -> Any:
-    """Rows [n, columns] sorted by expert, up to offs[i] for the first i + 1 of them: as many products of one group."""
+    """Multiply rows [n, columns], sorted by expert and ending at offs[i] for expert i, by one expert after another."""
     if not isinstance(stack, ExpertStack) or rows.ndim != 2 or offs is None or any(rest) or any(more.values()):
         return None
     out = rows.new_empty((rows.shape[0], stack.shape[2]))
@@ -236,7 +236,7 @@ _WAYS: dict[Any, Callable[..., Any]] = {
 
 
 def let_decode(module: nn.Module, leaf: str, experts: CodedExperts) -> None:
-    """Let a parameter of a module, which is a payload, be a stack for whoever asks the module for it."""
+    """Make a parameter of a module, which is a payload, appear as an ExpertStack."""
     known = {**experts_of(module), leaf: experts}
     module.__dict__["coded_experts"] = known
     kind: Any = type(module)
@@ -245,7 +245,7 @@ def let_decode(module: nn.Module, leaf: str, experts: CodedExperts) -> None:
 
 @cache
 def _coded(kind: Any, leaves: tuple[str, ...]) -> type[nn.Module]:
-    """The class of modules of a kind whose parameters `leaves` are stacks."""
+    """Return a subclass of a module class whose parameters `leaves` appear as stacks."""
     stacks = {leaf: property(partial(_stack, leaf=leaf)) for leaf in leaves}
     return type(kind.__name__, (_CodedModule, kind), {**stacks, "plain": kind, "leaves": leaves})
 
@@ -255,13 +255,13 @@ def _stack(module: nn.Module, leaf: str) -> ExpertStack:
 
 
 def _new(kind: Any, leaves: tuple[str, ...]) -> nn.Module:
-    """A module without its state, for pickle."""
+    """Create a module without state, for pickle."""
     made = _coded(kind, leaves)
     return made.__new__(made)
 
 
 class _CodedModule(Casting):
-    """A module of experts some of whose parameters are payloads."""
+    """A module of experts with payloads among its parameters."""
 
     plain: ClassVar[type[nn.Module]]
     leaves: ClassVar[tuple[str, ...]]
@@ -274,5 +274,5 @@ class _CodedModule(Casting):
 
 
 def experts_of(module: nn.Module) -> dict[str, CodedExperts]:
-    """The coded ones of a module, by the names of its parameters."""
+    """Return the decoders of a module's experts by parameter name."""
     return cast("dict[str, CodedExperts]", module.__dict__.get("coded_experts", {}))

@@ -1,4 +1,4 @@
-"""Every form of stored weights, by the `quant_method` of its folders."""
+"""All stored forms of weights, by the `quant_method` of their folders."""
 
 from pathlib import Path
 
@@ -19,10 +19,15 @@ FORMS: dict[str, StoredForm] = {
 
 
 def open_stored(checkpoint: Checkpoint, base: Path | str | None = None) -> Stored:
-    """Return the weights of a folder that are not dense: in the form that its config.json names, or, for folders of
-    other tools, in the first form that knows them.
+    """Return the weights of a folder that are stored in a form: the one in config.json, or the first that recognises
+    them.
 
-    base: where the caller says that the base of a difference is. Raises FormatError if no form knows them.
+    Args:
+        checkpoint: The folder.
+        base: Base of a difference; by default it is searched beside the folder.
+
+    Raises:
+        FormatError: If no form recognises the weights.
     """
     described = checkpoint.config.get("quantization_config")
     named = FORMS.get(str(described.get("quant_method"))) if isinstance(described, dict) else None

@@ -1,8 +1,8 @@
-"""`.sqz` files in fsspec, and so in pandas, pyarrow and datasets: a protocol, and a codec.
+"""`.sqz` files in fsspec, and so in pandas, pyarrow and datasets: a protocol, and a compression codec.
 
-The protocol needs no import, since fsspec finds it by its entry point: `fsspec.open("sqz://::s3://bucket/x.jsonl.sqz")`.
-fsspec has no entry points for codecs. The import of this module registers the codec:
-`fsspec.open("s3://bucket/x.jsonl.sqz", compression="infer")` and `compression="sqz"` work from then on.
+fsspec finds the protocol by its entry point, without an import: `fsspec.open("sqz://::s3://bucket/x.jsonl.sqz")`.
+Codecs have no entry points in fsspec, so importing this module registers the codec. After that
+`fsspec.open("s3://bucket/x.jsonl.sqz", compression="infer")` and `compression="sqz"` work.
 """
 
 import sys
@@ -29,8 +29,13 @@ _NAME = SUFFIX.removeprefix(".")
 
 
 def codec(file: BinaryIO, mode: str = "rb", **options: Any) -> Any:
-    """A file of raw bytes over a .sqz file, as fsspec asks for. options: those of `squeeze.open`, or of
-    `squeeze.compress_stream`; what is written is compressed when it is closed."""
+    """Return a file of raw bytes over a .sqz file.
+
+    Args:
+        file: The .sqz file.
+        mode: "rb" or "wb". What is written is compressed when the file is closed.
+        options: Options of `squeeze.open` or `squeeze.compress_stream`.
+    """
     if "r" not in mode:
         return _Writer(file, options)
     if isinstance(file, AbstractBufferedFile):  # which reads far ahead
@@ -39,7 +44,7 @@ def codec(file: BinaryIO, mode: str = "rb", **options: Any) -> Any:
 
 
 class _Writer(Writer):
-    """Closes the file that it writes to. A `with` block on it, or on fsspec's OpenFile, that raises writes nothing."""
+    """A writer that closes its target, and writes nothing if the `with` block on it or on fsspec's OpenFile raises."""
 
     def __init__(self, file: BinaryIO, options: dict[str, Any]):
         super().__init__(options)
@@ -65,11 +70,10 @@ class _Writer(Writer):
 
 
 def _block_failed(file: object) -> bool:
-    """Whether an error ends the block `with fsspec.open(...)` in which a file is being closed.
+    """Return whether an error ends the block `with fsspec.open(...)` in which a file is being closed.
 
-    An OpenFile is told of the error, and closes its files as if there were none. So it is asked for in the call of its
-    `__exit__`, if that is what closes the file. sys.exc_info() would not do: a file may well be closed by itself where
-    an error is handled.
+    An OpenFile closes its files as if there were no error. So the error is looked up in the frame of its `__exit__`.
+    sys.exc_info() would not do, because a file may be closed by itself while an error is handled.
     """
     frame = sys._getframe(1)
     while frame and frame.f_code is not OpenFile.__exit__.__code__:
@@ -81,8 +85,10 @@ def _block_failed(file: object) -> bool:
 
 
 class SqzFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
-    """One .sqz file as a folder of the one file that it holds: "sqz://x.jsonl::s3://bucket/x.jsonl.sqz". The name may
-    be left out. It can only be read; a range takes the blocks that it lies in."""
+    """A read-only file system with the one file that a .sqz file holds: "sqz://x.jsonl::s3://bucket/x.jsonl.sqz".
+
+    The name may be omitted. Reading a range decodes only the blocks that hold it.
+    """
 
     root_marker = ""
     protocol = _NAME

@@ -1,4 +1,4 @@
-"""A model's folder in any form that squeeze or transformers stores weights in, or a GGUF file, as a model that runs."""
+"""Loading of a model from a folder in any stored form, packed or not, or from a GGUF file."""
 
 from importlib.util import find_spec
 from math import prod
@@ -41,17 +41,25 @@ def load_model(
     base: Path | str | None = None,
     product: str | None = None,
 ) -> nn.Module:
-    """A causal language model by transformers, ready to run. folder: of a model, or a GGUF file, whose blocks are
-    dequantised. dtype: None for float32 on a CPU, else, and for what transformers dequantises, the folder's own.
-    resident: of a packed folder, bytes of weights that are decoded once and kept. base: of a folder of `squeeze delta`
-    or `pack --base`; without, it is looked for beside it. product: of a packed folder, "exact" or "fused", as
-    load_options has it.
+    """Load a causal language model by transformers, ready to run.
 
-    Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where there are experts or the package is missing,
-    are read by our own code. Packed ones of others' forms are restored to a scratch folder first. Raises ModelError
-    where transformers cannot run the model, FormatError where its files are damaged or contradict each other, and
-    SqueezeError for a resident part or a product of a folder of which nothing stays coded, and for a base that is
-    missing, another, or that none is the difference from.
+    Folders of GPTQ, AWQ and bitsandbytes are read by squeeze, and so are those of compressed-tensors with experts or
+    without the package. Packed folders in other tools' forms are restored to a scratch folder first.
+
+    Args:
+        folder: A folder, or a GGUF file, whose blocks are dequantised.
+        dtype: Dtype of the model. None is float32 on a CPU; on GPUs, and for formats that transformers dequantises, it
+            is the folder's own.
+        device: Torch device.
+        resident: Bytes of a packed folder's weights to decode once and keep.
+        base: Base of a folder of `squeeze delta` or `pack --base`; by default it is searched beside the folder.
+        product: "exact" or "fused" for a packed folder, as in load_options.
+
+    Raises:
+        ModelError: If transformers cannot run the model.
+        FormatError: If files are damaged or contradict each other.
+        SqueezeError: If resident or product is given and nothing stays coded, or the base is missing, wrong or not
+            needed.
     """
     checkpoint = None if gguf.is_gguf(folder) else Checkpoint.open(existing_folder(folder))
     folder, method = Path(folder), None if checkpoint is None else _method_of(checkpoint)
@@ -94,13 +102,15 @@ def _from_scratch(folder: Path, base: Path | str | None, dtype: torch.dtype | No
 
 
 def tokenizer_of(folder: Path | str) -> Any:
-    """The tokenizer of a model's folder, or GGUF file, by transformers. Raises ModelError where it has none."""
+    """Load the tokenizer of a folder or GGUF file; raises ModelError if there is none."""
     return gguf.load_tokenizer(folder) if gguf.is_gguf(folder) else load_tokenizer(folder)
 
 
 def _read_here(checkpoint: Checkpoint) -> bool:
-    """Whether a folder of compressed-tensors is not left to transformers: where the package is missing, and where there
-    are quantised experts. Of these transformers takes few schemes, forgets a scale of NVFP4, and rounds no inputs."""
+    """Return whether squeeze reads a compressed-tensors folder: if the package is missing, or experts are quantised.
+
+    transformers takes few schemes of experts, ignores a scale of NVFP4, and does not round inputs.
+    """
     if find_spec("compressed_tensors") is None:
         return True
     return any(is_expert(name) and name.endswith(".weight_scale") for name in checkpoint.files)
@@ -125,12 +135,12 @@ def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
 
 
 def _differences(folder: Path) -> int:
-    """Weights that a packed folder holds as their differences from a base, which has as many."""
+    """Count the weights that a packed folder stores as differences from a base."""
     records = (record for packed in packed_files(folder, Limits()) for record in packed.description.records)
     return sum(prod(record.shape) for record in records if record.coding.is_difference)
 
 
 def _method_of(checkpoint: Checkpoint) -> str | None:
-    """How a folder's weights are stored, where its configuration says so."""
+    """Return the `quant_method` in a folder's config.json, or None."""
     described = checkpoint.config.get("quantization_config")
     return printable(described.get("quant_method")) if described else None

@@ -1,4 +1,4 @@
-"""How a caller wants packed models and differences to be loaded. None of it is ever read from a model's files."""
+"""Options of loading packed models and differences. None of them is ever read from a model's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE_SHARE = 16  # a linear weight of more than this part of the model is decod
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """See `load_options`."""
+    """The options of `load_options`."""
 
     base: Path | str | None = None
     resident: int = 0
@@ -44,17 +44,17 @@ def load_options(
     check: bool = True,
     large_share: int = LARGE_SHARE,
 ) -> Iterator[None]:
-    """Options for every model that transformers or diffusers loads within the block.
+    """Set options for every model that transformers or diffusers loads within the block.
 
     Args:
-        base: the base of a difference (`squeeze delta`, `squeeze pack --base`), packed or not. By default it is looked
-            for beside the folder.
-        resident: bytes, or a text such as "2G", of large weights that are decoded once and kept.
+        base: Base of a difference (`squeeze delta`, `squeeze pack --base`), packed or not. By default it is searched
+            beside the folder.
+        resident: Bytes, or a text such as "2G", of large weights that are decoded once and kept.
         product: "exact", or "fused", which multiplies weights while it decodes them, in float32.
-        check: whether weights that stay coded are decoded once when the model is loaded, and compared with their
-            checksums. False is for a folder that `squeeze verify` has just been through.
-        large_share: a linear weight of more than 1 / large_share of the model's bytes is decoded some rows at a time;
-            0 decodes every weight whole.
+        check: Whether weights that stay coded are decoded once at loading and compared with their checksums. Use False
+            for a folder that `squeeze verify` has just checked.
+        large_share: A linear weight of more than 1 / large_share of the model's bytes is decoded some rows at a time; 0
+            decodes every weight whole.
     """
     size = size_of(resident) if isinstance(resident, str) else resident
     token = _current.set(LoadOptions(base, size, product, check, large_share))
@@ -65,5 +65,5 @@ def load_options(
 
 
 def current() -> LoadOptions:
-    """The options of the block that this call is in."""
+    """Return the options of the enclosing `load_options` block."""
     return _current.get()

@@ -1,8 +1,7 @@
-"""Folders of any stored form in transformers: linear layers (and GPT-2's Conv1D) become layers that hold what is
-stored.
+"""Loaders of all stored forms in transformers: linear layers (and GPT-2's Conv1D) become layers of the stored form.
 
-What transformers holds otherwise, as experts merged into one tensor, is made dense while it is loaded. Folders that are
-packed besides load, too.
+Weights that transformers merges, such as experts, are expanded to dense ones while they are loaded. Packed folders in a
+form load as well.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _THEIRS = "from_dict_before_squeeze"
 
 
 class Description(QuantizationConfigMixin):
-    """A `quantization_config`: see docs/format.md."""
+    """A `quantization_config` of a stored form (docs/format.md)."""
 
     method: ClassVar[str]
 
@@ -60,7 +59,7 @@ class Description(QuantizationConfigMixin):
 
 
 class Expand(ConversionOps):
-    """Tensors of a stored weight, or of as many as are merged into one, to dense weights."""
+    """A conversion that expands the stored tensors of one weight, or of several that are merged, to dense weights."""
 
     def __init__(self, hf_quantizer: HfQuantizer):
         assert isinstance(hf_quantizer, Loader)
@@ -77,8 +76,10 @@ class Expand(ConversionOps):
         return {f"{module}.weight": self._dense(module, leaves, dtype) for module, leaves in by_module.items()}
 
     def _dense(self, module: str, leaves: dict[str, list[torch.Tensor]], dtype: torch.dtype) -> list[torch.Tensor]:
-        """Raises FormatError where the weights merged here are stored in several ways: which, their order does not
-        tell."""
+        """Return the dense weights of a module.
+
+        Raises FormatError if the merged weights are stored in different ways, since their order does not tell which.
+        """
         lengths = {len(tensors) for tensors in leaves.values()}
         if len(lengths) != 1 or (len(leaves) > 1 and "weight" in leaves):
             raise FormatError(f"{module}: some of its weights are stored in another way than the others")
@@ -89,7 +90,7 @@ class Expand(ConversionOps):
 
 
 class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
-    """Gives every layer whose weight is stored in another form in the checkpoint the tensors of that form."""
+    """A quantizer that replaces layers by those of a stored form, and loads the form's tensors into them."""
 
     requires_calibration = True
     takes_payloads = True
@@ -116,12 +117,18 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         self.open(model, self._infos(files), Path(files[0]).parent if files else None)
 
     def open(self, model: nn.Module, infos: Mapping[str, Tensor | Record], folder: Path | None) -> None:
-        """Put layers of the form into a model. infos: of all tensors of the checkpoint, by their names."""
+        """Replace the layers of a model by those of the form.
+
+        Args:
+            model: The model, on the meta device.
+            infos: All tensors of the checkpoint by name.
+            folder: The checkpoint's folder, for errors.
+        """
         self.names, self.folder = list(infos), folder
         self._replace(model, leaves_of(self.form, infos))
 
     def conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
-        """Those of transformers, with what experts need that are stored one by one or in the form."""
+        """Return transformers' conversions, with those that experts need which are stored one by one or in the form."""
         missing = converters(model, self.names, weight_conversions)
         return list(super().update_weight_conversions([*weight_conversions, *missing], model))  # type: ignore[no-untyped-call]
 
@@ -136,7 +143,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         self.placed, self.stored = place_layers(self.form, model, stored), stored
 
     def _check_whole(self, model: nn.Module, conversions: Sequence[Any]) -> None:
-        """Raises FormatError if the model lacks a tensor, or has no place for what is stored in the form."""
+        """Raise FormatError if the model lacks a tensor, or has no place for one that is stored in the form."""
         fit = fit_of(model, renamed(model, self.names, conversions))
         leaves = [f"{module}.{leaf}" for module, leaves in self.stored.items() for leaf in leaves]
         if unclaimed := fit.unclaimed.intersection(leaves):
@@ -168,7 +175,12 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
 
 
 def leaves_of(form: StoredForm, infos: Mapping[str, Tensor | Record]) -> Mapping[str, Leaves]:
-    """By module in the form, its tensors without values. infos: of a checkpoint's tensors, by their names."""
+    """Return the tensors of each module in the form, without values.
+
+    Args:
+        form: The stored form.
+        infos: All tensors of the checkpoint by name.
+    """
     modules: dict[str, dict[str, torch.Tensor]] = {}
     for module, leaves in form.modules_of(infos).items():
         for leaf in leaves:
@@ -179,10 +191,15 @@ def leaves_of(form: StoredForm, infos: Mapping[str, Tensor | Record]) -> Mapping
 
 
 def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves]) -> dict[str, str]:
-    """Put layers of the form into the places of linear ones.
+    """Replace linear layers of a model by layers of the form, and return the names of those that were replaced.
 
-    stored: tensors without values, by the checkpoint's name of their module. Returns the model's names of the modules
-    that were replaced, by the checkpoint's names.
+    Args:
+        form: The stored form.
+        model: The model, on the meta device.
+        stored: Tensors without values, by the checkpoint's module name.
+
+    Returns:
+        The model's module names by the checkpoint's.
     """
     placed = {}
     for source, name in model_modules(model, stored).items():
@@ -202,8 +219,11 @@ def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves
 
 
 def _mark_filled(model: nn.Module, placed: Iterable[str]) -> None:
-    """Let transformers not initialise modules whose children were replaced: some want a weight of these (GPT-BigCode,
-    Mamba). Modules that have to compute buffers of their own are not marked."""
+    """Keep transformers from initialising modules whose children were replaced: some read a child's weight
+    (GPT-BigCode, Mamba).
+
+    Modules with buffers to compute are not marked.
+    """
     for path in {name.rpartition(".")[0] for name in placed}:
         parent: Any = model.get_submodule(path)
         if not parent._non_persistent_buffers_set:
@@ -211,7 +231,7 @@ def _mark_filled(model: nn.Module, placed: Iterable[str]) -> None:
 
 
 class DeltaLoader(Loader):
-    """Loads differences from a base, whose weights all models on it share, and what did not change."""
+    """A loader of differences from a base, whose weights all models on that base share."""
 
     def _process_model_before_weight_loading(
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
@@ -237,7 +257,7 @@ class DeltaLoader(Loader):
         return model
 
     def _unchanged(self, model: nn.Module, base: BaseWeights) -> Iterator[torch.Tensor]:
-        """Let the other parameters that are the base's have its memory, which is given back."""
+        """Make the other parameters that equal the base's share its memory, and yield the shared tensors."""
         parameters = dict(model.named_parameters())
         for source, place in renamed(model, base.names).items():
             parameter = parameters.get(place.target)
@@ -250,7 +270,7 @@ class DeltaLoader(Loader):
 
 
 def _replace_parameter(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
-    """In all modules that have it, since weights may be tied."""
+    """Replace a parameter in all modules that hold it, since weights may be tied."""
     for module in model.modules():
         for leaf, parameter in module._parameters.items():
             if parameter is old:
@@ -258,7 +278,7 @@ def _replace_parameter(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -
 
 
 def register() -> None:
-    """Let transformers load folders of every form in FORMS; those that it knows already are left."""
+    """Register a loader in transformers for every form in FORMS that is not registered yet."""
     for form in FORMS.values():
         if form.method not in AUTO_QUANTIZER_MAPPING:
             config = type("StoredConfig", (Description,), {"method": form.method})
@@ -273,6 +293,6 @@ def register() -> None:
 
 
 def _from_dict(described: dict[str, Any]) -> QuantizationConfigMixin:
-    """As transformers' AutoQuantizationConfig has it, of what a folder says."""
+    """Create a quantization config as AutoQuantizationConfig.from_dict does, of a description without its guard."""
     made: QuantizationConfigMixin = getattr(AutoQuantizationConfig, _THEIRS)(unguarded(described))
     return made

@@ -1,4 +1,4 @@
-"""A codec of numcodecs, so that zarr stores its chunks as .sqz: numcodecs finds it by its entry point."""
+"""A numcodecs codec that stores zarr's chunks as .sqz streams. numcodecs finds it by its entry point."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["Squeeze"]
 
 
 class Squeeze(Codec):  # type: ignore[misc]
-    """Chunks as .sqz streams of a level from 1 to 9, as `squeeze.compress` makes them.
+    """A codec that compresses chunks as `squeeze.compress` does, at a level from 1 to 9.
 
     >>> import numpy, numcodecs  # doctest: +SKIP
     >>> codec = numcodecs.get_codec({"id": "squeeze", "level": 3})  # doctest: +SKIP
@@ -22,13 +22,13 @@ class Squeeze(Codec):  # type: ignore[misc]
     codec_id = "squeeze"
 
     def __init__(self, level: int = 3):
-        """Raises LevelError for a level that does not exist."""
+        """Set the level; raises LevelError if it does not exist."""
         self.level = levels.level(level).number
 
     def encode(self, buf: Any) -> bytes:
-        """The stream of a buffer's bytes."""
+        """Compress the bytes of a buffer."""
         return squeeze.compress(ensure_contiguous_ndarray(buf).tobytes(), self.level)
 
     def decode(self, buf: Any, out: Any = None) -> Any:
-        """What `encode` was given, as bytes, or in the memory of `out`. Raises FormatError or its children."""
+        """Return the decompressed bytes, or write them into `out`; raises FormatError if the stream is damaged."""
         return ndarray_copy(squeeze.decompress(ensure_contiguous_ndarray(buf).tobytes()), out)

@@ -1,7 +1,7 @@
-"""Open a folder that was just written as its loader will, on the meta device: before it takes its name.
+"""A check, on the meta device, that a folder's loader accepts it, before the folder gets its name.
 
 Only headers are read. Every stored tensor must have a place in the model, every tensor of the model must be stored, and
-transformers must not want a weight of a module whose weight is stored otherwise.
+transformers must not read a weight of a module that stores it in another form.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _HINT = "transformers does not load this architecture in compressed-tensors: use
 
 
 def check_opens(written: Path, source: Checkpoint | None = None, target: Path | None = None) -> None:
-    """Raises ModelError if the loader of a folder would not take it whole.
+    """Raise ModelError if the loader of a folder would not load it completely.
 
     Args:
-        written: the folder.
-        source: the checkpoint that it was made of: what it lacked or had in excess, the folder may, too.
-        target: the folder's name in the error.
+        written: The new folder.
+        source: The checkpoint that it was made of. Tensors that are missing or unused there may be so in the folder.
+        target: Name of the folder in the error.
     """
     folder, checkpoint = target or written, Checkpoint.open(written)
     quiet()
@@ -63,13 +63,13 @@ def check_opens(written: Path, source: Checkpoint | None = None, target: Path | 
 
 
 def check_planned(checkpoint: Checkpoint, modules: Iterable[str], described: Mapping[str, Any], target: Path) -> None:
-    """Raises ModelError if a folder of compressed-tensors that is planned would not load: before hours of work.
+    """Raise ModelError if a planned compressed-tensors folder would not load, before hours of work.
 
     Args:
-        checkpoint: the dense one.
-        modules: those that are to be quantised, by the checkpoint's names; none is an expert.
-        described: the `quantization_config` of the folder.
-        target: the folder's name in the error.
+        checkpoint: The dense checkpoint.
+        modules: Modules to quantise, by the checkpoint's names; no experts.
+        described: The folder's `quantization_config`.
+        target: Name of the folder in the error.
     """
     if not find_spec("compressed_tensors"):
         return
@@ -90,8 +90,8 @@ def check_planned(checkpoint: Checkpoint, modules: Iterable[str], described: Map
 
 
 def unopened(folder: Path, modules: Iterable[str]) -> set[str]:
-    """Return which of a checkpoint's modules cannot be loaded without a dense weight: transformers asks for it while it
-    fills a model."""
+    """Return the modules of a checkpoint that cannot be loaded without a dense weight, because transformers reads it.
+    """
     model, modules = dense_model(folder), list(modules)
     found = model_modules(model, modules)
     for name in found.values():
@@ -102,8 +102,10 @@ def unopened(folder: Path, modules: Iterable[str]) -> set[str]:
 
 
 def wanted_weights(model: nn.Module) -> set[str]:
-    """Return the modules without a weight of which `_init_weights`, which transformers runs on all modules after it has
-    loaded a checkpoint, wants one. Their weights are put back on the meta device."""
+    """Return the modules that fail without a weight in `_init_weights`, which transformers runs after loading.
+
+    Their weights are put back on the meta device.
+    """
     names = {module: name for name, module in model.named_modules()}
     wanted: set[str] = set()
     for module, owner in _owned(model, model):
@@ -125,15 +127,17 @@ def wanted_weights(model: nn.Module) -> set[str]:
 
 
 def _owned(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
-    """Modules from the leaves up, each with the model of transformers that initialises it."""
+    """Yield modules from the leaves up, each with the transformers model that initialises it."""
     for child in module.children():
         yield from _owned(child, child if hasattr(child, "_init_weights") else owner)
     yield module, owner
 
 
 def _faults_of(source: Checkpoint) -> tuple[Fit, frozenset[str]]:
-    """How a source fits its own model, and which of its tensors have other shapes there. Of one that does not open, no
-    tensor that is kept is anybody's fault."""
+    """Return how a source fits its own model, and which of its tensors have other shapes there.
+
+    If the source does not open, no kept tensor counts as a fault.
+    """
     try:
         with explained(source.folder):
             model = dense_model(source.folder)
@@ -146,7 +150,7 @@ def _faults_of(source: Checkpoint) -> tuple[Fit, frozenset[str]]:
 def _misshapen(
     model: nn.Module, places: Mapping[str, Renamed], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the model's shape of each tensor that has another shape. shapes: of tensors as they reach the model."""
+    """Return the model's shape of each tensor whose shape differs from `shapes`, those that reach the model."""
     state = model.state_dict()
     claimed = {name: place.target for name, place in places.items() if place.claimed and not place.converter}
     wanted = {name: tuple(state[target].shape) for name, target in claimed.items() if name in shapes}
@@ -154,8 +158,8 @@ def _misshapen(
 
 
 def _opened(model: nn.Module, checkpoint: Checkpoint) -> tuple[dict[str, Renamed], Mapping[str, tuple[int, ...]]]:
-    """Return where the tensors of a checkpoint go in a model, and their shapes as the loader hands them to the model
-    (those that headers tell). The model gets the modules that the loader gives it."""
+    """Open a checkpoint as its loader does, and return where tensors go in the model and the shapes that headers tell.
+    """
     from squeeze.integrations.conversions import converters
 
     described = checkpoint.config.get("quantization_config") or {}
@@ -195,7 +199,7 @@ def _opened_by_us(model: nn.Module, checkpoint: Checkpoint, described: Mapping[s
 
 
 def _placed_by_package(model: nn.Module, described: Mapping[str, Any]) -> list[Any]:
-    """The conversions of transformers' own loader of compressed-tensors, which has put its modules into the model."""
+    """Place the modules of transformers' own compressed-tensors loader, and return its conversions."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
     from transformers.utils.quantization_config import CompressedTensorsConfig
@@ -213,7 +217,7 @@ def _placed_by_package(model: nn.Module, described: Mapping[str, Any]) -> list[A
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the package's bars."""
+    """Suppress the progress bars of the package."""
     with redirect_stderr(StringIO()):
         yield
 

@@ -1,7 +1,7 @@
-"""Packed weights in a model: payloads in the place of tensors, decoded when they are used or once they are loaded.
+"""Packed weights in a model: tensors are loaded as payloads, and decoded once after loading or at each use.
 
-Large weights of linear layers, embeddings and experts stay coded, but for those that may be resident. All are compared
-with their checksums. How transformers comes to call this is transformers.py's and loading.py's.
+Large weights of linear layers, embeddings and experts stay coded, except those that may be resident. All are compared
+with their checksums. transformers.py and loading.py connect this to transformers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LINEAR, _EXPERTS, _EMBEDDING, _NEVER = range(4)  # as what a tensor stays coded
 
 
 def is_packed(files: list[str]) -> bool:
-    """Whether all files of a checkpoint are packed. Raises FormatError where only some are."""
+    """Return whether the files of a checkpoint are packed; raises FormatError if only some are."""
     packed = [container.is_packed(tensorfile.read(Path(name))) for name in files]
     if any(packed) and not all(packed):
         raise FormatError(f"{files[packed.index(False)]}: is not packed, and others of the checkpoint are")
@@ -49,14 +49,21 @@ def is_packed(files: list[str]) -> bool:
 
 
 class Payloads:
-    """The payloads of packed files on their way into a model."""
+    """The payloads of packed files while a model is loaded."""
 
     def __init__(self, files: list[str], options: LoadOptions, base: Base | None = None) -> None:
         """Read the headers of packed files.
 
-        base: of differences, if it is open already; by default the one that the options name, or one beside the packed
-        folder. Differences are decoded once, as tensors of level archive are. Raises FormatError if the files are not
-        packed, and SqueezeError if the base is missing, another one, or named and not needed.
+        Differences from a base are decoded once, and so are tensors of level archive.
+
+        Args:
+            files: All files of the checkpoint.
+            options: Options of loading.
+            base: An open base; by default the one in the options, or one beside the folder.
+
+        Raises:
+            FormatError: If the files are not packed.
+            SqueezeError: If the base is missing, wrong or not needed.
         """
         self.stored = _stored(files, base or options.base)
         self.share, self.resident, self.product = options.large_share, options.resident, options.product
@@ -68,9 +75,16 @@ class Payloads:
     def place(
         self, model: nn.Module, conversions: Sequence[WeightTransform], plan: Mapping[str, torch.dtype] | None = None
     ) -> None:
-        """Give every parameter and buffer that is in the files the shape of its payload, and let transformers' own
-        conversions, which are changed for that, take payloads. plan: types by patterns of names, in which * stands for
-        anything and the first that matches counts; else transformers' own. Raises FormatError where shapes differ."""
+        """Replace each tensor of a model by an empty payload, and make transformers' conversions take payloads.
+
+        Args:
+            model: The model, on the meta device.
+            conversions: Its conversions, which are changed.
+            plan: Dtypes by name pattern with * as wildcard, the first match counts; by default transformers' own.
+
+        Raises:
+            FormatError: If shapes differ.
+        """
         loaded: Any = model
         plan = loaded._get_dtype_plan(loaded.config.dtype) if plan is None else plan
         tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
@@ -90,7 +104,7 @@ class Payloads:
         _mark_initialised(model, set(found))
 
     def _place_for(self, destination: Destination, tensor: torch.Tensor, dtype: torch.dtype) -> Place | None:
-        """None where a conversion makes a tensor of what it decodes."""
+        """Return the Place of a tensor, or None if a conversion computes it from decoded tensors."""
         shape, first = tuple(tensor.shape), self.stored[destination.names[0]]
         if destination.converter is None:
             if torch_shape(first.record) != shape:
@@ -105,8 +119,10 @@ class Payloads:
         return place if place and place.can_stay else None
 
     def converted(self, target: str, payloads: dict[str, list[torch.Tensor]]) -> torch.Tensor | None:
-        """Of payloads by pattern of a converter those of experts that stay coded, as one tensor; else None, and they
-        are replaced by what they stand for."""
+        """Return the joined payloads of experts that stay coded, else decode `payloads` in place and return None.
+
+        `payloads` are by pattern of the converter.
+        """
         destination, dtype = self._converted[target]
         if target in self.places:
             experts = zip(*(payloads[pattern] for pattern in destination.patterns), strict=True)
@@ -118,12 +134,14 @@ class Payloads:
         return None
 
     def fail(self, error: SqueezeError) -> None:
-        """Keep what a conversion raises until the model is loaded: transformers would tell it in its own words."""
+        """Keep an error of a conversion until the model is loaded, since transformers would replace its text."""
         self._error = self._error or error
 
     def settle(self, model: nn.Module) -> None:
-        """Decode what was loaded, or let it be where the module decodes it. Raises DamagedError, and what conversions
-        raised."""
+        """Decode what was loaded, except what stays coded, and check all of it.
+
+        Raises DamagedError on a checksum mismatch, and errors of conversions.
+        """
         if self._error:
             raise self._error
         buffers = Buffers(self.product == "fused")
@@ -158,7 +176,7 @@ class Payloads:
         model.squeeze_buffers = buffers  # type: ignore[assignment]
 
     def _users(self, model: nn.Module) -> list[_Loaded]:
-        """In the order of the model."""
+        """Return each payload with its Place and the modules that hold it, in the order of the model."""
         places = {id(_held(*_owner(model, name))): place for name, place in self.places.items()}
         found: dict[int, _Loaded] = {}
         for module in model.modules():
@@ -178,7 +196,7 @@ def _order(loaded: _Loaded) -> int:
 
 
 def _kind(module: nn.Module, leaf: str, place: Place) -> int | None:
-    """As what a module's tensor stays coded; None where it does not."""
+    """Return the kind of layer that keeps a module's tensor coded, or None if it is decoded."""
     if type(module) is nn.Linear and leaf == "weight":
         return _LINEAR
     if type(module) is nn.Embedding and leaf == "weight" and module.max_norm is None and not module.sparse:
@@ -203,7 +221,8 @@ def _let_multiply(users: list[tuple[nn.Module, str]]) -> None:
 
 
 def _gather_blocks(model: nn.Module, buffers: Buffers, most: int) -> None:
-    """Let the coded linear layers of each member of a list of modules be decoded together, if they are no larger."""
+    """Make the coded linear layers of each member of a module list decode together, if they are at most `most` bytes.
+    """
     blocks: dict[CodedLinear, nn.Module] = {}
     for modules in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
         for member in modules:  # lists in lists come later
@@ -215,7 +234,7 @@ def _gather_blocks(model: nn.Module, buffers: Buffers, most: int) -> None:
 
 
 def memory_of(model: nn.Module) -> dict[str, int]:
-    """Bytes of a loaded model: its tensors as they are held, the shared buffers, and what the weights are decoded."""
+    """Return the bytes of a loaded model: tensors as held, shared buffers, and the weights if decoded."""
     tensors = {id(tensor): tensor.nbytes for tensor in [*model.parameters(), *model.buffers()]}
     decoded_sizes: dict[int, int] = {}
     for module in model.modules():
@@ -229,7 +248,8 @@ def memory_of(model: nn.Module) -> dict[str, int]:
 
 
 def _mark_initialised(model: nn.Module, loaded: set[str]) -> None:
-    """Let transformers initialise no module whose tensors are all loaded: it would look at the shapes of payloads."""
+    """Keep transformers from initialising modules whose tensors are all loaded, since it would fail on payload shapes.
+    """
     incomplete = {name for name, _ in model.named_parameters(remove_duplicate=False) if name not in loaded}
     incomplete |= {name for name, _ in model.named_buffers(remove_duplicate=False) if name not in loaded}
     above = {""} if incomplete else set()
@@ -242,8 +262,10 @@ def _mark_initialised(model: nn.Module, loaded: set[str]) -> None:
 
 
 def _stored(files: list[str], named_base: Base | Path | str | None) -> dict[str, Stored]:
-    """Every tensor in the packed files. Raises FormatError where they are not packed, SqueezeError for a base that is
-    missing, another, or not needed."""
+    """Return every tensor of the packed files by name.
+
+    Raises FormatError if a file is not packed, and SqueezeError if the base is missing, wrong or not needed.
+    """
     packed = [_read(name) for name in files]
     base, found = _base_of(packed, named_base), {}
     for one in packed:
@@ -260,7 +282,7 @@ def _read(name: str) -> PackedFile:
 
 
 def _base_of(packed: list[PackedFile], named_base: Base | Path | str | None) -> Base | None:
-    """What files of one checkpoint are the difference from, if they are one."""
+    """Return the base of packed files, or None if they hold no difference."""
     differences = [one for one in packed if one.description.base]
     if not differences:
         if isinstance(named_base, Path | str):
@@ -286,7 +308,7 @@ def _held(module: nn.Module, leaf: str) -> torch.Tensor:
 
 
 def _put(users: list[tuple[nn.Module, str]], values: torch.Tensor) -> None:
-    """One tensor in the places of all who share it."""
+    """Store one tensor in all modules that share it."""
     parameter = nn.Parameter(values, requires_grad=False)
     for module, leaf in users:
         if leaf in module._parameters:

@@ -1,4 +1,4 @@
-"""Tensors of a model that are loaded as payloads: what is known of each, and how it is decoded, now or later."""
+"""Tensors of a model that are loaded as payloads: what is known of each, and how it is decoded and checked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor of a model whose place its payload takes, or, of experts that are merged into it, their payloads."""
+    """A tensor of a model that is replaced by a payload, or by the payloads of the experts that are merged into it."""
 
     stored: tuple[Stored, ...]
     experts: int  # that are merged, 0 for one tensor
@@ -52,12 +52,13 @@ class Place:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor in the model."""
+        """Bytes of the model's tensor."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
     def can_stay(self) -> bool:
-        """Whether it may be decoded when it is used: it is coded for that, in its own dtype, and large enough."""
+        """Whether it may be decoded at each use: its coding allows that, it has its own dtype, and it is large enough.
+        """
         codings = [one.record.coding for one in self.stored]
         allowed = all(one.stays_coded or (self.experts > 0 and one.is_stored) for one in codings)
         large = sum(one.record.size for one in self.stored) >= _LEAST_CODED
@@ -66,12 +67,12 @@ class Place:
 
     @property
     def is_coded(self) -> bool:
-        """Whether nothing that is decoded shares memory with the payload."""
+        """Whether decoded values share no memory with the payload."""
         return self.experts > 0 or not self.stored[0].record.coding.is_stored
 
     @property
     def needs_processor(self) -> bool:
-        """Whether no GPU decodes it."""
+        """Whether only a CPU decodes it."""
         return any(one.record.coding.cpu_only for one in self.stored)
 
     @property
@@ -83,7 +84,7 @@ class Place:
         return parts
 
     def split(self, payload: torch.Tensor) -> Iterator[tuple[Stored, torch.Tensor]]:
-        """Each tensor in it, with its own payload."""
+        """Yield each tensor with its own payload."""
         if not self.experts:
             yield self.stored[0], payload
             return
@@ -91,7 +92,7 @@ class Place:
             yield one, payload[part.begin : part.end]
 
     def joined(self, payloads: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The payloads in the order of `stored`, one after the other."""
+        """Join the payloads in the order of `stored`."""
         if not self.experts:
             return payloads[0]
         out = torch.empty(self.size, dtype=torch.uint8, device=payloads[0].device)
@@ -100,7 +101,7 @@ class Place:
         return out
 
     def decoded(self, payload: torch.Tensor, check: bool = True) -> torch.Tensor:
-        """The tensor. check: as the function `decoded` has it. Raises DamagedError."""
+        """Decode the tensor; raises DamagedError. `check` is that of the function `decoded`."""
         if not self.experts:
             return turned(decoded(self.stored[0], payload, check).to(self.dtype), self.steps)
         out = torch.empty(self.shape, dtype=self.dtype, device=payload.device).view(-1)
@@ -112,11 +113,11 @@ class Place:
         return out.view(self.shape)
 
     def coded(self, buffers: Buffers, slot: int, piece: int) -> CodedWeight:
-        """What decodes the weight of a layer when it is used."""
+        """Return a decoder of a layer's weight."""
         return CodedWeight(self.stored[0].record, self.dtype, buffers, slot, piece)
 
     def coded_experts(self, buffers: Buffers, slot: int) -> CodedExperts:
-        """What decodes experts when they are used."""
+        """Return a decoder of a layer's experts."""
         if not self.experts:
             one = self.coded(buffers, slot, 0)
             return TurnedExperts(one, self.steps, self.shape) if self.steps else one
@@ -125,8 +126,15 @@ class Place:
 
 
 def merged(experts: list[list[Stored]], shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
-    """Experts whose tensors follow each other row by row in a tensor of such a shape; None where they do not, or where
-    they had better be decoded."""
+    """Return the Place of experts whose tensors follow each other by rows in a merged tensor.
+
+    Returns None if they do not, or if they should be decoded once.
+
+    Args:
+        experts: Tensors of each expert.
+        shape: Shape of the merged tensor.
+        dtype: Dtype of the model.
+    """
     first = [(one.record.dtype, one.record.shape) for one in experts[0]]
     alike = all([(one.record.dtype, one.record.shape) for one in expert] == first for expert in experts)
     if not alike or len(shape) != 3 or any(len(sizes) != 2 or sizes[1] != shape[2] for _, sizes in first):
@@ -138,8 +146,10 @@ def merged(experts: list[list[Stored]], shape: tuple[int, ...], dtype: torch.dty
 
 
 def decoded(stored: Stored, payload: torch.Tensor, check: bool = True) -> torch.Tensor:
-    """The values of a payload, compared with their checksum; without `check` only where that brings nothing back from a
-    device. Raises DamagedError."""
+    """Decode a payload and compare the values with their checksum.
+
+    Without `check` they are compared only if that copies nothing back from a device. Raises DamagedError on a mismatch.
+    """
     base = stored.base.for_record(stored.name, stored.record) if stored.base else None
     with naming(stored.name):
         values = _values(stored, payload, base)
@@ -167,8 +177,10 @@ Coded = tuple[str, Record, torch.Tensor]  # name, record, payload: uint8, on any
 
 
 def compare_coded(coded: Iterable[Coded], threads: int) -> None:
-    """Decode payloads on the CPU, each by one of the threads, which takes some MiB. Raises DamagedError where one does
-    not decode, or to something else than was packed."""
+    """Decode payloads on the CPU in threads, some MiB each, to compare them with their checksums.
+
+    Weights that stay coded are checked only here. Raises DamagedError if one does not decode or does not match.
+    """
     for _ in ordered_map(_compare, coded, threads, ahead=_AHEAD * threads):
         pass
 
@@ -185,7 +197,7 @@ def _compare(coded: Coded) -> None:
 
 
 def _checksum(payload: torch.Tensor, record: Record) -> int:
-    """XXH3-64 of what a payload on the CPU stands for."""
+    """Return the XXH3-64 of the values of a payload on the CPU."""
     prepared, state = prepare(payload, record), xxhash.xxh3_64()
     size = prepared.per_segment * prepared.bits // 8
     at_a_time = max(_PIECE // (size * prepared.together), 1) * prepared.together
@@ -198,7 +210,7 @@ def _checksum(payload: torch.Tensor, record: Record) -> int:
 
 
 def compare(values: torch.Tensor, record: Record, name: str) -> None:
-    """What was decoded, on any device. Raises DamagedError where it is something else than was packed."""
+    """Compare decoded values, on any device, with the checksum of the record; raises DamagedError on a mismatch."""
     state = xxhash.xxh3_64()
     for piece in values.reshape(-1).view(torch.uint8).split(_PIECE) if record.size else ():
         state.update(piece.cpu().numpy().data)

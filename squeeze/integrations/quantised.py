@@ -1,4 +1,4 @@
-"""Quantised folders of GPTQ, AWQ and compressed-tensors as models that run, without the packages that wrote them."""
+"""Loading of quantised folders of GPTQ, AWQ and compressed-tensors without the packages that wrote them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ __all__ = ["load", "place"]
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
-    """A causal language model from a quantised folder of any of quant.formats.FORMATS, with QuantLinear layers, whose
-    inputs are rounded where the folder says so, or of any of quant.sources.READERS, with dense ones. Experts are dense;
-    where their inputs are rounded, each matrix is a module (engine/experts.py).
+    """Load a causal language model from a quantised folder.
 
-    dtype: to compute in; None for the folder's own. The dense weights are all in memory for a moment. Raises
-    FormatError where the folder is not quantised or damaged.
+    Formats in quant.formats.FORMATS get QuantLinear layers, with rounded inputs if the folder says so; those in
+    quant.sources.READERS get dense layers. Experts are dense, or one module a matrix (engine/experts.py) if their
+    inputs are rounded. All dense weights are in memory for a moment.
+
+    Raises FormatError if the folder is not quantised or damaged.
     """
     config = load_config(folder)
     described = config.quantization_config
@@ -63,8 +64,8 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
 
 
 def place(model: nn.Module, folder: Path | str) -> None:
-    """Let a model with the dense weights of a folder compute as this says: with layers that hold codes, whose inputs
-    are rounded, and a rounded cache."""
+    """Replace layers of a model with dense weights by quantised ones, and round inputs and KV cache, as a folder says.
+    """
     stored, checkpoint = read(folder), Checkpoint.open(folder)
     _place(model, stored)
     _place_experts(model, stored)
@@ -74,7 +75,7 @@ def place(model: nn.Module, folder: Path | str) -> None:
 
 
 def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
-    """Put layers that hold codes into the places of linear ones."""
+    """Replace linear layers by layers that hold codes."""
     for name, place in model_modules(model, checkpoint.modules).items():  # others are merged, and dense
         module = model.get_submodule(place)
         if type(module) is nn.Linear:
@@ -86,7 +87,7 @@ def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
 
 
 def _place_experts(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
-    """Take experts apart whose inputs are rounded, and round these."""
+    """Split experts whose inputs are rounded into modules, and round those inputs."""
     unknown: list[str] = []
     rounded = [name for name in checkpoint.modules if checkpoint.spec.of(name).activations is not None]
     for path, inside in places(model, [name for name in rounded if is_expert(name)]).items():
@@ -108,7 +109,7 @@ def _as(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_whole(folder: Path | str, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises FormatError where a model has more weights than there are tensors for."""
+    """Raise FormatError if a model has more weights than its files hold."""
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     claimed = sum(value.numel() for name, value in model.named_parameters() if name not in tied)
     stored = sum(tensor.numel() for tensor in tensors.values())

@@ -1,12 +1,13 @@
-"""Ray Data on .sqz files: a source that reads them in parts of some blocks, and a sink that writes one for each task.
+"""Ray Data on .sqz files: a source that reads them in parts of some blocks, and a sink that writes one file for each
+task.
 
-Paths may be URLs. Those of a cluster's machines must mean the same files. What a row is, `rows` says:
+Paths may be URLs. On a cluster they must name the same files on all machines. `rows` says what a row is:
 
 | `rows` | file | row |
 |---|---|---|
 | `lines` | a text in UTF-8 | `text`: a line |
 | `json` | JSON lines | the keys of an object |
-| `samples` | a shard (`squeeze compress --shards`) | `__key__`, and by its ending each file's bytes, as in WebDataset |
+| `samples` | a shard (`squeeze compress --shards`) | `__key__`, and each file's bytes by its ending, as in WebDataset |
 """
 
 import json
@@ -51,11 +52,19 @@ def read_sqz(
     parts: int | None = None,
     **options: Any,
 ) -> "ray.data.Dataset":
-    """A dataset of what .sqz files hold: `paths` are files, folders, or URLs of either.
+    """Read .sqz files as a Ray dataset.
 
-    A task reads some blocks of one file; `parts` is about how many tasks there are in all (None: Ray's choice), and
-    `options` are those of `squeeze.open`. Raises FormatError where a file is no .sqz file, or has no index of members
-    where rows are samples, and OptionError for rows of a kind that does not exist.
+    A task reads some blocks of one file.
+
+    Args:
+        paths: Files, folders, or URLs of either.
+        rows: Kind of row: "lines", "json" or "samples".
+        parts: Approximate number of tasks; None leaves it to Ray.
+        options: Options of `squeeze.open`.
+
+    Raises:
+        FormatError: If a file is not a .sqz file, or rows are samples and it has no index of members.
+        OptionError: If the kind of row does not exist.
     """
     source = SqzDatasource(paths, rows, options)
     found: ray.data.Dataset = ray.data.read_datasource(source, override_num_blocks=parts)
@@ -65,17 +74,26 @@ def read_sqz(
 def write_sqz(
     dataset: "ray.data.Dataset", folder: str | os.PathLike[str], *, rows: str = "json", **options: Any
 ) -> None:
-    """Write a dataset to a folder, or to a URL of one: part-000000.jsonl.sqz and so on, one for each task that writes.
+    """Write a dataset as part-000000.jsonl.sqz and so on, one file for each writing task.
 
-    `options` are those of `squeeze.compress_stream`. A file appears whole or not at all. Raises SqueezeError where
-    something is in the folder already, and OptionError for rows of a kind that does not exist.
+    Each file appears complete or not at all.
+
+    Args:
+        dataset: A Ray dataset.
+        folder: Folder or URL.
+        rows: Kind of row, as for read_sqz.
+        options: Options of `squeeze.compress_stream`.
+
+    Raises:
+        SqueezeError: If the folder is not empty.
+        OptionError: If the kind of row does not exist.
     """
     dataset.write_datasink(SqzDatasink(folder, rows, options))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Raw bytes of a file, from one block's start to another's."""
+    """A range of a file's raw bytes that begins and ends with blocks."""
 
     path: Path
     begin: int
@@ -89,7 +107,7 @@ def _checked(rows: str) -> str:
 
 
 class SqzDatasource(Datasource):
-    """See `read_sqz`."""
+    """The Ray datasource behind `read_sqz`."""
 
     def __init__(self, paths: Any, rows: str, options: dict[str, Any]):
         super().__init__()  # type: ignore[no-untyped-call]
@@ -125,7 +143,7 @@ def _files(path: Path, ending: str) -> list[Path]:
 
 
 def _starts(path: Path) -> list[int]:
-    """Where blocks begin in the raw content, and where the last one ends."""
+    """Return the raw offsets at which blocks begin, and the end of the last."""
     with path.open("rb") as file:
         try:
             places = read_places(file)
@@ -136,7 +154,7 @@ def _starts(path: Path) -> list[int]:
 
 
 def _parts(path: Path, starts: list[int], size: int) -> Iterator[_Part]:
-    """Whole blocks, of about so many bytes in all."""
+    """Group whole blocks into parts of about `size` raw bytes."""
     first = 0
     for last, end in enumerate(starts):
         enough = last - first >= _LEAST and end - starts[first] >= size
@@ -155,8 +173,10 @@ def _tables(part: _Part, rows: str, options: dict[str, Any]) -> Iterator[pyarrow
 
 
 def _chunks(file: BinaryIO, part: _Part) -> Iterator[list[bytes]]:
-    """Lines that begin behind a part's start, or at the start of the file, up to that which begins at its end: so each
-    belongs to one part, and none has to look at the block before it."""
+    """Yield the lines that begin in a part, so that each line belongs to one part.
+
+    The first line of a part other than the first began before it. No part reads the block before it.
+    """
     file.seek(part.begin)
     position = part.begin + (len(file.readline()) if part.begin else 0)
     lines: list[bytes] = []
@@ -185,7 +205,7 @@ def _objects(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
 
 
 def _samples(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
-    """Samples whose first member lies in the part."""
+    """Yield the samples whose first member lies in the part."""
     rows: list[dict[str, object]] = []
     size = 0
     for key, group in groupby(file.members().values(), key=lambda member: sample_key(member.name)):
@@ -215,7 +235,7 @@ def _table(rows: list[dict[str, object]]) -> pyarrow.Table:
 
 
 class SqzDatasink(Datasink[None]):
-    """See `write_sqz`."""
+    """The Ray datasink behind `write_sqz`."""
 
     def __init__(self, folder: str | os.PathLike[str], rows: str, options: dict[str, Any]):
         self._folder, self._rows, self._options = path_of(folder), _checked(rows), options
@@ -228,7 +248,7 @@ class SqzDatasink(Datasink[None]):
             raise SqueezeError(f"{self._folder}: is not empty")
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> None:
-        """One task's rows to one file, which replaces what the same task left that was tried before."""
+        """Write one task's rows to one file, which replaces that of an earlier attempt."""
         target = self._folder / f"part-{ctx.task_idx:06d}{ROWS[self._rows]}{files.SUFFIX}"
         rows = (row for block in blocks for row in BlockAccessor.for_block(block).to_arrow().to_pylist())
         if self._rows == "samples":
@@ -244,7 +264,7 @@ def _json_line(row: dict[str, Any]) -> bytes:
 
 
 def _as_json(value: object) -> str:
-    """Times, as ISO 8601 has them. Raises SqueezeError for what JSON has no form for."""
+    """Return ISO 8601 text for a time; raises SqueezeError for other values that JSON cannot hold."""
     if isinstance(value, date | time):
         return value.isoformat()
     raise SqueezeError(f"a row holds a value of type {type(value).__name__}, which JSON has no form for: convert it")
@@ -265,7 +285,7 @@ def _entries(row: dict[str, Any]) -> Iterator[Entry]:
 
 
 class _Pieces:
-    """A file of pieces that are made as they are read."""
+    """A readable file of pieces that are generated on demand."""
 
     def __init__(self, pieces: Iterator[bytes]):
         self._pieces, self._rest = pieces, b""

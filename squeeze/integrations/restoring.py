@@ -1,7 +1,7 @@
-"""Packed files that transformers would take for others: pickles of torch's, and tensors of a quantised form.
+"""Restoring of packed files that transformers would misread: pickled torch files, and tensors in other tools' formats.
 
-They are restored to scratch files while a model is loaded, and transformers, or its own quantizer of the form, reads
-those, as it reads what was packed. All other folders that are packed are packed.py's.
+They are restored to scratch files while a model is loaded, and transformers or its own quantizer reads those. packed.py
+loads all other packed folders.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ _PREFIX = "squeeze-"  # of scratch folders
 
 @contextmanager
 def restored(folder: Path, base: Path | str | None = None) -> Iterator[Path]:
-    """A packed folder as it was, in a scratch folder. base: of a difference; without, it is looked for beside it. What
-    is raised of that names the packed one."""
+    """Restore a packed folder to a scratch folder. Errors name the packed one.
+
+    Args:
+        folder: The packed folder.
+        base: Base of a difference; by default it is searched beside the folder.
+    """
     with scratch_folder() as scratch:
         plain = scratch / "model"
         unpack(folder, plain, base=base, threads=torch.get_num_threads())
@@ -48,21 +52,23 @@ def restored(folder: Path, base: Path | str | None = None) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Gone after use; what is mapped of it stays, and on Windows its files do."""
+    """Create a scratch folder that is deleted after use; mapped files stay readable, and on Windows stay on disk."""
     with TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 def register() -> None:
-    """Let transformers read packed files of torch's, and its quantizers those of their forms. All others are left to
-    it, as before."""
+    """Patch transformers to read packed torch files, and its quantizers to read packed folders of their formats.
+
+    Everything else is passed on unchanged.
+    """
     modeling_utils.load_state_dict = _restoring(modeling_utils.load_state_dict)
     HfQuantizer.preprocess_model = _given_restored(HfQuantizer.preprocess_model)  # type: ignore[method-assign]
     HfQuantizer.postprocess_model = _then_freed(HfQuantizer.postprocess_model)  # type: ignore[method-assign]
 
 
 def _restoring(theirs: Any) -> Any:
-    """Of what reads all tensors of a file: those that were packed."""
+    """Wrap a function that reads all tensors of a file, so that it also reads packed files."""
 
     @wraps(theirs)
     def load_state_dict(file: str | PathLike[str], map_location: Any = "cpu", *args: Any, **options: Any) -> Any:
@@ -78,7 +84,7 @@ def _restoring(theirs: Any) -> Any:
 
 
 def _given_restored(theirs: Any) -> Any:
-    """Of what a quantizer does before weights are loaded: it, and all that comes after, finds restored files."""
+    """Wrap a quantizer's step before loading, so that it and all later steps get restored files."""
 
     @wraps(theirs)
     def preprocess_model(self: Any, model: Any, dtype: Any = None, **options: Any) -> None:
@@ -94,7 +100,7 @@ def _given_restored(theirs: Any) -> Any:
 
 
 def _then_freed(theirs: Any) -> Any:
-    """Of what a quantizer does last: after it scratch files go."""
+    """Wrap a quantizer's last step, so that scratch files are deleted after it."""
 
     @wraps(theirs)
     def postprocess_model(self: Any, model: Any, **options: Any) -> Any:
@@ -107,7 +113,9 @@ def _then_freed(theirs: Any) -> Any:
 
 
 def _unpacked(path: Path, scratch: Path) -> Path:
-    """Raises SqueezeError for a difference, of which a base is to be found, and the file's place in its folder told."""
+    """Unpack a file into the scratch folder; raises SqueezeError for a difference, whose base cannot be found from one
+    file.
+    """
     if container.read(path).description.base:
         raise SqueezeError(f"{escaped(str(path))}: is packed as a difference: use `squeeze unpack` first")
     unpack(path, scratch / path.name, threads=torch.get_num_threads())
@@ -122,7 +130,7 @@ def _is_packed(path: Path) -> bool:
 
 
 def _described(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors that were packed, without values; those that torch has no type for are left out."""
+    """Return the packed tensors of a file without values, except dtypes that torch does not have."""
     packed = container.read(path)
     pairs = zip(packed.file.tensors, packed.description.records, strict=True)
     return {

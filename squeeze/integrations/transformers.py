@@ -1,19 +1,18 @@
-"""Folders that squeeze wrote, in transformers: after `import squeeze.integrations.transformers`,
+"""Packed folders in transformers, and registration of all other stored forms.
+
+After `import squeeze.integrations.transformers`,
 
     AutoModelForCausalLM.from_pretrained("my-model-packed")
 
-loads what `squeeze pack`, `quantize`, `prune` and `factorize` wrote. What is quantised, sparse or factorised is
-loading.py's, one class for every form in forms.py. Here is what is coded without loss, which any tensor may be, in
-folders of every form: that is no form of a weight. Large weights stay
-coded in memory; each is decoded just before it is used, into buffers that all
-modules share, so the model computes with the very bits of the original. An
-embedding decodes the segments that hold the rows asked for, a linear layer
-that is large beside the model (an output head) is applied some rows at a time,
-and of a layer's experts those are decoded that tokens reach. Small tensors, and
-those in other modules, are decoded once, and so are large ones that may be
-resident. For inference: gradients with respect to inputs work, but decode into
-fresh memory. Files of torch's, as pytorch_model.bin, and folders in quantised
-forms of others are restored to be loaded (restoring.py).
+loads what `squeeze pack`, `quantize`, `prune` and `factorize` wrote. loading.py loads quantised, sparse and factorised
+weights. This module loads what `pack` coded losslessly.
+
+Large weights stay coded in memory and are decoded just before use, into buffers that all modules share, so the model
+computes with the original bits. An embedding decodes the segments of the rows it needs, a linear layer that is large
+for the model (an output head) is applied some rows at a time, and of a layer's experts only those are decoded that
+tokens reach. Small tensors, and large ones that may be resident, are decoded once. Gradients with respect to inputs
+work, but decode into memory of their own. Pickled torch files and packed folders in other tools' formats are restored
+first (restoring.py).
 """
 
 from __future__ import annotations
@@ -57,14 +56,11 @@ if find_spec("compressed_tensors"):
 
 
 class SqueezeConfig(QuantizationConfigMixin):
-    """The `quantization_config` of a packed folder.
-
-    How the caller wants it loaded is not in it: see `load_options`.
+    """The `quantization_config` of a packed folder. Options of loading are those of `load_options`.
 
     Args:
-        dtype: the type of most weights, for models whose config names none.
-        quantization: the `quantization_config` of the original, if that was quantised in a form that transformers
-            itself reads.
+        dtype: Dtype of most weights, for models whose config names none.
+        quantization: `quantization_config` of the original, if it was quantised in a format that transformers reads.
     """
 
     def __init__(
@@ -81,10 +77,9 @@ class SqueezeConfig(QuantizationConfigMixin):
 
 
 class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
-    """Loads payloads as uint8 parameters under the names of their tensors, then decodes them or lets them be.
+    """A quantizer that loads payloads as uint8 parameters, and then decodes them or leaves them coded.
 
-    Where what was packed was quantised, transformers' own quantizer of that form is asked besides, and is given what
-    payloads stand for.
+    If the packed model was quantised, transformers' own quantizer of that format runs as well, on decoded tensors.
     """
 
     requires_calibration = False
@@ -122,7 +117,7 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
             self.theirs._process_model_before_weight_loading(model, checkpoint_files=checkpoint_files, **kwargs)
 
     def update_weight_conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
-        """Transformers asks for this last before it loads."""
+        """Place the payloads; transformers calls this last before it loads."""
         if self.theirs:
             weight_conversions = self.theirs.update_weight_conversions(weight_conversions, model)
         self.payloads.place(model, weight_conversions)

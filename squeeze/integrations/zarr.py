@@ -1,4 +1,6 @@
-"""A codec of Zarr's format 3, whose chunks are .sqz then. zarr finds it by its entry point. Format 2 has numcodecs'."""
+"""A codec of zarr format 3 that stores chunks as .sqz streams. zarr finds it by its entry point; format 2 uses
+numcodecs.
+"""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ _NAME = "squeeze"
 
 @dataclass(frozen=True)
 class SqueezeCodec(BytesBytesCodec):  # type: ignore[misc]
-    """Chunks as .sqz streams of a level from 1 to 9, as `squeeze.compress` makes them.
+    """A codec that compresses chunks as `squeeze.compress` does, at a level from 1 to 9.
 
     >>> import zarr  # doctest: +SKIP
     >>> zarr.create_array("a.zarr", shape=(9, 9), dtype="i4", compressors=SqueezeCodec(level=3))  # doctest: +SKIP
@@ -28,12 +30,12 @@ class SqueezeCodec(BytesBytesCodec):  # type: ignore[misc]
     level: int = 3
 
     def __post_init__(self) -> None:
-        """Raises LevelError for a level that does not exist."""
+        """Raise LevelError if the level does not exist."""
         levels.level(self.level)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """From an array's metadata. Raises FormatError where they have more than a level."""
+        """Create a codec from an array's metadata; raises FormatError for unknown settings."""
         settings = data.get("configuration", {})
         if set(settings) - {"level"}:
             raise FormatError(f"the codec {_NAME} has a level and nothing else: the array needs a newer squeeze")

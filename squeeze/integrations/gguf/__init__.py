@@ -1,4 +1,4 @@
-"""GGUF files as transformers has models: weights by name, config.json and the tokenizer's files."""
+"""GGUF files, both ways: read as a transformers model or folder, and written from a checkpoint."""
 
 from squeeze.integrations.gguf.config import description
 from squeeze.integrations.gguf.loading import is_gguf, load, load_tokenizer, tokenizer_files

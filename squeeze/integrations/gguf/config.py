@@ -1,4 +1,9 @@
-"""config.json of a GGUF file's metadata, as transformers has it."""
+"""The config.json of a GGUF file, derived from its metadata.
+
+A file has only the divisors of Llama 3's rotary scaling, so its settings are solved for. With s the share of an angle f
+that is kept, f becomes f (s + (1 - s) / factor), and s = a f + b, clipped to [0, 1]. Of low, high and the trained
+context only the ratios matter: one of them is free.
+"""
 
 from collections.abc import Sequence
 from math import pi
@@ -32,7 +37,10 @@ _CAPS = (50.0, 30.0)  # likewise, of attention and of the logits
 
 
 def description(model: GgufModel) -> dict[str, Any]:
-    """Raises ModelError for what config.json has no words for, or where the metadata is damaged."""
+    """Return the config.json of a GGUF file.
+
+    Raises ModelError if config.json cannot describe the model, or the metadata is damaged.
+    """
     config, fields = model.source.config, model.fields
     described: dict[str, Any] = {
         "architectures": [_CLASSES[model.kind]],
@@ -83,7 +91,7 @@ def _of_experts(model: GgufModel) -> dict[str, Any]:
 
 
 def _of_windows(model: GgufModel) -> dict[str, Any]:
-    """What Gemma has otherwise where it has windows in some blocks."""
+    """Return the settings of Gemma models with sliding windows in some blocks."""
     family, config, period = model.family, model.source.config, model.family.period
     if not period:
         return {}
@@ -107,7 +115,7 @@ def _number(value: Any) -> float | None:
 
 
 def _check_rotary(model: GgufModel, described: dict[str, Any]) -> None:
-    """Raises ModelError where config.json describes other rotary angles than the file."""
+    """Raise ModelError if config.json describes other rotary angles than the file."""
     name, config = model.source.name, model.source.config
     angles, factor = folder_rotary(name, described, config.head_size, described["max_position_embeddings"])
     wanted = (*config.frequencies, config.attention_factor)
@@ -155,8 +163,14 @@ _NICE = 1e-4  # how near to whole numbers a trained context is taken as one
 
 
 def ramp_of(angles: Sequence[float], divisors: Sequence[float]) -> list[tuple[float, float, float, float]]:
-    """Settings (factor, low, high, trained context) that may give these divisors of unscaled angles, the likeliest
-    first; none where they are of another kind. angles: largest first."""
+    """Return likely settings of Llama 3's rotary scaling for given divisors, the likeliest first.
+
+    Each is (factor, low, high, trained context). The list is empty if the divisors are of another kind.
+
+    Args:
+        angles: Unscaled angles, largest first.
+        divisors: Divisor of each angle.
+    """
     factor = max(divisors)
     if min(divisors) < 1 - _ALIKE or factor <= min(divisors) + _ALIKE:
         return []
@@ -173,7 +187,7 @@ def ramp_of(angles: Sequence[float], divisors: Sequence[float]) -> list[tuple[fl
 
 
 def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Slope and height at 0 of shares over angles, from (angle, share), largest angle first."""
+    """Return slope and intercept of kept shares over angles, from (angle, share) with the largest angle first."""
     between = [(angle, share) for angle, share in points if _ALIKE < share < 1 - _ALIKE]
     kept = [angle for angle, share in points if share >= 1 - _ALIKE]
     divided = [angle for angle, share in points if share <= _ALIKE]

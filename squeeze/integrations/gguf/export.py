@@ -1,6 +1,6 @@
-"""A model's folder as a GGUF file, for what llama.cpp runs: the way back of integrations/gguf.
+"""Writing of a checkpoint as a GGUF file for llama.cpp, one tensor in memory at a time.
 
-The gguf package has the container and the names of tensors. A tensor is in memory at a time.
+The gguf package has the container and the names of tensors. model.py reads such a file back.
 """
 
 import errno
@@ -39,8 +39,10 @@ _FILE_TYPES |= {"mxfp4": "MOSTLY_MXFP4_MOE"}
 
 @dataclass(frozen=True)
 class _Tensor:
-    """One of the file's. sources: the checkpoint's, several of experts; shape: in bytes; kind: GGUF's name of the
-    type."""
+    """A tensor of the file.
+
+    `sources` are the checkpoint's tensors, several for experts; `shape` is in bytes; `kind` is GGUF's name of the type.
+    """
 
     sources: tuple[str, ...]
     shape: tuple[int, ...]
@@ -49,8 +51,10 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class Export:
-    """A checkpoint that can be written as GGUF, which `of` has found. types: the modules whose tensor `weight` is not
-    of floats but of blocks, uint8 [O, bytes], and their types."""
+    """A checkpoint that can be written as GGUF. Create it with `of`.
+
+    `types` has the block type of each module whose `weight` holds blocks, uint8 [O, bytes], in place of floats.
+    """
 
     checkpoint: Checkpoint
     metadata: Metadata
@@ -58,7 +62,10 @@ class Export:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Export":
-        """Raises ModelError for what llama.cpp has no words for, FormatError where something is missing."""
+        """Check a checkpoint and return its Export.
+
+        Raises ModelError if llama.cpp cannot run the model, and FormatError if something is missing.
+        """
         export = cls(taken_apart(checkpoint), Metadata.of(checkpoint), {})
         if export.metadata.family.tied and checkpoint.has_own_head:
             raise ModelError(
@@ -69,12 +76,14 @@ class Export:
         return export
 
     def with_blocks(self, folder: Path, types: Mapping[str, str]) -> "Export":
-        """The same of a folder that was made from it, in which modules are in blocks."""
+        """Return the Export of a folder that was made from this one, with modules in blocks of these types."""
         return replace(self, checkpoint=taken_apart(Checkpoint.open(folder)), types=types)
 
     def check_alike(self, types: Mapping[str, str]) -> None:
-        """Raises OptionError where the file would hold matrices in one tensor that are not all of one type. types: of
-        modules; others stay as they are."""
+        """Raise OptionError if matrices that share a tensor of the file would have different types.
+
+        `types` are by module; other modules keep theirs.
+        """
         for name, sources in self.named.items():
             found = [types.get(source.removesuffix(".weight")) for source in sources]
             kinds = [kind and type_of(kind) for kind in found]
@@ -84,7 +93,7 @@ class Export:
 
     @cached_property
     def named(self) -> dict[str, tuple[str, ...]]:
-        """The checkpoint's tensors that each of the file's is made of."""
+        """The checkpoint's tensors that each tensor of the file is made of."""
         config, arch = self.checkpoint.config, gguf.MODEL_ARCH[self.metadata.family.name]
         names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
         found: dict[str, dict[int, str]] = {}
@@ -100,7 +109,7 @@ class Export:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a report says of the file."""
+        """Remarks on the file for the report."""
         if window := self.metadata.window:
             return (
                 f"llama.cpp attends to all tokens, and the model only to the last {window}: beyond these texts differ",
@@ -109,7 +118,7 @@ class Export:
 
     @property
     def architecture(self) -> str:
-        """GGUF's name of it."""
+        """GGUF's name of the architecture."""
         return gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]]
 
     def write(
@@ -120,8 +129,15 @@ class Export:
         overwrite: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Write the file; returns the bytes of its tensors. asked: the type of which the matrices are, and which
-        decides on those of embedding and head; None leaves all as floats."""
+        """Write the file, and return the bytes of its tensors.
+
+        Args:
+            target: The GGUF file.
+            asked: Block type of the matrices, which also decides on those of embedding and head; None writes all as
+                floats.
+            overwrite: Whether an existing file is replaced.
+            progress: Called with the bytes of each tensor.
+        """
         tensors, divisors = self._tensors(asked), self.metadata.divisors()
         with new_file(target, self.architecture, overwrite, _check_readable) as writer:
             self._write_head(writer, tensors, asked)
@@ -135,7 +151,7 @@ class Export:
         return sum(prod(tensor.shape) for tensor in tensors.values())
 
     def size(self, asked: str | None) -> tuple[int, dict[str, int]]:
-        """Bytes of the file that `write` makes, but for its tensors; and of each tensor with what fills it up."""
+        """Return the bytes of the file without its tensors, and of each tensor with its padding."""
         tensors, divisors = self._tensors(asked), self.metadata.divisors()
         with TemporaryDirectory() as folder:
             path = Path(folder) / "head"
@@ -149,7 +165,7 @@ class Export:
         return {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
 
     def _write_head(self, writer: gguf.GGUFWriter, tensors: Mapping[str, _Tensor], asked: str | None) -> None:
-        """All that comes before the tensors themselves."""
+        """Write everything that precedes the tensors."""
         self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
         if (divisors := self.metadata.divisors()) is not None:
             writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
@@ -181,7 +197,7 @@ class Export:
         return _Tensor(sources, gguf.quants.quant_shape_to_byte_shape(shape, gguf.GGMLQuantizationType[kind]), kind)
 
     def _data(self, name: str, tensor: _Tensor) -> np.ndarray:
-        """uint8, of the tensor's shape."""
+        """Return the bytes of a tensor, uint8 of its shape."""
         heads, parts = self.metadata.heads(name), []
         for source in tensor.sources:
             values = self.checkpoint.load([source], strict=False)[source]
@@ -194,7 +210,7 @@ class Export:
 
 
 def padded(size: int) -> int:
-    """Bytes that a tensor takes in a file."""
+    """Return the bytes that a tensor of `size` bytes takes in a file."""
     return -(-size // gguf.GGUF_DEFAULT_ALIGNMENT) * gguf.GGUF_DEFAULT_ALIGNMENT
 
 
@@ -202,8 +218,14 @@ def padded(size: int) -> int:
 def new_file(
     target: Path, architecture: str, overwrite: bool, check: Callable[[Path], object] | None = None
 ) -> Iterator[gguf.GGUFWriter]:
-    """What writes a GGUF file, which gets its name in one step once it is whole. check: raises SqueezeError if the file
-    that is written cannot be read."""
+    """Open a writer of a GGUF file, which gets its name when it is complete.
+
+    Args:
+        target: The file.
+        architecture: GGUF's name of the architecture.
+        overwrite: Whether an existing file is replaced.
+        check: Called with the written file; raises SqueezeError if it cannot be read.
+    """
     with scratch_folder(target) as work, _disk_told(target):
         writer = gguf.GGUFWriter(work / "gguf", architecture)
         try:
@@ -218,7 +240,7 @@ def new_file(
 
 
 def _check_readable(path: Path) -> None:
-    """Raises ModelError if the header of a file is not what this version reads."""
+    """Raise ModelError if squeeze cannot read the header of a file."""
     description(GgufModel.open(path))
 
 
@@ -232,7 +254,7 @@ def _told_of(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _disk_told(target: Path) -> Iterator[None]:
-    """Let errors of the disk be about `target`; of one that is full numpy tells no number."""
+    """Make OSErrors name `target`; numpy's error of a full disk has no number."""
     try:
         yield
     except OSError as error:
@@ -241,7 +263,7 @@ def _disk_told(target: Path) -> Iterator[None]:
 
 
 def _as_bytes(values: torch.Tensor, kind: str) -> torch.Tensor:
-    """uint8 [..., bytes of a row] of floats."""
+    """Return floats as bytes of a GGUF type, uint8 [..., bytes of a row]."""
     dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(kind)
     if dtype is not None:
         return values.to(dtype).contiguous().view(torch.uint8)
@@ -249,7 +271,7 @@ def _as_bytes(values: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def _rounded(values: torch.Tensor, kind: str) -> Iterator[torch.Tensor]:
-    """Blocks of rows to the nearest."""
+    """Yield the blocks of some rows at a time, rounded to nearest."""
     for rows in torch.split(values, _ROWS):
         tensor = RTN(grid=grid_of(kind)).apply(rows)
         assert isinstance(tensor, BlockTensor)

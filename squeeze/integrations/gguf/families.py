@@ -1,4 +1,4 @@
-"""Architectures that GGUF files are written and read of: what llama.cpp has otherwise in each."""
+"""Architectures that GGUF files are written for and read from, with what llama.cpp does differently in each."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,16 @@ _GELU = "gelu_pytorch_tanh"
 
 @dataclass(frozen=True)
 class Family:
-    """How llama.cpp has an architecture. name: of its network in the gguf package; interleaved: rotary pairs are
-    neighbouring rows of queries and keys; experts: whether there are any; activations: names of the only one that it
-    runs; shifted: a checkpoint's norms are stored less one, and a file's are not; windowed: it may have a window in all
-    blocks, of which llama.cpp knows nothing; period: the last of so many blocks attends to all tokens, and the others
-    to those in a window; local_base: of rotary angles in these, where it is another; capped: logits are, and those of
-    attention; by_width: with so many blocks queries are scaled by the width over the heads, not by their size; tied:
-    the head is always the embedding."""
+    """How llama.cpp runs an architecture.
+
+    `name` is that of its network in the gguf package. `interleaved` means that rotary pairs are neighbouring rows of
+    queries and keys; `experts`, that there are some. `activations` are the names of the only one that it runs.
+    `shifted` norms are stored less 1 in a checkpoint and not in a file. A `windowed` model may have a sliding window in
+    all blocks, which llama.cpp ignores. With a `period`, the last of so many blocks attends to all tokens and the
+    others to a window; `local_base` is the rotary base in those, if it differs. `capped` models cap logits and
+    attention scores. With `by_width` blocks, queries are scaled by width / heads and not by head size. `tied` models
+    use the embedding as head.
+    """
 
     name: str
     interleaved: bool = False

@@ -1,7 +1,4 @@
-"""A GGUF file as a model's folder: bf16 safetensors, config.json and the tokenizer's files, for transformers.
-
-A tensor is in memory at a time.
-"""
+"""Import of a GGUF file as a model folder: bf16 safetensors, config.json and tokenizer files, one tensor at a time."""
 
 import json
 from collections.abc import Callable
@@ -22,8 +19,10 @@ __all__ = ["import_gguf"]
 
 
 def named(source: Path) -> Path:
-    """The file that a user names: a path, or the name of the bundled model. Raises ModelError where that is not
-    installed."""
+    """Return the file that a user names: a path, or the name of the bundled model.
+
+    Raises ModelError if the bundled model is not installed.
+    """
     if str(source) != models.BUNDLED or source.exists():
         return source
     path = models.bundled_path()
@@ -35,10 +34,16 @@ def named(source: Path) -> Path:
 def import_gguf(
     source: Path | str, target: Path | str, *, overwrite: bool = False, progress: Callable[[int], None] | None = None
 ) -> int:
-    """Write the model in the GGUF file `source` as the folder `target`; returns the bytes of its weights.
+    """Write the model of a GGUF file as a folder, and return the bytes of its weights.
 
-    Raises ModelError for what is no GGUF file of one of the architectures that are written as such, SqueezeError where
-    `target` is in the way.
+    Args:
+        source: The GGUF file.
+        target: The folder.
+        overwrite: Whether an existing folder is replaced.
+        progress: Called with the bytes of each tensor.
+
+    Raises:
+        ModelError: If `source` is not a GGUF file of a known architecture, or `target` exists.
     """
     source, target = local_path(source), local_path(target)
     if source.is_dir():
@@ -62,7 +67,7 @@ def import_gguf(
 
 
 def _check_opens(written: Path, target: Path) -> None:
-    """Raises ModelError if transformers, where it is installed, would not load the folder."""
+    """Raise ModelError if transformers, if it is installed, would not load the folder."""
     if find_spec("transformers"):
         from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
 

@@ -1,4 +1,4 @@
-"""GGUF files as models that run: dense, with the numbers that their blocks stand for."""
+"""Loading of a GGUF file as a dense transformers model, with dequantised blocks, and of its tokenizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["is_gguf", "load", "load_tokenizer", "tokenizer_files"]
 
 
 def tokenizer_files(model: GgufModel) -> dict[str, dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json."""
+    """Return the contents of tokenizer.json and tokenizer_config.json."""
     fields, document = model.fields, json.loads(model.source.tokenizer)
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
     for i, token in enumerate(tokens):
@@ -54,7 +54,7 @@ def tokenizer_files(model: GgufModel) -> dict[str, dict[str, Any]]:
 
 
 def _like_sentence_piece(document: dict[str, Any], prefix: bool) -> None:
-    """A space before the text where the model was trained so, spaces as U+2581, and the way back."""
+    """Set normalizer and decoder as SentencePiece has them: spaces as U+2581, and one before the text if `prefix`."""
     replace = document["normalizer"]
     steps: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": vocabulary.SPACE}, "content": " "},
@@ -76,7 +76,7 @@ def _starts_with(token: str, number: int) -> dict[str, Any]:
 
 
 def is_gguf(path: Path | str) -> bool:
-    """Whether a path is that of a file that begins as GGUF files do."""
+    """Return whether a path is a file with the magic bytes of GGUF."""
     path = local_path(path)
     if not path.is_file():
         return False
@@ -85,10 +85,9 @@ def is_gguf(path: Path | str) -> bool:
 
 
 def load(path: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
-    """The causal language model of a GGUF file by transformers. dtype: to compute in; None for bf16. All weights are in
-    memory twice for a moment.
+    """Load the causal language model of a GGUF file. All weights are in memory twice for a moment.
 
-    Raises ModelError for a file that is damaged, or holds a network that is not read.
+    `dtype` is the model's, None for bf16. Raises ModelError if the file is damaged or holds another architecture.
     """
     path, kind = local_path(path), dtype or torch.bfloat16
     model = GgufModel.open(path)
@@ -116,7 +115,7 @@ def load(path: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
 
 
 def load_tokenizer(path: Path | str) -> Any:
-    """The tokenizer of a GGUF file by transformers. Raises ModelError where it is damaged, or none that is read."""
+    """Load the tokenizer of a GGUF file; raises ModelError if it is damaged or of an unknown kind."""
     path = local_path(path)
     model = GgufModel.open(path)
     with sources.damage_as_model_error(path):
@@ -132,7 +131,7 @@ def load_tokenizer(path: Path | str) -> Any:
 
 
 def _check_size(path: Path, empty: nn.Module, stored: int) -> None:
-    """Raises FormatError where the metadata describes more weights than the file holds."""
+    """Raise FormatError if the metadata describes more weights than the file holds."""
     tied = set(getattr(empty, "all_tied_weights_keys", None) or {})
     claimed = sum(value.numel() for name, value in empty.named_parameters() if name not in tied)
     if claimed > stored:

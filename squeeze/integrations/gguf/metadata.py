@@ -1,6 +1,6 @@
-"""What a GGUF file says of a model besides its tensors, from config.json and the tokenizer's files.
+"""Metadata of a GGUF file, from config.json and the tokenizer's files.
 
-The gguf package has the keys; which of them llama.cpp reads for an architecture is said here.
+The gguf package has the keys. This module knows which of them llama.cpp reads for an architecture.
 """
 
 import logging
@@ -32,12 +32,12 @@ _MOST = 1e30
 
 
 class _WrongNumber(ValueError):
-    """What a configuration has where a number belongs."""
+    """A value in config.json that is not the expected number."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """Of a model's folder that llama.cpp can run, which `of` has found."""
+    """Metadata of a folder that llama.cpp can run. Create it with `of`."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -47,7 +47,10 @@ class Metadata:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Metadata":
-        """Raises ModelError for what llama.cpp has no words for, FormatError where something is missing."""
+        """Check a checkpoint and return its Metadata.
+
+        Raises ModelError if llama.cpp cannot run the model, and FormatError if something is missing.
+        """
         folder, config, embedding = checkpoint.folder, checkpoint.config, f"{EMBEDDING}.weight"
         kind = config.get("model_type")
         if kind not in FAMILIES:
@@ -80,7 +83,7 @@ class Metadata:
             raise FormatError(f"{self.folder}: config.json: its rotary scaling gives no angles") from None
 
     def _faults(self) -> dict[str, bool]:
-        """What llama.cpp cannot run, and whether it is so."""
+        """Return what llama.cpp cannot run, with whether the model has it."""
         rope, kind, kind_of = self._rope, self._rope_type, self.config["model_type"]
         return {
             f"the activation {self._activation}": self._activation not in self.family.activations,
@@ -104,7 +107,7 @@ class Metadata:
         return str(self.config.get("hidden_activation") or self.config.get("hidden_act") or self.family.activations[0])
 
     def _faults_of_windows(self) -> dict[str, bool]:
-        """Of an architecture with windows in some blocks: what llama.cpp has otherwise, and whether it is so."""
+        """Return what llama.cpp fixes for models with windows in some blocks, with whether the model differs."""
         period, config = self.family.period, self.config
         if not period:
             return {}
@@ -119,14 +122,14 @@ class Metadata:
 
     @property
     def _scaled_otherwise(self) -> bool:
-        """Whether queries are divided by the root of another number than llama.cpp takes."""
+        """Return whether queries are divided by the root of another number than llama.cpp uses."""
         size: float = self._head_size
         if _whole(self.config, "num_hidden_layers") == self.family.by_width:
             size = _whole(self.config, "hidden_size") / _whole(self.config, "num_attention_heads")
         return bool(self.config.get("query_pre_attn_scalar", _SCALED_BY) != size)
 
     def _rope_of(self, kind: str) -> dict[str, Any]:
-        """What is said of rotary angles in the blocks of a kind alone."""
+        """Return the rotary settings of one kind of blocks."""
         own = (self.config.get("rope_parameters") or {}).get(kind)
         return own if isinstance(own, dict) else {}
 
@@ -144,18 +147,20 @@ class Metadata:
         return str(self._rope.get("rope_type") or self._rope.get("type") or "default")
 
     def heads(self, name: str) -> int:
-        """Of one of the file's tensors, whose rows are to be interleaved; 0 for others."""
+        """Return the number of heads by which a tensor's rows are interleaved, or 0."""
         leaf = name.rpartition(".")[0].rpartition(".")[2]
         if not self.family.interleaved or leaf not in ("attn_q", "attn_k"):
             return 0
         return int(self._values["head_count" if leaf == "attn_q" else "head_count_kv"])
 
     def shift(self, name: str) -> float:
-        """What one of the file's tensors is more than the checkpoint's."""
+        """Return what is added to a tensor of the checkpoint to give the file's."""
         return 1.0 if self.family.shifted and name.endswith("norm.weight") else 0.0
 
     def divisors(self) -> np.ndarray | None:
-        """float32, one for each rotary angle, where they are not all alike (Llama 3.1)."""
+        """Return the divisor of each rotary angle, float32, or None if they are all equal (Llama 3.1 has different
+        ones).
+        """
         if self._rope_type != "llama3":
             return None
         size, rope = self._head_size, self._rope
@@ -165,7 +170,13 @@ class Metadata:
         return np.divide(rotary.plain(base, size), scaled).astype(np.float32)
 
     def write(self, writer: gguf.GGUFWriter, name: str, file_type: int) -> None:
-        """Add all keys. name: of the model; file_type: llama.cpp's number of the type of most matrices."""
+        """Add all keys to a file.
+
+        Args:
+            writer: Writer of the gguf package.
+            name: Name of the model.
+            file_type: llama.cpp's number of the type of most matrices.
+        """
         writer.add_name(name)
         writer.add_file_type(file_type)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -183,13 +194,13 @@ class Metadata:
 
     @property
     def window(self) -> int | None:
-        """Tokens of a sliding window in all blocks, of which llama.cpp knows nothing."""
+        """Tokens of a sliding window in all blocks, which llama.cpp ignores; 0 or None without one."""
         has_window = self.family.windowed and self.config.get("sliding_window")
         return _whole(self.config, "sliding_window") if has_window else None
 
     @cached_property
     def _values(self) -> dict[str, int | float]:
-        """What the gguf package's writer has a method add_NAME for."""
+        """Values for the methods add_NAME of the gguf package's writer."""
         config, size = self.config, self._head_size
         values: dict[str, int | float] = {
             "block_count": _whole(config, "num_hidden_layers"),
@@ -222,7 +233,7 @@ class Metadata:
         return values | self._scaling()
 
     def _scaling(self) -> dict[str, int | float]:
-        """Of rotary angles, where they are all scaled by a rule that llama.cpp knows by name."""
+        """Scaling of all rotary angles, if llama.cpp has a name for its rule."""
         rope = self._rope
         if self._rope_type not in _SCALED:
             return {}
@@ -253,7 +264,8 @@ class Metadata:
 
 
 def _number(table: Mapping[str, Any], key: str) -> float:
-    """A number of a configuration. Raises KeyError where it is not there, _WrongNumber for anything else."""
+    """Return a number of a configuration; raises KeyError if it is missing, and _WrongNumber if it is something else.
+    """
     value = table[key]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _MOST:
         raise _WrongNumber(f"{key}: {printable(repr(value))} is not a number that GGUF has")
@@ -261,8 +273,7 @@ def _number(table: Mapping[str, Any], key: str) -> float:
 
 
 def _whole(table: Mapping[str, Any], key: str, otherwise: str | None = None) -> int:
-    """Likewise, a number that is whole and not negative. otherwise: the key that counts where the first says nothing,
-    or 0."""
+    """Return a non-negative whole number, of the key `otherwise` or 0 if the first key is missing."""
     if otherwise is not None and not table.get(key):
         return _whole(table, otherwise)
     value = _number(table, key)

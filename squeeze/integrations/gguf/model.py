@@ -1,6 +1,6 @@
-"""A GGUF file read as a checkpoint of transformers: what each of its tensors is there, one in memory at a time.
+"""A GGUF file as tensors and metadata by transformers' names, one tensor in memory at a time.
 
-The inverse of integrations/gguf/export.py, for what lm/ reads, and for mixtures of experts and Gemma besides.
+This is the inverse of export.py, for the architectures that lm/ reads and for mixtures of experts and Gemma.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ _MORE_NORMS = {
 
 
 def _experts(router: str, expert: str, *leaves: str) -> dict[str, tuple[str, str]]:
-    """The parts of a layer with experts. expert: with a place for its number."""
+    """Return the parts of a layer with experts; `expert` has a place for the expert's number."""
     parts = {part: names for part, names in sources.INNER.items() if part not in _GATED}
     parts["router"] = f"{router}.weight", "ffn_gate_inp.weight"
     for part, leaf in zip(_GATED, leaves, strict=True):
@@ -57,8 +57,11 @@ _PARTS = {  # of a layer, by model_type, where it has others than lm/ knows: (ch
 
 @dataclass(frozen=True)
 class GgufModel:
-    """path: of the file; kind: config.json's model_type; source: as lm/ reads it, with names of its own for tensors;
-    fields: the metadata."""
+    """An open GGUF file.
+
+    `kind` is the model_type of config.json. `source` is the file as lm/ reads it, with lm's own names of tensors.
+    `fields` is the metadata.
+    """
 
     path: Path
     kind: str
@@ -67,7 +70,10 @@ class GgufModel:
 
     @classmethod
     def open(cls, path: Path) -> "GgufModel":
-        """Raises ModelError for what is no GGUF file, is damaged, or holds another network than those of READ."""
+        """Open a GGUF file.
+
+        Raises ModelError if it is not a GGUF file, is damaged, or holds an architecture that is not in READ.
+        """
         with sources.damage_as_model_error(path):
             file = sources.gguf_file(path)
             kind = _kind(file.fields)
@@ -81,11 +87,11 @@ class GgufModel:
         return FAMILIES[self.kind]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What the metadata says for this architecture."""
+        """Return a metadata value of this architecture, or the default."""
         return self.fields.get(f"{self.source.config.architecture}.{key}", default)
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """Likewise, a size. Raises ModelError where it is none."""
+        """Return a positive size from the metadata; raises ModelError if it is not one."""
         value = self.get(key, default)
         if type(value) is not int or not 0 < value < 1 << 31:
             raise ModelError(
@@ -98,7 +104,9 @@ class GgufModel:
         return self.whole("expert_feed_forward_length", self.source.config.feed_forward)
 
     def views(self) -> dict[str, View]:
-        """Every tensor in float32, by its name in a checkpoint. Reading one raises ModelError where it is damaged."""
+        """Return a view of every tensor in float32, by its name in a checkpoint. Reading a damaged one raises
+        ModelError.
+        """
         parts, views = _PARTS.get(self.kind, sources.INNER), {}
         for key, tensor in self.source.tensors.items():
             layer, _, part = key.partition(".")
@@ -117,7 +125,7 @@ class GgufModel:
         return View(name, "F32", shape, read)
 
     def _values(self, key: str, shape: tuple[int, ...], expert: int | None) -> np.ndarray:
-        """float32, of the shape."""
+        """Read a tensor or one expert of it, float32 of the given shape."""
         tensor, part = self.source.tensors[key], key.rpartition(".")[2]
         with sources.damage_as_model_error(self.path):
             start, stop = (0, shape[0]) if expert is None else (expert, expert + 1)
@@ -130,7 +138,7 @@ class GgufModel:
         return self._straight(part, values)
 
     def _straight(self, part: str, values: np.ndarray) -> np.ndarray:
-        """Rows of queries and keys in the order in which rotary pairs lie half a head apart."""
+        """Reorder rows of queries and keys so that rotary pairs are half a head apart."""
         leaf = part.removesuffix("_bias")
         if not self.source.interleaved or leaf not in ("query", "key"):
             return values
@@ -139,7 +147,7 @@ class GgufModel:
         return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of each tensor that a layer can have."""
+        """Return the shapes of all tensors that a layer can have."""
         shapes, width = sources.shapes_of(self.source.config), self.source.config.width
         if self.kind in ("gemma2", "gemma3_text"):
             return shapes | dict.fromkeys(_MORE_NORMS, (width,))
@@ -154,7 +162,7 @@ class GgufModel:
 
 
 def _kind(fields: Mapping[str, Any]) -> str:
-    """The model_type of what the metadata describes; the architecture as it is named where it is none of FAMILIES."""
+    """Return the model_type of the metadata, or the architecture's name if it is not in FAMILIES."""
     import gguf
 
     architecture = fields.get("general.architecture")

@@ -1,4 +1,7 @@
-"""A tokenizer.json in GGUF's words: the inverse of vocabulary.from_gguf, for the tokenizers that llama.cpp has."""
+"""Conversion of a tokenizer.json to GGUF's metadata, for the tokenizers that llama.cpp has.
+
+This is the inverse of lm.vocabulary.from_gguf.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -24,9 +27,12 @@ _MERGED = {"llama-bpe": "smaug-bpe"}  # the same splits where a word that is a t
 
 
 class Vocabulary:
-    """model: "gpt2" (bytes) or "llama" (SentencePiece); pre: how texts are split, None for the latter. tokens, kinds:
-    of every row of the embedding; scores: of SentencePiece's tokens, which say what is merged first. space: whether one
-    is put before a text; start: whether the token `bos` is."""
+    """A tokenizer in GGUF's terms.
+
+    `model` is "gpt2" (bytes) or "llama" (SentencePiece). `pre` names how texts are split, None for SentencePiece.
+    `tokens` and `kinds` have an entry for each row of the embedding. `scores` are SentencePiece's, which give the order
+    of merges. `space` means that a space is put before a text, `start` that the token `bos` is.
+    """
 
     def __init__(self, name: str, description: Mapping[str, Any], rows: int) -> None:
         model = description["model"]
@@ -56,14 +62,14 @@ class Vocabulary:
             raise _unknown(name, "a tokenizer that falls back to bytes and is not SentencePiece's")
 
     def starts_with(self, description: Mapping[str, Any], token: int | None) -> bool:
-        """Whether this token is put before every text."""
+        """Return whether a tokenizer puts this token before every text."""
         library = tokenizers.Tokenizer.from_str(json.dumps(description))
         plain, whole = (library.encode("a", add_special_tokens=special).ids for special in (False, True))
         return token is not None and len(whole) > len(plain) and whole[0] == token
 
 
 def vocabulary_of(name: str, description: Mapping[str, Any], rows: int) -> Vocabulary:
-    """Raises ModelError for a tokenizer that llama.cpp has no name for, or that is damaged."""
+    """Convert a tokenizer.json; raises ModelError if llama.cpp has no name for it, or it is damaged."""
     try:
         return Vocabulary(name, description, rows)
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -75,7 +81,7 @@ def _unknown(name: str, what: str) -> ModelError:
 
 
 def _split_of(name: str, description: Mapping[str, Any]) -> str:
-    """tokenizer.ggml.pre of a tokenizer of bytes."""
+    """Return tokenizer.ggml.pre of a byte-level tokenizer."""
     if (description.get("normalizer") or {"type": "NFC"})["type"] != "NFC":
         raise _unknown(name, "a tokenizer that changes texts before it splits them")
     found = _NAMES.get(tuple(_splits(name, description.get("pre_tokenizer") or {})))
@@ -85,7 +91,7 @@ def _split_of(name: str, description: Mapping[str, Any]) -> str:
 
 
 def _splits(name: str, step: Mapping[str, Any]) -> Iterator[str]:
-    """The patterns that a text is split by, one after the other."""
+    """Return the patterns that a text is split by, in order."""
     if step.get("type") == "Sequence":
         for one in step["pretokenizers"]:
             yield from _splits(name, one)
@@ -103,7 +109,7 @@ def _splits(name: str, step: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _scores(tokens: list[str], merges: list[Any]) -> list[float]:
-    """Of tokens, so that what scores best is merged first, as the list of merges has it."""
+    """Return scores of tokens that reproduce the order of merges."""
     pairs = (merge if isinstance(merge, list) else merge.split(" ") for merge in merges)
     ranks: dict[str, int] = {}
     for rank, (first, second) in enumerate(pairs):

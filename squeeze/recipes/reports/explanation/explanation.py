@@ -100,7 +100,7 @@ class Explanation:
     def by_column(self) -> dict[str, Total]:
         """Totals by column of text as CSV; of binary tables, by place in the record. Empty where there is neither."""
         if self.separated:
-            return self.separated.sums(self.bits_of_bytes)
+            return self.separated.by_column(self.bits_of_bytes)
         begin = int(self.units.starts[0]) if len(self.units) else 0
         end, spans = begin + self.shown.size, []
         for block in self.blocks:

@@ -105,7 +105,7 @@ class Separated(NamedTuple):
     names: tuple[str, ...]  # of the first line, where those are names
     columns: np.ndarray  # int64: the column of each byte
 
-    def by_section(self, bits: np.ndarray) -> dict[str, Total]:
+    def by_column(self, bits: np.ndarray) -> dict[str, Total]:
         """Of float64 bits of the bytes."""
         sizes, found = np.bincount(self.columns), np.bincount(self.columns, bits)
         named = [*self.names, *(f"column {i + 1}" for i in range(len(self.names), len(sizes)))]
