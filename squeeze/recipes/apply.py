@@ -1,4 +1,4 @@
-"""Recipes: what is done to a model, named step by step in a YAML file, in as few passes over its blocks as that takes.
+"""Recipes: YAML files that name what is done to a model, step by step.
 
     calibration: wiki.txt
     samples: 128
@@ -7,9 +7,9 @@
       - quantize: {bits: 4}
       - pack
 
-A step takes the options of the command of its name. One that can do the next one's work in its own pass joins with
-it; otherwise the next one reads the folder that it wrote, with dense weights where it could not read any other. What
-was done stands in config.json under `squeeze_recipe`.
+A step takes the options of the command of its name. Two steps run as one pass over the blocks if they can. Otherwise
+the next step reads the folder that the last one wrote, with dense weights if it can read no other form. config.json
+records the recipe under `squeeze_recipe`.
 """
 
 import json
@@ -43,7 +43,7 @@ _FILES = {"calibration": "--calibration", "base": "squeeze pack --base"}  # what
 
 @dataclass(frozen=True)
 class Recipe:
-    """steps: with those joined that can be; given: as they were asked for, for the record."""
+    """The steps of a recipe, joined if possible, and `given`, the steps as they were written."""
 
     steps: tuple[Step, ...]
     common: Common
@@ -51,9 +51,9 @@ class Recipe:
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
-        """Read a recipe from a file, which names files in the current folder alone.
+        """Read a recipe from a file; paths in it must lie in the current folder.
 
-        Raises SqueezeError for anything else, in one line that names the step.
+        Raises SqueezeError, with one line that names the step, if the recipe is invalid.
         """
         try:
             with explained():
@@ -68,7 +68,7 @@ class Recipe:
 
     @classmethod
     def parse(cls, document: Any) -> Self:
-        """A recipe from what YAML or JSON holds: {"steps": [...]} and the fields of Common."""
+        """Create a recipe from parsed YAML or JSON: {"steps": [...]} and the fields of Common."""
         if not isinstance(document, dict) or not isinstance(document.get("steps"), list) or not document["steps"]:
             raise SqueezeError("is not a recipe: it needs a list of steps")
         common = read_options(Common, {key: value for key, value in document.items() if key != "steps"}, "steps")
@@ -89,7 +89,7 @@ class Recipe:
 
 
 def _check_names(document: Any) -> None:
-    """Raises FormatError for a path or URL that only the caller may name: see names.py."""
+    """Raise FormatError for a path or URL that only the caller may name (system/names.py)."""
     steps = document.get("steps") if isinstance(document, dict) else None
     entries = [one for one in steps if isinstance(one, dict)] if isinstance(steps, list) else []
     tables = [document, *(table for entry in entries for table in entry.values())]
@@ -135,11 +135,23 @@ def apply(  # noqa: PLR0913
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> list[Report]:
-    """Do what a recipe says to a model's folder, and write the folder `out`; a report of each pass over the blocks.
+    """Apply a recipe to a model's folder, and return a report of each pass over the blocks.
 
-    calibration: the text to calibrate on, instead of the recipe's own. text, windows, tasks: measure the quality on
-    this text and these tasks, before and after, before anything is packed. resume: go on with a run that was stopped,
-    where it was. Raises SqueezeError for all that a user can mend; then nothing is written.
+    Args:
+        recipe: The recipe or its file.
+        source: The model's folder.
+        out: Folder to write.
+        calibration: Calibration text, which replaces the recipe's.
+        text: Text to measure quality on, before and after, before packing.
+        windows: Windows of the text; None reads all of it.
+        tasks: Tasks to measure quality on.
+        resume: Whether to continue a stopped run.
+        overwrite: Whether to replace an existing folder.
+        device: Torch device.
+        progress: Called with what is done and what is left.
+
+    Raises:
+        SqueezeError: If the recipe or an input is invalid; nothing is written then.
     """
     source, out = local_path(source), local_path(out)
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
@@ -179,7 +191,7 @@ def apply(  # noqa: PLR0913
 
 
 def _finish(report: Report, source: Path, written: Path, out: Path, recipe: Recipe) -> None:
-    """Let a folder and its report speak of the whole run."""
+    """Make a folder and its report describe the whole run."""
     report.source, report.target = str(source), str(out)
     report.write(written)
     config = read_object(written / "config.json")

@@ -1,7 +1,7 @@
-"""`squeeze.delta`: a fine-tune as the lossy difference from its base.
+"""`squeeze.delta`: a fine-tune stored as its lossy difference from a base.
 
-The matrices of the blocks become differences on a grid, pruned, or both (prune/delta). Every other tensor is kept
-as `pack --base` codes it: embeddings and heads after their differences were rounded, else exactly.
+Matrices of the blocks are stored as differences that are quantised, pruned, or both (prune/delta). All other tensors
+are coded as `pack --base` does: embeddings and heads after rounding their differences, the rest exactly.
 """
 
 from pathlib import Path
@@ -50,10 +50,21 @@ def delta(  # noqa: PLR0913
 ) -> Report:
     """Write a fine-tune as its difference from a base, which is needed again to load it.
 
-    base: a folder, packed or not; tuned: a Hugging Face folder with the same tensors; out: the folder to write. text:
-    measure perplexity on it, and the distance from the fine-tune, on so many windows of 1,024 tokens. resume: go on
-    with a run that was stopped. threads: of packing. options: the fields of options.Differing and options.Common.
-    Raises SqueezeError for all that a user can mend.
+    Args:
+        base: Folder of the base, packed or not.
+        tuned: Hugging Face folder with the same tensors.
+        out: Folder to write.
+        text: Text to measure perplexity and the distance from the fine-tune on.
+        windows: Windows of 1,024 tokens of the text; None reads all of it.
+        resume: Whether to continue a stopped run.
+        overwrite: Whether to replace an existing folder.
+        device: Torch device.
+        threads: Threads of packing.
+        progress: Called with what is done and what is left.
+        options: Fields of options.Differing and options.Common.
+
+    Raises:
+        SqueezeError: If an input or an option is invalid.
     """
     settings = DELTA.read(options).settings
     inner, base, tuned, out = _method(settings), *map(local_path, (base, tuned, out))
@@ -96,7 +107,7 @@ def delta(  # noqa: PLR0913
 
 
 def _method(settings: Differing) -> Method:
-    """What compresses a difference. Raises SqueezeError where nothing is asked for."""
+    """Return the method that compresses a difference; raises SqueezeError if no option asks for one."""
     if settings.bits is None and settings.pattern is None:
         raise SqueezeError("a difference is rounded, pruned, or both: give bits, a pattern, or the two")
     grid = None
@@ -108,7 +119,7 @@ def _method(settings: Differing) -> Method:
 
 
 def _outside(network: Network, ignore: tuple[str, ...]) -> list[str]:
-    """The tensors outside the blocks, but for those that are to be left."""
+    """Return the tensors outside the blocks, except those to leave alone."""
     inside = {source for block in network.blocks for source in network.tensors_of(block).values()}
     names = [name for name in dict.fromkeys(network.sources.values()) if name not in inside]
     return [name for name in names if not any(part in name for part in ignore)]
@@ -117,8 +128,10 @@ def _outside(network: Network, ignore: tuple[str, ...]) -> list[str]:
 def _methods(
     network: Network, base: BaseWeights, inner: Method, ignore: tuple[str, ...]
 ) -> tuple[dict[str, DeltaMethod], list[str]]:
-    """A method for each matrix, by its module's name in the checkpoint; and the modules stored transposed. Raises
-    SqueezeError where there is no matrix."""
+    """Return a method for each matrix, by the checkpoint's module name, and the modules that are stored transposed.
+
+    Raises SqueezeError if there is no matrix.
+    """
     methods, transposed = {}, list[str]()
     for block in network.blocks:
         for leaf in plan(network, block, ignore)[0]:
@@ -132,7 +145,7 @@ def _methods(
 
 
 def _name_exact(report: Report, written: Path) -> None:
-    """Let a report name every tensor that is kept exactly."""
+    """Add every tensor that is kept exactly to the report."""
     for name in Checkpoint.open(written).files:
         module, _, leaf = name.rpartition(".")
         if leaf not in DeltaForm.leaves and module not in report.left:

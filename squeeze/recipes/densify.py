@@ -1,6 +1,7 @@
-"""Folders whose weights are stored in other forms, written with dense weights that every loader reads: what squeeze
-prunes, factorises and quantises, differences from a base, and checkpoints of GPTQ and compressed-tensors. Packed ones
-are unpacked first.
+"""`squeeze densify`: folders in stored forms, rewritten with dense weights that every loader reads.
+
+It reads what squeeze prunes, factorises and quantises, differences from a base, and checkpoints of GPTQ and
+compressed-tensors. Packed folders are unpacked first.
 """
 
 import json
@@ -44,12 +45,19 @@ def densify(
     base: Path | str | None = None,
     limits: Limits | None = None,
 ) -> int:
-    """Write a folder with every weight dense; the bytes of its tensors. base: of what `squeeze delta` or `pack --base`
-    wrote; without, it is looked for beside the source. limits: of the memory that unpacking and a dense weight may
-    take, and of what is unpacked.
+    """Write a folder with every weight dense, and return the bytes of its tensors.
 
-    Raises FormatError where nothing in the source is stored otherwise, or it is damaged, LimitError where more is
-    needed than is allowed, and SqueezeError for a base that is missing or another; then nothing is written.
+    Args:
+        source: A folder in a stored form, packed or not.
+        target: Folder to write.
+        overwrite: Whether to replace an existing folder.
+        base: Base of a difference; by default it is searched beside the source.
+        limits: Memory that unpacking and a dense weight may take.
+
+    Raises:
+        FormatError: If all weights are dense already, or the source is damaged.
+        LimitError: If more memory is needed than allowed.
+        SqueezeError: If the base is missing or wrong. Nothing is written after an error.
     """
     source, target = local_path(source), local_path(target)
     checkpoint = Checkpoint.open(source)
@@ -63,8 +71,7 @@ def densify(
 def _prepared(
     checkpoint: Checkpoint, target: Path, base: Path | str | None, limits: Limits
 ) -> Iterator[tuple[Checkpoint, Path | str | None]]:
-    """A checkpoint, unpacked beside `target` meanwhile if it is packed, and the base of `squeeze delta` that it is the
-    difference from."""
+    """Open a checkpoint, unpacked beside `target` if it is packed, with the base of a difference."""
     source, described = checkpoint.folder, checkpoint.config.get("quantization_config") or {}
     is_delta = described.get("quant_method") == DeltaForm.method
     differs = any(packed.description.base for packed in packed_files(source, limits))
@@ -83,7 +90,7 @@ def _prepared(
 def _densified(
     source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool, limits: Limits, base: Path | str | None
 ) -> int:
-    """Write the dense folder; the bytes of its tensors. source: the folder that messages name."""
+    """Write the dense folder and return the bytes of its tensors; `source` is the folder that messages name."""
     from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
 
     model = dense_model(checkpoint.folder)
@@ -111,7 +118,7 @@ def _densified(
 def _tensors(
     checkpoint: Checkpoint, source: Path, model: nn.Module, limits: Limits, base: Path | str | None
 ) -> dict[str, Load]:
-    """What loads each dense tensor. Raises FormatError where all are dense, or in a form that is not known."""
+    """Return a loader of each dense tensor; raises FormatError if all are dense, or their form is unknown."""
     described = checkpoint.config.get("quantization_config")
     if isinstance(described, dict) and str(described.get("quant_method")) in READERS:
         checkpoint = floats(checkpoint)
@@ -136,7 +143,7 @@ def _tensors(
 
 
 def _shapes(model: nn.Module, modules: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """The shape (O, I) of the matrices of a checkpoint's modules that the model has, by name."""
+    """Return the shape (O, I) of the matrices that the model has, by the checkpoint's module name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path, module in model.named_modules():
         if layout := Layout.of(module):
@@ -153,7 +160,8 @@ def _loaded(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 
 
 def _together(model: nn.Module, names: Iterable[str]) -> list[tuple[list[str], Fused | None]]:
-    """Names of tensors that are written at once: each by itself, but those of experts that the model has in one."""
+    """Return groups of tensor names that are written together: single tensors, and the experts that the model merges.
+    """
     from squeeze.integrations.conversions import unmerged  # transformers takes seconds to import
 
     units: list[tuple[list[str], Fused | None]] = [(fused.all_names, fused) for fused in unmerged(model, names)]

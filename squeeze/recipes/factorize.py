@@ -1,4 +1,4 @@
-"""`squeeze.factorize`: a checkpoint, a method or a plan, and a folder of factors."""
+"""`squeeze.factorize`: a checkpoint is written with its matrices as factors, by one method or by a plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _CURVATURE_TOKENS = 8192  # of the calibration that a plan looks at
 
 
 def writer(settings: Mapping[str, Any], dtype: torch.dtype) -> Writer:
-    """How forms are stored: their tensors below the module's name, and a `quantization_config`."""
+    """Return a writer of factorised forms, which adds `settings` to the `quantization_config`."""
 
     def tensors(module: str, form: Form, transposed: bool) -> dict[str, torch.Tensor]:
         stored = form.tensors()
@@ -70,13 +70,20 @@ def factorize(
 ) -> Report:
     """Write a checkpoint whose blocks' matrices are factorised.
 
-    source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
-    method: "plan" chooses family and rank by matrix (plan/plan.py), within `keep` of the matrices' stored values or
-    `target_bytes` for the whole checkpoint; "modegpt" makes every block smaller at one ratio (plan/modegpt.py); a name
-    in factor.methods.METHODS, or a method that is made, is for all matrices alike. resume: go on with a run of the same
-    settings that was stopped, also while it healed. options: those of a method that is named, and the fields of
-    options.Factorizing and options.Common.
-    Raises SqueezeError for all that a user can mend; then nothing is written.
+    Args:
+        source: Hugging Face folder, or a transformers model, which is saved first.
+        method: "plan" chooses family and rank by matrix (plan/plan.py), within `keep` of the stored values or
+            `target_bytes` for the whole checkpoint. "modegpt" shrinks every block by one ratio (plan/modegpt.py). A
+            name in factor.methods.METHODS, or a method, applies to all matrices.
+        out: Folder to write.
+        resume: Whether to continue a stopped run, also while it was healing.
+        overwrite: Whether to replace an existing folder.
+        device: Torch device.
+        progress: Called with what is done and what is left.
+        options: Options of a named method, and fields of options.Factorizing and options.Common.
+
+    Raises:
+        SqueezeError: If an input or an option is invalid; nothing is written then.
     """
     asked, common = read(FACTORIZE, method, options)
     task, settings = Task(asked, common.ignore), asked.settings
@@ -104,34 +111,34 @@ def factorize(
 
 @dataclass(frozen=True)
 class Task:
-    """What is to become of the matrices. ignore: as of Common."""
+    """What is done to the matrices, with the parts of names that are left alone."""
 
     asked: Request[Factorizing]
     ignore: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Of the method."""
+        """Name of the method."""
         return self.asked.method if isinstance(self.asked.method, str) else str(self.asked.method.name)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the method looks at the model as a whole."""
+        """Whether the method decides for the model as a whole."""
         return isinstance(self.asked.method, str) and self.asked.method in WHOLE
 
     @cached_property
     def whole(self) -> Plan:
-        """The options of a method that looks at the model as a whole, a plan's where it has them."""
+        """Options of a method that decides for the model as a whole, as a Plan."""
         method: Share = self.asked.create_method()
         return method if isinstance(method, Plan) else Plan(keep=method.keep)
 
     @cached_property
     def one(self) -> Method:
-        """What is done where nothing else is planned."""
+        """The method of matrices for which nothing else is planned."""
         return Identity() if self.is_whole else cast(Method, self.asked.create_method())
 
     def check(self) -> None:
-        """Raises SqueezeError for what is unknown, or does not go together."""
+        """Raise SqueezeError for unknown options and those that exclude each other."""
         settings, outliers, bits = self.asked.settings, self.asked.settings.outliers, self.asked.settings.bits
         if self.asked.given.get("target_bytes") is not None and self.name != PLAN:
             raise SqueezeError("a size to reach needs the method plan")
@@ -150,7 +157,7 @@ class Task:
             )
 
     def grid(self) -> GPTQ:
-        """Of the factors, where they are quantised."""
+        """Return the quantisation of the factors."""
         assert self.asked.settings.bits is not None
         return GPTQ(bits=self.asked.settings.bits, group_size=self.asked.settings.group_size)
 
@@ -159,15 +166,17 @@ class Task:
         return self.is_whole or self.one.needs_hessian or bool(self.asked.settings.bits)
 
     def value_bits(self, width: int) -> float | None:
-        """What a value takes, scales included, where factors are quantised and there is a size to reach; None where a
-        share of the values is, whatever they take. width: of the model."""
+        """Return the bits of a stored value, scales included, if factors are quantised to reach a size; else None.
+
+        `width` is the model's hidden size.
+        """
         settings = self.asked.settings
         if not settings.bits or self.whole.target_bytes is None:
             return None
         return settings.bits + _SCALES / (settings.group_size if settings.group_size > 0 else width / 2)  # a rank
 
     def described(self) -> dict[str, Any]:
-        """As a report has them."""
+        """Return the settings for the report."""
         settings, description = self.asked.settings, {"method": self.name} | self._described_method()
         if settings.outliers:
             description["outliers"] = settings.outliers
@@ -176,7 +185,7 @@ class Task:
         return description | ({"ignore": list(self.ignore)} if self.ignore else {})
 
     def _described_method(self) -> dict[str, Any]:
-        """The method's options: how much it keeps, and the others that are not as they are by default."""
+        """Return how much the method keeps, and its other options that are not defaults."""
         method = self.asked.create_method()
         values = values_of(method)
         if self.name == PLAN and self.is_whole:
@@ -186,7 +195,7 @@ class Task:
         return {"keep": method.keep} | changed if "keep" in values else changed
 
     def wrapped(self, method: Method) -> Method:
-        """With entries kept exactly, where they would not be without, and quantised factors."""
+        """Add outliers that are kept exactly, and quantisation of factors, to a method."""
         settings = self.asked.settings
         inner = method.method if isinstance(method, WithNote) else method
         whole = isinstance(inner, (Identity, RowColumnPruning)) and not (
@@ -200,7 +209,7 @@ class Task:
 def _factorised(
     run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor | None, settings: dict[str, Any]
 ) -> Report:
-    """Block by block, after what is decided on for the model as a whole."""
+    """Decide for the model as a whole, then factorise block by block, and return the report."""
     described, methods, predicted = dict(settings), {}, {}
     if task.is_whole and tokens is not None:
         edits = _edits(run, task, checkpoint, tokens)
@@ -243,7 +252,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
 
 
 def family(name: str, keep: float) -> Method:
-    """A method of METHODS for a share of stored values. Raises SqueezeError where there is none such."""
+    """Return the method of a name for a share of stored values; raises SqueezeError if there is none."""
     if name not in METHODS:
         raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join(METHODS)}")
     return cast(Method, load(METHODS[name])(keep=keep))

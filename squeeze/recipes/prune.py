@@ -1,4 +1,4 @@
-"""`squeeze.prune`: a checkpoint, a method and a way to store what is left, put together."""
+"""`squeeze.prune`: a checkpoint is pruned by a method, then quantised, recovered and stored as the options say."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -44,11 +44,20 @@ def prune(
 ) -> Report:
     """Prune the matrices in a checkpoint's blocks.
 
-    source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
-    method: one that is made, or its name, and then its options are among `options`, as in
-    `prune("m", "wanda", pattern="2:4", out="m24")`. resume: go on with a run that was stopped, in its training, too.
-    workers: as squeeze.quantize has them. options: the fields of options.Pruning and options.Common. Raises
-    SqueezeError for all that a user can mend.
+    Args:
+        source: Hugging Face folder, or a transformers model, which is saved first.
+        method: A method, or the name of one, whose options are then keyword arguments: `prune("m", "wanda",
+            pattern="2:4", out="m24")`.
+        out: Folder to write.
+        resume: Whether to continue a stopped run, also during recovery.
+        overwrite: Whether to replace an existing folder.
+        device: Torch device.
+        progress: Called with what is done and what is left.
+        workers: Workers that calibrate and prune, such as those of a cluster.
+        options: Fields of options.Pruning and options.Common.
+
+    Raises:
+        SqueezeError: If an input or an option is invalid.
     """
     asked, common = read(PRUNE, method, options)
     settings, chosen = asked.settings, made(asked)
@@ -85,8 +94,16 @@ def recovered(
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
-    """Retrain a pruned folder in place, and report what it has become. options: the fields of options.Recovering, and
-    of options.Common those of the calibration."""
+    """Retrain a pruned folder in place, and return its report.
+
+    Args:
+        original: Folder of the original model.
+        target: The pruned folder.
+        resume: Whether to continue a stopped run.
+        device: Torch device.
+        progress: Called with what is done and what is left.
+        options: Fields of options.Recovering, and those of options.Common that describe the calibration.
+    """
     if not (target / REPORT).is_file():
         raise SqueezeError(f"{target}: has no {REPORT}; `squeeze prune` writes such folders")
     asked, common = read(RECOVER, None, options)
@@ -96,7 +113,7 @@ def recovered(
 
 
 def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
-    """The report of a pruned folder, which is trained first."""
+    """Retrain a pruned folder and return its report."""
     report = Report.read(run.out)
     values = values_of(settings)
     rank = values.pop("rank")
@@ -111,9 +128,9 @@ def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
 
 
 def made(asked: Request[Pruning]) -> PruningMethod:
-    """The method that is asked for, its weights on a grid or with adapters where the settings say so.
+    """Return the requested method, with quantised weights or adapters if the settings say so.
 
-    Raises SqueezeError for what does not go together.
+    Raises SqueezeError for options that exclude each other.
     """
     settings, given = asked.settings, asked.given
     if not isinstance(asked.method, str):

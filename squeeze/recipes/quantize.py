@@ -1,4 +1,4 @@
-"""`squeeze.quantize`: a checkpoint, a method and a format, put together."""
+"""`squeeze.quantize`: a checkpoint is quantised by a method and stored in a format."""
 
 import shutil
 from collections import Counter
@@ -57,15 +57,23 @@ def quantize(  # noqa: PLR0913
 ) -> Report:
     """Quantise the matrices in a checkpoint's blocks.
 
-    source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
-    method: one that is made, or its name, and then its options are among `options`, as in
-    `quantize("m", "gptq", bits=3, out="m3")`. methods: others than `method` for the modules named. resume: go on with a
-    run that was stopped, and take an `out` that is whole as it is. workers: who gathers statistics of the calibration
-    and quantises, such as those of a cluster (cluster/calibrating.py).
-    options: the fields of options.Quantizing and options.Common: how a checkpoint is changed before (rotate.py,
-    smooth.py), bits chosen by matrix (allocation.py), the format, one of quant.formats.FORMATS or "dense", which stores
-    the values that the quantised weights stand for in the original's type and shape; a scheme, one of
-    quant.schemes.SCHEMES; and the calibration. Raises SqueezeError for all that a user can mend.
+    Args:
+        source: Hugging Face folder, or a transformers model, which is saved first.
+        method: A method, or the name of one, whose options are then keyword arguments: `quantize("m", "gptq", bits=3,
+            out="m3")`.
+        out: Folder or GGUF file to write.
+        methods: Methods of single modules, by name.
+        resume: Whether to continue a stopped run; a complete `out` is kept.
+        overwrite: Whether to replace what exists.
+        device: Torch device.
+        progress: Called with what is done and what is left.
+        workers: Workers that calibrate and quantise, such as those of a cluster (cluster/calibrating.py).
+        options: Fields of options.Quantizing (rotation, smoothing, bits by matrix, format, scheme) and options.Common
+            (calibration). The format is one of quant.formats.FORMATS, "gguf", or "dense" for the dequantised values in
+            the original dtype.
+
+    Raises:
+        SqueezeError: If an input or an option is invalid.
     """
     asked, common = read(QUANTIZE, method, options)
     check_format(asked.settings)
@@ -82,7 +90,7 @@ def quantize(  # noqa: PLR0913
 
 
 def _folder(run: Run, settings: Quantizing, chosen: GridMethod, methods: Mapping[str, GridMethod]) -> Report:
-    """As `quantize`, to a folder. methods: others than the one chosen for the modules named."""
+    """Quantise to a folder; `methods` are those of single modules."""
     common = run.common
     strength, notes = _strength(run, settings, [chosen, *methods.values()])
     settings = replace(settings, smooth=strength)
@@ -121,7 +129,7 @@ def _folder(run: Run, settings: Quantizing, chosen: GridMethod, methods: Mapping
 
 
 def _check_planned(run: Run, checkpoint: Checkpoint, methods: Mapping[str, GridMethod], writer: Writer) -> None:
-    """Raises ModelError if transformers would not load what is planned. Experts are checked once they are written."""
+    """Raise ModelError if transformers would not load what is planned. Experts are checked after writing."""
     if any(map(is_expert, methods)):
         return
     from squeeze.integrations.opening import check_planned  # transformers takes seconds to import
@@ -139,7 +147,7 @@ def _gguf(
     overwrite: bool,
     shared: dict[str, Any],
 ) -> Report:
-    """As `quantize`, to a GGUF file."""
+    """Quantise to a GGUF file."""
     settings, chosen, folder = asked.settings, method_of(asked), blocks_folder(out)
     if common.bound is None and chosen.needs_hessian:
         common = replace(common, bound=BOUNDS.get(type_of(chosen.grid)))
@@ -170,9 +178,11 @@ def _gguf(
 
 
 def _strength(run: Run, settings: Quantizing, methods: Sequence[GridMethod]) -> tuple[float, tuple[str, ...]]:
-    """With which inputs are smoothed: what was asked for, or else what the scheme begins with, for a method that is
-    calibrated and scales nothing itself, and an architecture that can be smoothed; and what the report says of one that
-    cannot."""
+    """Return the strength of smoothing, and remarks for the report.
+
+    Without an option it is the scheme's default, if the method is calibrated and does not scale inputs itself, and if
+    the architecture can be smoothed.
+    """
     if settings.smooth is not None:
         return settings.smooth, ()
     own = SCHEMES[settings.scheme].smooth if settings.scheme else 0.0
@@ -192,8 +202,18 @@ def _prepared(
     tokens: torch.Tensor | None,
     methods: Mapping[str, GridMethod],
 ) -> Checkpoint:
-    """The checkpoint rotated, smoothed or with AWQ's scales, which keeps its function. methods: by the checkpoint's
-    names. Raises SqueezeError where two of these are asked for."""
+    """Return the checkpoint after rotation, smoothing or AWQ's scaling, each of which preserves its function.
+
+    Args:
+        run: The run.
+        settings: Options of quantisation.
+        checkpoint: The checkpoint.
+        tokens: int64 [N, L], the calibration set, or None.
+        methods: Methods by the checkpoint's module name.
+
+    Raises:
+        SqueezeError: If two of the three are requested.
+    """
     scales = {name: method for name, method in methods.items() if isinstance(method, AWQ)}
     if settings.rotate and settings.smooth:
         raise SqueezeError("a rotation leaves nothing to smooth: choose one of the two")
@@ -210,7 +230,7 @@ def _prepared(
 
 
 def _running(checkpoint: Checkpoint, settings: Quantizing) -> dict[str, Any]:
-    """What the `quantization_config` says of a running network besides."""
+    """Return the keys of `quantization_config` that describe online rotations and the KV cache."""
     told: dict[str, Any] = {"kv_cache_scheme": SCHEME} if settings.kv_scheme else {}
     if isinstance(checkpoint, RotatedCheckpoint) and checkpoint.online:
         told |= transform_config(checkpoint.transforms)
@@ -218,7 +238,7 @@ def _running(checkpoint: Checkpoint, settings: Quantizing) -> dict[str, Any]:
 
 
 def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict[str, Any]:
-    """What a report says of the method and what was done before."""
+    """Return the settings of the method and of preparation for the report."""
     told = [entry.name for entry in fields(method) if entry.name not in ("scale_dtype", "activations")]
     description = {name: getattr(method, name) for name in told}
     if isinstance(method.bits, Bits):
@@ -245,8 +265,16 @@ def pack_result(
     progress: Callable[[int], None] | None = None,
     base: Path | str | None = None,
 ) -> None:
-    """Pack the folder that a report speaks of as `target`, and delete it; `unpack` restores it. base: a checkpoint that
-    shares tensors with it."""
+    """Pack the folder of a report as `target`, and delete the folder; `unpack` restores it.
+
+    Args:
+        report: The report.
+        target: Folder to write.
+        overwrite: Whether to replace an existing folder.
+        threads: Threads of packing.
+        progress: Called with the bytes of each tensor.
+        base: A checkpoint that shares tensors with the folder.
+    """
     unpacked = Path(report.target)
     report.target = str(target)
     report.write(unpacked)

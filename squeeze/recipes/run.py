@@ -1,4 +1,4 @@
-"""What all ways to compress a checkpoint share: where it goes, what it is calibrated on, and going on after a stop."""
+"""A run that compresses a checkpoint: source and target, calibration set, and resuming after a stop."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ _S = TypeVar("_S")
 
 
 def takes_models(function: _F) -> _F:
-    """Lets a function of a folder and `out` take a model of transformers, which is saved to a folder beside `out`."""
+    """Make a function of a folder and `out` also take a transformers model, which is saved to a folder beside `out`."""
 
     @wraps(function)
     def taking(source: Source, *args: Any, **options: Any) -> Report:
@@ -46,23 +46,25 @@ def takes_models(function: _F) -> _F:
 
 
 def read(operation: Operation[_S], method: Any, options: Mapping[str, Any]) -> tuple[Request[_S], Common]:
-    """What the arguments of a function ask for. Raises OptionError for what is unknown, of another type or out of
-    bounds."""
+    """Return what keyword arguments request; raises OptionError for unknown, mistyped and out-of-bounds options."""
     shared = {one.name for one in options_of(Common)}
     common = read_options(Common, {key: value for key, value in options.items() if key in shared})
     return operation.read({key: value for key, value in options.items() if key not in shared}, method), common
 
 
 def tokens_of(source: Path, common: Common, device: str) -> torch.Tensor:
-    """int64 [samples, sequence_length]: the calibration, by the tokenizer of a model's folder."""
+    """Return the calibration set, int64 [samples, sequence_length], by the tokenizer of a folder."""
     return calibration_tokens(source, common.calibration, common.samples, common.sequence_length, common.seed, device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """source: a Hugging Face folder; out: the folder to write; overwrite: also where there is one. common: what the
-    calibration is, and what is left alone. correction, progress, workers: as engine/pipeline.py has them. resume: go on
-    with a run that was stopped."""
+    """The settings of a run.
+
+    `source` is a Hugging Face folder and `out` the folder to write. `common` has the calibration and what is left
+    alone. `correction`, `progress` and `workers` are those of engine/pipeline.py. `resume` continues a stopped run, and
+    `overwrite` replaces an existing folder.
+    """
 
     source: Path
     out: Path
@@ -75,8 +77,11 @@ class Run:
     workers: Workers = field(default_factory=Here)
 
     def open(self, waits: Report | None = None) -> Checkpoint:
-        """The checkpoint, in floats. waits: what `waiting` found. Raises SqueezeError where it is none, `out` may not
-        be written, or something is to be left that is not there."""
+        """Open the checkpoint in floats, and check `out` unless `waits`, a report of `waiting`, is given.
+
+        Raises SqueezeError if the source is not a checkpoint, `out` may not be written, or a name to leave alone does
+        not exist.
+        """
         checkpoint = floats(Checkpoint.open(self.source))
         if waits is None:
             folder.check_target(self.source, self.out, self.overwrite)
@@ -85,11 +90,11 @@ class Run:
         return checkpoint
 
     def tokens(self) -> torch.Tensor:
-        """int64 [samples, sequence_length]: the calibration."""
+        """Return the calibration set, int64 [samples, sequence_length]."""
         return tokens_of(self.source, self.common, self.device)
 
     def described(self) -> dict[str, Any]:
-        """What a report says of the calibration."""
+        """Return the settings of the calibration for the report."""
         numbers = {name: getattr(self.common, name) for name in ("samples", "sequence_length", "seed", "bound")}
         return {**numbers, "correction": self.correction, "calibration": calibration_name(self.common.calibration)}
 
@@ -106,7 +111,19 @@ class Run:
         corrects: bool = True,
         notes: tuple[str, ...] = (),
     ) -> Report:
-        """Run pipeline.Compression, whose fields these are. corrects: whether errors are propagated, with tokens."""
+        """Run pipeline.Compression with these fields.
+
+        Args:
+            checkpoint: The prepared checkpoint.
+            method: The common method.
+            writer: Writer of the format.
+            settings: Settings for the report.
+            tokens: int64 [N, L], the calibration set, or None.
+            methods: Methods of single modules, by the checkpoint's name.
+            told: Remarks for the report, by the checkpoint's name.
+            corrects: Whether errors are propagated, if there are tokens.
+            notes: More remarks.
+        """
         return Compression(
             source=self.source,
             target=self.out,
@@ -130,9 +147,10 @@ class Run:
         ).run()
 
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
-        """With `resume`, the report of an `out` that is written and was to be trained, packed or measured when the run
-        was stopped, as these settings have it; None where there is no such folder. Raises SqueezeError where its
-        settings are others, and where they are the same but neither `resume` nor `overwrite` says what is to be."""
+        """Return the report of a written `out` that a stopped run still had to train, pack or measure, else None.
+
+        Raises SqueezeError if its settings differ, or if they are the same and neither `resume` nor `overwrite` is set.
+        """
         if (self.overwrite and not self.resume) or not (self.out / REPORT).is_file() or is_trained(self.out):
             return None
         report = Report.read(self.out)
@@ -158,6 +176,6 @@ def _check_opens(checkpoint: Checkpoint, out: Path, written: Path) -> None:
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As a file gives them back."""
+    """Return values as they are read back from a JSON file."""
     document: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
     return document

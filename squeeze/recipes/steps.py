@@ -1,4 +1,6 @@
-"""The steps of a recipe: what each may come after, and how it runs. Its keys are the options of its operation."""
+"""The steps of a recipe: which may follow each other, and how each runs. The keys of a step are options of its
+operation.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -25,7 +27,8 @@ __all__ = ["STEPS", "Common", "Pack", "Pass", "Prune", "Quantize", "Step"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One run of a step. original: the model that the recipe began with; then: the step that reads what is written."""
+    """One run of a step; `original` is the model that the recipe began with, and `then` the step that reads the result.
+    """
 
     common: Common
     original: Path
@@ -35,14 +38,14 @@ class Pass:
     progress: Progress | None = None
 
     def options(self) -> dict[str, Any]:
-        """What every function that compresses a checkpoint takes."""
+        """Arguments of every function that compresses a checkpoint."""
         own = {"resume": self.resume, "device": self.device, "progress": self.progress, "overwrite": True}
         return values_of(self.common) | own
 
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """One entry of a recipe. values: the options that it names, which are checked when it is made."""
+    """An entry of a recipe, with the options that it sets."""
 
     operation: ClassVar[Operation[Any]]
     name: ClassVar[str]
@@ -54,14 +57,14 @@ class Step(ABC):
         self.check()
 
     def check(self) -> None:
-        """Raises SqueezeError for options that are unknown, of another type, out of bounds, or do not go together."""
+        """Raise SqueezeError for options that are unknown, mistyped, out of bounds, or exclude each other."""
         self.asked()
 
     def asked(self) -> Request[Any]:
         return self.operation.read(self.values)
 
     def value(self, key: str) -> Any:
-        """Of an option, by default its own of the method chosen."""
+        """Return the value of an option, or the method's default."""
         asked = self.asked()
         if key == "method":
             return asked.method
@@ -69,22 +72,22 @@ class Step(ABC):
         return settings[key] if key in settings else asked.given.get(key, self._default(key))
 
     def check_after(self, before: "Step | None") -> None:
-        """Raises SqueezeError where this step has no place after that one, or as the first."""
+        """Raise SqueezeError if this step cannot follow `before`, or cannot be the first."""
         if isinstance(before, Pack):
             raise SqueezeError(f"{self.name} after pack: pack comes last")
         if before is not None and self.follows is not None and before.name not in self.follows:
             raise SqueezeError(f"{self.name} cannot follow {before.name}, whose work it would undo or could not read")
 
     def joined(self, other: "Step") -> "Step | None":
-        """One step that does this one's work and the next one's in one pass, where there is such a step."""
+        """Return one step that does this one's work and the next one's in one pass, or None."""
         return None
 
     @abstractmethod
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report | Totals:
-        """Write the folder `out`, which is overwritten."""
+        """Write the folder `out`, replacing what is there."""
 
     def given(self) -> dict[str, Any]:
-        """The options that are not as they are by default."""
+        """Return the options that are not defaults."""
         return {key: value for key, value in self.values.items() if self.value(key) != self._default(key)}
 
     def _default(self, key: str) -> Any:
@@ -93,7 +96,7 @@ class Step(ABC):
 
 @dataclass(frozen=True)
 class Prune(Step):
-    """The options of `squeeze prune`."""
+    """A step with the options of `squeeze prune`."""
 
     operation = PRUNE
     name: ClassVar[str] = "prune"
@@ -117,7 +120,7 @@ class Prune(Step):
 
 @dataclass(frozen=True)
 class Quantize(Step):
-    """The options of `squeeze quantize`."""
+    """A step with the options of `squeeze quantize`."""
 
     operation = QUANTIZE
     name: ClassVar[str] = "quantize"
@@ -129,7 +132,7 @@ class Quantize(Step):
             raise SqueezeError("the steps of a recipe write folders: quantize its result to the format gguf afterwards")
 
     def within(self, pruned: "Prune") -> "Prune":
-        """The step that does this one's work among the weights that another one has kept."""
+        """Return the step that quantises the kept weights within another step's pass."""
         return Prune({"pattern": pruned.value("pattern"), "keep_zeros": True, **_grid_of(self, pruned)})
 
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
@@ -138,7 +141,7 @@ class Quantize(Step):
 
 @dataclass(frozen=True)
 class Factorize(Step):
-    """The options of `squeeze factorize`."""
+    """A step with the options of `squeeze factorize`."""
 
     operation = FACTORIZE
     name: ClassVar[str] = "factorize"
@@ -157,7 +160,7 @@ class Factorize(Step):
 
 @dataclass(frozen=True)
 class Recover(Step):
-    """Training of what is left after pruning (recipes/train/retrain.py)."""
+    """A step that retrains what pruning kept (recipes/train/retrain.py)."""
 
     operation = RECOVER
     name: ClassVar[str] = "recover"
@@ -190,7 +193,7 @@ class Recover(Step):
 
 @dataclass(frozen=True)
 class Pack(Step):
-    """The options of `squeeze pack`."""
+    """A step with the options of `squeeze pack`."""
 
     operation = PACK
     name: ClassVar[str] = "pack"
@@ -204,8 +207,8 @@ STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Fa
 
 @contextmanager
 def _readable(out: Path, following: Step | None, form: str) -> Iterator[Path]:
-    """Where a step writes: `out`, or beside it what is then expanded to `out`, for a next step that reads dense weights
-    only."""
+    """Yield the folder that a step writes: `out`, or a temporary one that is then expanded to dense weights in `out`.
+    """
     written = out.with_name(f"{out.name}.{form}") if isinstance(following, Prune) else out
     yield written
     if written != out:
@@ -214,7 +217,7 @@ def _readable(out: Path, following: Step | None, form: str) -> Iterator[Path]:
 
 
 def _grid_of(step: Quantize, before: Prune | Factorize) -> dict[str, Any]:
-    """What of a quantisation can be done in the pass of another step: its bits and group size."""
+    """Return the bits and group size of a quantisation that runs within another step's pass."""
     grid = {key: step.value(key) for key in ("bits", "group_size")}
     if isinstance(grid["bits"], Bits):
         raise SqueezeError(f"quantize after {before.name} is one pass with it, and takes no bits by name")

@@ -1,7 +1,7 @@
-"""Recipes over models: every pair of them is compressed to a folder of its own, and size stands against quality.
+"""Sweeps of recipes over models: each pair becomes a folder, and a table compares size and quality.
 
-By the workers of a cluster, or one after another without one. A pair whose folder is there already, made by this recipe
-of this model, is not made again.
+Pairs run on a cluster, or one after another. A pair whose folder was already made by this recipe from this model is
+kept.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ _LEAST_MEMORY = 1 << 30  # bytes of a worker beside them
 
 @dataclass(frozen=True)
 class Pair:
-    """A model to which a recipe is applied."""
+    """A recipe, a model, and the folder to write."""
 
     recipe: Path
     model: Path
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Settings:
-    """What `apply` takes beside a pair. threads: of a worker."""
+    """Arguments of `apply` other than the pair; `threads` are those of a worker."""
 
     calibration: Path | None = None
     text: Path | None = None
@@ -49,7 +49,9 @@ class Settings:
 
 
 def pairs(recipes: Sequence[Path], models: Sequence[Path], folder: Path) -> list[Pair]:
-    """Each model with each recipe; its folder is `MODEL-RECIPE`. Raises SqueezeError where two would have one name."""
+    """Combine each model with each recipe; the folder is `MODEL-RECIPE`. Raises SqueezeError for a name that occurs
+    twice.
+    """
     found = [Pair(recipe, model, folder / f"{model.name}-{recipe.stem}") for model in models for recipe in recipes]
     names = [pair.target for pair in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -60,8 +62,10 @@ def pairs(recipes: Sequence[Path], models: Sequence[Path], folder: Path) -> list
 def sweep(
     wanted: Sequence[Pair], settings: Settings, engine: Engine[Any] | None = None
 ) -> Iterator[tuple[Pair, Report | None, str]]:
-    """The report of each pair as it comes, or what went wrong with it. Raises SqueezeError at once where a recipe is
-    none."""
+    """Apply recipes to models, and yield each pair with its report or an error message.
+
+    Raises SqueezeError before any work if a recipe is invalid.
+    """
     for recipe in dict.fromkeys(pair.recipe for pair in wanted):
         Recipe.read(recipe)
     todo = []
@@ -76,14 +80,14 @@ def sweep(
 
 
 def applied(pair: Pair, settings: Settings) -> Report:
-    """The report of the last pass over a model, which a worker makes."""
+    """Apply one recipe to one model, as a task of a worker, and return the last report."""
     torch.set_num_threads(settings.threads)
     options = {name: value for name, value in vars(settings).items() if name != "threads"}
     return apply(pair.recipe, pair.model, pair.target, **options)[-1]
 
 
 def table(done: Sequence[tuple[Pair, Report]]) -> str:
-    """Size against quality, the smallest of each model first."""
+    """Return size and quality as columns of text, the smallest result of each model first."""
     lines = [f"{'model':<24} {'recipe':<20} {'bytes':>14} {'share':>8} {'bits':>6} {'perplexity':>16} {'KL':>9}"]
     for pair, report in sorted(done, key=lambda one: (one[0].model, _size(one[1])[0])):
         size, raw = _size(report)
@@ -99,13 +103,13 @@ def table(done: Sequence[tuple[Pair, Report]]) -> str:
 
 
 def _size(report: Report) -> tuple[int, int]:
-    """Bytes as they are stored at last, and before."""
+    """Return the bytes that are finally stored, and those of the original."""
     raw, coded = report.packed or (report.raw_bytes, report.stored_bytes)
     return coded, raw
 
 
 def _made_before(pair: Pair) -> Report | None:
-    """What an earlier sweep found of a pair whose folder is whole."""
+    """Return the report of a pair whose folder an earlier sweep completed, else None."""
     if not (pair.target / NAME).is_file():
         return None
     try:

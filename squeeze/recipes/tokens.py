@@ -1,4 +1,4 @@
-"""The tokens that methods are calibrated on: of a text, a data set, or written by the model itself."""
+"""Calibration sets: tokens of a text, of a data set, or sampled from the model itself."""
 
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,19 @@ SELF = "self"
 def calibration_tokens(
     folder: Path, source: str | Path | torch.Tensor | None, samples: int, length: int, seed: int, device: str = "cpu"
 ) -> torch.Tensor:
-    """int64 [samples, length] by the tokenizer of a model's folder.
+    """Return a calibration set, int64 [samples, length].
 
-    source: a text file; a .jsonl file, whose objects' "text" are joined; "self" or None: text sampled from the model;
-    the name of a data set that the package `datasets` has on this machine; or tokens [N, L] as they are. Of a text
-    longer than needed, stretches are chosen at random by `seed`. Raises SqueezeError where it is too short.
+    Args:
+        folder: Folder of the model, whose tokenizer is used.
+        source: A text file; a .jsonl file, whose "text" values are joined; "self" or None for text sampled from the
+            model; a data set that the package `datasets` has on this machine; or tokens [N, L], returned as they are.
+        samples: Number of sequences.
+        length: Tokens of a sequence.
+        seed: Seed of the choice of sequences from a longer text, or of sampling.
+        device: Torch device for sampling.
+
+    Raises:
+        SqueezeError: If the text is too short.
     """
     if isinstance(source, torch.Tensor):
         return source.to(torch.int64)
@@ -43,7 +51,7 @@ def calibration_tokens(
 
 
 def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:
-    """Raises SqueezeError where a tokenizer gives tokens that the model does not have."""
+    """Raise SqueezeError if a tokenizer gives ids that the model does not have."""
     size = model.config.get_text_config().vocab_size
     if tokens.numel() and int(tokens.max()) >= size:
         raise SqueezeError(
@@ -52,7 +60,7 @@ def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:
 
 
 def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
-    """What a report calls it."""
+    """Return the name of a calibration set for the report."""
     if isinstance(calibration, torch.Tensor):
         return f"{len(calibration)} sequences given"
     return Path(calibration).name if calibration is not None else "self"
@@ -60,7 +68,7 @@ def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
 
 @torch.inference_mode()
 def _sampled(folder: Path, samples: int, length: int, seed: int, device: str) -> torch.Tensor:
-    """Text that the model writes: the whole model is in memory for as long as it takes."""
+    """Sample text from the model, which is in memory meanwhile."""
     model, config = load_model(folder, device=device), read_object(folder / "config.json")
     starts = (config.get(key) for key in ("bos_token_id", "eos_token_id"))
     start = max(next((one for one in starts if isinstance(one, int)), 0), 0)

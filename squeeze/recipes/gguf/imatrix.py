@@ -1,6 +1,6 @@
-"""llama.cpp's importance matrix: of each input of each matrix the sum of squares over a calibration, in a GGUF file.
+"""llama.cpp's importance matrix: the sum of squares of each input of each matrix over a calibration set, as GGUF.
 
-llama-quantize takes it with --imatrix. What the file holds is said by llama.cpp's tools/imatrix.
+llama-quantize takes the file with --imatrix; tools/imatrix of llama.cpp defines its contents.
 """
 
 from collections.abc import Mapping
@@ -34,11 +34,19 @@ def imatrix(
     progress: Progress | None = None,
     **options: Any,
 ) -> int:
-    """Write the importance matrix of a Hugging Face folder as the file `out`; returns how many of the model's tensors
-    it speaks of. options: the fields of options.Common that say what the calibration is.
+    """Write the importance matrix of a model's folder, and return the number of tensors that it covers.
 
-    Raises ModelError where llama.cpp cannot run the model, SqueezeError where `out` is in the way, or the calibration
-    is too short.
+    Args:
+        source: Hugging Face folder.
+        out: GGUF file to write.
+        overwrite: Whether to replace an existing file.
+        device: Torch device.
+        progress: Called with what is done and what is left.
+        options: Fields of options.Common that describe the calibration.
+
+    Raises:
+        ModelError: If llama.cpp cannot run the model.
+        SqueezeError: If `out` exists, or the calibration is too short.
     """
     source, out, common = local_path(source), local_path(out), read_options(Common, options)
     check_file(out, overwrite)
@@ -61,8 +69,10 @@ def imatrix(
 
 
 def _entries(export: Export, sums: Mapping[str, tuple[torch.Tensor, int]]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """By the file's name of a tensor: sums float32 [E, I] and numbers of tokens float32 [E, 1], E of experts or 1. What
-    no token reaches has zeros, which llama.cpp takes for inputs that are all alike."""
+    """Return sums of squares, float32 [E, I], and token counts, float32 [E, 1], by tensor name in the file.
+
+    E is the number of experts, or 1. An expert that no token reaches has zeros, which llama.cpp treats as equal inputs.
+    """
     found = {}
     for name, sources in export.named.items():
         modules = [source.removesuffix(".weight") for source in sources]

@@ -1,6 +1,7 @@
-"""Quantising to a GGUF file: matrices in blocks of the type that is asked for, or of the one that fits in its place.
+"""Quantisation to a GGUF file, with one block type for all matrices or a type for each.
 
-Blocks go to a folder first, so that a stopped run goes on; the file is made of it in the end.
+`by_size` chooses the types that lose least in a file of a given size. Blocks go to a folder first, so that a stopped
+run can continue, and the file is made of it at the end.
 """
 
 import shutil
@@ -37,9 +38,18 @@ _TYPES = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0")  # to choose from, or 
 def by_size(
     run: Run, checkpoint: Checkpoint, method: GridMethod, size: int, tokens: torch.Tensor
 ) -> dict[str, GridMethod]:
-    """A method for each matrix, by the checkpoint's names, such that the file has at most `size` bytes. All experts of
-    a layer get one type, since a file has them in one tensor. Raises SqueezeError where even the smallest types are too
-    large."""
+    """Choose a method for each matrix, by the checkpoint's name, so that the file has at most `size` bytes.
+
+    All experts of a layer get one type, since a file has them in one tensor. Raises SqueezeError if the smallest types
+    are too large.
+
+    Args:
+        run: The run.
+        checkpoint: The checkpoint.
+        method: The method, whose grid is replaced.
+        size: Bytes of the file.
+        tokens: int64 [N, L], the calibration set.
+    """
     export, network = Export.of(checkpoint), Network(checkpoint, run.device)
     tensor_of = {source: name for name, sources in export.named.items() for source in sources}
     shapes = {
@@ -70,12 +80,12 @@ def by_size(
 
 
 def _types(inputs: int) -> list[str]:
-    """Those that fit so many inputs, smallest first."""
+    """Return the types whose blocks fit this number of inputs, smallest first."""
     return list(dict.fromkeys(found for name in _TYPES if (found := type_for(name, inputs))))
 
 
 def _others(export: Export, units: Mapping[str, str]) -> int:
-    """Bytes of a file but for the matrices, with the most that fills those up."""
+    """Return the bytes of a file without its matrices, with the most padding that those can need."""
     head, sizes = export.size(MIDDLE)
     matrices = set(units.values())
     return head + sum(size for name, size in sizes.items() if name not in matrices) + len(matrices) * (padded(1) - 1)
@@ -85,7 +95,7 @@ _SAID = ("bits", "group_size", "symmetric", "grid", "clip")  # by a type itself
 
 
 def check_file(target: Path, overwrite: bool) -> None:
-    """Raises SqueezeError where the file may not be written."""
+    """Raise SqueezeError if the file cannot be written."""
     if not target.parent.is_dir():
         raise SqueezeError(f"the folder {target.parent} does not exist")
     if target.is_dir():
@@ -95,12 +105,15 @@ def check_file(target: Path, overwrite: bool) -> None:
 
 
 def blocks_folder(target: Path) -> Path:
-    """Where blocks lie until the file is made of them."""
+    """Return the folder that holds blocks until the file is written."""
     return target.with_name(f".{target.name[:60]}.blocks")
 
 
 def method_of(asked: Request[Quantizing]) -> GridMethod:
-    """The method on the grid of the type. Raises OptionError for options that do not go with GGUF."""
+    """Return the requested method on the grid of the requested type.
+
+    Raises OptionError for options that GGUF does not allow.
+    """
     settings = asked.settings
     if said := [name for name in _SAID if name in asked.given]:
         raise OptionError(f"{said[0]} does not go with the format gguf, whose `type` says it")
@@ -124,10 +137,12 @@ def method_of(asked: Request[Quantizing]) -> GridMethod:
 
 @dataclass(frozen=True)
 class GgufTarget:
-    """What becomes of each matrix. asked: the type of most, None where each has its own; types: of modules, by the
-    checkpoint's names; methods: of those that have another one than `asked`; left: modules that no type fits, as the
-    network names them; told: by the checkpoint's names, what the report says of modules that are left or have another
-    type than was wanted."""
+    """The plan of a GGUF file.
+
+    `asked` is the type of most matrices, None if each has its own. `types` are by the checkpoint's module name.
+    `methods` are those that differ from the common one. `left` are modules that no type fits, by the network's name.
+    `told` are remarks for the report on modules that are left or get another type.
+    """
 
     path: Path
     export: Export
@@ -148,9 +163,21 @@ class GgufTarget:
         *,
         asked: bool = True,
     ) -> "GgufTarget":
-        """methods: others than `method` for the modules named. asked: whether the type of `method` is what was asked
-        for. Raises ModelError where llama.cpp cannot run the checkpoint, FormatError where no type fits any matrix,
-        OptionError where experts of a layer would not all have one type."""
+        """Plan the type of each matrix.
+
+        Args:
+            checkpoint: The checkpoint.
+            path: The GGUF file.
+            method: The common method.
+            methods: Methods of single modules, by the checkpoint's name.
+            ignore: Parts of the names of modules to leave alone.
+            asked: Whether the user chose the type of `method`.
+
+        Raises:
+            ModelError: If llama.cpp cannot run the model.
+            FormatError: If no type fits any matrix.
+            OptionError: If the experts of a layer would have different types.
+        """
         export, network = Export.of(checkpoint), Network(checkpoint)
         types, others, left, told = {}, dict(methods), [], {}
         for full in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
@@ -176,7 +203,7 @@ class GgufTarget:
         return Writer(GGUF, _blocks, lambda left: {})
 
     def finish(self, report: Report, folder: Path, overwrite: bool) -> Report:
-        """Make the file of the folder of blocks that a report speaks of, and delete that."""
+        """Write the file from the folder of blocks, delete that folder, and return the report."""
         report.stored_bytes = self.export.with_blocks(folder, self.types).write(
             self.path, self.asked or MIDDLE, overwrite=overwrite
         )

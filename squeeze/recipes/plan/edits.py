@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that others take the place of before it is compressed, and how their modules are stored."""
+"""Edits of a checkpoint before compression: tensors that are replaced, and methods for their modules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ _TYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 @dataclass(frozen=True)
 class WithNote:
-    """Another method, with something that the report is to say of what it makes."""
+    """A method that adds a note to each of its results."""
 
     method: Method
     note: str
@@ -34,7 +34,7 @@ class WithNote:
         return self.method.needs_hessian
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
-        """As Method.compress."""
+        """Compress a weight as the inner method does, with the note added."""
         result = self.method.compress(weight, hessian)
         return replace(result, notes=(self.note, *result.notes))
 
@@ -44,15 +44,14 @@ class WithNote:
 
 @dataclass
 class Edits:
-    """methods: by the checkpoint's name of a module; replaced: tensors by their names in the checkpoint, which lie in
-    files."""
+    """Replaced tensors, by the checkpoint's name and held in files, and methods by the checkpoint's module name."""
 
     network: Network
     methods: dict[str, Any] = field(default_factory=dict)
     replaced: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def put(self, parent: str, tensors: Mapping[str, torch.Tensor], note: str | None = None) -> None:
-        """Replace tensors by their names below a module; matrices are then stored without rows and columns of 0."""
+        """Replace tensors of a module; its matrices are then stored without rows and columns of zeros."""
         checkpoint, changed = self.network.checkpoint, dict[str, torch.Tensor]()
         for leaf, tensor in tensors.items():
             name = f"{parent}.{leaf}"
@@ -66,5 +65,5 @@ class Edits:
         self.replaced |= on_disk(changed)
 
     def applied(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint with what has been replaced."""
+        """Return the checkpoint with its tensors replaced."""
         return EditedCheckpoint(checkpoint.folder, checkpoint.files, self.replaced) if self.replaced else checkpoint

@@ -1,10 +1,10 @@
-"""MoDeGPT as published (Lin et al. 2024, arXiv 2408.09632): every block's pairs of matrices at one ratio.
+"""MoDeGPT as published (Lin et al. 2024, arXiv 2408.09632): every block's pairs of matrices shrink by one ratio.
 
-Channels of the MLP by ridge leverage scores, the others making up for them (Nystrom); rotary pairs of queries and keys
-by the product of their sizes, as many in every head (CR); values of each head by the SVD of what values and outputs do
-together (all query heads that share them at once). Statistics are those of the original model, no gradients are used,
-and nothing is corrected for what the blocks before have lost. The paper's other choice, a ratio for each block by its
-importance, is left to the plan (plan.py), which chooses for every pair.
+MLPs keep channels by ridge leverage scores, and the others are compensated (Nystrom). Queries and keys keep the rotary
+pairs with the largest product of sizes, equally many in each head (CR). Values of each head are reduced by the SVD of
+values and outputs together, over all query heads that share them. Statistics come from the original model, without
+gradients and without error propagation. The paper's second variant, a ratio for each block, is covered by plan.py,
+which chooses for every pair.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,12 +41,21 @@ def modegpt(
     ignore: Iterable[str] = (),
     device: str = "cpu",
 ) -> Edits:
-    """What of the blocks' matrices is kept, in all at most a share `keep` of their bits. tokens: [N, L].
+    """Shrink every block to a share of its bits, and return the edits.
 
-    Heads keep so many of their rotary pairs and values, rounded down; every MLP the share of its channels that is then
-    left. One block is in memory, with 4 I^2 bytes for each input; those of the MLPs wait in files for what attention
-    leaves them. Raises ModelError for architectures that are not of Llama's kind, SqueezeError where `keep` is not a
-    share.
+    One block is in memory, with 4 I^2 bytes for each input. Those of MLPs wait in files until the attention is done.
+
+    Args:
+        checkpoint: A checkpoint of Llama's kind.
+        tokens: int64 [N, L], the calibration set.
+        keep: Share of bits to keep. Heads keep this share of rotary pairs and values, rounded down, and MLPs what is
+            then left.
+        ignore: Parts of the names of modules to leave alone.
+        device: Torch device.
+
+    Raises:
+        ModelError: If the architecture is not of Llama's kind.
+        SqueezeError: If `keep` is not a share.
     """
     if not 0 < keep <= 1:
         raise SqueezeError(f"a share of {keep:g} to keep: it lies above 0 and is at most 1")
@@ -80,7 +89,7 @@ def modegpt(
 
 
 def _mlps(leaves: Iterable[str]) -> list[str]:
-    """Those of a block whose matrices are all to be compressed."""
+    """Return the MLPs of a block whose matrices are all to be compressed."""
     known = set(leaves)
     mlps = [leaf.removesuffix(_DOWN) for leaf in leaves if leaf.endswith(_DOWN)]
     return [mlp for mlp in mlps if {f"{mlp}.{leaf}_proj" for leaf in _MLP} <= known]
@@ -92,8 +101,7 @@ def _on_disk(seen: InputStatistics) -> InputStatistics:
 
 
 def _outside(edits: Edits, values: Mapping[str, int], mlps: list[str]) -> float:
-    """Values that the matrices outside the MLPs are stored in. values: of each matrix as it was; mlps: how the names of
-    the others begin."""
+    """Count the values that the matrices outside the MLPs are stored in."""
     total = 0.0
     for name, count in values.items():
         if not name.startswith(tuple(mlps)):
@@ -103,15 +111,21 @@ def _outside(edits: Edits, values: Mapping[str, int], mlps: list[str]) -> float:
 
 
 def _tensors(block: nn.Module) -> Weights:
-    """Of a block's attention."""
+    """Return the tensors of a block's attention."""
     state = block.get_submodule("self_attn").state_dict()
     return {f"self_attn.{name}": tensor.cpu() for name, tensor in state.items()}
 
 
 def attention(tensors: Weights, seen: InputStatistics, size: int, keep: float, scores: bool = True) -> Weights:
-    """Tensors of a block with a share `keep`, rounded down, of each head's rotary pairs and values, and 0 elsewhere.
-    seen: of the inputs of queries, keys and values, which have heads of `size`. scores: whether rotary pairs go, which
-    they cannot where heads are normalised."""
+    """Return the tensors of an attention layer with a share of each head's rotary pairs and values, and 0 elsewhere.
+
+    Args:
+        tensors: Tensors by name.
+        seen: Statistics of the inputs of queries, keys and values.
+        size: Values of a head.
+        keep: Share to keep, rounded down.
+        scores: Whether rotary pairs are removed, which normalised heads do not allow.
+    """
     q, k, v, o = (tensors[f"{leaf}.weight"] for leaf in (_QUERY, _KEY, _VALUE, _OUTPUT))
     moments = seen.hessian
     assert moments is not None
@@ -138,8 +152,10 @@ def _fewer_pairs(
 
 
 def channels(matrices: Mapping[str, torch.Tensor], seen: InputStatistics, share: float) -> tuple[Weights, str | None]:
-    """gate, up and down of an MLP in at most a share of their bits, masks and all; and a note where the statistics are
-    too few: then channels stay that are large in all three, and none makes up for others."""
+    """Return gate, up and down of an MLP in at most a share of their bits, masks included, and a note or None.
+
+    With too few statistics the channels that are large in all three matrices stay, without compensation.
+    """
     down = matrices["down"]
     outputs, width = down.shape
     masks = _masks(width, outputs) / outputs  # as channels
@@ -160,11 +176,11 @@ def _without(name: str, matrix: torch.Tensor, gone: torch.Tensor) -> torch.Tenso
 
 
 def _stored(matrix: torch.Tensor) -> float:
-    """How many values decomposition.RowColumnPruning stores, its masks among them."""
+    """Count the values that decomposition.RowColumnPruning stores for a matrix, masks included."""
     rows, columns = (matrix != 0).any(1), (matrix != 0).any(0)
     return int(rows.sum()) * int(columns.sum()) + _masks(*matrix.shape)
 
 
 def _masks(rows: int, columns: int) -> float:
-    """What a sliced matrix's masks take, in values of 16 bits."""
+    """Return the size of a sliced matrix's masks in values of 16 bits."""
     return (8 * (ceil(rows / 8) + ceil(columns / 8)) + 64) / 16

@@ -1,10 +1,9 @@
-"""What may become of each matrix of a block, alone or together with others, with stored bits and a price.
+"""Options for the matrices of a block, alone or in pairs, with their stored bits and predicted loss.
 
-A price is what K-FAC's curvature predicts (factor/curvature.py), by tokens other than those that the option was made
-for: ranks and channels fitted to some hundred directions look far cheaper on the tokens that they were fitted to.
-Kinds of layers that K-FAC misjudges (the values of attention, whose errors average out) are put right by the
-sensitivity predictor: all prices of a kind are multiplied by the geometric mean of what it predicts over what K-FAC
-does.
+K-FAC's curvature (factor/curvature.py) predicts the loss of an option, on other tokens than those it was fitted to:
+ranks and channels look far cheaper on their own tokens. The sensitivity predictor corrects the kinds of layers that
+K-FAC misjudges, such as attention values, whose errors average out. All prices of a kind are multiplied by the
+geometric mean of its predictions over K-FAC's.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,12 +47,13 @@ Maker = Callable[[float], Method]
 
 @dataclass
 class PlanContext:
-    """What options are made for (`fit`) and priced by (`validation`). One block of the network is loaded, the one that
-    was asked for last. dtype: of a stored value. families: other makers
-    of methods by share of stored values. notes: what a report is to say of a matrix's statistics. shared: whether
-    matrices may be on one basis. bits: of a stored value. whitened, weighted: by name, what low rank costs (see
-    `tails`) without and with regard to gradients. factors: by kind, what prices are multiplied by. paths: by block,
-    the order in which channels of its MLP go."""
+    """What options are fitted to (`fit`) and priced by (`validation`), with one block of the network loaded.
+
+    `dtype` and `bits` are those of a stored value. `families` create methods for a share of stored values. `notes` are
+    remarks on a matrix's statistics. `shared` allows matrices on one basis. `whitened` and `weighted` hold the loss by
+    rank (see `tails`) without and with gradients. `factors` multiply prices by kind of layer. `paths` hold the
+    elimination order of each block's MLP channels.
+    """
 
     network: Network
     fit: dict[str, Curvature]
@@ -77,7 +77,7 @@ class PlanContext:
         self.factors = self._factors()
 
     def _factors(self) -> dict[str, float]:
-        """By kind, what prices are multiplied by; nothing where there are kinds that the predictor does not know."""
+        """Return the factor of prices by kind of layer; empty if the predictor does not know a kind."""
         if any(kind_of(name) not in KINDS for name in self.fit):
             return {}
         sure = [name for name in self.fit if name not in self.notes]
@@ -96,7 +96,7 @@ class PlanContext:
         return {kind: exp(sum(logs) / len(logs)) for kind, logs in ratios.items()}
 
     def option(self, name: str, family: str, cost: float, bits: float, method: Method) -> Option:
-        """One for a matrix, with what there is to be said of its statistics."""
+        """Create an option of a matrix, with the note on its statistics."""
         noted = cast(Method, WithNote(method, self.notes[name])) if name in self.notes else method
         return Option(family, cost, bits, noted)
 
@@ -109,7 +109,7 @@ class PlanContext:
             self._loaded = block
 
     def module(self, name: str) -> nn.Module:
-        """One in a block, with its weights."""
+        """Return a module with its weights, loading its block."""
         self._load(next(block for block in self.network.blocks if name.startswith(f"{block}.")))
         return self.network.module(name)
 
@@ -126,7 +126,7 @@ class PlanContext:
         return self.factor(name) * damage(changed - self.weight(name), self.validation[name])
 
     def whole(self, name: str) -> Curvature:
-        """Over all tokens: what is chosen is made with it."""
+        """Return the curvature over all tokens, with which the chosen option is made."""
         fit, validation = self.fit[name], self.validation[name]
         tokens = fit.tokens + validation.tokens
         inputs = (fit.inputs * fit.tokens + validation.inputs * validation.tokens) / max(tokens, 1)
@@ -138,19 +138,27 @@ class PlanContext:
 
 
 def tails(method: WhitenedSVD, weight: torch.Tensor, fit: Curvature, validation: Curvature) -> torch.Tensor:
-    """float64 [min(O, I)]: by rank R, what leaving out all directions from R on costs by `validation`, found by `fit`:
-    1/2 sum of (l_j^T G l_k) (r_j^T H r_k) over j, k >= R, where l_k r_k^T is the part of direction k."""
+    """Return the loss of a factorisation by rank R, float64 [min(O, I)], by the curvature `validation`.
+
+    It is 1/2 sum of (l_j^T G l_k) (r_j^T H r_k) over j, k >= R, with l_k r_k^T the k-th direction found by `fit`.
+
+    Args:
+        method: The factorisation.
+        weight: [O, I].
+        fit: Curvature that the directions are found by.
+        validation: Curvature that the loss is measured by.
+    """
     left, right = method.factors(weight, fit.inputs, min(weight.shape))
     return 0.5 * _behind((left.T @ validation.outputs.double() @ left) * (right @ validation.inputs.double() @ right.T))
 
 
 def _behind(crossed: torch.Tensor) -> torch.Tensor:
-    """[R] of a matrix [R, R]: the sum of what lies in rows and columns from each on."""
+    """Return for each index of a matrix [R, R] the sum of its rows and columns from there on."""
     return crossed.flip(0, 1).cumsum(0).cumsum(1).diagonal().flip(0).clamp(min=0)
 
 
 def unit(context: PlanContext, block: str, leaves: list[str], pairs: bool) -> Unit:
-    """Everything in a block. Pairs, where the architecture is known, stand against the matrices they are made of."""
+    """Return the choices of a block; in known architectures pairs of matrices compete with their members."""
     free, parts = list(leaves), []
     for make, wanted in _pairs(context) if pairs else ():
         if set(wanted) <= set(leaves):
@@ -160,7 +168,7 @@ def unit(context: PlanContext, block: str, leaves: list[str], pairs: bool) -> Un
 
 
 def _pairs(context: PlanContext) -> list[tuple[Callable[..., Unit], tuple[str, ...]]]:
-    """Matrices with channels between them that can be left out, and what makes their options."""
+    """Return the groups of matrices that share removable channels, with the functions that create their options."""
     try:
         architecture = architecture_of(context.network.checkpoint.config, decomposition.PAIRS)
     except ModelError:
@@ -170,7 +178,7 @@ def _pairs(context: PlanContext) -> list[tuple[Callable[..., Unit], tuple[str, .
 
 
 def _matrix(context: PlanContext, name: str) -> Unit:
-    """One matrix: whole, of low rank, or of another family; an expert's has one form, whatever its rank."""
+    """Return the options of one matrix: whole, low rank, or another family. An expert has one form at any rank."""
     weight, inputs, expert = context.weight(name), context.fit[name].inputs, is_expert(name)
     total, least, mask = sum(weight.shape), min(weight.shape), 8 * ceil(len(weight) / 8)
     options = [
@@ -193,8 +201,10 @@ def _matrix(context: PlanContext, name: str) -> Unit:
 
 
 def _mlp(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> Unit:
-    """Fewer channels of an MLP. Prices by the held-out half are taken at some numbers of them, and lie between these in
-    the proportions of the path."""
+    """Return the options of an MLP with fewer channels.
+
+    Prices are computed for some numbers of channels and interpolated along the elimination path.
+    """
     down, seen = context.weight(f"{block}.mlp.down_proj"), context.fit[f"{block}.mlp.down_proj"]
     outputs, width = down.shape
     most = int(_MOST_CHANNELS * width)
@@ -215,7 +225,7 @@ def _mlp(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> Unit:
 
 
 def _head_values(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> Unit:
-    """Fewer values of each head: as many in all as `edit` says, the least important ones of all heads first."""
+    """Return the options of attention with fewer values, the least important of all heads first."""
     v, o = (context.weight(f"{block}.{leaf}") for leaf in VALUES)
     size = context.head_size
     name = f"{block}.self_attn.v_proj"
@@ -233,12 +243,12 @@ def _head_values(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> U
 
 
 def _scores(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> Unit:
-    """Queries and keys with fewer rotary pairs, or in low rank on one basis."""
+    """Return the options of queries and keys: fewer rotary pairs, or low rank on one basis."""
     return Unit(f"{block}.scores", [*_rotary(context, block), *_shared(context, block)], parts)
 
 
 def _rotary(context: PlanContext, block: str) -> list[Option]:
-    """Fewer rotary pairs of queries and keys."""
+    """Return the options with fewer rotary pairs."""
     a, b = (f"{block}.{leaf}" for leaf in SCORES)
     q, k, size = context.weight(a), context.weight(b), context.head_size
     _, path = decomposition.rotary_pairs(q, k, context.fit[a], context.fit[b], size)
@@ -255,7 +265,7 @@ def _rotary(context: PlanContext, block: str) -> list[Option]:
 
 
 def _shared(context: PlanContext, block: str) -> list[Option]:
-    """Queries and keys on one basis, with or without regard to gradients."""
+    """Return the options with queries and keys on one basis, with or without gradients."""
     if not context.shared:
         return []
     names = [f"{block}.{leaf}" for leaf in SCORES]
@@ -272,7 +282,7 @@ def _shared(context: PlanContext, block: str) -> list[Option]:
 
 
 def _shared_tails(context: PlanContext, names: list[str], method: SharedSVD) -> torch.Tensor:
-    """As `tails`, summed over matrices on one basis."""
+    """Return the loss of `tails`, summed over matrices on one basis."""
     weights = {name: context.weight(name) for name in names}
     stack, seen = torch.cat(list(weights.values())), context.fit[names[0]].inputs
     left, right = method.method(weights, seen).factors(stack, seen, min(stack.shape))
@@ -286,7 +296,7 @@ def _shared_tails(context: PlanContext, names: list[str], method: SharedSVD) -> 
 
 
 def shared_method(context: PlanContext, names: list[str], rank: int | None, weighted: bool) -> SharedSVD:
-    """For matrices on one basis, made with what both halves of the tokens say where the rank is given."""
+    """Return the method for matrices on one basis, fitted to all tokens if the rank is given."""
     outputs = [(context.fit[name] if rank is None else context.whole(name)).outputs for name in names]
     if not weighted:
         return SharedSVD(rank=rank)

@@ -1,6 +1,6 @@
-"""A plan for a checkpoint: which family, rank or pair each matrix gets, from measured curvature and stored bytes.
+"""A plan of which family, rank or pair each matrix gets, by measured curvature and stored bytes.
 
-options.py says what there is to choose from and what it costs, factor/planner.py chooses, chosen.py carries out.
+options.py lists the choices and their costs, and factor/planner.py chooses.
 """
 
 import re
@@ -31,15 +31,18 @@ _PLACE = 32  # bits of an entry, besides its value
 
 @dataclass
 class Plan(Edits):
-    """rows: what was chosen, (name, family, stored bits, predicted nats). alone: by family, the predicted nats of that
-    family for every matrix at one ratio, in at most as many bits."""
+    """The chosen options and their edits.
+
+    `rows` are (name, family, stored bits, predicted nats). `alone` has, by family, the predicted nats of using that
+    family for every matrix at one ratio, in at most as many bits.
+    """
 
     rows: list[tuple[str, str, int, float]] = field(default_factory=list)
     alone: dict[str, float] = field(default_factory=dict)
 
     @property
     def predicted(self) -> dict[str, float]:
-        """Rises of the loss, nats a token: the plan's, and of what it was compared with."""
+        """Predicted rises of the loss in nats a token, of the plan and of each family alone."""
         return {"plan": sum(cost for *_, cost in self.rows), **self.alone}
 
     def as_json(self) -> dict[str, Any]:
@@ -48,12 +51,12 @@ class Plan(Edits):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig:
-    """What a plan is to hold to.
+    """Limits and choices of a plan.
 
-    keep: share of the blocks' matrices, or target_bytes: of the whole checkpoint. pairs: also leave channels out
-    between matrices, where the architecture is known. shared: also put queries and keys on one basis there. families:
-    other makers of methods by share of stored values, whose damage is measured. dtype: of stored values. value_bits:
-    what each takes in the end, where factors are quantised; entries: of each matrix that are kept besides.
+    `keep` is a share of the blocks' matrices, and `target_bytes` the size of the whole checkpoint. `pairs` also removes
+    channels between matrices, and `shared` puts queries and keys on one basis, in known architectures. `families` are
+    more makers of methods, whose loss is measured. `dtype` is that of stored values and `value_bits` what each takes if
+    factors are quantised. `entries` is the number of exact entries of each matrix.
     """
 
     keep: float | None = None
@@ -68,7 +71,7 @@ class PlanConfig:
 
     @property
     def bits(self) -> float:
-        """Of a stored value."""
+        """Bits of a stored value."""
         return self.value_bits or 8 * self.dtype.itemsize
 
 
@@ -81,11 +84,21 @@ def make_plan(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Plan:
-    """Plan a family and a rank for each matrix.
+    """Choose a family and a rank for each matrix.
 
-    tokens: calibration sequences [N, L], two at least. One block is in memory, with its curvature and what is tried of
-    it; what is known of the others, and what they become, lies in files. Experts that too few tokens reach are priced
-    like the others of their block, and noted. Raises SqueezeError where the budget cannot be met.
+    One block is in memory, with its curvature and candidates; everything else lies in files. Experts that too few
+    tokens reach are priced like the block's others, with a note.
+
+    Args:
+        checkpoint: The checkpoint.
+        tokens: int64 [N, L], at least two calibration sequences.
+        asked: Limits and choices.
+        seed: Seed of the sampled gradients.
+        device: Torch device.
+        progress: Called with what is done and what is left.
+
+    Raises:
+        SqueezeError: If the limits cannot be met.
     """
     if asked.keep is None and asked.target_bytes is None:
         raise SqueezeError("say how much to keep, or how many bytes the result may take")
@@ -119,7 +132,8 @@ def make_plan(
 
 
 def _alone(units: Sequence[Unit], budget: int) -> dict[str, float]:
-    """What each family costs by itself, with the same share of every matrix's bits; none that cannot be that small."""
+    """Return the cost of each family alone, at the same share of every matrix's bits, unless it cannot be that small.
+    """
     known: dict[str, Unit] = {}
     for member in units:
         known |= member.all()
@@ -137,8 +151,14 @@ def _alone(units: Sequence[Unit], budget: int) -> dict[str, float]:
 
 
 def fill(curvatures: dict[str, Curvature], shapes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Where fewer tokens than it has inputs reached a matrix of an expert: multiples of the identity, of the mean size
-    of what the same matrix of the block's other experts has. By name, what there is to say of it. shapes: (O, I)."""
+    """Replace the curvature of experts that too few tokens reached, and return notes on them by name.
+
+    They get a multiple of the identity, scaled like the same matrix of the block's other experts.
+
+    Args:
+        curvatures: Curvature by matrix, changed in place.
+        shapes: (O, I) by matrix.
+    """
     none = Curvature(torch.zeros(0), torch.zeros(0))
     short = {
         name: curvatures.get(name, none).tokens
@@ -161,18 +181,18 @@ def fill(curvatures: dict[str, Curvature], shapes: Mapping[str, tuple[int, int]]
 
 
 def _starred(name: str) -> str:
-    """The same for the same matrix of all experts of a block."""
+    """Return a name that the same matrix of all experts of a block shares."""
     return re.sub(r"\.experts\.\d+\.", ".experts.*.", name)
 
 
 def _mean(sizes: Iterable[torch.Tensor]) -> float:
-    """1 where there are none: a matrix of which nothing is known stays whole."""
+    """Return the mean, or 1 without values, so that a matrix without statistics stays whole."""
     values = [float(size) for size in sizes]
     return sum(values) / len(values) if values else 1.0
 
 
 def _budget(context: PlanContext, keep: float | None, target_bytes: int | None) -> int:
-    """Bits for the matrices."""
+    """Return the bits for the matrices."""
     checkpoint, sources = context.network.checkpoint, context.network.sources
     if target_bytes is None:
         assert keep is not None
@@ -198,8 +218,7 @@ def _assembled(context: PlanContext, chosen: Mapping[str, Option]) -> Plan:
 
 
 def planned(context: PlanContext, block: str, edit: tuple[str, int]) -> dict[str, Method]:
-    """By module, the methods of an option of several matrices that are made in the pass over the blocks; none where
-    the option edits weights."""
+    """Return the methods, by module, of an option that compresses several matrices; empty if it edits weights."""
     what, count = edit
     if not what.startswith("shared"):
         return {}
@@ -208,7 +227,7 @@ def planned(context: PlanContext, block: str, edit: tuple[str, int]) -> dict[str
 
 
 def edited(context: PlanContext, block: str, edit: tuple[str, int]) -> dict[str, torch.Tensor]:
-    """The tensors of a pair, by their names in the block."""
+    """Return the edited tensors of a pair, by their names in the block."""
     what, count = edit
     return _EDITS[what](context, block, count)
 

@@ -1,4 +1,4 @@
-"""Matrices of several numbers of bits: by name, as they are asked for, or as many as a budget allows."""
+"""Mixed precision: bits of each matrix by name, or chosen so that the checkpoint has a given size."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -28,8 +28,11 @@ _NUMBER = re.compile(r"(\.experts\.)\d+\..*")
 
 @dataclass(frozen=True)
 class Mix:
-    """methods: others than most, by the checkpoint's name of a module; patterns: the methods of those that exactly one
-    regular expression fits; ignore: modules that stay as they are."""
+    """Methods that differ from the common one.
+
+    `methods` are by the checkpoint's module name. `patterns` are methods of modules that match exactly one regular
+    expression. `ignore` are modules that stay as they are.
+    """
 
     methods: Mapping[str, GridMethod] = field(default_factory=dict)
     patterns: tuple[tuple[str, GridMethod], ...] = ()
@@ -37,23 +40,25 @@ class Mix:
 
     @property
     def single(self) -> dict[str, GridMethod]:
-        """Methods of modules that no pattern tells."""
+        """Methods of modules that do not match exactly one pattern."""
         known = [re.compile(pattern) for pattern, _ in self.patterns]
         return {name: one for name, one in self.methods.items() if sum(bool(fits.match(name)) for fits in known) != 1}
 
     def named(self, fit: Fitted) -> dict[str, GridMethod]:
-        """Methods of modules that have to be named one by one, as neither a pattern nor what most have tells them."""
+        """Return the methods of modules that must be listed by name, because patterns and the common method do not give
+        theirs.
+        """
         known = [(re.compile(pattern), one) for pattern, one in self.patterns]
         told = {name: [one for fits, one in known if fits.match(name)] for name in fit.all}
         return {name: one for name, one in fit.all.items() if (told[name] or [fit.method]) != [one]}
 
     def applied(self, run: Run, left: tuple[str, ...]) -> Run:
-        """The run with what is left as it is. left: modules beside those of `ignore`."""
+        """Return the run with the modules of `ignore` and `left` left alone."""
         return replace(run, common=replace(run.common, ignore=(*self.ignore, *left), shared_experts=True))
 
 
 def by_name(checkpoint: Checkpoint, method: GridMethod, common: Common) -> Mix:
-    """What the rules of `method`'s bits say. Raises SqueezeError for one that fits no matrix."""
+    """Return the methods that the rules of `method.bits` give; raises SqueezeError if a rule matches no matrix."""
     bits = method.bits
     if not isinstance(bits, Bits):
         return Mix(ignore=common.left_alone)
@@ -81,19 +86,32 @@ def _names(network: Network, ignore: Iterable[str]) -> list[str]:
 
 
 def _together(left: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Names of modules that are left, as one for all experts of a layer where none is among the others."""
+    """Return names of modules to leave alone, with one name for all experts of a layer if none is quantised."""
     layers = {_layer(name) for name in others}
     return list(dict.fromkeys(name if _layer(name) in layers else _layer(name) for name in left))
 
 
 def _layer(name: str) -> str:
-    """What the names of all experts of a layer begin with; of other modules, the name."""
+    """Return the common prefix of the names of a layer's experts, or the name of another module."""
     return _NUMBER.sub(r"\1", name)
 
 
 def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Quantizing, tokens: torch.Tensor) -> Mix:
-    """Bits for each matrix such that the least is lost; one number for all experts of a layer, but in our own format
-    and in none, since others' kernels take a layer's experts at once. Raises SqueezeError where none fits."""
+    """Choose bits for each matrix that lose least within the budget.
+
+    All experts of a layer get the same bits, except in squeeze's own format and dense weights, since other kernels take
+    a layer's experts at once.
+
+    Args:
+        run: The run.
+        checkpoint: The checkpoint.
+        method: The method, whose bits are replaced.
+        settings: Options with the target and the format.
+        tokens: int64 [N, L], the calibration set.
+
+    Raises:
+        SqueezeError: If nothing fits the budget.
+    """
     if method.grid != "integer":
         raise SqueezeError(f"the bits of the grid {method.grid} cannot be chosen; those of integer can")
     if isinstance(method.bits, Bits):
@@ -129,7 +147,7 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
 
 
 def _patterns(methods: Mapping[str, GridMethod]) -> tuple[tuple[str, GridMethod], ...]:
-    """One for the experts of each layer."""
+    """Return a pattern and method for the experts of each layer."""
     found = {}
     for name, method in methods.items():
         if is_expert(name):

@@ -1,6 +1,7 @@
-"""Before anything is done: which matrices lie on the grid that is asked for and in the format, and what serves others.
+"""Checks, before any work, of which matrices fit the grid and format, and what replaces the method for others.
 
-Groups become smaller where rows are no whole groups, in sizes that kernels have. What no group serves is left.
+If rows are not whole groups, the group size becomes the largest smaller one that kernels support. Matrices that none
+fits stay as they are.
 """
 
 from collections import Counter
@@ -29,8 +30,10 @@ _SAID = ("bits", "group_size", "symmetric", "grid")  # by a scheme itself
 
 
 def method_of_scheme(asked: Request[Quantizing]) -> GridMethod:
-    """The method on the grid of the scheme, if one is asked for. Raises OptionError for options that do not go with
-    it."""
+    """Return the requested method, on the grid of the scheme if one is given.
+
+    Raises OptionError for options that exclude a scheme.
+    """
     settings = asked.settings
     made: GridMethod = asked.create_method()
     if settings.scheme is None:
@@ -65,9 +68,12 @@ _SIZES = (128, 64, 32, -1)  # of groups; -1: one scale a row
 
 @dataclass(frozen=True)
 class Fitted:
-    """method: of most matrices; all: of each, by the checkpoint's names; left: matrices that cannot be stored, as the
-    network names them; told: by the checkpoint's names, what was done otherwise than asked, or why nothing was. names:
-    what transformers calls matrices that it renames, by the checkpoint's names."""
+    """Methods of all matrices.
+
+    `method` is that of most matrices and `all` has each, by the checkpoint's name. `left` are matrices that cannot be
+    stored, by the network's name. `told` are remarks by the checkpoint's name on what differs from the request. `names`
+    are those that transformers gives to renamed matrices.
+    """
 
     method: GridMethod
     all: Mapping[str, GridMethod]
@@ -77,15 +83,25 @@ class Fitted:
 
     @property
     def others(self) -> dict[str, GridMethod]:
-        """Methods of matrices that have another than most."""
+        """Methods of matrices that differ from the common one."""
         return {name: one for name, one in self.all.items() if one != self.method}
 
 
 def fitted(
     checkpoint: Checkpoint, method: GridMethod, methods: Mapping[str, GridMethod], format: str, ignore: tuple[str, ...]
 ) -> Fitted:
-    """What serves each matrix of a checkpoint's blocks. methods: others than `method`, by the checkpoint's names.
-    Raises FormatError where none of the matrices can be stored, or one lies as the format holds none."""
+    """Find a method for each matrix of a checkpoint's blocks.
+
+    Args:
+        checkpoint: The checkpoint.
+        method: The common method.
+        methods: Methods of single modules, by the checkpoint's name.
+        format: The format.
+        ignore: Parts of the names of modules to leave alone.
+
+    Raises:
+        FormatError: If no matrix can be stored, or one is transposed in a format without transposed matrices.
+    """
     network = Network(checkpoint)
     found: dict[str, GridMethod] = {}
     wrong: dict[str, str] = {}
@@ -121,8 +137,7 @@ def fitted(
 
 
 def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, str]:
-    """What the class that a folder is loaded as calls matrices, where that is not the checkpoint's name. names: what
-    the network calls them."""
+    """Return the names that the loading class gives to matrices that it renames, by the checkpoint's names."""
     if all(stored == name or is_expert(stored) for stored, name in names.items()):
         return {}
     found = model_modules(dense_model(checkpoint.folder), names)
@@ -130,7 +145,7 @@ def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, str]
 
 
 def _unopened(checkpoint: Checkpoint, methods: Mapping[str, GridMethod], format: str) -> set[str]:
-    """The matrices that transformers cannot load from a format, as it wants a dense weight of them meanwhile."""
+    """Return the matrices that transformers cannot load from a format, because it reads a dense weight meanwhile."""
     if format not in FORMATS:
         return set()
     grids = {name: grid_of(one) for name, one in methods.items() if isinstance(one, GridMethod)}
@@ -143,14 +158,14 @@ def _unopened(checkpoint: Checkpoint, methods: Mapping[str, GridMethod], format:
 
 
 def _check_turned(name: str, module: nn.Module, format: str) -> None:
-    """Raises FormatError for a matrix that is stored transposed, in a format that holds none such."""
+    """Raise FormatError for a transposed matrix in a format without transposed matrices."""
     if not isinstance(module, nn.Linear) and format in FORMATS and not FORMATS[format].transposed:
         able = [DENSE, *(one for one, other in FORMATS.items() if other.transposed)]
         raise FormatError(f"{name}: is stored transposed, which only the formats {' and '.join(able)} hold")
 
 
 def _alike(method: GridMethod, format: str, shapes: Iterable[tuple[int, int]]) -> GridMethod:
-    """The method with the largest group, below its own, that matrices of all these shapes can have."""
+    """Return the method with the largest smaller group size that fits matrices of all these shapes."""
     for size in (size for size in _SIZES if size < method.group_size):
         smaller = method.replaced(group_size=size)
         if not any(_misfit(smaller, format, *shape) for shape in shapes):
@@ -163,8 +178,9 @@ def _groups(method: GridMethod) -> str:
 
 
 def fitting(method: GridMethod, format: str, outputs: int, inputs: int) -> tuple[GridMethod | None, str | None]:
-    """The method, or the one with the largest group below its own that serves a matrix; None where none does. And what
-    is wrong with the method itself."""
+    """Return the method, or the one with the largest smaller group size that fits, or None; and what is wrong with the
+    method.
+    """
     wrong = _misfit(method, format, outputs, inputs)
     if wrong is None:
         return method, None
@@ -177,7 +193,7 @@ def fitting(method: GridMethod, format: str, outputs: int, inputs: int) -> tuple
 
 
 def scaled_as(method: GridMethod, format: str) -> GridMethod:
-    """The method with scales of the type that a format has for them."""
+    """Return the method with scales of the dtype that the format stores."""
     own = FORMATS[format].scale_dtype if format in FORMATS else None
     return method if own is None else method.replaced(scale_dtype=own)
 
@@ -191,7 +207,7 @@ def _misfit(method: GridMethod, format: str, outputs: int, inputs: int) -> str |
 
 
 def _most(method: GridMethod, found: Mapping[str, GridMethod], methods: Mapping[str, GridMethod]) -> GridMethod:
-    """What serves most of the matrices that `method` was asked for."""
+    """Return the method that most matrices got for which `method` was requested."""
     serving = [one for name, one in found.items() if name not in methods]
     if not serving or method in serving:
         return method

@@ -1,4 +1,4 @@
-"""How quantised matrices are stored in a folder: one of quant/formats/, or the values that they stand for."""
+"""Writers of quantised matrices: a format of quant/formats/, or dense dequantised values."""
 
 import re
 from collections.abc import Mapping
@@ -39,9 +39,19 @@ def make_writer(
     patterns: Patterns = (),
     names: Mapping[str, str] | None = None,
 ) -> Writer:
-    """A writer of one of the formats. methods: others than most, by module; patterns: by regular expression; names:
-    what transformers calls modules that it renames. Raises FormatError where the format is unknown or cannot hold what
-    the methods make."""
+    """Return a writer of a format.
+
+    Args:
+        name: Name of the format.
+        method: The common method.
+        methods: Methods of single modules, by the checkpoint's name.
+        checkpoint: The checkpoint.
+        patterns: Methods by regular expression.
+        names: Names that transformers gives to renamed modules.
+
+    Raises:
+        FormatError: If the format is unknown, or cannot hold what the methods make.
+    """
     dtype, rounds = checkpoint.float_type(), any(one.activations for one in (method, *methods.values()))
     if rounds and name != SERVED:
         raise FormatError(f"the format {name} does not say how activations are rounded: use {SERVED}")
@@ -76,8 +86,10 @@ def make_writer(
 
 
 def _by_both_names(spec: QuantizationSpec, names: Mapping[str, str]) -> QuantizationSpec:
-    """The description with a pattern in the place of each module that transformers renames: the checkpoint's readers
-    look for one name, those of a model for the other."""
+    """Return the description with a pattern for each renamed module that matches both of its names.
+
+    Readers of the checkpoint look for one name, and loaders of a model for the other.
+    """
     modules = {name: grid for name, grid in spec.modules.items() if name not in names}
     both = tuple(
         (f"(?:{re.escape(name)}|{re.escape(names[name])})$", grid)
@@ -88,8 +100,7 @@ def _by_both_names(spec: QuantizationSpec, names: Mapping[str, str]) -> Quantiza
 
 
 def check_format(settings: Quantizing) -> None:
-    """Raises OptionError for options of another format, FormatError where a format cannot hold what is done as the
-    network runs."""
+    """Raise OptionError for options of another format, and FormatError if the format has no rotations or KV scales."""
     if settings.type is not None and settings.format != GGUF:
         raise OptionError(f"a type is one of the format {GGUF}, not of {settings.format}")
     if settings.scheme is not None and settings.format != SERVED:
@@ -105,9 +116,18 @@ def check_format(settings: Quantizing) -> None:
 def unloaded(
     format: str, checkpoint: Checkpoint, methods: Mapping[str, GridMethod], common: GridMethod, patterns: Patterns = ()
 ) -> tuple[str, ...]:
-    """What a report says of experts that transformers alone cannot load. methods: of all matrices, by the
-    checkpoint's names. common, patterns: as make_writer has them. It merges experts whose names it knows, all on the
-    grid of the first pattern that speaks of experts, or else on the common one."""
+    """Return a remark for the report if transformers alone cannot load the experts.
+
+    transformers merges experts that it knows, on the grid of the first pattern that mentions experts, or else on the
+    common one.
+
+    Args:
+        format: Name of the format.
+        checkpoint: The checkpoint.
+        methods: Methods of all matrices, by the checkpoint's name.
+        common: The common method.
+        patterns: Methods by regular expression.
+    """
     experts = [name for name in methods if is_expert(name)]
     if format != SERVED or not experts:
         return ()
@@ -122,7 +142,7 @@ def unloaded(
 
 
 def describing(writer: Writer, told: Mapping[str, Any]) -> Writer:
-    """A writer whose `quantization_config` says this, too."""
+    """Return a writer that adds keys to the `quantization_config`."""
 
     def config(left: list[str]) -> dict[str, Any]:
         described = writer.config(left)
@@ -140,7 +160,7 @@ def _dense(dtype: torch.dtype) -> Writer:
 
 
 def grid_of(method: GridMethod) -> Grid:
-    """What the weights that a method makes may be."""
+    """Return the grid of a method's weights."""
     quantizer = method.as_quantizer()
     codebook = None if quantizer.codebook is None else method.grid.removesuffix("-planes")
     rows = 1
