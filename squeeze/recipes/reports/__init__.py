@@ -1,1 +1,1 @@
-"""Pages of what commands report: what it cost, layer by layer, and how runs compare."""
+"""HTML pages of what commands report, and of where the bits of a file go (`explanation`)."""

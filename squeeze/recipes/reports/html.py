@@ -1,8 +1,8 @@
-"""Pages that open anywhere: one HTML file each, with its data, styles and scripts in it.
+"""Self-contained HTML pages: one file each, with its data, styles and scripts.
 
-A page's template, `page.html`, and what it includes lie in the folder `assets` of its package; what all include lies in
-this one's. A page's policy (Content-Security-Policy) lets nothing run but the scripts of its template, named by their
-digests, and nothing be fetched: whatever a file's text were to bring into the page stays text.
+A page's template, `page.html`, and its parts are in the folder `assets` of its package; shared parts are in this
+package's. The Content-Security-Policy of a page allows only the scripts of its template, by their digests, and no
+requests. So text of a file cannot run or fetch anything.
 """
 
 import base64
@@ -28,10 +28,10 @@ def render(package: str, evaluates: bool = False, **values: Any) -> str:
     """Return the page of a package's template.
 
     Args:
-        package: where `assets/page.html` lies. Its head has `{{ policy }}`, and its scripts are blocks
-            `{% call script() %}`, in which no value of a file may stand.
-        evaluates: whether a script makes functions of texts, as Vega does.
-        values: what the template takes.
+        package: Package with `assets/page.html`. Its head has `{{ policy }}`, and its scripts are blocks `{% call
+            script() %}`, which must not contain values of a file.
+        evaluates: Whether a script creates functions from text, as Vega does.
+        values: Values of the template.
     """
     sources = ["'unsafe-eval'"] if evaluates else []
 
@@ -48,7 +48,7 @@ def render(package: str, evaluates: bool = False, **values: Any) -> str:
 
 @cache
 def _template(package: str) -> jinja2.Template:
-    """The template of a package's page."""
+    """Load the template of a package's page."""
     loaders = [jinja2.PackageLoader(name, "assets") for name in (package, "squeeze.recipes.reports")]
     loader = jinja2.ChoiceLoader(loaders)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -56,11 +56,11 @@ def _template(package: str) -> jinja2.Template:
 
 
 def packed(data: bytes) -> str:
-    """Data as base.js's `inflate` takes them: compressed by zlib, as base64."""
+    """Return data as zlib in base64, as `inflate` in base.js takes them."""
     return base64.b64encode(zlib.compress(data, 6)).decode()
 
 
 def frame(page: str, title: str) -> str:
-    """A page within another one, as a notebook shows it."""
+    """Return HTML that shows a page in an iframe, for notebooks."""
     style = "width: 100%; height: 720px; border: 0; border-radius: 8px"
     return _FRAME.format(html.escape(page, quote=True), html.escape(title, quote=True), style)

@@ -1,4 +1,4 @@
-"""What commands print with --json, as what a page shows: a function for each kind."""
+"""Conversion of what commands print with --json to what a page shows, with a function for each kind."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -11,12 +11,12 @@ __all__ = ["KINDS", "Record", "kind_of"]
 
 
 def kind_of(record: Record) -> str:
-    """The key of KINDS that a record has; empty where it is no report."""
+    """Return the key of KINDS that a record has, or an empty string if it is not a report."""
     return next((key for key in KINDS if key in record), "")
 
 
 def _model(records: Sequence[Record]) -> list[Shown]:
-    """quantize, prune, factorize, and each pass of apply."""
+    """Convert reports of quantize, prune, factorize, and of each pass of apply."""
     return [_pass(record, f"{number}. " if len(records) > 1 else "") for number, record in enumerate(records, 1)]
 
 
@@ -58,7 +58,7 @@ def _pass(record: Record, number: str) -> Shown:
 
 
 def _of_layers(record: Record) -> dict[str, int]:
-    """Bytes by module, where a report says nothing of other modules."""
+    """Return bytes by module, for reports that list no other modules."""
     sizes = {
         layer["name"]: round(layer["bits"] * layer["shape"][0] * layer["shape"][1] / 8) for layer in record["layers"]
     }
@@ -95,17 +95,17 @@ def _by_reason(left: dict[str, str]) -> Iterable[str]:
 
 
 def _evaluated(records: Sequence[Record]) -> list[Shown]:
-    """eval."""
+    """Convert results of eval."""
     return [evaluated(record) for record in records]
 
 
 def _compared(records: Sequence[Record]) -> list[Shown]:
-    """compare."""
+    """Convert results of compare."""
     return [compared(record) for record in records]
 
 
 def _tensors(records: Sequence[Record]) -> list[Shown]:
-    """pack, unpack, verify and inspect."""
+    """Convert results of pack, unpack, verify and inspect."""
     return [_one_of_tensors(record) for record in records]
 
 
@@ -158,7 +158,7 @@ def _bits(tensor: Record) -> float:
 
 
 def _caches(records: Sequence[Record]) -> list[Shown]:
-    """kv-eval: a run of all rows."""
+    """Convert results of kv-eval to one run with a row each."""
     rows, quality = [], []
     for record in records:
         cost, distance = record.get("cost") or {}, record["distance"]
@@ -194,7 +194,7 @@ def _counted(records: Sequence[Record], key: str) -> str:
 
 
 def _files(records: Sequence[Record]) -> list[Shown]:
-    """bench: a run of all rows."""
+    """Convert results of bench to one run with a row each."""
     good = [record for record in records if not record.get("error")]
     bad = [f"{record['file']}: {record['tool']}: {record['error']}" for record in records if record.get("error")]
     rows = [_file_row(record, Path(record["file"]).name) for record in good]

@@ -1,6 +1,6 @@
-"""The page of one run or several: one HTML file, with Vega in it, which draws.
+"""The HTML page of one run or several, drawn by Vega.
 
-Vega, Vega-Lite and Vega-Embed come out of the package vl-convert-python, of the extra `report`.
+Vega, Vega-Lite and Vega-Embed come from the package vl-convert-python, of the extra `report`.
 """
 
 import json
@@ -22,9 +22,9 @@ __all__ = ["check_page", "read", "render", "shown", "write"]
 
 
 def read(path: Path) -> list[Shown]:
-    """The runs in a file: one JSON object, a list of them, or one a line. Of a model's folder, its report.
+    """Read the runs of a file: a JSON object, a list of them, or one a line; of a model's folder, its report.
 
-    Raises FormatError for what is no report.
+    Raises FormatError if it is not a report.
     """
     path = path / NAME if path.is_dir() else path
     with path.open("rb") as file:
@@ -38,7 +38,7 @@ def read(path: Path) -> list[Shown]:
 
 
 def shown(records: Sequence[Record]) -> list[Shown]:
-    """What a page shows of records of one kind. Raises KeyError and its like where they are damaged."""
+    """Return what a page shows of records of one kind; raises KeyError, TypeError or ValueError if they are damaged."""
     kinds = {kind_of(record) for record in records}
     if len(kinds) != 1:
         raise ValueError("records of several kinds, or of none")
@@ -59,8 +59,7 @@ _HEAD = 512  # bytes of a page that have the mark
 
 
 def check_page(path: Path) -> None:
-    """Raises PackageError without the extra, SqueezeError where a file that is no page of squeeze is in the way, or
-    there is no folder for it."""
+    """Raise PackageError without the extra, and SqueezeError if the folder is missing or another file has the name."""
     with extras.explained():
         import vl_convert  # noqa: F401
     if not path.parent.is_dir():
@@ -70,7 +69,7 @@ def check_page(path: Path) -> None:
 
 
 def write(path: Path, runs: Sequence[Shown]) -> None:
-    """Put a page in place of one that is there. Raises as `check_page` does."""
+    """Write the page of runs, replacing an earlier page; raises as `check_page` does."""
     check_page(path)
     page = render(runs)
     with files.replacing(path, overwrite=True) as sink:
@@ -78,7 +77,7 @@ def write(path: Path, runs: Sequence[Shown]) -> None:
 
 
 def render(runs: Sequence[Shown]) -> str:
-    """The page of runs, of which there is at least one. Raises PackageError without the extra."""
+    """Return the page of at least one run; raises PackageError without the extra."""
     facts = {
         "runs": [run.as_json() for run in runs],
         "measures": {key: asdict(measure) for key, measure in MEASURES.items()},
@@ -98,7 +97,7 @@ def render(runs: Sequence[Shown]) -> str:
 
 @cache
 def _vega() -> str:
-    """The script that draws: it sets window.vegaEmbed."""
+    """Return the script that sets window.vegaEmbed."""
     with extras.explained():
         import vl_convert
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")

@@ -1,4 +1,4 @@
-"""What pages show of quality: on a text, on tasks, and of two models side by side."""
+"""Parts of pages that show quality: on a text, on tasks, and of two models compared."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def estimates(quality: Record, who: str) -> list[Estimate]:
 
 
 def quality_of(quality: Record) -> Record:
-    """Cells of a row."""
+    """Return the cells of a table row for quality on a text."""
     ratio = quality.get("ratio")
     return {
         "perplexity": quality.get("perplexity"),
@@ -69,7 +69,7 @@ def _texts(pair: Record) -> Texts:
 
 
 def scores(record: Record, who: str, other: str) -> list[Estimate]:
-    """Of tasks, with 95 % confidence."""
+    """Return task scores with 95 % confidence intervals."""
     return [
         estimate
         for score in record.get("tasks", ())
@@ -87,6 +87,6 @@ def _score(score: Record, key: str, who: str) -> Estimate | None:
 
 
 def accuracy_of(record: Record) -> Record:
-    """A cell of a row: the mean over tasks."""
+    """Return the cell of a table row with the mean over tasks."""
     values = [score.value for score in accuracies(map(TaskScore.from_json, record.get("tasks", ())))]
     return {"accuracy": sum(values) / len(values)} if values else {}

@@ -1,4 +1,4 @@
-"""What a page shows of a run, whatever command it was of."""
+"""Data of a page: what it shows of a run of any command."""
 
 import math
 import re
@@ -14,7 +14,7 @@ _SMALL = 0.004  # share of all bytes below which parts are shown as one
 
 @dataclass(frozen=True)
 class Measure:
-    """What a heat map may show. form: of the numbers, as page.js's `shown` has it; log: on a logarithmic scale."""
+    """A quantity of the heat map; `form` is its number format in page.js and `log` asks for a logarithmic scale."""
 
     title: str
     form: str
@@ -23,7 +23,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Column:
-    """Of the table of runs. better: "less" or "more", of what is an axis; empty for what is not."""
+    """A column of the table of runs; `better` is "less" or "more" for one that can be an axis, else empty."""
 
     title: str
     form: str = "text"
@@ -64,7 +64,9 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """layer: None outside the blocks. values: by the keys of MEASURES. histogram: as engine/solving.py has it."""
+    """Values of a matrix by the keys of MEASURES, with its layer (None outside blocks) and histogram
+    (engine/solving.py).
+    """
 
     name: str
     layer: int | None
@@ -77,8 +79,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Part:
-    """A rectangle of the treemap: one of the whole, one of each kind of part, and what these are made of. parent: its
-    id. bits: a weight, where it is known."""
+    """A rectangle of the treemap: the whole, a kind of part, or a member. `bits` are bits a weight, if known."""
 
     id: str
     parent: str | None
@@ -89,7 +90,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Something measured, with its interval of 95 % confidence where there is one; who: of which model."""
+    """A measured value, with its 95 % confidence interval if there is one, and the model it belongs to."""
 
     what: str
     who: str
@@ -100,7 +101,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Span:
-    """A token of a text. kl: nats, how far the models are apart there; agreed: on the likeliest token."""
+    """A token of a text, with the divergence of the models in nats and whether they agree on the likeliest token."""
 
     text: str
     kl: float
@@ -108,13 +109,13 @@ class Span:
 
     @property
     def shade(self) -> int:
-        """Of the background, per cent."""
+        """Shade of the background in per cent."""
         return min(round(50 * math.sqrt(max(self.kl, 0))), 100)
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What two models write after a prompt: one of them token by token. parted: how much of it is the same."""
+    """Texts of two models after a prompt, one by token; `parted` says how much is the same."""
 
     prompt: str
     spans: tuple[Span, ...]
@@ -124,7 +125,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Place:
-    """A token at which two models are far apart, after which prompt and text, and what the other writes instead."""
+    """A token at which two models differ most, with its prompt and context, and the other model's token."""
 
     number: int
     position: int
@@ -136,9 +137,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Shown:
-    """A run. lead: what became of it, in a sentence. warnings: what went otherwise than asked for; left: what was not
-    compressed. facts: names and values. rows: of the table of runs, by the keys of COLUMNS. texts, places: of two
-    models side by side."""
+    """A run as a page shows it.
+
+    `lead` is a sentence with the result. `warnings` list what differs from the request, and `left` what was not
+    compressed. `facts` are names and values. `rows` are rows of the table of runs, by the keys of COLUMNS. `texts` and
+    `places` compare two models.
+    """
 
     name: str
     lead: str
@@ -153,26 +157,31 @@ class Shown:
     places: tuple[Place, ...] = ()
 
     def renamed(self, name: str) -> "Shown":
-        """The same run by another name."""
+        """Return the same run with another name."""
         rows = tuple({**row, "run": name} if row.get("run") == self.name else row for row in self.rows)
         quality = tuple(replace(one, who=name) if one.who == self.name else one for one in self.quality)
         return replace(self, name=name, rows=rows, quality=quality)
 
     def as_json(self) -> dict[str, Any]:
-        """Without numbers that JSON does not have, and without texts and places, which need no script to be shown."""
+        """Return JSON values without NaN and infinity, and without texts and places, which need no script."""
         document: dict[str, Any] = _finite(asdict(replace(self, texts=(), places=())))
         return document
 
 
 def place(name: str) -> tuple[int | None, str]:
-    """The layer and the matrix in it that a tensor's or module's name stands for."""
+    """Return the layer and the matrix in it that a tensor's or module's name refers to."""
     found = _PLACE.fullmatch(name)
     layer, rest = (int(found[1]), found[2]) if found else (None, name)
     return layer, rest.removesuffix(".weight")
 
 
 def parts_of(sizes: dict[str, int], bits: dict[str, float]) -> tuple[Part, ...]:
-    """A treemap of bytes by module or tensor: of each kind of matrix its layers. bits: a weight, of those known."""
+    """Return a treemap of bytes: of each kind of matrix, its layers.
+
+    Args:
+        sizes: Bytes by module or tensor.
+        bits: Bits a weight, for those where they are known.
+    """
     total, kinds = sum(sizes.values()), dict[str, int]()
     for name, size in sizes.items():
         kinds[place(name)[1]] = kinds.get(place(name)[1], 0) + size

@@ -1,5 +1,8 @@
-"""Training an adapter of a language model on text (LoRA: Hu et al. 2021, arXiv:2106.09685), for better compression of
-text like it. What it is, and how it is added to a model, is lm/adapter.py's."""
+"""Training of a LoRA adapter of a language model on text (Hu et al. 2021, arXiv:2106.09685), to compress similar text
+better.
+
+lm/adapter.py defines the adapter and adds it to a model.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +44,7 @@ _NORMS = ("attention_norm", "feed_forward_norm")
 
 @dataclass(frozen=True)
 class Passages:
-    """Token ids int64 [N, L], each row from a model's start token on; a row may end in -1. They spell `size` bytes."""
+    """Token ids, int64 [N, L], which encode `size` bytes. Each row begins with the start token and may end in -1."""
 
     tokens: torch.Tensor
     size: int
@@ -49,8 +52,10 @@ class Passages:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What a training did: bits a byte of held-out passages by their name, before and after; before it, the model has
-    the adapter that the training goes on from, if any."""
+    """Bits a byte of held-out passages by name, before and after a training.
+
+    Before it, the model has the adapter that the training continues, if any.
+    """
 
     before: dict[str, float]
     after: dict[str, float]
@@ -61,8 +66,17 @@ class Adaptation:
 def read_passages(
     model: LoadedModel, texts: Sequence[Path], length: int = LENGTH, most: int = MOST
 ) -> tuple[Passages, Passages]:
-    """Passages to learn from, at most so many, and one in 20 held out: pieces of the files, in which each byte is as
-    likely as any other. Raises SqueezeError where there is too little."""
+    """Read passages to train on, at most `most`, and hold out one in 20.
+
+    They are pieces of the files, chosen so that each byte is equally likely. Raises SqueezeError if there is too little
+    text.
+
+    Args:
+        model: The language model, whose tokenizer is used.
+        texts: Text files.
+        length: Tokens of a passage.
+        most: Largest number of passages.
+    """
     size = _BYTES * length
     places = [(path, start) for path in texts for start in range(0, path.stat().st_size, size)]
     rng = np.random.default_rng(0)
@@ -86,8 +100,7 @@ def _tokenised(model: LoadedModel, places: list[tuple[Path, int]], length: int) 
 
 
 def fill(row: np.ndarray, place: int, model: LoadedModel, text: bytes) -> int:
-    """Put the start token and the tokens of a text into a row, from a place on, as many as it takes; how many bytes
-    they spell."""
+    """Write the start token and as many tokens of a text as fit into a row, and return the bytes that they encode."""
     start = model.weights.config.start_token
     entries = model.tokenizer.encode(text)[: len(row) - place - 1]
     row[place] = start
@@ -101,8 +114,18 @@ def adapt(
     model: nn.Module, passages: Passages, held_out: Mapping[str, Passages], out: Path, training: Training,
     rank: int = RANK, log: Callable[[int, float], None] | None = None, start: adapter.Adapter | None = None,
 ) -> Adaptation:  # fmt: skip
-    """Train an adapter, from scratch or from another of the same rank, and write it to `out`. The model, of
-    transformers and in float32, is changed."""
+    """Train an adapter and write it to a file.
+
+    Args:
+        model: A transformers model in float32, which is changed.
+        passages: Passages to train on.
+        held_out: Passages to measure on, by name.
+        out: File to write.
+        training: How long training takes, its rate, batch and seed.
+        rank: Rank of the adapter.
+        log: Called with messages.
+        start: An adapter of the same rank to continue.
+    """
     task = {"tokens": digest(passages.tokens), "rank": rank, "start": start and start.digest} | training.described()
     model.requires_grad_(False)
     torch.manual_seed(training.seed)
@@ -129,7 +152,7 @@ def adapt(
 
 
 class _Adapting(Trainer):
-    """Learns the next token."""
+    """A trainer of next-token prediction."""
 
     def __init__(self, model: nn.Module, trained: dict[str, nn.Parameter], *others: Any) -> None:
         super().__init__(trained, *others)
@@ -142,7 +165,7 @@ class _Adapting(Trainer):
 
 
 class LoraLinear(nn.Module):
-    """A linear layer and a change of it: x W^T + (x a^T) b^T."""
+    """A linear layer with a low-rank change: x W^T + (x a^T) b^T."""
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -156,7 +179,7 @@ class LoraLinear(nn.Module):
 
     @torch.no_grad()
     def set(self, change: adapter.LowRank) -> None:
-        """Begin with a change of the same rank, a as large as it is otherwise."""
+        """Set a change of the same rank, with `a` rescaled to the size that it is initialised with."""
         a, b, scale = (torch.tensor(part).to(self.a) for part in (change.a, change.b, change.scale))
         self.a.copy_(a * _TYPICAL)
         self.b.copy_(b * (scale / _TYPICAL / self.gain))
@@ -167,7 +190,7 @@ class LoraLinear(nn.Module):
 
 
 def _insert(model: nn.Module, rank: int) -> dict[str, nn.Parameter]:
-    """Put adapters around all matrices of all blocks; returns what is to be trained, norms among it."""
+    """Wrap all matrices of all blocks in adapters, and return the parameters to train, norms included."""
     trained: dict[str, nn.Parameter] = {}
     for _, place in _places(model, _MATRICES):
         parent, _, leaf = place.rpartition(".")
@@ -199,7 +222,8 @@ def _trained(model: nn.Module) -> tuple[dict[str, adapter.LowRank], dict[str, np
 
 
 def _places(model: nn.Module, parts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Our name of each part of each block, and the name of its module; the last norm where norms are asked for."""
+    """Yield lm's name of each part of each block with its module's name, and of the last norm if norms are requested.
+    """
     for i in range(model.config.num_hidden_layers):  # type: ignore[union-attr, arg-type]
         for part in parts:
             yield f"{i}.{part}", f"model.layers.{i}.{INNER[part][0].removesuffix('.weight')}"
@@ -208,7 +232,7 @@ def _places(model: nn.Module, parts: tuple[str, ...]) -> Iterator[tuple[str, str
 
 
 def _loss(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Mean loss in nats of tokens [1, L], but the first."""
+    """Return the mean loss in nats of tokens [1, L], without the first."""
     ids = ids[:, : int((ids[0] >= 0).sum())]
     states = model.model(ids[:, :-1], use_cache=False).last_hidden_state[0]  # type: ignore[operator, union-attr]
     head: torch.Tensor = model.get_output_embeddings().weight  # type: ignore[operator, union-attr]
@@ -216,7 +240,7 @@ def _loss(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The mean of -ln softmax(states @ head^T) at the targets, a few rows of logits at a time; the head is fixed."""
+    """The mean of -ln softmax(states @ head^T) at the targets, some rows of logits at a time, with a fixed head."""
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, head: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -239,7 +263,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 @torch.no_grad()
 def bits_a_byte(model: nn.Module, passages: Passages) -> float:
-    """What the model spends on passages, each by itself."""
+    """Return the bits a byte that the model spends on passages, each by itself."""
     device, total = next(model.parameters()).device, 0.0
     with cast(device):
         for ids in torch.split(passages.tokens.to(device), 1):
@@ -250,11 +274,21 @@ def bits_a_byte(model: nn.Module, passages: Passages) -> float:
 def adapt_to(
     texts: Sequence[Path], model: Path | None, out: Path, training: Training, rank: int = RANK, overwrite: bool = False
 ) -> Adaptation:
-    """Train an adapter of a model, a folder or a GGUF file or None for the bundled one, on text files. The bundled
-    model's goes on from the bundled adapter, where that has the same rank.
+    """Train an adapter of a model on text files and write it to a file.
 
-    Raises ModelError for a model that is missing or none of those that run exactly, and SqueezeError where `out` is in
-    the way or there is too little text.
+    The bundled model's training continues from the bundled adapter if the rank is the same.
+
+    Args:
+        texts: Text files.
+        model: A folder or GGUF file; None for the bundled model.
+        out: File to write.
+        training: How long training takes, its rate, batch and seed.
+        rank: Rank of the adapter.
+        overwrite: Whether to replace an existing file.
+
+    Raises:
+        ModelError: If the model is missing, or its architecture cannot run exactly.
+        SqueezeError: If `out` exists, or there is too little text.
     """
     files.check_target(out, texts, overwrite)
     training = replace(training, resume=training.resume or not overwrite)

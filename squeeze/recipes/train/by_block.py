@@ -1,8 +1,8 @@
-"""Distillation with one block in memory: distil.py's steps, to the bit, for models that do not fit.
+"""Distillation with one block in memory, for models that do not fit. It computes the steps of distil.py to the bit.
 
-A step runs the teacher's blocks and the student's forward, and the student's back, each loaded when it is its turn;
-hidden states, gradients, what is learned and Adam's moments go through files. Each block of the student runs twice, as
-with gradient checkpointing at blocks.
+A step runs the blocks of teacher and student forward, and the student's backward, loading each in turn. Hidden states,
+gradients, parameters and Adam's moments go through files. Each block of the student runs twice, as in gradient
+checkpointing.
 """
 
 import json
@@ -35,9 +35,11 @@ _BYTES = 28  # of disk that a trained number takes: gradient, and value and Adam
 
 
 class ByBlock(Steps):
-    """Trains a student to give the teacher's distribution. work: the folder for files, from which a stopped run goes
-    on. blocks: share of the time, or steps, in which every block learns by itself. Raises SqueezeError where nothing
-    can be trained."""
+    """A trainer of a student on the teacher's distribution, block by block.
+
+    `work` is the folder of its files, from which a stopped run continues. `blocks` is the share of time or steps in
+    which each block has a loss of its own. Raises SqueezeError if nothing can be trained.
+    """
 
     saves_every_step = True
 
@@ -66,7 +68,7 @@ class ByBlock(Steps):
             self.save()
 
     def train(self, share: float, rate: float) -> float:
-        """As Trainer.train."""
+        """Run one step and return the mean loss."""
         ids = self._batch()
         with tempfile.TemporaryDirectory(dir=self.work) as folder, self.cast:
             total = self._each_alone(ids, folder) if share < self.blocks else self._together(ids, Path(folder))
@@ -74,7 +76,7 @@ class ByBlock(Steps):
         return total
 
     def _together(self, ids: torch.Tensor, folder: Path) -> float:
-        """The gradients of the divergence of all blocks after each other; the mean loss."""
+        """Compute gradients of the divergence through all blocks, and return the mean loss."""
         total, number = 0.0, 0
         self._teach(ids, folder)
 
@@ -89,7 +91,7 @@ class ByBlock(Steps):
         return total
 
     def _each_alone(self, ids: torch.Tensor, folder: str) -> float:
-        """The gradients of what each block makes of the inputs of the teacher's; the mean loss."""
+        """Compute gradients of each block's error on the teacher's inputs, and return the mean loss."""
         errors: list[list[torch.Tensor]] = []  # of each block, of each sequence
         states, blocks = states_in(folder, self.teacher, ids), len(self.teacher.blocks)
         slope = torch.ones((), device=self.device) / self.batch / blocks  # of the loss to one error, as autograd has it
@@ -105,7 +107,7 @@ class ByBlock(Steps):
         return sum(float(torch.stack(one).mean() * 1 / self.batch) for one in zip(*errors, strict=True))
 
     def save(self) -> None:
-        """As Trainer.save."""
+        """Save in one step what a stopped run continues from."""
         done = {"rate": self.rate, "step": self.step, "seconds": self.seconds, "losses": self.losses}
         unfinished = (self.work / _PROGRESS).with_suffix(".unfinished")
         unfinished.write_text(json.dumps(done))
@@ -115,7 +117,7 @@ class ByBlock(Steps):
             self.student.forget(before)
 
     def _teach(self, ids: torch.Tensor, folder: Path) -> None:
-        """Write the teacher's logits [L, V] of each sequence."""
+        """Write the teacher's logits [L, V] of each sequence to a file."""
         outputs: list[torch.Tensor] = []
         for _, _, run in forward(self.teacher, ids, outputs.append):
             run()
@@ -128,7 +130,7 @@ class ByBlock(Steps):
         return wanted.to(self.device)
 
     def _need_disk(self) -> None:
-        """Raises SqueezeError where files of all that is trained will not fit beside the work."""
+        """Raise SqueezeError if the files of all trained parameters do not fit on the disk."""
         needed, free = _BYTES * self.student.trained, shutil.disk_usage(self.work).free
         if needed > free:
             raise SqueezeError(
@@ -137,7 +139,7 @@ class ByBlock(Steps):
             )
 
     def _lost(self) -> list[float]:
-        """The divergence on each of the first sequences."""
+        """Return the divergence on each of the first sequences."""
         few, outputs = self.tokens[:RATE_SEQUENCES].to(self.device), list[torch.Tensor]()
         with tempfile.TemporaryDirectory(dir=self.work) as folder, torch.no_grad():
             self._teach(few, Path(folder))
@@ -149,7 +151,7 @@ class ByBlock(Steps):
 
 
 def _back(block: nn.Module, call: Call, x: torch.Tensor, wanted: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
-    """The error of a block's output for x [L, H], whose gradients it is left with."""
+    """Run a block on x [L, H], accumulate gradients of its error, and return the error."""
     with torch.enable_grad():
         error = error_of(run_block(block, x, call), wanted, x)
         error.backward(slope)  # type: ignore[no-untyped-call]
@@ -165,10 +167,23 @@ def by_block(
     work: Path,
     blocks: float = 0.0,
 ) -> tuple[ByBlock, Callable[[], Becomes]] | None:
-    """A training by block, and what the tensors of the checkpoint become then: where one in memory, which needs
-    `opening.nbytes` for each of the original's weights, has no room, or the run that was stopped in `work` went so.
-    None otherwise, and where there is more to train than what goes by block. Raises SqueezeError where there is
-    nothing."""
+    """Return a training by block and a function of what tensors become, or None.
+
+    It returns None if training fits into memory, at `opening.nbytes` for each of the original's weights, unless the
+    stopped run in `work` went by block; and if parameters outside blocks are trained.
+
+    Args:
+        original: Folder of the teacher.
+        target: Folder of the student.
+        opening: What is trained.
+        tokens: int64 [N, L], sequences.
+        training: How long training takes, its rate, batch and seed.
+        work: Folder of its files.
+        blocks: Share of time or steps in which each block has a loss of its own.
+
+    Raises:
+        SqueezeError: If there is nothing to train.
+    """
     if (work / STATE).is_file():
         return None
     try:
@@ -186,6 +201,6 @@ def by_block(
 
 
 def _room(device: str) -> float:
-    """Bytes that may be taken."""
+    """Return the bytes of memory that are available."""
     on_gpu = torch.device(device).type == "cuda"
     return _SHARE * (torch.cuda.mem_get_info(device)[0] if on_gpu else free_memory())

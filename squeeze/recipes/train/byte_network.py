@@ -1,11 +1,11 @@
-"""Small language models over bytes whose state has a constant size: gated linear recurrences, flat or by words.
+"""Small language models over bytes with a state of constant size: gated linear recurrences, flat or with words.
 
-A block is a recurrence and a feed-forward network, each after a norm and added to what came in (the order of Griffin,
-De et al. 2024, arXiv:2402.19427). `Flat` is a stack of them over bytes. `ByWords` lets wider blocks run once a word,
-after its first separating byte, and adds what they say to every byte until the next (SpaceByte, Slagle 2024,
-arXiv:2404.14408, with recurrences in place of attention): more parameters for the same work a byte. So do embeddings
-of the latest two, three and four bytes by their hashes (Pagnoni et al. 2024, arXiv:2412.09871). Matrices of words are
-rounded to 4 bits while they are trained, and tables where asked.
+A block is a recurrence and a feed-forward network, each after a norm and with a residual connection (the order of
+Griffin, De et al. 2024, arXiv:2402.19427). `Flat` is a stack of blocks over bytes. `ByWords` runs wider blocks once a
+word, after its first separating byte, and adds their output to every byte up to the next one (SpaceByte, Slagle 2024,
+arXiv:2404.14408, with recurrences in place of attention). That gives more parameters for the same work a byte, as do
+embeddings of the last two, three and four bytes by hash (Pagnoni et al. 2024, arXiv:2412.09871). Matrices of words are
+rounded to 4 bits during training, and tables if requested.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ State = list[Tensor]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model is built from. A width of words of 0 stands for a flat one."""
+    """Sizes of a model. A word width of 0 means a flat one."""
 
     width: int = 256
     layers: int = 4  # over bytes; of a model by words, half of them come before the words and half after
@@ -40,7 +40,7 @@ class Shape:
     gram_bits: int = 0  # of the tables, likewise
 
     def products(self, bytes_a_word: float = 5.0) -> float:
-        """Multiplications a byte."""
+        """Return the multiplications a byte."""
         total: float = self.layers * _products(self.width, self.feed_forward) + self.width * BYTES
         if self.word_width:
             words = self.word_layers * _products(self.word_width, self.word_feed_forward)
@@ -57,7 +57,9 @@ def build(shape: Shape) -> "Flat | ByWords":
 
 
 class Recurrence(nn.Module):
-    """The weights of h[t] = a * h[t - 1] + (1 - a) * v, with a and v from the last inputs; what leaves it is gated."""
+    """Weights of the recurrence h[t] = a * h[t - 1] + (1 - a) * v, with a and v computed from the last inputs, and a
+    gate on its output.
+    """
 
     def __init__(self, width: int):
         super().__init__()
@@ -68,8 +70,10 @@ class Recurrence(nn.Module):
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:
-    """float32 [N, K] in the middles of 2^bits equal steps, a step for each row; the derivative is that of no rounding
-    (Bengio et al. 2013, arXiv:1308.3432). Bits of 0 stand for no rounding."""
+    """Round a weight, float32 [N, K], to the middles of 2^bits equal steps, with one step size a row.
+
+    The gradient is that of no rounding (Bengio et al. 2013, arXiv:1308.3432). 0 bits do not round.
+    """
     if not bits:
         return weight
     codes, step = levels(weight.detach(), bits)
@@ -77,14 +81,14 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 
 
 def levels(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """The levels of `rounded`: whole numbers from -2^(bits - 1) [N, K], and the steps [N, 1]."""
+    """Return the levels of `rounded`, whole numbers from -2^(bits - 1), [N, K], and the step sizes [N, 1]."""
     top = 1 << bits - 1
     step = weight.square().mean(1, keepdim=True).sqrt().clamp_min(1e-12) * _STEP
     return torch.floor(weight / step).clamp(-top, top - 1), step
 
 
 def _normed(x: Tensor, norm: nn.RMSNorm, linear: nn.Linear, bits: int) -> Tensor:
-    """What a matrix makes of a norm's output: the norm's gains are part of the matrix before it is rounded."""
+    """Apply a norm and a matrix; the norm's gains are folded into the matrix before it is rounded."""
     if not bits:
         return linear(norm(x))  # type: ignore[no-any-return]
     plain = functional.rms_norm(x, norm.normalized_shape)
@@ -92,10 +96,13 @@ def _normed(x: Tensor, norm: nn.RMSNorm, linear: nn.Linear, bits: int) -> Tensor
 
 
 def enter(x: Tensor, block: "Block", last: Tensor, active: Tensor | None) -> list[Tensor]:
-    """What goes into a scan: decays and updates; then the gate, and the inputs seen.
+    """Return the inputs of a scan: decays and updates, the gate, and the last inputs.
 
-    x: [batch, time, width]. last: the inputs before [batch, TAPS - 1, width]. active: bool [batch, time], where not
-    all steps are real.
+    Args:
+        x: [batch, time, width].
+        block: The block.
+        last: Inputs before x, [batch, TAPS - 1, width].
+        active: bool [batch, time], if some steps are padding.
     """
     recurrence = block.recurrence
     value, forget, gate = _normed(x, block.norm, recurrence.into, block.bits).float().chunk(3, -1)
@@ -109,7 +116,7 @@ def enter(x: Tensor, block: "Block", last: Tensor, active: Tensor | None) -> lis
 
 
 def leave(x: Tensor, states: Tensor, gate: Tensor, block: "Block") -> Tensor:
-    """What a block makes of the scan: the gated output, and the feed-forward network after it."""
+    """Return the output of a block: the gated scan, then the feed-forward network."""
     gated = (states * functional.silu(gate)).to(x.dtype)
     x = x + functional.linear(gated, rounded(block.recurrence.out.weight, block.bits))
     inner, up = _normed(x, block.feed_forward_norm, block.gate_up, block.bits).chunk(2, -1)
@@ -128,7 +135,7 @@ class Block(nn.Module):
         self.down = nn.Linear(feed_forward, width, bias=False)
 
     def forward(self, x: Tensor, state: State, active: Tensor | None = None) -> tuple[Tensor, State]:
-        """The output, and the state after. state: the last inputs [batch, TAPS - 1, width] and h [batch, width]."""
+        """Return output and state, which is the last inputs [batch, TAPS - 1, width] and h [batch, width]."""
         before, after = self.pieces
         decay, update, gate, past = before(x, self, state[0], active)
         states = scan(decay, update, state[1])
@@ -140,12 +147,12 @@ class Block(nn.Module):
 
 
 def compile_pieces() -> None:
-    """Let torch compile what stands around the scan: twice as fast where a batch is large."""
+    """Compile what surrounds the scan by torch, which is twice as fast for large batches."""
     Block.pieces = (torch.compile(enter), torch.compile(leave))
 
 
 def _last(past: Tensor, active: Tensor | None) -> Tensor:
-    """The last real inputs of each row."""
+    """Return the last inputs of each row that are not padding."""
     if active is None:
         return past[:, -(TAPS - 1) :]
     places = active.sum(1)[:, None] + torch.arange(TAPS - 1, device=past.device)
@@ -153,7 +160,7 @@ def _last(past: Tensor, active: Tensor | None) -> Tensor:
 
 
 class Stack(nn.Module):
-    """Blocks of one width, one after the other."""
+    """A sequence of blocks of one width."""
 
     def __init__(self, width: int, layers: int, feed_forward: int, bits: int = 0):
         super().__init__()
@@ -171,7 +178,7 @@ class Stack(nn.Module):
 
 
 class _Model(nn.Module):
-    """What both kinds share: embedding, head, and the initial weights."""
+    """A base of both models, with embedding, head and initial weights."""
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -194,7 +201,7 @@ class _Model(nn.Module):
             nn.init.zeros_(table.weight)  # type: ignore[arg-type]
 
     def _embed(self, data: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings of bytes [batch, time], and the bytes before what comes next. before: [batch, longest - 1]."""
+        """Return embeddings of bytes [batch, time], and the bytes before the next ones, [batch, longest - 1]."""
         known = torch.cat([before, data], 1)
         x, gram, longest = self.embedding(data), known[:, longest_gram() - 1 :], longest_gram()
         for length in range(2, longest + 1):
@@ -215,7 +222,7 @@ class _Model(nn.Module):
 
 
 class Flat(_Model):
-    """A stack over bytes."""
+    """A model with one stack over bytes."""
 
     def __init__(self, shape: Shape):
         super().__init__(shape)
@@ -223,7 +230,7 @@ class Flat(_Model):
         self._initialise()
 
     def forward(self, data: Tensor, state: State) -> tuple[Tensor, State]:
-        """data: int64 [batch, time], bytes. Returns the logits of each next byte [batch, time, 256], and the state."""
+        """Return the logits of each next byte, [batch, time, 256], and the state, for int64 bytes [batch, time]."""
         x, latest = self._embed(data, state[-1])
         x, state = self.stack(x, state[:-1])
         return self.head(self.norm(x)).float(), [*state, latest]
@@ -233,7 +240,7 @@ class Flat(_Model):
 
 
 class ByWords(_Model):
-    """Blocks over bytes, wider ones over words, blocks over bytes again."""
+    """A model with blocks over bytes, wider ones over words, and blocks over bytes again."""
 
     separates: Tensor
 
@@ -249,7 +256,9 @@ class ByWords(_Model):
         self._initialise()
 
     def forward(self, data: Tensor, state: State) -> tuple[Tensor, State]:
-        """As `Flat`. The state ends with what the words say last, whether the last byte separated words, and bytes."""
+        """Return logits and state as `Flat` does. The state also has the last output of the words, whether the last
+        byte was a separator, and bytes.
+        """
         first, middle = 2 * len(self.before.blocks), 2 * len(self.words.blocks)
         x, latest = self._embed(data, state[-1])
         x, before = self.before(x, state[:first])
@@ -260,7 +269,7 @@ class ByWords(_Model):
     def _words(
         self, x: Tensor, data: Tensor, state: State, last: Tensor, separated: Tensor
     ) -> tuple[Tensor, State, Tensor]:
-        """What the words say to each byte. Only the bytes that end a word are gathered, side by side."""
+        """Return what the word blocks add to each byte. Only bytes that end a word are gathered and computed."""
         separates = self.separates[data]
         ends = separates & ~torch.cat([separated[:, None], separates[:, :-1]], 1)
         count = ends.sum(1)
@@ -289,17 +298,17 @@ def longest_gram() -> int:
 
 
 def gram_rows(length: int, rows: int) -> int:
-    """Of the table for so many latest bytes: there are fewer pairs than longer ones."""
+    """Return the rows of the table for this many last bytes: pairs need fewer than longer sequences."""
     return rows // 4 if length == 2 else rows
 
 
 def gram_row(gram: Tensor, rows: int) -> Tensor:
-    """Where the embedding of some bytes lies: int64, the bytes as an integer, the latest lowest."""
+    """Return the table row of bytes that are given as an integer with the latest byte lowest, int64."""
     return (gram * MULTIPLIER >> 40) & (rows - 1)
 
 
 def separators() -> Tensor:
-    """Whether each byte separates words: ASCII that is neither letter nor digit."""
+    """Return whether each byte separates words: ASCII other than letters and digits."""
     return torch.tensor([byte < 128 and not chr(byte).isalnum() for byte in range(BYTES)])
 
 

@@ -1,8 +1,8 @@
-"""Trains part of a model to give the original's outputs, without labels.
+"""Distillation: part of a model is trained to give the original's outputs, without labels.
 
-All parameters at once learn the original's distribution of the next token (distillation, Hinton et al. 2015, arXiv
-1503.02531); for a share of the time each block first learns by itself what the original's block makes of the same
-inputs (as OmniQuant, Shao et al. 2023, arXiv 2308.13137, trains). The steps are those of trainer.py.
+All parameters learn the original's next-token distribution (Hinton et al. 2015, arXiv 1503.02531). For a share of the
+time each block first learns the output of the original's block for the same inputs (as in OmniQuant, Shao et al. 2023,
+arXiv 2308.13137). trainer.py has the steps.
 """
 
 import json
@@ -51,7 +51,7 @@ Becomes = Callable[[str], torch.Tensor | None]  # of a checkpoint's tensor by it
 
 @dataclass(frozen=True)
 class Healing:
-    """What a training did. losses: the mean KL divergence (or squared error of blocks) of every step; seconds: all."""
+    """Result of a training: steps, seconds, and the loss of every step (KL divergence, or squared error of blocks)."""
 
     steps: int
     losses: tuple[float, ...]
@@ -60,11 +60,11 @@ class Healing:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long, and how, something is trained.
+    """Duration and settings of a training.
 
-    minutes: at most so long, the saving aside; steps: or so many steps. rate: the largest step size of Adam, None for
-    one that suits the damage (rate_for); it rises for a tenth of the time and falls to 0 with a cosine. batch:
-    sequences a step. A run that was stopped goes on; resume: it has to.
+    It ends after `minutes`, without the saving, or after `steps`. `rate` is Adam's largest step size; None chooses one
+    by the damage (rate_for). The rate rises for a tenth of the time and falls to 0 by a cosine. `batch` counts the
+    sequences of a step. `resume` requires that a stopped run exists; one that exists is always continued.
     """
 
     minutes: float
@@ -81,13 +81,15 @@ class Training:
             raise OptionError(f"minutes {self.minutes:g}: they are from 0 to {MOST_MINUTES}, which is a year")
 
     def described(self) -> dict[str, Any]:
-        """What a stopped run has to agree in: it may go on for longer than it should have at first."""
+        """Return the settings that a stopped run must share; its duration may grow."""
         return {name: getattr(self, name) for name in ("rate", "batch", "seed")}
 
 
 class Distillation(Trainer):
-    """Trains parameters of a student to give a teacher's outputs. blocks: share of the time, or steps, in which every
-    block learns by itself."""
+    """A trainer of a student on the outputs of a teacher, both in memory.
+
+    `blocks` is the share of time or steps in which each block has a loss of its own.
+    """
 
     def __init__(
         self,
@@ -100,7 +102,18 @@ class Distillation(Trainer):
         state: Path,
         blocks: float = 0.0,
     ) -> None:
-        """factor: of `rate_for`, where the training has no rate. state: the file from which a stopped run goes on."""
+        """Prepare a training.
+
+        Args:
+            student: The model to train.
+            teacher: The original.
+            trained: Parameters to train by name.
+            tokens: int64 [N, L], sequences.
+            training: Its settings.
+            factor: Argument of `rate_for`, if the settings have no rate.
+            state: File from which a stopped run continues.
+            blocks: Share of time or steps with a loss for each block.
+        """
         rate = training.rate or rate_for(student, teacher, tokens, factor)
         self.student, self.teacher, self.blocks = student, teacher, blocks
         for model in (student, teacher):
@@ -119,8 +132,7 @@ class Distillation(Trainer):
         return divergence(self.student, self.teacher, ids)
 
     def _by_block(self, ids: torch.Tensor) -> torch.Tensor:
-        """The mean over blocks of error_of, each given what the original's is. No gradient passes from block to
-        block."""
+        """Return the mean of error_of over blocks, each on the teacher's inputs, without gradients between blocks."""
         calls: list[tuple[torch.Tensor, torch.Tensor, tuple[Any, ...], dict[str, Any]]] = []
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -142,26 +154,28 @@ class Distillation(Trainer):
 
 
 def error_of(ours: torch.Tensor, wanted: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """|y' - y|^2 / |y - x|^2: y is what the original's block makes of its input x, y' what the student's does."""
+    """Return |y' - y|^2 / |y - x|^2 for input x, the teacher's output y and the student's output y'."""
     error, size = (ours.float() - wanted).square().sum(), (wanted.float() - x).square().sum()
     return error / size.clamp(min=1e-12)
 
 
 def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """KL(teacher || student) on a sequence [1, L], nats a token."""
+    """Return KL(teacher || student) on a sequence [1, L], in nats a token."""
     with torch.no_grad():
         wanted = teacher(ids, use_cache=False).logits[0]
     return divergence_of(student(ids, use_cache=False).logits[0], wanted)
 
 
 def divergence_of(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """KL(softmax(wanted) || softmax(logits)), both [L, V], the mean over rows in nats."""
+    """Return the mean of KL(softmax(wanted) || softmax(logits)) over rows, in nats; both are [L, V]."""
     return _Divergence.apply(logits, wanted)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Divergence(torch.autograd.Function):
-    """The mean over rows of KL(softmax(wanted) || softmax(logits)), both [L, V], a few rows at a time: what they take
-    stays near the processor, and the gradient, softmax(logits) - softmax(wanted), is all that is kept."""
+    """The mean of KL(softmax(wanted) || softmax(logits)) over rows [L, V], some rows at a time.
+
+    That keeps temporaries in the cache, and stores only the gradient, softmax(logits) - softmax(wanted).
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -182,33 +196,42 @@ class _Divergence(torch.autograd.Function):
 
 
 def _log_partition(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """The sum over rows of log sum exp(logits), from their softmax."""
+    """Return the sum over rows of log sum exp(logits), from logits and their softmax."""
     return (logits.amax(-1) - probabilities.amax(-1).log()).sum()
 
 
 @torch.no_grad()
 def rate_for(student: nn.Module, teacher: nn.Module, tokens: torch.Tensor, factor: float) -> float:
-    """A rate of Adam that suits the damage: so much a nat of divergence on the first sequences. Every step moves every
-    parameter by about the rate, which costs a model that has lost little more than it can learn."""
+    """Return a rate of Adam in proportion to the divergence on the first sequences.
+
+    Each step moves every parameter by about the rate, and a large rate costs a little damaged model more than it
+    learns.
+
+    Args:
+        student: The model to train.
+        teacher: The original.
+        tokens: int64 [N, L], sequences.
+        factor: Rate for each nat of divergence.
+    """
     few = tokens[:RATE_SEQUENCES].to(next(student.parameters()).device)
     lost = [float(divergence(student, teacher, ids)) for ids in torch.split(few, 1)]
     return rate_of(lost, factor)
 
 
 def rate_of(lost: Sequence[float], factor: float) -> float:
-    """The rate for what sequences have lost, each. Where that is nothing, rounding may make it less."""
+    """Return the rate for divergences of sequences, of which rounding may make the smallest negative."""
     return factor * min(max(sum(lost) / len(lost), 0.0), 1.0)
 
 
 def named(student: nn.Module, trained: Mapping[str, torch.Tensor], target: Path) -> Becomes:
-    """Trained tensors, by the model's names, as what the tensors of the checkpoint `target` become."""
+    """Return a function of what a checkpoint's tensor becomes, from trained tensors by the model's names."""
     places, prefix = renamed(student, Checkpoint.open(target).files), f"{getattr(student, 'base_model_prefix', '')}."
     either = {**{name.removeprefix(prefix): value for name, value in trained.items()}, **trained}
     return lambda name: either.get(places[name].target)
 
 
 def replace_tensors(target: Path, work: Path, value: Becomes) -> None:
-    """Put trained tensors into the folder `target`, in their stored types, in one step."""
+    """Replace tensors of a folder by trained ones in their stored dtypes, in one step."""
     checkpoint, parts, content = Checkpoint.open(target), Parts(work), work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
@@ -228,7 +251,7 @@ def replace_tensors(target: Path, work: Path, value: Becomes) -> None:
 
 
 def is_trained(target: Path) -> bool:
-    """Whether replace_tensors has been at a folder."""
+    """Return whether replace_tensors has changed a folder."""
     return bool((Checkpoint.open(target).config.get("quantization_config") or {}).get("healed"))
 
 

@@ -1,6 +1,6 @@
-"""A folder in a stored form as a network of which one block at a time is in memory, with parameters that are trained.
+"""A folder in a stored form as a trainable network with one block in memory.
 
-What is learned lies in files, one for each block: values, Adam's moments, and the gradients of the step at work.
+Each block has a file with its values, Adam's moments, and the gradients of the current step.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,11 +23,13 @@ __all__ = ["Opening", "Student", "norms"]
 
 @dataclass(frozen=True)
 class Opening:
-    """What is trained of a module of the network. form: in which it is stored; open: puts layers that can be trained
-    into a block, and gives their parameters by their names in it; close: what such a block is stored as, by the names
-    of the form; lacks: what to say of a folder that has nothing to train. rate: of Adam for each nat lost
-    (distil.rate_for), where a training names none. nbytes: of memory that training takes for each weight of the
-    original."""
+    """What is trained of a stored form.
+
+    `form` is the stored form. `open` replaces layers of a block by trainable ones and returns their parameters by name.
+    `close` returns the stored tensors of such a block. `lacks` is the error for a folder with nothing to train. `rate`
+    is Adam's rate for each nat lost (distil.rate_for). `nbytes` is the memory of training for each weight of the
+    original.
+    """
 
     form: StoredForm
     open: Callable[[nn.Module], dict[str, nn.Parameter]]
@@ -38,9 +40,11 @@ class Opening:
 
 
 class Student(Network):
-    """`units` are the modules that hold what is trained: the blocks, and the norm behind them. A unit that is loaded
-    has the values of its file, and on its release leaves the gradients that it has got. trained: how many numbers are,
-    once it has begun."""
+    """A network whose `units`, the blocks and the last norm, are trained from files.
+
+    A loaded unit has the values of its file, and leaves its gradients there on release. `trained` counts the parameters
+    after `begin`.
+    """
 
     takes_stored = True
 
@@ -54,7 +58,7 @@ class Student(Network):
 
     @property
     def runs(self) -> bool:
-        """Whether all that is trained in memory is trained here, too: norms before the blocks are not."""
+        """Whether everything that is trained in memory is trained here as well; norms before the blocks are not."""
         return not [name for name in self.outer() if "norm" in name and name not in self.units]
 
     def _made(self) -> Any:
@@ -99,7 +103,7 @@ class Student(Network):
             super().release(name)
 
     def begin(self) -> bool:
-        """Let every unit have a file, with the values that it begins with; whether a block has any but norms."""
+        """Write a file for every unit with its initial values, and return whether a block trains more than norms."""
         opened = False
         for name in self.units:
             module = self.load(name)
@@ -111,7 +115,7 @@ class Student(Network):
         return opened
 
     def move(self, rate: float) -> None:
-        """A step of Adam along the gradients, the length of which all together is at most 1: into new files."""
+        """Take a step of Adam, with the norm of all gradients clipped to 1, into new files."""
         order = [name for unit in self.units for name in self._norms if name.startswith(f"{unit}.")]
         names = sorted(order, key=lambda name: "norm" in name)  # in which they are summed in memory
         length = torch.linalg.vector_norm(torch.stack([self._norms[name] for name in names]))
@@ -138,13 +142,13 @@ class Student(Network):
             state["moments"][key] = {leaf: x.cpu() for leaf, x in optimiser.state[parameter].items()}
 
     def forget(self, step: int) -> None:
-        """The files of a step."""
+        """Delete the files of a step."""
         for name in self.units:
             self._file(name, step).unlink(missing_ok=True)
             self._gradients(name).unlink(missing_ok=True)
 
     def learned(self) -> Callable[[str], torch.Tensor | None]:
-        """Return what a tensor of the checkpoint has become; None where it has stayed. One unit is in memory."""
+        """Return a function of what a checkpoint's tensor has become, None if unchanged. One unit is in memory."""
         keys, last = {source: key for key, source in self.sources.items()}, ("", dict[str, torch.Tensor]())
 
         def value(source: str) -> torch.Tensor | None:
@@ -168,7 +172,7 @@ class Student(Network):
 
 
 def _dense(checkpoint: Checkpoint, form: StoredForm, modules: Mapping[str, Leaves]) -> Checkpoint:
-    """A checkpoint in which modules in a form are dense, as experts are that transformers holds in one tensor."""
+    """Return a checkpoint with some modules of a form made dense, such as experts that transformers merges."""
     views: dict[str, View] = {}
     for module, leaves in modules.items():
         names = [f"{module}.{leaf}" for leaf in leaves]
@@ -188,7 +192,7 @@ def _dense(checkpoint: Checkpoint, form: StoredForm, modules: Mapping[str, Leave
 
 
 def norms(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of norms below a module."""
+    """Return the parameters of norms in a module by name."""
     return {name: value for name, value in module.named_parameters() if "norm" in name and value.ndim == 1}
 
 

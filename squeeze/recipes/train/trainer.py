@@ -1,8 +1,7 @@
-"""Trains some parameters of a model in a run that can be stopped and gone on with.
+"""Training of some parameters of a model, in runs that can be stopped and resumed.
 
-Adam's moments, what is trained and the place in the data are saved every few steps. Parameters and moments are float32;
-products are bfloat16 where the device has units for that (`in_halves`), which makes a step twice as fast on processors
-with AMX.
+Parameters, Adam's moments and the position in the data are saved every few steps. Parameters and moments are float32.
+Products are bfloat16 if the device has units for it (`in_halves`), which makes a step twice as fast on CPUs with AMX.
 """
 
 import math
@@ -22,9 +21,9 @@ Loss = Callable[[torch.Tensor], torch.Tensor]  # of sequences [n, L], one where 
 
 
 class Steps:
-    """A training on sequences int64 [N, L]; `step` steps are done, in `seconds`.
+    """A training on sequences, int64 [N, L], with `step` steps done in `seconds`.
 
-    rate: the largest of Adam; it rises for a tenth of the time and falls to 0 with a cosine.
+    `rate` is Adam's largest step size; it rises for a tenth of the time and falls to 0 by a cosine.
     """
 
     saves_every_step = False
@@ -37,15 +36,15 @@ class Steps:
         self._order: tuple[int, torch.Tensor] | None = None  # of the sequences, in which pass over all of them
 
     def train(self, share: float, rate: float) -> float:
-        """One step of this size, when this share of the time is over; the mean loss."""
+        """Take one step at this rate, when this share of the time has passed, and return the mean loss."""
         raise NotImplementedError
 
     def save(self) -> None:
-        """In one step, what a stopped run goes on from."""
+        """Save in one step what a stopped run continues from."""
         raise NotImplementedError
 
     def go(self, seconds: float, steps: int | None, progress: Callable[[int], None] | None) -> None:
-        """Train until the time or the steps are over. Where a user ends it before, what is done is saved."""
+        """Train until the time or the steps are used up; an interrupted run is saved."""
         try:
             self._go(seconds, steps, progress)
         except KeyboardInterrupt:
@@ -68,7 +67,7 @@ class Steps:
                 progress(1)
 
     def _batch(self) -> torch.Tensor:
-        """The sequences of this step: each pass over all of them has its own order."""
+        """Return the sequences of this step; each pass over the data has an order of its own."""
         first = self.step * self.batch
         return torch.stack([self._taken(number) for number in range(first, first + self.batch)]).to(self.device)
 
@@ -81,7 +80,7 @@ class Steps:
 
 
 class Trainer(Steps):
-    """Trains parameters in memory, by their names. state: the file from which a stopped run goes on."""
+    """A trainer of parameters in memory, by name; `state` is the file from which a stopped run continues."""
 
     at_once = 1  # sequences whose loss is computed together
 
@@ -96,7 +95,7 @@ class Trainer(Steps):
             self._load()
 
     def loss_at(self, share: float) -> Loss:
-        """What is made smaller when this share of the time is over."""
+        """Return the loss function for this share of the time."""
         raise NotImplementedError
 
     def _load(self) -> None:
@@ -108,7 +107,7 @@ class Trainer(Steps):
         self.step, self.seconds, self.losses = saved["step"], saved["seconds"], saved["losses"]
 
     def save(self) -> None:
-        """In one step."""
+        """Save in one step what a stopped run continues from."""
         values = {name: parameter.data for name, parameter in self.trained.items()}
         saved = {"values": values, "optimiser": self.optimiser.state_dict(), "losses": self.losses}
         unfinished = self.state.with_suffix(".unfinished")
@@ -117,7 +116,7 @@ class Trainer(Steps):
         unfinished.replace(self.state)
 
     def train(self, share: float, rate: float) -> float:
-        """One step, a few sequences at a time; the mean loss."""
+        """Take one step, some sequences at a time, and return the mean loss."""
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         total, loss_of = 0.0, self.loss_at(share)
@@ -139,19 +138,19 @@ def adam(values: Iterable[nn.Parameter], rate: float) -> torch.optim.AdamW:
 
 
 def halve_fixed(model: nn.Module) -> None:
-    """Make the matrices that are not trained bfloat16 once, instead of for every product."""
+    """Cast the matrices that are not trained to bfloat16 once, rather than in every product."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and not module.weight.requires_grad:
             module.weight = nn.Parameter(module.weight.to(torch.bfloat16), requires_grad=False)
 
 
 def cast(device: torch.device) -> torch.autocast:
-    """In which a device multiplies matrices as fast as it can."""
+    """Return an autocast context with the dtype in which the device multiplies fastest."""
     return torch.autocast(device.type, torch.bfloat16, enabled=in_halves(device))
 
 
 def in_halves(device: torch.device) -> bool:
-    """Whether a device multiplies matrices of bfloat16 faster than those of float32."""
+    """Return whether a device multiplies bfloat16 matrices faster than float32 ones."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))

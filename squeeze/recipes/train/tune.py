@@ -1,8 +1,8 @@
-"""Fine-tuning the small pretrained network of levels 5 and 6 on samples, as part of a dictionary of them.
+"""Fine-tuning of the small pretrained network of levels 5 and 6 on samples, stored in a dictionary with them.
 
-Of every twenty pieces of samples, or of all where they are fewer, one is held out, three teach the mixers how far to
-trust the network, and the others are learned from: what a network was trained on it would seem to know too well. What
-it learned is kept only where the pieces that were held out become smaller by it; else all samples make a dictionary.
+Of every twenty pieces of samples (or of all, if fewer) one is held out, three train the mixers' trust in the network,
+and the network learns from the rest, since it would seem too good on what it was trained on. The change is kept only if
+it makes the held-out pieces smaller. Otherwise all samples make a plain dictionary.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ _ZSTD_MOST = 1 << 24  # bytes to train on
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of the pieces that were held out, each compressed by itself: headers count, dictionaries do not."""
+    """Bytes of the held-out pieces, each compressed by itself, with headers and without dictionaries."""
 
     raw: int
     zstd: int | None  # with the best of its dictionaries; None where there is no zstd
@@ -65,7 +65,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a training did. before, after: bits a byte of what was held out, by the network alone."""
+    """Result of a training; `before` and `after` are bits a byte of the held-out pieces, by the network alone."""
 
     dictionary: Dictionary
     sizes: Sizes
@@ -81,7 +81,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class _Divided:
-    """Pieces of samples, by what they are for."""
+    """Pieces of samples by purpose."""
 
     content: Content
     pieces: list[np.ndarray]  # all of them
@@ -105,11 +105,22 @@ def tune(
     learn_size: int = dictionaries.LEARN_SIZE,
     overwrite: bool = False,
 ) -> Tuning:
-    """Make a dictionary of samples at level 5 or 6, whose network learned from them for some minutes, and write it to
-    `out`. A stopped run goes on.
+    """Make a dictionary at level 5 or 6 whose network is fine-tuned on samples, and write it to a file.
 
-    Raises LevelError for a level without the network, and DictionaryError for samples that are too few, compressed
-    already, or tables, which are coded without it.
+    A stopped run is continued.
+
+    Args:
+        samples: Sample files.
+        out: File to write.
+        training: How long training takes, its rate, batch and seed.
+        level: 5 or 6.
+        text_size: Largest number of bytes of text in the dictionary.
+        learn_size: Largest number of bytes that the models learn from.
+        overwrite: Whether to replace an existing file.
+
+    Raises:
+        LevelError: If the level has no network.
+        DictionaryError: If samples are too few, compressed already, or tables, which are coded without the network.
     """
     dictionaries.check(level, text_size, learn_size)
     files.check_target(path_of(out), samples, overwrite)
@@ -145,7 +156,9 @@ def _divide(samples: Sequence[Path], level: int) -> _Divided:
 
 
 def _sequences(pieces: list[np.ndarray], first: int, length: int) -> torch.Tensor:
-    """int16 [N, length + 1], at most so many: parts of pieces, each after the byte before it, and -1 behind its end."""
+    """Return at most a number of sequences of the pieces, int16 [N, length + 1], each after its preceding byte, padded
+    by -1.
+    """
     places = [(piece, start) for piece in pieces for start in range(0, len(piece), length)]
     places = places[:: -(-len(places) // _MOST)]
     rows = np.full((len(places), length + 1), -1, np.int16)
@@ -157,7 +170,7 @@ def _sequences(pieces: list[np.ndarray], first: int, length: int) -> torch.Tenso
 
 
 class _Tuning(Trainer):
-    """Trains the change of a network on sequences."""
+    """A trainer of the change of a network on sequences."""
 
     def __init__(self, net: TunedNetwork, tokens: torch.Tensor, training: Training, state: Path) -> None:
         self.net, self.at_once = net, training.batch
@@ -168,7 +181,7 @@ class _Tuning(Trainer):
 
 
 def _loss(net: TunedNetwork, ids: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Mean loss in nats of sequences, but of the first byte of each."""
+    """Return the mean loss of sequences in nats, without the first byte of each."""
     ids = ids[:, : int((ids >= 0).sum(1).max())].long()
     logits, _ = net(ids[:, :-1].clamp(min=0), net.start(len(ids)), known)
     return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=-1)
@@ -201,8 +214,9 @@ def _bits_a_byte(net: TunedNetwork, held: torch.Tensor) -> float:
 def _better(
     divided: _Divided, lessons: TrainingPieces, level: int, text_size: int, learn_size: int, change: Change
 ) -> tuple[bytes, Sizes]:
-    """The dictionary with the change of the network where that makes smaller what was held out; else one without it, of
-    all pieces."""
+    """Return the dictionary with the network's change if that makes held-out pieces smaller, else a plain one of all
+    pieces.
+    """
     made = [dictionaries.make(level, divided.content, lessons, learn_size, one) for one in (None, change)]
     held, others = (_unfiltered(part, divided.content) for part in (divided.held, divided.learned + divided.teaching))
     plain, tuned = (_size(held, level, Dictionary.from_bytes(one)) for one in made)
@@ -219,7 +233,7 @@ def _better(
 
 
 def _unfiltered(pieces: list[np.ndarray], content: Content) -> list[np.ndarray]:
-    """Pieces as they are in files: of executables the models see others."""
+    """Return pieces as they are in files; the models see executables after a filter."""
     if content.kind != "executable":
         return pieces
     pieces = [piece.copy() for piece in pieces]
@@ -233,8 +247,10 @@ def _size(held: list[np.ndarray], level: int, dictionary: Dictionary | None) -> 
 
 
 def best_of_zstd(samples: Sequence[np.ndarray], measured: Sequence[np.ndarray]) -> int | None:
-    """Bytes of what is measured, each piece compressed by itself, with the best dictionary that zstd makes of the
-    samples; None where there is no zstd, or it makes none of them."""
+    """Return the bytes of pieces, each compressed with the best dictionary that zstd trains on samples.
+
+    Returns None if zstd is not installed, or fails to train one.
+    """
     program = shutil.which("zstd")
     if program is None:
         return None

@@ -1,8 +1,8 @@
-"""The small pretrained network of levels 5 and 6 in torch, with a change of its whole numbers that is trained.
+"""The small pretrained network of levels 5 and 6 in torch, with a trainable integer change.
 
-Every weight is that of the package and a whole number of steps more. What is trained is rounded in each step of the
-training, so that what is stored computes what was trained (the derivative is that of no rounding, Bengio et al. 2013,
-arXiv:1308.3432). The tables of the latest bytes stay: in trainings of minutes none of their numbers moved by a step.
+A weight is the package's number plus a whole number of steps. The trained change is rounded in each training step, so
+that what is stored computes what was trained; gradients ignore the rounding (Bengio et al. 2013, arXiv:1308.3432). The
+tables of the last bytes are not trained: none of their numbers moved by a step in trainings of minutes.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _INSIDE = {  # of a block, by the names of tensors
 
 
 class _Part(nn.Module):
-    """The numbers of one tensor, [rows, columns], and a trained change of them in units of each row's typical size."""
+    """The numbers of one tensor, [rows, columns], with a trained change in units of each row's typical size."""
 
     numbers: Tensor
     scale: Tensor
@@ -47,7 +47,7 @@ class _Part(nn.Module):
 
     @classmethod
     def of(cls, tensor: np.ndarray, scale: np.ndarray | None, shape: tuple[int, int]) -> "_Part":
-        """Of a tensor as its file has it, and the factors of its rows, if it has any."""
+        """Create a part from a tensor of the file and the scales of its rows, if it has any."""
         if scale is None:
             ones = np.ones(shape[0])
             return cls(tensor.reshape(shape) / change.STEP, change.STEP * ones, ones / change.STEP, np.inf)
@@ -57,7 +57,7 @@ class _Part(nn.Module):
         return cls(numbers, scale, np.sqrt((numbers**2).mean(1)), top)
 
     def forward(self) -> Tensor:
-        """The weights, float32."""
+        """Return the weights, float32."""
         wanted = self.numbers + self.change * self.unit
         return (wanted + (self.numbers + self._added() - wanted).detach()) * self.scale
 
@@ -66,7 +66,7 @@ class _Part(nn.Module):
         return (self.numbers + rounded).clamp(-self.top, self.top) - self.numbers
 
     def added(self) -> np.ndarray:
-        """int64 [rows, columns]: what is added to the numbers."""
+        """Return what is added to the numbers, int64 [rows, columns]."""
         return np.asarray(np.rint(self._added().double().cpu().numpy()).astype(np.int64))
 
 
@@ -87,7 +87,7 @@ class _Table(nn.Module):
 
 
 class TunedNetwork(nn.Module):
-    """The network that these tensors are (codecs/recurrent/weights.py), with a change that begins as nothing."""
+    """The network of the given tensors (codecs/recurrent/weights.py), with a change that is zero at first."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray]) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class TunedNetwork(nn.Module):
         return {name: part.change for name, part in self.parts.items()}
 
     def weights(self) -> dict[str, Tensor]:
-        """Those of the model, by their names in it, as they are now."""
+        """Return the current weights by name."""
         found = {_name_in_model(name): part() for name, part in self.parts.items()}
         return {name: weight[0] if name.endswith("keeping") else weight for name, weight in found.items()}
 
@@ -112,12 +112,12 @@ class TunedNetwork(nn.Module):
         return self.model.start(batch)
 
     def forward(self, data: Tensor, state: State, weights: dict[str, Tensor]) -> tuple[Tensor, State]:
-        """As ByWords, by what `weights` returned."""
+        """Compute what ByWords.forward does, with the weights that `weights` returned."""
         result: tuple[Tensor, State] = functional_call(self.model, weights, (data, state))
         return result
 
     def change(self) -> Change:
-        """What was trained."""
+        """Return the trained change."""
         return {name: part.added() for name, part in self.parts.items()}
 
 
@@ -130,7 +130,9 @@ def _name_in_model(name: str) -> str:
 
 
 def _shape(tensors: Mapping[str, np.ndarray]) -> Shape:
-    """The gains of norms are in the matrices, and those of words are on their grid."""
+    """Return the Shape of tensors, whose norms' gains are folded into matrices and whose word matrices are on their
+    grid.
+    """
     return Shape(
         width=tensors["embedding"].shape[1],
         layers=_blocks(tensors, "before") + _blocks(tensors, "after"),

@@ -1,1 +1,1 @@
-"""Where the bits of a file go: what each byte or token cost, as arrays, as JSON, and as a page."""
+"""Explanations of compressed files: the bits of each byte or token, as arrays, JSON and an HTML page."""

@@ -1,4 +1,4 @@
-"""`explain`: compress, decode with a meter, and put together what it measured."""
+"""`squeeze.explain`: compresses a file, decodes it with a meter, and collects what that measured."""
 
 import io
 import os
@@ -36,25 +36,31 @@ def explain(  # noqa: PLR0913
     progress: Progress = None,
     **language: Unpack[LanguageKeywords],
 ) -> Explanation:
-    """Measure what every byte of a file costs at a level, at levels 7 to 9 every token of a text, and why.
+    """Measure the bits of every byte of a file, or of every token of a text at levels 7 to 9.
 
-    `source` is bytes, or a file's path or URL; what is a .sqz file is explained as it was written, and takes no level.
-    The costs are those of the coder that decodes the file: their sum is the size of the coded blocks, but for a few
-    bytes of each. `span` is the first byte that is shown and the one after the last; all before it is coded all the
-    same. `against` is a level to compare with, `against_model` a language model, at that level or the same one.
-    `threads`, `dictionary`, `limits` and the options of a language model are those of `compress_stream` and
-    `decompress_stream`.
-    `progress(n)` is told of n more bytes coded or measured, `passes` times each.
+    The costs are those of the coder that decodes the file, so their sum is the size of the coded blocks, except for a
+    few bytes each. A binary decision without a prediction costs one bit. What the mixed prediction saves of it is
+    shared among the models in proportion to what each adds to the logit (integrated gradients, Sundararajan, Taly and
+    Yan 2017, arXiv:1703.01365). `saved` and `units.shares` are in these bits, negative where a model did harm.
 
-    A decision of which nothing is known costs one bit. What the mixed prediction saves of that is shared among its
-    inputs in proportion to what each adds to the logit (integrated gradients: Sundararajan, Taly and Yan 2017,
-    arXiv:1703.01365). `saved` and `units.shares` are such bits; negative ones were wasted.
+    The result has arrays (`units`, `bits_of_bytes`), totals (`blocks`, `by_content`, `by_class`, `lines`, `saved`) and
+    the forms `as_json()`, `to_html()` and `table()`.
 
-    The result has `units`, arrays of what was measured, `bits_of_bytes`, the totals `blocks`, `by_content`, `by_class`,
-    `lines` and `saved`, and gives itself away by `as_json()`, `to_html()` and `table()`.
+    Args:
+        source: Bytes, or a path or URL of a file. A .sqz file is explained as it was written, and takes no level.
+        level: Level of compression.
+        span: First byte to show and the one after the last, None for the end. Everything before is coded as well.
+        against: Level to compare with.
+        against_model: Language model to compare with, at that level or the same one.
+        threads: Threads, as in `compress_stream`.
+        dictionary: Dictionary, as in `compress_stream`.
+        limits: Limits of decompression.
+        progress: Called with numbers of bytes, which add up to `passes` times the file.
+        language: Options of the language model, as in `compress_stream`.
 
-    Raises LevelError, OptionError for a span that is none and for a language model at a level without one, and what
-    compressing and decompressing raise.
+    Raises:
+        LevelError: If the level does not exist, or a .sqz file is given one.
+        OptionError: If the span lies outside the file, or a language model is named for a level without one.
 
     >>> explanation = squeeze.explain(b"Kind words are worth much and cost little. " * 9, level=1)
     >>> round(explanation.bits / 8) <= explanation.coded_size
@@ -103,7 +109,7 @@ def _explanation(
     coded_size: int,
     against: Explanation | None,
 ) -> Explanation:
-    """Put together what was measured of the blocks that `raw` is of."""
+    """Collect what was measured of the blocks of `raw`."""
     units, names = gather(blocks)
     return Explanation(
         name=name,
@@ -121,13 +127,15 @@ def _explanation(
 
 
 def _highest(blocks: Sequence[MeasuredBlock]) -> int:
-    """Return the level of blocks; 0 where all are stored."""
+    """Return the highest level of the blocks, 0 if all are stored."""
     return max((block.level or 0 for block in blocks), default=0)
 
 
 def _language_beside(level: int, model: Model, language: LanguageKeywords) -> LanguageKeywords:
-    """The options of a language model at the level that is compared. Raises LevelError, and OptionError where a model
-    is named and the level uses none."""
+    """Return the options of the language model for the compared level.
+
+    Raises LevelError if the level does not exist, and OptionError if it uses no language model and one is named.
+    """
     if not levels.level(level).needs_language_model:
         if model is not None:
             raise OptionError(f"level {level} uses no language model: compare models at levels 7 to 9")
@@ -136,17 +144,17 @@ def _language_beside(level: int, model: Model, language: LanguageKeywords) -> La
 
 
 def _name_of(model: Model, blocks: Sequence[MeasuredBlock]) -> str:
-    """The name of a language model that was named, and that has coded a block."""
+    """Return the name of the language model if one was named and coded a block."""
     return Path(model).name if model and any(block.block.codec == "tokenwise" for block in blocks) else ""
 
 
 def is_compressed(data: bytes) -> bool:
-    """Whether it begins as a .sqz file does."""
+    """Return whether data begin with the magic bytes of a .sqz file."""
     return data.startswith(container.MAGIC)
 
 
 def passes(compressed: bool, compares: bool) -> int:
-    """How often `progress` is told of each raw byte."""
+    """Return how often `progress` counts each raw byte."""
     return 2 - compressed + 2 * compares
 
 

@@ -1,4 +1,4 @@
-"""What an explanation holds: arrays of units, sums of them, and the forms in which it is given away."""
+"""Results of `squeeze.explain`: arrays of units, their sums, and their forms as JSON, text and HTML."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,9 +35,9 @@ class BlockCost:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What every unit of a file cost, a byte or a token, and what its model expected.
+    """The bits of every unit of a file, a byte or a token, and the predictions of its model.
 
-    `units` are those of `span`, the bytes that were asked for; blocks and `saved` are those of the whole file.
+    `units` covers `span`, the requested bytes. `blocks` and `saved` cover the whole file.
     """
 
     name: str
@@ -54,22 +54,22 @@ class Explanation:
 
     @property
     def how(self) -> str:
-        """The level, and the language model that was named."""
+        """The level, and the language model if one was named."""
         return f"level {self.level}{f' with {self.model}' if self.model else ''}"
 
     @property
     def bits(self) -> float:
-        """What the units cost together."""
+        """Bits of all units."""
         return float(self.units.bits.sum(dtype=np.float64))
 
     @cached_property
     def bits_of_bytes(self) -> np.ndarray:
-        """float64 [bytes of the span]"""
+        """Bits of each byte of the span, float64."""
         return self.units.bits_of_bytes()
 
     @property
     def shown(self) -> np.ndarray:
-        """uint8: the bytes of the span, in whole units."""
+        """Bytes of the span that are in whole units, uint8."""
         if not len(self.units):
             return np.zeros(0, np.uint8)
         begin, end = int(self.units.starts[0]), int(self.units.ends[-1])
@@ -77,7 +77,7 @@ class Explanation:
 
     @cached_property
     def _is_text(self) -> np.ndarray:
-        """bool, of each byte that is shown"""
+        """Whether each shown byte is in a text block, bool."""
         begin = int(self.units.starts[0]) if len(self.units) else 0
         places = np.arange(begin, begin + self.shown.size)
         is_text = np.zeros(places.size, bool)
@@ -87,18 +87,18 @@ class Explanation:
 
     @property
     def by_class(self) -> dict[str, Total]:
-        """Totals by what bytes are, of those in texts."""
+        """Totals by class of byte, over texts."""
         return sums.by_class(self.shown[self._is_text], self.bits_of_bytes[self._is_text])
 
     @cached_property
     def separated(self) -> Separated | None:
-        """The fields of what is shown, if that is text in columns, as CSV, and begins with a line."""
+        """Columns of the shown text, if it is a table such as CSV and starts at a line."""
         starts_line = self.span[0] == 0 or self.data[self.span[0] - 1] == 10
         return sums.separated(self.shown) if starts_line and self._is_text.all() else None
 
     @property
     def by_column(self) -> dict[str, Total]:
-        """Totals by column of text as CSV; of binary tables, by place in the record. Empty where there is neither."""
+        """Totals by column of a CSV text, or by place in the record of binary tables; empty for other content."""
         if self.separated:
             return self.separated.by_column(self.bits_of_bytes)
         begin = int(self.units.starts[0]) if len(self.units) else 0
@@ -112,18 +112,18 @@ class Explanation:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """The parts that the file's own header names: sections of a program, tensors of a safetensors file."""
+        """Sections of a program, or tensors of a safetensors file, as the file's own header lists them."""
         return sums.sections_of(self.data)
 
     @property
     def by_section(self) -> dict[str, Total]:
-        """Totals by section, and of what is in none."""
+        """Totals by section, and of the bytes outside all sections."""
         begin = int(self.units.starts[0]) if len(self.units) else 0
         return sums.by_section(self.sections, self.bits_of_bytes, begin)
 
     @property
     def by_content(self) -> dict[str, Total]:
-        """Totals by what blocks hold, of the whole file."""
+        """Totals by content of blocks, over the whole file."""
         found: dict[str, Total] = {}
         for block in self.blocks:
             before = found.get(block.content, Total(0, 0.0))
@@ -136,7 +136,7 @@ class Explanation:
         return sums.by_line(self.shown, self.bits_of_bytes, begin)
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the units, as JSON has it."""
+        """Return everything except the units, as JSON values."""
         lines, first = self.lines, self.data.count(b"\n", 0, self.span[0]) + 1
         dearest = np.argsort(-lines.bits, kind="stable")[:_DEAREST]
         return {
@@ -166,7 +166,7 @@ class Explanation:
         }
 
     def table(self) -> str:
-        """The totals as text."""
+        """Return the totals as text."""
         record = self.summary()
         lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at {self.how}", ""]
         for heading in ("contents", *filter(record.get, ("classes", "columns", "sections"))):
@@ -181,14 +181,14 @@ class Explanation:
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
-        """The summary and all units, in columns."""
+        """Return the summary and all units, in columns."""
         record = self.summary() | {"units": _columns(self.units, self.names)}
         if self.against:
             record["against"] = self.against.as_json()
         return record
 
     def to_html(self) -> str:
-        """A page of its own, which needs no other file and no network. Raises OptionError above 16 MiB."""
+        """Return a self-contained HTML page; raises OptionError above 16 MiB."""
         other = self.against
         against = Compared(other.how, other.coded_size, other.bits_of_bytes) if other else None
         shown = (self.units, self.names, self.shown)
@@ -210,7 +210,7 @@ def _as_json(totals: dict[str, Total]) -> dict[str, Any]:
 
 
 def _columns(units: Units, names: Names) -> dict[str, Any]:
-    """Lists as long as there are units."""
+    """Return the units as lists by field."""
     return {
         "start": units.starts.tolist(),
         "size": (units.ends - units.starts).tolist(),

@@ -1,7 +1,4 @@
-"""The page of an explanation: one HTML file with its data, styles and script in it.
-
-The units go along as columns of numbers, compressed by zlib; the page draws of them what is in view.
-"""
+"""The HTML page of an explanation. Units are embedded as compressed columns, and the page draws what is in view."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,7 +20,7 @@ _IN_DICTIONARY = -(1 << 31)  # a distance
 
 
 class Compared(NamedTuple):
-    """Another level, or another language model."""
+    """Bits of the same bytes at another level, or with another language model."""
 
     how: str
     coded_size: int
@@ -40,9 +37,20 @@ def render(
     separated: Separated | None = None,
     sections: Sequence[Section] = (),
 ) -> str:
-    """The page of units and their bytes, uint8, with `summary` as JSON has it; how: the level, and the language model.
+    """Return the page of an explanation.
 
-    Raises OptionError where it would show more than 16 MiB.
+    Args:
+        summary: The explanation's summary.
+        how: Its level and language model.
+        units: Its units.
+        names: What the numbers in units mean.
+        data: Bytes of the units, uint8.
+        against: What it is compared with.
+        separated: Columns of the text.
+        sections: Sections of the file.
+
+    Raises:
+        OptionError: If it would show more than 16 MiB.
     """
     if data.size > _MOST:
         raise OptionError(f"a page shows {_MOST >> 20} MiB at most: choose a part with `span`")
@@ -73,7 +81,7 @@ def render(
 
 
 def _columns(units: Units, data: np.ndarray, against: Compared | None) -> dict[str, np.ndarray]:
-    """Arrays by name, those of larger numbers first, so that each lies aligned; what says nothing is left out."""
+    """Return the arrays to embed by name, wider dtypes first so that each is aligned, without empty ones."""
     columns = {
         "distances": _distances(units),
         "bits": _fixed(units.bits, _BITS),
@@ -111,6 +119,6 @@ def _fixed(values: np.ndarray, one: int) -> np.ndarray:
 
 
 def _distances(units: Units) -> np.ndarray:
-    """Bytes back to where a match points, ahead of a token where another lane was first; 0 where there is none."""
+    """Return the distance from each unit back to its match in bytes, negative in a dictionary, 0 without a match."""
     back = np.where(units.sources == DICTIONARY, _IN_DICTIONARY, units.starts - units.sources)
     return np.where(units.lengths == 0, 0, back)

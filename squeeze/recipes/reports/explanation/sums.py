@@ -40,7 +40,7 @@ _FIRST, _LATER, _DIGITS, _BLANKS, _ENDS, _MARKS, _BEYOND, _CONTROL = range(len(C
 
 
 class Total(NamedTuple):
-    """Bytes, and the bits that they cost."""
+    """A number of bytes and their bits."""
 
     size: int
     bits: float
@@ -51,7 +51,7 @@ class Total(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Arrays of the lines of a text; a line ends after its line end."""
+    """Start, end and bits of each line of a text; a line includes its line end."""
 
     starts: np.ndarray  # int64 [n]
     ends: np.ndarray  # int64 [n]
@@ -73,7 +73,7 @@ _TABLE = _class_table()
 
 
 def by_class(data: np.ndarray, bits: np.ndarray) -> dict[str, Total]:
-    """Of uint8 data and float64 bits of the same size, the classes that there are."""
+    """Return the total of each class of byte that occurs, from uint8 data and float64 bits of each byte."""
     kinds = _TABLE[data]
     begins = kinds == _LATER
     begins[1:] &= kinds[:-1] != _LATER
@@ -83,7 +83,7 @@ def by_class(data: np.ndarray, bits: np.ndarray) -> dict[str, Total]:
 
 
 def by_line(data: np.ndarray, bits: np.ndarray, offset: int) -> Lines:
-    """Of uint8 data that begins at this byte of the file, and float64 bits of the same size."""
+    """Return the lines of uint8 data that begin at byte `offset` of the file, with the bits of each."""
     ends = np.flatnonzero(data == 10) + 1
     if data.size and (ends.size == 0 or ends[-1] < data.size):
         ends = np.append(ends, data.size)
@@ -99,14 +99,14 @@ _NUMBER = re.compile(r"[-+.\d][-+.\deE%]*")
 
 
 class Separated(NamedTuple):
-    """Text in fields. A field takes the separator or line end behind it."""
+    """A text as columns; a field includes the separator or line end after it."""
 
     separator: str
     names: tuple[str, ...]  # of the first line, where those are names
     columns: np.ndarray  # int64: the column of each byte
 
     def by_column(self, bits: np.ndarray) -> dict[str, Total]:
-        """Of float64 bits of the bytes."""
+        """Return the total of each column, from float64 bits of each byte."""
         sizes, found = np.bincount(self.columns), np.bincount(self.columns, bits)
         named = [*self.names, *(f"column {i + 1}" for i in range(len(self.names), len(sizes)))]
         return {
@@ -115,9 +115,9 @@ class Separated(NamedTuple):
 
 
 def separated(data: np.ndarray) -> Separated | None:
-    """The fields of uint8 `data`, from the start of a line on; None where lines are no rows of a table.
+    """Return the columns of uint8 data that start at a line, or None if the lines are not rows of a table.
 
-    What stands between double quotes has no separators and no line ends (RFC 4180).
+    Separators and line ends in double quotes do not count (RFC 4180).
     """
     quoted = np.cumsum(data == 34) % 2 == 1
     ends = (data == 10) & ~quoted
@@ -140,7 +140,7 @@ def separated(data: np.ndarray) -> Separated | None:
 
 
 def _names(line: str, separator: str, count: int) -> tuple[str, ...]:
-    """The fields of a first line where each is a name, and all differ; else none."""
+    """Return the fields of the first line if they are distinct and none is a number, else an empty tuple."""
     fields = [field.strip().strip('"') for field in line.split(separator)]
     if len(fields) != count or len(set(fields)) != count:
         return ()
@@ -148,7 +148,7 @@ def _names(line: str, separator: str, count: int) -> tuple[str, ...]:
 
 
 class Span(NamedTuple):
-    """A table, or a part of one."""
+    """A binary table, or a part of one."""
 
     begin: int  # in the bits
     end: int
@@ -157,7 +157,7 @@ class Span(NamedTuple):
 
 
 def by_place(bits: np.ndarray, spans: Sequence[Span]) -> dict[str, Total]:
-    """Of float64 bits: sums by place in the record."""
+    """Return the total of each byte of the records, over all tables."""
     sums: dict[str, Total] = {}
     for begin, end, width, first in spans:
         places = (np.arange(end - begin) + first) % width
@@ -178,7 +178,7 @@ _NOTHING = (0, 8)  # kinds of sections of which the file holds no bytes
 
 
 class Section(NamedTuple):
-    """Bytes of the file, from `start` to `end`."""
+    """The bytes of a file from `start` to `end`, with a name."""
 
     name: str
     start: int
@@ -186,7 +186,10 @@ class Section(NamedTuple):
 
 
 def sections_of(data: bytes) -> tuple[Section, ...]:
-    """In the order of their bytes, those that begin in another one left out; none of any other format, or damaged."""
+    """Return the sections of an ELF or safetensors file in order, without those that overlap an earlier one.
+
+    The result is empty for other formats and damaged headers.
+    """
     found = _elf(data) if data.startswith(b"\x7fELF") else _safetensors(data)
     kept: list[Section] = []
     for section in sorted(found, key=lambda section: (section.start, -section.end)):
@@ -196,7 +199,13 @@ def sections_of(data: bytes) -> tuple[Section, ...]:
 
 
 def by_section(sections: Iterable[Section], bits: np.ndarray, begin: int) -> dict[str, Total]:
-    """Of float64 bits of the bytes from `begin` on: by section, and of all else. Sections of one name are one."""
+    """Return the total of each section, and of all other bytes; sections of one name are added up.
+
+    Args:
+        sections: Sections of the file.
+        bits: float64, of each byte from `begin` on.
+        begin: Offset of the first byte.
+    """
     along = np.concatenate([[0.0], np.cumsum(bits)])
     found: dict[str, Total] = {}
     size, total = 0, 0.0
@@ -212,7 +221,7 @@ def by_section(sections: Iterable[Section], bits: np.ndarray, begin: int) -> dic
 
 
 def _elf(data: bytes) -> list[Section]:
-    """Of the table of section headers (System V ABI, chapter 4)."""
+    """Return the sections in the section header table of an ELF file (System V ABI, chapter 4)."""
     try:
         header, row = (_ORDERS[data[5]] + form for form in _HEADERS[data[4]])
         place, width, count, names = struct.unpack_from(header, data)

@@ -1,4 +1,4 @@
-"""The bytes and tokens of a file with what was measured of them, all blocks together."""
+"""The units of a file, bytes or tokens, with what was measured of each, over all blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,7 +17,7 @@ _TOKEN = 256  # the symbol of the vocabulary's first token; those below are byte
 
 @dataclass(frozen=True)
 class Units:
-    """Arrays of n units, in the order of the file: bytes, or tokens where a language model read a text."""
+    """Arrays of n units in the order of the file: bytes, or tokens where a language model read a text."""
 
     starts: np.ndarray  # int64 [n]: the byte that each begins at
     ends: np.ndarray  # int64 [n]
@@ -36,26 +36,26 @@ class Units:
         return int(self.starts.size)
 
     def within(self, begin: int, end: int) -> "Units":
-        """Those that begin at one of these bytes."""
+        """Return the units that begin from byte `begin` to before `end`."""
         first, last = np.searchsorted(self.starts, (begin, end))
         return replace(self, **{field.name: getattr(self, field.name)[first:last] for field in fields(self)})
 
     def bits_of_bytes(self) -> np.ndarray:
-        """float64 [bytes]: what each byte cost; those of a token share its bits evenly."""
+        """Return the bits of each byte, float64; the bytes of a token share its bits evenly."""
         sizes = self.ends - self.starts
         return np.repeat(self.bits.astype(np.float64) / np.maximum(sizes, 1), sizes)
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the numbers in units stand for."""
+    """The names that numbers in units refer to."""
 
     parts: tuple[str, ...]
     symbols: tuple[bytes, ...]
 
 
 def gather(blocks: Sequence[MeasuredBlock]) -> tuple[Units, Names]:
-    """The units of all blocks."""
+    """Collect the units of all blocks."""
     parts = tuple(dict.fromkeys((_STORED, *(name for block in blocks for name in block.recorder.parts))))
     leaves = sorted({leaf for block in blocks for leaf in _leaves(block)})
     symbols = tuple(bytes([byte]) for byte in range(_TOKEN)) + tuple(
@@ -105,7 +105,7 @@ def _units(block: MeasuredBlock, parts: dict[str, int], leaves: np.ndarray) -> U
 
 
 def _stored(places: np.ndarray) -> Units:
-    """Bytes that are not coded: each costs eight bits."""
+    """Return units of stored bytes, of eight bits each."""
     size = places.size
     return Units(
         starts=places,
