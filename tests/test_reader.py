@@ -29,7 +29,7 @@ main(sys.argv[1:], prog_name="reader")
 
 
 def alone(*arguments: object) -> subprocess.CompletedProcess[bytes]:
-    """The reader where there is nothing but what it needs."""
+    """Run the reader in an environment with only the packages that it needs."""
     return subprocess.run([sys.executable, "-c", _ONLY, *map(str, arguments)], capture_output=True, check=False)
 
 

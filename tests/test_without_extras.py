@@ -59,7 +59,7 @@ def without(*commands: tuple[str, ...], extra: str = "") -> str:
 
 
 def without_errors(*commands: tuple[str, ...], extra: str = "") -> subprocess.CompletedProcess[str]:
-    """The same, of commands that have something to note."""
+    """Refuse commands that have something to record, too."""
     refused = [package for package in _REFUSED if package not in EXTRAS.get(extra, ())]
     code = [sys.executable, "-c", _WITHOUT, json.dumps(refused), json.dumps(commands)]
     done = subprocess.run(code, capture_output=True, text=True, check=False)
@@ -69,7 +69,7 @@ def without_errors(*commands: tuple[str, ...], extra: str = "") -> subprocess.Co
 
 @pytest.fixture
 def tiny(in_folder: None) -> Path:
-    """A language model of a few thousand weights."""
+    """Write a language model of a few thousand weights."""
     return tiny_models.write_folder(Path("tiny"), tiny_models.byte_level())
 
 

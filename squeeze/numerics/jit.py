@@ -29,6 +29,10 @@ from numba.core.compiler import Compiler
 from numba.core.cpu import CPUContext
 from numba.extending import intrinsic
 
+# Not by `from`, which `compiled_sources` follows: no machine code depends on these.
+import squeeze.system.cache as user_cache
+import squeeze.system.notices as notices
+
 _IMPORT = re.compile(rf"^from ({__name__.partition('.')[0]}[\w.]*) import (?:\(([^)]*)\)|(.*))", re.MULTILINE)
 _PACKAGE = Path(__file__).parents[1]
 _OPTIONS: dict[str, Any] = {
@@ -57,12 +61,10 @@ def cache_root() -> Path:
 @cache
 def _temporary() -> Path:
     """Return a folder for temporary files that no other user can write to, the same for each process if possible."""
-    from squeeze.system.cache import open_to_others  # in the function, since no machine code comes from it
-
     folder = Path(tempfile.gettempdir(), f"squeeze-numba-{os.geteuid()}")
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
-        if not folder.is_symlink() and folder.stat().st_uid == os.geteuid() and not open_to_others(folder):
+        if not folder.is_symlink() and folder.stat().st_uid == os.geteuid() and not user_cache.open_to_others(folder):
             return folder
     own = tempfile.mkdtemp(prefix="squeeze-numba-")
     atexit.register(shutil.rmtree, own, ignore_errors=True)
@@ -75,15 +77,13 @@ def cache_folder(file: Path) -> Path:
 
     Its name depends on the sources, and no other user can write to it.
     """
-    from squeeze.system.cache import make_folder  # as above
-
     digest = hashlib.sha256(numba.__version__.encode())
     for path, text in sorted(compiled_sources(file, _PACKAGE).items()):
         digest.update(f"{path.name}\0{text}".encode())
     name = digest.hexdigest()[:16]
     try:
         folder = cache_root() / name
-        make_folder(folder)
+        user_cache.make_folder(folder)
         trouble = _trouble_with(folder)
     except OSError as error:
         trouble = f"{error.filename or folder}: {error.strerror}"
@@ -100,9 +100,7 @@ _troubles: set[str] = set()  # for the user, who is told when something is compi
 
 def _trouble_with(folder: Path) -> str | None:
     """Return why a folder cannot be used as a cache of machine code, or None."""
-    from squeeze.system.cache import open_to_others  # as above
-
-    if place := open_to_others(folder):
+    if place := user_cache.open_to_others(folder):
         return (
             f"other users may write to {place}; delete {folder.parent}, or set XDG_CACHE_HOME to a folder of your own"
         )
@@ -217,9 +215,7 @@ def _loading(cache: Any, load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _mention(sentence: str | None = None) -> None:
     """Show a notice to the user: the sentence, or that code is being compiled."""
-    from squeeze.system.notices import COMPILING, mention  # in the function, since no machine code comes from it
-
-    mention(sentence or COMPILING)
+    notices.mention(sentence or notices.COMPILING)
 
 
 def part(function: Callable) -> Any:

@@ -21,7 +21,7 @@ QUANTIZE, PRUNE = squeeze.quantize, squeeze.prune
 
 
 class Backwards(Inline):
-    """Of the calls that wait, the last one ends first."""
+    """End the last of the waiting calls first."""
 
     def next(self, timeout=None):
         self.waiting.rotate(1)
@@ -30,7 +30,7 @@ class Backwards(Inline):
 
 @pytest.fixture(autouse=True)
 def in_shards(monkeypatch):
-    """Of three sequences each, the last one of one."""
+    """Return shards of three sequences each; the last has one."""
     monkeypatch.setattr(sharding, "_TOKENS", 3 * 24)
 
 
@@ -47,7 +47,7 @@ def folder_of(tmp_path_factory):
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    """But for the report and the page about it, which tell times."""
+    """Compare all files except the report and its page, which contain times."""
     told = ("compression_report.json", "README.md")
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in told}
 

@@ -1,4 +1,4 @@
-"""What an engine tells of a cluster, and how it leaves one, with a fake Ray."""
+"""An engine's messages about a cluster, and how it leaves one, with a fake Ray."""
 
 import pickle
 import re
@@ -29,7 +29,7 @@ def test_how_many_calls_run_at_a_time(needs, calls):
 
 
 class Nodes:
-    """What of Ray an engine asks about nodes, and calls of it, each of which is a list of what it asked for."""
+    """A fake of the parts of Ray that an engine uses. A call is a list of what it requested."""
 
     GB = 1_000_000_000.0
 
@@ -50,7 +50,7 @@ class Nodes:
         self.cancelled.append(reference)
 
     def wait(self, running, num_returns, timeout):
-        """A call ends where a node can take it."""
+        """End a call if a node can take it."""
         asked = {one: self.started[one] for one in running}
         fits = [
             one
@@ -154,7 +154,7 @@ def test_a_node_that_goes_is_waited_for_too():
 
 
 class Fake:
-    """What of Ray a connection takes, and where it was asked for."""
+    """A fake of the parts of Ray that a connection uses, which records where they were asked for."""
 
     def __init__(self, monkeypatch, fails=()):
         self.asked, self.fails = [], fails
@@ -196,7 +196,7 @@ GRPC = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + bytes(6)  # the settings of a server
 
 @pytest.fixture(autouse=True)
 def note(monkeypatch, tmp_path):
-    """Where Ray notes the cluster of this machine: there is none."""
+    """Return a path for Ray's record of this machine's cluster, which does not exist."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     return tmp_path / "ray" / "ray_current_cluster"
 

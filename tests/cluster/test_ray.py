@@ -35,7 +35,7 @@ def nodes():
 
 
 def ends(number: int) -> None:
-    """A call that kills its worker."""
+    """Kill the worker of this call."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

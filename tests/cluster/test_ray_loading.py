@@ -33,20 +33,20 @@ LOADERS = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """With a processor, and what counts as a GPU."""
+    """A cluster with one processor and a fake GPU."""
     ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
 
 def done_by(file: File, task: Task) -> tuple[int, dict[str, int], str]:
-    """The worker's process, what it has loaded so far, and what went wrong."""
+    """Return the worker's process id, what it has loaded so far, and what went wrong."""
     (done,) = files.process_files([file], task)
     return os.getpid(), {name: loader.cache_info().misses for name, loader in LOADERS.items()}, done.error
 
 
 def run(operation: str, data: bytes, **options: Any) -> list[tuple[int, dict[str, int]]]:
-    """What the process of each call had loaded by its end; four calls with each of NEEDS."""
+    """Return what the process of each call had loaded by its end, for four calls with each of NEEDS."""
     engine: Any = engines.connect("auto")
     Path(operation).write_bytes(data)
     status, found = Path(operation).stat(), list[tuple[int, dict[str, int]]]()

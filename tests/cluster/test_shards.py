@@ -1,4 +1,4 @@
-"""What a manifest tells of shards, at whatever place its run was stopped."""
+"""Manifests of shards, wherever their run was stopped."""
 
 from pathlib import Path
 

@@ -24,12 +24,12 @@ _GROWING = ("write", "make", "open")
 
 
 def broken_at(n: int) -> Strike:
-    """An error of the device, once."""
+    """Raise one error of the device."""
     return lambda call, kind: OSError(errno.EIO, os.strerror(errno.EIO)) if call == n else None
 
 
 def full_from(n: int) -> Strike:
-    """From this call on nothing more goes on the disk."""
+    """Fail every later call that changes the disk."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return lambda call, kind: full if call >= n and kind in _GROWING else None
 
@@ -106,7 +106,7 @@ class Disk:
         return call
 
     def _save_file(self, tensors: Any, path: Path) -> None:
-        """As Rust, which says in words what the system said."""
+        """Raise an error as Rust does, with the system's message in words."""
         try:
             self.touch("write", path)
         except OSError as error:

@@ -36,7 +36,7 @@ def command(*words: str) -> tuple[int, str]:
 
 
 def contents(folder: Path = Path()) -> dict[str, bytes]:
-    """What lies in a folder, by name; folders end in a slash."""
+    """Return the content of a folder by name; folders end in a slash."""
     found = {f"{path.relative_to(folder)}/": b"" for path in folder.rglob("*") if path.is_dir()}
     return found | {
         str(path.relative_to(folder)): path.read_bytes()
@@ -85,7 +85,7 @@ def coded() -> None:
 
 
 def model() -> None:
-    """A folder of two shards with the files beside them."""
+    """A folder of two shards and the files that they hold."""
     Path("model/more").mkdir(parents=True)
     random = np.random.default_rng(1)
     for name in ("a", "more/b"):
@@ -187,7 +187,7 @@ def sweep(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strike: C
 
 
 def check(case: Case, what: str, code: int, said: str, before: dict, after: dict) -> None:
-    """That nothing is lost after a fault, and that the next run goes well."""
+    """Check that nothing was lost after a fault and that the next run succeeds."""
     found = contents()
     there = case.of_target(found) == case.of_target(after)
     if code == 0:  # it went another way

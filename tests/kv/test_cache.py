@@ -203,7 +203,7 @@ def test_history_is_not_touched_again():
 
 
 def test_a_layer_goes_where_its_states_are():
-    """As one from a file does, where a model lies on several devices."""
+    """A cache whose layers are on several devices, as one from a file may be."""
     layer = PackedLayer(KIVI(4, group=8, sinks=2, window=8), 0)
     layer.update(*torch.randn(2, 1, 2, 40, 8))
     keys, values = layer.update(*torch.randn(2, 1, 2, 1, 8, device="meta"))

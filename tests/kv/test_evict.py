@@ -126,7 +126,7 @@ def test_generation_goes_on(kind, wrapper):
 )
 @torch.no_grad()
 def test_several_tokens_at_once_after_layers_kept_different_numbers(policy):
-    """The same as one token at a time, while nothing more is coded."""
+    """Reading several tokens at once gives the same as one at a time, while nothing more is coded."""
     model, ids = llama(), tokens(length=84)
     attention.install(model)
     found = []

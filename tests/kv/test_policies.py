@@ -195,7 +195,7 @@ def test_one_eviction_goes_around_a_policy(tmp_path):
 
 
 def rewritten(policy, path, change):
-    """A policy's file with other tensors or another header."""
+    """Rewrite a policy file with other tensors or another header."""
     plain, tensors = policy.to_tensors()
     plain = json.loads(json.dumps(plain))
     change(plain, tensors)

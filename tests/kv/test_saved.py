@@ -26,7 +26,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A cache of few bytes, and its file."""
+    """Return a small cache and its file."""
     config = LlamaConfig(num_hidden_layers=1, num_attention_heads=1, hidden_size=8)
     cache, path = QuantizedKVCache(config, FullPrecision(sinks=1)), tmp_path_factory.mktemp("small") / "a.kv"
     for layer in cache.packed_layers:
@@ -36,7 +36,7 @@ def small(tmp_path_factory):
 
 
 def test_every_bit_and_every_digit_counts(small, tmp_path):
-    """A flipped bit, or another digit in the header, is an error, or the cache is the same."""
+    """Check that a flipped bit or another digit in the header is an error or leaves the cache unchanged."""
     cache, data = small
     start, path = 8 + int.from_bytes(data[:8], "little"), tmp_path / "a.kv"
     changes = [(at, data[at] ^ 1 << bit) for at in range(len(data)) for bit in range(8)]
@@ -66,7 +66,7 @@ def parts(data):
 
 
 def checked(description, payloads):
-    """A file with a checksum that is right, whatever the rest is."""
+    """Return a file with a correct checksum over any content."""
     return bytes(to_bytes(description, payloads))
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of exact inference beside plain numpy: integers are equal, floats are the same float32."""
+"""The arithmetic of exact inference compared with plain numpy: integers are equal, floats are the same float32."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_maximum(values):
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1.0, 1e4, 1e15])
 @pytest.mark.parametrize("count", [1, 3, 64, 576, 5000])
 def test_root_of_the_mean_square(scale, count):
-    """Of integers of 21 bits, so within 2^-21 of the largest at worst, and 2^-23 for rounding."""
+    """The error is at most 2^-21 of the largest value for integers of 21 bits, plus 2^-23 for rounding."""
     generator = np.random.default_rng(count)
     for values in (generator.standard_normal(count), generator.standard_normal(count) ** 9, np.full(count, 0.3)):
         x = (values * scale).astype(np.float32)
@@ -74,7 +74,7 @@ def test_root_of_the_mean_square(scale, count):
 
 
 def test_exp():
-    """The error is that of a polynomial, 2e-7, and of x / ln 2 as a float32: 2e-7 times |x|."""
+    """The error is 2e-7 of the polynomial, plus 2e-7 times |x| for x / ln 2 as a float32."""
     x = np.concatenate([-np.linspace(0, 87, 300_001), -np.logspace(-9, 1.9, 50_000)]).astype(np.float32)
     out = np.zeros(x.size, np.float32)
     exp_negative(x, out)

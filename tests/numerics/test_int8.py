@@ -1,4 +1,4 @@
-"""Products of bytes beside int64, on this processor and as others compute them."""
+"""Products of bytes compared with int64, on this processor and as others compute them."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def test_packing(outputs, inputs):
 @pytest.mark.parametrize("inputs", [4, 60, 1100])
 @pytest.mark.parametrize("add", [False, True])
 def test_products(rows, outputs, inputs, add):
-    """The largest sums, too. What is scaled is the integer product; columns outside of the panels asked for stay."""
+    """Check products with the largest sums as well. Columns outside the given panels are not written."""
     rng = np.random.default_rng(rows)
     matrix, a = codes((outputs, inputs), 8, 1), integers((rows, inputs), 127, 2, "any", np.int64)
     matrix[0], a[0] = 127, -127
@@ -72,7 +72,7 @@ def test_activations_of_16_bits():
     "processor", ["nehalem", "haswell +avx2", "alderlake +avxvnni", "skylake-avx512 +avx2,+avx512bw"]
 )
 def test_other_processors(processor, tmp_path):
-    """Without instructions for bytes, or with narrower ones, the same tests pass."""
+    """Run the same tests without byte instructions, and with narrower ones."""
     name, _, features = processor.partition(" ")
     flag = {"": "", "+avx2": "avx2", "+avxvnni": "avx_vnni"}.get(features, "avx512bw")
     if flag not in Path("/proc/cpuinfo").read_text():

@@ -38,7 +38,7 @@ FILES = {
 
 @pytest.fixture
 def package(tmp_path):
-    """A package of the same name as ours: two plain files that a compiled one imports, and one that none does."""
+    """Write a package named like ours: a compiled file, two plain ones that it imports, and one that it does not."""
     for name, text in FILES.items():
         path = tmp_path / "squeeze" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ FOR_GPUS = {"squeeze.codecs.tokenwise.cuda"}  # numba-cuda compiles its function
 
 
 def functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Of Python, in a module and its classes."""
+    """Yield the Python functions of a module and its classes."""
     for value in vars(module).values():
         for member in vars(value).values() if isinstance(value, type) else [value]:
             inner = getattr(member, "fget", getattr(member, "func", member))
@@ -229,7 +229,7 @@ print(values.tolist(), nothing.address > 0)
 
 
 def runs(folder: Path, **options: Any) -> str:
-    """What a process prints that compiles or loads SOURCE with its cache in `folder`."""
+    """Return what a process prints that compiles or loads SOURCE with its cache in `folder`."""
     path = folder / "own.py"
     path.write_text(SOURCE)
     (folder / "temporary").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Products of pairs with weights of 4 bits beside int64."""
+"""Products of pairs with weights of 4 bits compared with int64."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def multiply(activations, weights, outputs, inputs, out):
 @pytest.mark.parametrize("inputs", [8, 40, CHUNK])
 @pytest.mark.parametrize("sign", [0, 1, -1])
 def test_sums_are_exact(panels, inputs, sign):
-    """Nothing beside the results is written."""
+    """Only the results are written."""
     matrix = codes((16 * panels, inputs), 4, panels)
     row = integers((inputs,), quads.TOP, inputs, "any", np.int16)
     if sign:

@@ -1,4 +1,4 @@
-"""Products in fours of bytes beside int64, where the processor has them."""
+"""Products in fours of bytes compared with int64, where the processor has them."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ if quads.AVAILABLE:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("sign", [0, 1, -1])
 def test_sums_are_exact(panels, inputs, bits, sign):
-    """The largest sums wrap on their way, and do not in the end. Nothing beside the results is written."""
+    """The largest sums wrap on the way, but not at the end. Only the results are written."""
     matrix = codes((16 * panels, inputs), bits, panels)
     row = integers((inputs,), quads.TOP, inputs, "any", np.int16)
     if sign:

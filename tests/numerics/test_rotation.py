@@ -1,4 +1,4 @@
-"""Rotations by Hadamard matrices beside the matrices."""
+"""Rotations by Hadamard matrices compared with the matrices."""
 
 import numpy as np
 import pytest

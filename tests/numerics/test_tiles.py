@@ -31,7 +31,7 @@ def test_packing(outputs, inputs):
 @pytest.mark.parametrize("inputs", [2, 40, CHUNK])
 @pytest.mark.parametrize("kind", ["any", "tops", "bottoms"])
 def test_sums_are_exact(panels, inputs, kind):
-    """Nothing beside the results is written."""
+    """Only the results are written."""
     matrix = integers((16 * panels, inputs), 127, panels, "tops" if kind == "bottoms" else kind, np.int8)
     row = integers((inputs,), 32767, inputs, kind, np.int16)
     out = np.full(16 * panels + 5, 7, np.int32)

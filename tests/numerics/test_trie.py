@@ -124,7 +124,7 @@ def test_followed_paths_are_those_that_decoding_walks():
 
 
 def test_the_error_of_the_logarithm():
-    """In 2^-24: all is rounded down, ln 2 by 0.97, which counts up to 62 times, and table and interpolation by 3."""
+    """The error in units of 2^-24: everything is rounded down, ln 2 by 0.97, which counts up to 62 times."""
     generator = np.random.default_rng(3)
     x = np.concatenate(
         [np.arange(1, 9000), 2.0 ** generator.uniform(0, 62.99, 20_000), [2**k - 1 for k in range(1, 63)]]

@@ -75,7 +75,7 @@ def test_bytes_and_memory_are_bounded(tmp_path):
 
 
 def test_the_index_of_a_shard_takes_little(tmp_path):
-    """A line of lists, which is a few bytes as a .sqz file, and gigabytes as objects."""
+    """Refuse a line of lists that is a few bytes as a .sqz file and gigabytes as objects."""
     raw = b"x" * 2_000
     (tmp_path / "a.tar.sqz").write_bytes(squeeze.compress(raw, 1))
     first = {"format": "squeeze.members", "version": 1, "size": len(raw), "checksum": "0" * 16}

@@ -26,7 +26,7 @@ def test_a_container_bounds_what_is_free(tmp_path, monkeypatch):
 
 @pytest.fixture
 def mapped(tmp_path):
-    """A file, and its bytes mapped, all of which were read."""
+    """Return a file and its mapped bytes, all of which were read."""
     path = tmp_path / "file"
     path.write_bytes(np.random.default_rng(1).bytes(SIZE))
     array = np.memmap(path, np.uint8, mode="c")

@@ -17,7 +17,7 @@ WHERE = pytest.mark.parametrize("renames", ["with flags", "without"])
 
 @pytest.fixture(autouse=True)
 def on_other_systems(in_folder, monkeypatch, request):
-    """On file systems that know renameat2's flags, and on others."""
+    """Run a test with renameat2's flags and without them."""
     if "renames" in request.fixturenames and request.getfixturevalue("renames") == "without":
         monkeypatch.setattr(moving, "_renameat2", None)
 
@@ -129,7 +129,7 @@ def test_all_of_a_folder_is_on_the_disk_before_it_has_its_name(renames, monkeypa
 
 
 def synced(monkeypatch):
-    """What is synced, by its name at that time, in order."""
+    """Record the current name of everything that is synced, in order."""
     done, here, real = [], Path().resolve(), os.fsync
 
     def sync(handle):
@@ -211,7 +211,7 @@ def test_a_folder_replaced_that_cannot_be_deleted_is_named(monkeypatch):
 
 @pytest.fixture
 def syncs(monkeypatch):
-    """The names of the calls that sync, in order; meanwhile it is done all the time."""
+    """Record the calls that sync, in order, and sync all the time meanwhile."""
     called = []
     monkeypatch.setattr(moving, "_SYNC_EVERY", 0.001)
     monkeypatch.setattr(moving, "_sync", lambda handle: called.append("meanwhile"))
@@ -243,7 +243,7 @@ def test_what_failed_is_not_synced(tmp_path, syncs):
 
 
 def test_a_disk_that_fails_meanwhile(tmp_path, syncs, monkeypatch):
-    """The error is told but once by the system, and a sync at the end would say nothing of it."""
+    """The system reports the error only once, so that a sync at the end would not see it."""
     failed = []
 
     def fail(handle):

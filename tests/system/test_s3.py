@@ -81,7 +81,7 @@ def odd(s3):
 
 @pytest.mark.parametrize("cluster", [(), ("--cluster", "local")])
 def test_keys_of_any_kind(s3, monkeypatch, odd, cluster):
-    """But for those that end in a slash, of which those that hold something are reported."""
+    """Objects are read under any key, except empty ones whose key ends in a slash."""
     monkeypatch.setattr(engines, "connect", lambda address: Inline())
     said = fails("compress", "-1", "-q", "-r", *cluster, "s3://bucket/odd")
     assert said == "Error: s3://bucket/odd/dir/: has no name, since its key ends in a slash: rename it\n"

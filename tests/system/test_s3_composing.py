@@ -39,7 +39,7 @@ def counting(s3, monkeypatch):
 
 
 def stored(s3, *sizes: int) -> list[Path]:
-    """Objects of so many bytes."""
+    """Create objects of these sizes."""
     chance = random.Random(0)
     for number, size in enumerate(sizes):
         s3.put_object(Bucket="bucket", Key=f"parts/{number:03d} [a]?versionId=1", Body=chance.randbytes(size))
@@ -174,7 +174,7 @@ def test_only_large_parts_in_the_same_store_are_copied(s3):
 
 @pytest.fixture
 def joining(counting, monkeypatch):
-    """What tells the bytes that came and went since the last call of a run began, which is the one that joins."""
+    """Return a function for the bytes sent and received since the last call of a run began, which joins the parts."""
     monkeypatch.setattr("squeeze.system.remote_file._LEAST", 1000)  # as small beside a part as it is beside 5 MiB
     engine = Inline(breaks=lambda call: counting.taken() and None)
     monkeypatch.setattr(engines, "connect", lambda address: engine)

@@ -1,4 +1,4 @@
-"""Where obstore asks for small objects, and as whom: as s3fs would, whatever the environment has for others."""
+"""Small objects by obstore: it uses the endpoint and credentials of s3fs, whatever the environment says."""
 
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -58,7 +58,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def stores(monkeypatch):
-    """That which s3fs asks, and another that the environment names for others."""
+    """Two servers: the one that s3fs asks, and one that the environment names."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     right, wrong = Store("right"), Store("wrong")

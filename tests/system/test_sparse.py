@@ -15,7 +15,7 @@ BLOCK = 4096
 
 @pytest.fixture
 def image(tmp_path):
-    """A sparse file with data at both ends of a hole, and a hole at its end."""
+    """Write a sparse file with data on both sides of a hole and a hole at its end."""
     path = tmp_path / "image"
     with path.open("wb") as file:
         file.write(b"head" * 2000)

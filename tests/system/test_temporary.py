@@ -1,4 +1,4 @@
-"""Temporary names beside a target, and what is deleted of those that killed processes left."""
+"""Temporary names next to a target, and the deletion of those that killed processes left."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def test_names_that_only_begin_alike_are_told_apart():
 
 
 def test_what_is_not_provably_left_stays():
-    """What a process writes, what is linked or a link, and other names."""
+    """Files of running processes, hard links, symbolic links and other names stay."""
     stays = [Path(".a.abcdefgh.tmp"), Path(".a.abcdefgh.other.tmp"), Path(".b.abcdefgh.squeeze.tmp")]
     for path in stays:
         path.write_text("mine")

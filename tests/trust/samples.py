@@ -50,8 +50,15 @@ _MODEL: tuple[Command, ...] = (
 
 @dataclass(frozen=True)
 class Sample:
-    """path: of the file in the working folder; value: what it says, and to_bytes: the file that says something else.
-    commands: all that read it, those first that reach most; they run in the folder."""
+    """A file that names something, and the commands that read it.
+
+    Attributes:
+        path: The file in the working folder.
+        value: Its content.
+        to_bytes: Returns the file for another content.
+        commands: All commands that read it, those that reach most first. They run in the folder.
+        files: Adds other files that the commands need.
+    """
 
     path: str
     value: Any
@@ -64,7 +71,7 @@ class Sample:
 
 
 def _from_pretrained(folder: str) -> None:
-    """As a program that uses transformers."""
+    """Load a model as a program that uses transformers does."""
     import transformers
 
     import squeeze.integrations.transformers  # noqa: F401
@@ -95,7 +102,8 @@ def make(here: Path) -> dict[str, Sample]:
     (model / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     (model / "generation_config.json").write_text('{"eos_token_id": 2, "transformers_version": "5.23.0"}')
     squeeze.pack(model, here / "packed")
-    return _of_models(here, model) | _of_packed(here) | _of_streams(here) | _of_runs(here, model) | _of_caches(here)
+    files = _of_packed(here) | _of_streams(here) | _of_manifests(here) | _of_followed(here)  # shards are of streams
+    return _of_models(here, model) | files | _of_recipes(model) | _of_caches(here)
 
 
 def _of_models(here: Path, model: Path) -> dict[str, Sample]:
@@ -147,7 +155,7 @@ def _of_models(here: Path, model: Path) -> dict[str, Sample]:
 
 
 def _of_packed(here: Path) -> dict[str, Sample]:
-    """The description in the header of a packed file, alone and as a difference."""
+    """Return the description in the header of a packed file, alone and as a difference."""
     write(here / "one.safetensors", {"w": ("BF16", (64, 64), bytes(8192))})
     write(here / "two.safetensors", {"w": ("BF16", (64, 64), bytes(8190) + b"ab")})
     squeeze.pack(here / "one.safetensors", here / "base.safetensors")
@@ -217,26 +225,19 @@ def _of_streams(here: Path) -> dict[str, Sample]:
     }
 
 
-def _of_runs(here: Path, model: Path) -> dict[str, Sample]:
-    """Manifests, the journal of a run that is followed, recipes, reports."""
+def _of_manifests(here: Path) -> dict[str, Sample]:
+    """Return manifests of runs over many files, with single outputs and with shards."""
     record = {"source": "tree/a.txt", "size": 780, "stamp": "x", "output": "tree/a.txt.sqz", "output_size": 9}
     record |= {"checksum": "00", "attempts": 1, "error": "", "version": ""}
     head = {"manifest": 1, "session": "0a0b0c0d", "operation": "compress", "options": {"level": "1"}}
-    manifest = [head | {"sources": ["tree"]}, record, {"complete": True, "files": 1}]
-    of_shard = record | {"source": "part-0.tar.sqz", "output": "part-0.tar.sqz"}
-    sharded = [
-        head | {"operation": "shards", "options": {"root": "tree", "output": "part-{}.tar.sqz", "dictionary": "x"}},
-        record | {"output": "part-0.tar.sqz"},
-        of_shard,
-        {"complete": True, "files": 1},
-    ]
+    complete = {"complete": True, "files": 1}
+    sharded = head | {
+        "operation": "shards",
+        "options": {"root": "tree", "output": "part-{}.tar.sqz", "dictionary": "x"},
+    }
+    in_shard, shard = record | {"output": "part-0.tar.sqz"}, dict.fromkeys(("source", "output"), "part-0.tar.sqz")
     compress = ("compress", "-q", "-r", "-1", "--shards", "1M", "tree", "-o", "part-{}.tar.sqz")
-    of_shards: tuple[Command, ...] = (
-        ("test", "--manifest", "part-manifest.jsonl"),
-        ("test", "--manifest", "part-manifest.jsonl", "tree"),
-        compress,
-        (*compress, "--train-dictionary"),
-    )
+    name, of_shards = "tree/.squeeze-compress.jsonl", "part-manifest.jsonl"
 
     def tree(folder: Path) -> None:
         (folder / "tree").mkdir()
@@ -244,6 +245,23 @@ def _of_runs(here: Path, model: Path) -> dict[str, Sample]:
         (folder / "tree" / "a.txt.sqz").write_bytes(squeeze.compress(b"a text " * 100, 1))
         shutil.copyfile(here / "tars" / "part-0.tar.sqz", folder / "part-0.tar.sqz")
 
+    def test(manifest: str) -> tuple[Command, ...]:
+        return ("test", "--manifest", manifest), ("test", "--manifest", manifest, "tree")
+
+    return {
+        "manifest": Sample(name, [head | {"sources": ["tree"]}, record, complete], _lines, test(name), tree),
+        "manifest of shards": Sample(
+            of_shards,
+            [sharded, in_shard, record | shard, complete],
+            _lines,
+            (*test(of_shards), compress, (*compress, "--train-dictionary")),
+            tree,
+        ),
+    }
+
+
+def _of_followed(here: Path) -> dict[str, Sample]:
+    """Return the journal of a training run whose checkpoints are packed as they appear."""
     (here / "followed").mkdir()
     for step in (1, 2):
         source = here / "run" / f"checkpoint-{step}"
@@ -252,7 +270,7 @@ def _of_runs(here: Path, model: Path) -> dict[str, Sample]:
         squeeze.pack(source, here / "followed" / source.name)
     journal = {"format": 1, "packed": ["checkpoint-1", "checkpoint-2"]}
     follow = ("pack", "-q", "--follow", "--interval", "0.01", "--until-idle", "0.02")
-    following: tuple[Command, ...] = (
+    commands: tuple[Command, ...] = (
         (*follow, "--keep", "1", "run", "out"),
         (*follow, "--keep", "1", "--remove-source", "run", "out"),
     )
@@ -261,6 +279,11 @@ def _of_runs(here: Path, model: Path) -> dict[str, Sample]:
         _copied(here / "run", "run")(folder)
         _copied(here / "followed", "out")(folder)
 
+    return {"journal": Sample("out/.squeeze-follow.json", journal, _json, commands, both)}
+
+
+def _of_recipes(model: Path) -> dict[str, Sample]:
+    """Return recipes and the reports of what a command did."""
     recipe: dict[str, Any] = {"calibration": "x", "samples": 1, "sequence_length": 8}
     recipe["steps"] = [{"quantize": {"method": "gptq", "bits": 4, "group_size": 16}}, {"pack": {"base": "x"}}]
     recipes: tuple[Command, ...] = (
@@ -272,18 +295,6 @@ def _of_runs(here: Path, model: Path) -> dict[str, Sample]:
     report |= {"bits_per_weight": 4.0, "bits_per_parameter": 4.0, "fallbacks": ["x"], "packed": None}
     report |= {"before": None, "after": None, "tasks": [], "notes": []}
     return {
-        "manifest": Sample(
-            "tree/.squeeze-compress.jsonl",
-            manifest,
-            _lines,
-            (
-                ("test", "--manifest", "tree/.squeeze-compress.jsonl"),
-                ("test", "--manifest", "tree/.squeeze-compress.jsonl", "tree"),
-            ),
-            tree,
-        ),
-        "manifest of shards": Sample("part-manifest.jsonl", sharded, _lines, of_shards, tree),
-        "journal": Sample("out/.squeeze-follow.json", journal, _json, following, both),
         "recipe": Sample("a.yaml", recipe, _json, recipes, _copied(model)),
         "report": Sample("a.json", report, _json, (("report", "a.json", "-o", "page.html"),)),
         "report of a folder": Sample(

@@ -53,7 +53,7 @@ class Box:
 
 
 def _outcome(command: samples.Command) -> str | None:
-    """What else than a line of squeeze's own came of a command."""
+    """Return what a command printed apart from one line of squeeze's own."""
     if isinstance(command, tuple):
         error = call(*command).exception
         return None if error is None or isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"[:200]
@@ -148,7 +148,7 @@ def test_what_was_believed_once(name, made, box):
 
 @pytest.mark.parametrize("start", ["checkpoint-{}/../..", "/proc/{}/../.."])
 def test_retention_goes_by_two_names_of_one_kind(start, made, box):
-    """Of which the first goes."""
+    """A packed training run whose first checkpoint is deleted."""
     sample, outside = made["journal"], Path(box.seen.outside)
     end = "/../outside/model" if start.startswith("c") else str(outside / "model")
     journal = {"format": 1, "packed": [start.format(number) + end for number in (1, 2)]}

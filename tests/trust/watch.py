@@ -1,8 +1,4 @@
-"""What happens outside: requests to a server on loopback, connections, and files that are opened or changed in a folder
-that no command was told of.
-
-The audit hook (PEP 578) stays for as long as the process does, and sees only what happens while a Watch looks.
-"""
+"""A watch over accesses outside a folder: requests to a loopback server, connections, and files opened or changed."""
 
 import os
 import socketserver
@@ -70,7 +66,7 @@ def _install() -> None:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Watch]:
-    """A server of a folder that notes what it is asked, and the Watch over it and over the folder."""
+    """Start a server of a folder that records requests, and a Watch over it and the folder."""
     requests: list[str] = []
 
     class Handler(SimpleHTTPRequestHandler):

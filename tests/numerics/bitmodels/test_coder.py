@@ -20,7 +20,7 @@ def decode_all(bits, probabilities, state, coded):
 
 
 def code(bits, probabilities):
-    """The coded bytes, after a check that they decode to `bits`."""
+    """Encode bits, check that they decode, and return the coded bytes."""
     state, coded = np.zeros(3, np.uint64), np.zeros(4 * bits.size + 64, np.uint8)
     coder.start_encoder(state)
     encode_all(bits, probabilities, state, coded)

@@ -1,4 +1,4 @@
-"""Frequencies of bytes, and what they say of bits, beside quotients of floats."""
+"""Frequencies of bytes, and what they say of bits, compared with quotients of floats."""
 
 import numpy as np
 import pytest
