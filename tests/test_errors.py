@@ -1,4 +1,4 @@
-"""What the library's messages say: of arguments, never of options, which the command line makes of them."""
+"""Messages of the library, which name arguments and never options of the command line."""
 
 import ast
 import re

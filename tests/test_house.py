@@ -1,4 +1,4 @@
-"""How the code is laid out, counted: each bound is what there is, and only shrinks."""
+"""Counts of the code's layout. Each bound is the current number, and only shrinks."""
 
 import ast
 from collections.abc import Iterator

@@ -127,5 +127,5 @@ def test_a_method_that_is_made_has_its_options_already():
 
 
 @pytest.mark.parametrize(("text", "size"), [("0", 0), ("7", 7), ("1K", 1024), ("2m", 2 << 20), ("3G", 3 << 30)])
-def test_sizes(text, size):
+def test_sizes_have_suffixes_of_powers_of_1024(text, size):
     assert size_of(text) == size

@@ -169,7 +169,7 @@ def test_lost_calls_leave_nothing(engine, in_parts):
     assert content("packed") == content("one") and names() == ["model", "one", "packed"]
 
 
-def test_damage(engine, in_parts):
+def test_a_damaged_tensor_is_named(engine, in_parts):
     a_folder()
     run("pack", *CLUSTER, "model", "packed")
     path = Path("packed/model-00002-of-00002.safetensors")
@@ -190,7 +190,7 @@ def test_damage(engine, in_parts):
     assert "tokenizer.json is missing" in fails("verify", *CLUSTER, "packed")
 
 
-def test_misuse(engine):
+def test_refuses_options_and_sources_that_do_not_fit(engine):
     model_folder("model")
     assert "--manifest belongs" in usage_error("pack", "--manifest", "m", "model", "packed")
     assert "--manifest belongs" in usage_error("unpack", "--manifest", "m", "model", "packed")

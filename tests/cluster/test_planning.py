@@ -43,7 +43,7 @@ def test_the_last_calls_are_so_short_that_all_workers_end_together(tmp_path, wor
     assert calls < sum(busy) / 5.0 + 20 * workers
 
 
-def test_files_come_back():
+def test_held_files_are_equal_to_the_originals():
     files = [
         File(Path("a\udcff b/c"), 3, "s", None),
         File(path_of("s3://b/k %.txt"), 4, "e", path_of("memory://z/y"), "ab", '"e"'),
@@ -54,6 +54,6 @@ def test_files_come_back():
     assert held[2].source.named == ("s3://b", "/x::y")
 
 
-def test_they_take_few_bytes():
+def test_held_files_take_few_bytes():
     held = Held([File(Path(f"/corpus/{number:07}.json"), 2_000, f"2000-{number}", None) for number in range(1_000)])
     assert len(pickle.dumps(held)) < 40_000

@@ -47,7 +47,7 @@ def doubled(number: int) -> int:
     return 2 * number
 
 
-def test_calls(nodes):
+def test_calls_return_results_and_errors(nodes):
     engine = engines.connect("auto")
     assert engine.processors == 2
     assert engine.has_room(Needs()) and not engine.is_busy
@@ -116,6 +116,6 @@ def test_files_survive_workers_and_a_node(nodes, in_folder):
         assert file.target.read_bytes() == expected
 
 
-def test_no_cluster_answers():
+def test_an_address_without_a_cluster_is_one_line():
     with pytest.raises(ClusterError, match="expected auto, local or"):
         engines.connect("nowhere")

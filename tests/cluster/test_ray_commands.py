@@ -22,7 +22,7 @@ CLUSTER = ("-q", "--cluster", "local")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """A cluster that all commands share, since starting one takes as long as all tests here."""
+    """Start a cluster that all commands share, since starting one takes as long as all tests here."""
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()

@@ -33,7 +33,7 @@ LOADERS = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """A cluster with one processor and a fake GPU."""
+    """Start a cluster with one processor and a fake GPU."""
     ray.init(address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
@@ -67,14 +67,14 @@ def check(found: list[tuple[int, dict[str, int]]], *names: str) -> None:
     assert {loaded[name] for _, loaded in found for name in names} == {1}
 
 
-def test_a_language_model(cluster):
+def test_a_worker_loads_a_language_model_once(cluster):
     tokenizer = tiny_models.byte_level()
     tiny_models.write_folder(Path("model"), tokenizer, calm(tokenizer))
     check(run(COMPRESS, TEXT, level=8, verify=True, model=Path("model")), "model")
     check(run(DECOMPRESS, text_around_noise(Path("model"), DATA, 1500), model=Path("model")), "model")
 
 
-def test_a_dictionary_and_a_network(cluster):
+def test_a_worker_loads_a_dictionary_and_a_network_once(cluster):
     squeeze.train([TEXT] * 4, "dictionary.sqzp", level=5)
     options = {"dictionary": Path("dictionary.sqzp")}
     check(run(COMPRESS, TEXT, level=5, verify=True, **options), "dictionary", "built in", "network")

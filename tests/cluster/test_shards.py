@@ -119,7 +119,7 @@ def test_what_may_pass_is_tried_again_and_what_does_not_is_told(tmp_path, shards
     assert not results["part-0.tar.sqz"].error and shards[2].target.exists()
 
 
-def test_lost_workers(tmp_path, shards):
+def test_lost_workers_are_retried_and_then_reported(tmp_path, shards):
     calls = []
 
     def breaks(call):

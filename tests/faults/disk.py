@@ -1,4 +1,4 @@
-"""A disk whose n-th change goes wrong: what stands between squeeze and the system in tests of faults."""
+"""A fake disk on which every call can fail: a layer between squeeze and the system for tests of faults."""
 
 import builtins
 import errno

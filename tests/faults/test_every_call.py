@@ -85,7 +85,7 @@ def coded() -> None:
 
 
 def model() -> None:
-    """A folder of two shards and the files that they hold."""
+    """Write a folder of two shards and the files that they hold."""
     Path("model/more").mkdir(parents=True)
     random = np.random.default_rng(1)
     for name in ("a", "more/b"):
@@ -215,19 +215,19 @@ def check(case: Case, what: str, code: int, said: str, before: dict, after: dict
 
 @pytest.mark.parametrize("strike", [broken_at, full_from])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in SLOW])
-def test_every_third_call(name, strike, tmp_path, monkeypatch):
+def test_nothing_is_lost_if_every_third_call_fails(name, strike, tmp_path, monkeypatch):
     assert sweep(CASES[name], tmp_path, monkeypatch, strike, count(1, 3)) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strike", [broken_at, full_from])
 @pytest.mark.parametrize("name", CASES)
-def test_every_call(name, strike, tmp_path, monkeypatch):
+def test_nothing_is_lost_if_any_call_fails(name, strike, tmp_path, monkeypatch):
     assert sweep(CASES[name], tmp_path, monkeypatch, strike, count(1)) > 1
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_a_few_calls_of_long_runs(name, tmp_path, monkeypatch):
+def test_nothing_is_lost_if_some_calls_of_long_runs_fail(name, tmp_path, monkeypatch):
     calls = [3, 11, 29, 10**6]
     assert sweep(CASES[name], tmp_path, monkeypatch, full_from, calls) == 3
 

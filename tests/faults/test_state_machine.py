@@ -1,7 +1,7 @@
-"""Files on disk in any order of commands and faults, against a model of what must be there after each.
+"""Commands and faults in any order, compared with a model of the files that must exist after each.
 
-The model knows what a file holds, not how it is coded. A command that fails leaves everything as it was, and so does
-one that is interrupted or meets a full disk; a second writer's file is kept without -f, and a source that changed is.
+The model knows what a file holds, not how it is coded. A command that fails, is interrupted or meets a full disk leaves
+everything unchanged. Without -f, a second writer's file is kept, and so is a source that has changed.
 """
 
 import shutil
@@ -159,10 +159,10 @@ def run(examples: int, steps: int) -> None:
     run_state_machine_as_test(FilesOnDisk, settings=chosen)
 
 
-def test_states() -> None:
+def test_every_command_succeeds_or_leaves_files_unchanged() -> None:
     run(15, 15)
 
 
 @pytest.mark.slow
-def test_many_states() -> None:
+def test_every_command_of_many_long_runs_succeeds_or_leaves_files_unchanged() -> None:
     run(100, 30)

@@ -17,7 +17,7 @@ def calibrated():
 
 
 @pytest.mark.parametrize("policy", [KIVI(group=16, window=16), Rotated(window=16)], ids=repr)
-def test_bits_by_head(calibrated, policy):
+def test_costly_heads_get_more_bits_within_the_budget(calibrated, policy):
     model, statistics = calibrated
     for bits in (5.5, 7.0):
         found = bits_by_head(model, statistics, policy, bits)
@@ -29,7 +29,7 @@ def test_bits_by_head(calibrated, policy):
     assert bits_by_head(model, changed, policy, 7.0).bits[1][1] == 8
 
 
-def test_bits_by_head_errors(calibrated):
+def test_refuses_a_budget_or_a_policy_that_cannot_be_allocated(calibrated):
     model, statistics = calibrated
     with pytest.raises(PolicyError, match=r"expected at least 5\.0"):
         bits_by_head(model, statistics, KIVI(group=16, window=16), 2)

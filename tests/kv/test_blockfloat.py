@@ -11,7 +11,7 @@ def calibrated(request):
     return calibrated_on_text(request.param())
 
 
-def test_channel_orders(calibrated):
+def test_channel_orders_permute_channels_of_each_head(calibrated):
     model, statistics = calibrated
     orders = channel_orders(model, statistics, BlockFloat(4, share=4, window=16))
     heads = model.config.num_attention_heads if hasattr(model.config, "n_head") else 2

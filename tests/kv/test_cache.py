@@ -51,7 +51,7 @@ def test_full_precision_equals_dynamic_cache(model, way):
         assert torch.equal(a.values[:, :, -count:], b.values[:, :, -count:])
 
 
-def test_assisted_decoding(model):
+def test_assisted_decoding_equals_that_with_a_dynamic_cache(model):
     ids, helper = tokens(), MODELS["llama"]()
     caches = (DynamicCache(config=model.config), QuantizedKVCache(model.config, FullPrecision()))
     expected, actual = (generated(model, ids, cache, assistant_model=helper) for cache in caches)
@@ -137,7 +137,7 @@ operations = st.lists(
     ),
     st.sampled_from([None, 7, 20]),
 )
-def test_any_sequence_of_operations(sequence, policy, sliding_window):
+def test_any_sequence_of_operations_equals_a_dynamic_cache(sequence, policy, sliding_window):
     layer, plain = PackedLayer(policy, 0, sliding_window), Reference(policy, sliding_window)
     layer.activate_past_recording()
     random = torch.Generator().manual_seed(0)
@@ -203,7 +203,7 @@ def test_history_is_not_touched_again():
 
 
 def test_a_layer_goes_where_its_states_are():
-    """A cache whose layers are on several devices, as one from a file may be."""
+    """Move a layer to the device of its new states, as a cache from a file must if a model is on several devices."""
     layer = PackedLayer(KIVI(4, group=8, sinks=2, window=8), 0)
     layer.update(*torch.randn(2, 1, 2, 40, 8))
     keys, values = layer.update(*torch.randn(2, 1, 2, 1, 8, device="meta"))

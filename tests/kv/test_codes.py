@@ -8,7 +8,7 @@ from squeeze.kv.codes import CURVED, curve, lloyd_max
 
 
 @given(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8]), st.integers(1, 9), st.integers(0, 2**32))
-def test_packing(width, bytes_a_bit, seed):
+def test_packed_codes_are_unpacked(width, bytes_a_bit, seed):
     codes = torch.randint(0, 1 << width, (2, 8 * bytes_a_bit), generator=torch.Generator().manual_seed(seed))
     packed = codes.pack(codes.to(torch.uint8), width)
     assert packed.shape[-1] == codes.packed_size(codes.shape[-1], width) == bytes_a_bit * width
@@ -16,12 +16,12 @@ def test_packing(width, bytes_a_bit, seed):
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
-def test_packing_ternary(codes):
+def test_packed_ternary_codes_are_unpacked(codes):
     given_codes = torch.tensor(codes, dtype=torch.uint8)
     assert torch.equal(codes.unpack_ternary(codes.pack_ternary(given_codes), len(codes)), given_codes)
 
 
-def test_lloyd_max_points():
+def test_lloyd_max_points_minimise_the_error():
     torch.testing.assert_close(lloyd_max(1), torch.tensor([-0.79788456, 0.79788456]))
     torch.testing.assert_close(lloyd_max(2)[2:], torch.tensor([0.4527800, 1.5104176]))  # Max 1960
 

@@ -23,7 +23,7 @@ CODERS = {
 
 
 @pytest.mark.parametrize("name", list(CODERS))
-def test_coders(name):
+def test_coders_code_blocks_within_their_error_and_leave_them_unchanged(name):
     coder, error = CODERS[name]
     blocks = torch.randn(2, 3, 4, 32, 16, generator=torch.Generator().manual_seed(0))
     kept = blocks.clone()

@@ -19,7 +19,7 @@ from tests.makers.kv_models import llama, mistral, tokens
 INNER = KIVI(8, group=8, sinks=2, window=8)
 
 
-def test_sinks_and_window():
+def test_sinks_and_window_stay_and_tokens_between_are_limited():
     layer, states = PackedLayer(SinksAndWindow(INNER, limit=20), 0), torch.randn(2, 1, 2, 200, 8)
     for at in range(200):
         layer.update(*states[:, :, :, at : at + 1])
@@ -78,7 +78,7 @@ def test_softprune_keeps_all_and_some_exactly():
     assert layer.get_seq_length() == 160 and layer.sinks[0].shape[2] == 18
 
 
-def test_nothing_but_eviction():
+def test_eviction_alone_keeps_sinks_and_the_latest_tokens():
     layer, states = (
         PackedLayer(SinksAndWindow(FullPrecision(sinks=2, window=8), limit=20), 0),
         torch.randn(2, 1, 2, 60, 8),
@@ -89,7 +89,7 @@ def test_nothing_but_eviction():
     assert torch.equal(layer.keys, torch.cat([states[0, :, :, :2], states[0, :, :, 32:]], 2))
 
 
-def test_other_numbers_in_other_layers():
+def test_layers_may_keep_different_numbers():
     model = llama()
     cache = QuantizedKVCache(model.config, SinksAndWindow(INNER, limit=(16, 32)))
     model(tokens(length=100), **{CACHE: cache})
@@ -105,7 +105,7 @@ def test_other_numbers_in_other_layers():
      SnapKV(FullPrecision(sinks=2, window=8), select=16), AdaKV(INNER, select=16),
      AdaKV(FullPrecision(sinks=2, window=8), select=16)],
 )  # fmt: skip
-def test_generation_goes_on(kind, wrapper):
+def test_generation_continues_after_eviction(kind, wrapper):
     model, ids = kind(), tokens(length=80)
     attention.install(model)
     cache = QuantizedKVCache(model.config, wrapper)

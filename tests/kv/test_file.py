@@ -46,7 +46,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_round_trip(policy, dtype, tmp_path):
+def test_a_loaded_cache_is_the_saved_one_to_the_bit(policy, dtype, tmp_path):
     model = (llama if policy.block else mistral)().to(dtype)
     cache = filled(model, policy)
     assert cache.save(tmp_path / "a.kv", model) == (tmp_path / "a.kv").stat().st_size

@@ -11,6 +11,6 @@ def calibrated(request):
     return calibrated_on_text(request.param())
 
 
-def test_low_rank(calibrated):
+def test_leading_components_hold_nearly_all(calibrated):
     model, statistics = calibrated
     assert error_of(model, low_rank_policy(model, statistics, rank=8, bits=6, window=16)) < 0.06

@@ -26,7 +26,7 @@ def test_quality_of_a_model_in_16_bits(dtype):
 
 
 def test_peak_memory_on_a_gpu_is_that_of_the_model_s(monkeypatch):
-    """The peak of one step includes other memory that is alive, but nothing of earlier steps."""
+    """Check that the peak of one step includes other memory that is alive, but nothing of earlier steps."""
     told = {"memory_allocated": 700, "max_memory_allocated": 1000}
     asked = []
 

@@ -25,7 +25,7 @@ def test_peak_memory_counts_tensors():
 
 
 def test_bytes_are_within_the_bound():
-    """A cache of 8,192 tokens takes at most 1.15 times its nominal size, including growth, sinks and window."""
+    """Check that 8,192 tokens take at most 1.15 times their nominal size, including growth, sinks and window."""
     for policy in (KIVI(4), KIVI(2), KIVI(8)):
         layer = PackedLayer(policy, 0)
         for _ in range(16):

@@ -26,7 +26,7 @@ def test_every_policy_is_known_by_name():
         assert cache.get_seq_length() == 150
 
 
-def test_bits_for_each_layer_and_head():
+def test_bits_may_differ_by_layer_and_head():
     model = llama()
     cache = QuantizedKVCache(model.config, KIVI(bits=(2, (4, 8)), group=16, window=16))
     model(tokens(length=100), **{CACHE: cache})
@@ -64,12 +64,12 @@ def calibrated():
     + [SinksAndWindow(Rotated(3), limit=(64, 128)), SnapKV(Rotated(3), select=(7, 9))],
     ids=repr,
 )
-def test_round_trip(policy, tmp_path):
+def test_a_loaded_policy_is_the_saved_one(policy, tmp_path):
     save_policy(policy, tmp_path / "policy.json")
     assert load_policy(tmp_path / "policy.json") == policy
 
 
-def test_calibrated_policies_round_trip(calibrated, tmp_path):
+def test_a_loaded_calibrated_policy_is_the_saved_one(calibrated, tmp_path):
     model, statistics = calibrated
     policy = transform_policy(model, statistics, 3, window=16)
     for wanted in (policy, SoftPrune(policy, select=20)):
@@ -126,7 +126,7 @@ def test_refuses_a_file_that_is_no_policy(text, error, message, tmp_path):
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
-def test_files_that_hold_something_else(tmp_path):
+def test_refuses_files_with_other_tensors_or_headers(tmp_path):
     path = tmp_path / "policy.safetensors"
     for write in (lambda: path.write_bytes(b"{}"), lambda: save_file({"a": torch.zeros(1)}, path)):
         write()
@@ -178,7 +178,7 @@ def nested(count):
     ],
     ids=lambda text: text[:60],
 )  # fmt: skip
-def test_policies_that_nobody_made(text, tmp_path):
+def test_refuses_descriptions_that_no_policy_has(text, tmp_path):
     path = tmp_path / "policy.json"
     path.write_text(text)
     with pytest.raises((FormatError, PolicyError)) as caught:
@@ -224,7 +224,7 @@ def rewritten(policy, path, change):
         lambda plain, tensors: tensors.update({"frequencies": torch.ones(99)}),
     ],
 )  # fmt: skip
-def test_coders_that_do_not_go_together(change, calibrated, tmp_path):
+def test_refuses_coders_that_do_not_match(change, calibrated, tmp_path):
     model, statistics = calibrated
     rewritten(transform_policy(model, statistics, 3, window=16), tmp_path / "policy.safetensors", change)
     with pytest.raises(FormatError, match="is not a policy file"):

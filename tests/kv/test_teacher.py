@@ -10,7 +10,7 @@ from tests.makers.kv_models import MODELS, tokens
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_one_pass_equals_decoding_with_the_window_exact(name):
-    """With no window and blocks that end with the pass, the result equals that of a cache at the last token."""
+    """Compare the last token with a cache, with no window and blocks that end with the pass."""
     model, ids = MODELS[name](), tokens(length=22)
     policy = KIVI(bits=4, group=8, sinks=4, window=1)
     if name in ("mistral", "qwen2"):

@@ -19,7 +19,7 @@ def calibrated(request):
     return calibrated_on_text(request.param())
 
 
-def test_transform_coding(calibrated):
+def test_more_bits_give_smaller_errors_within_the_budget(calibrated):
     model, statistics = calibrated
     policies = [transform_policy(model, statistics, bits, window=16) for bits in (3, 5, 6.9)]
     errors = [error_of(model, policy) for policy in policies]
@@ -35,7 +35,7 @@ def test_transform_coding(calibrated):
 
 
 @pytest.mark.parametrize("widths", [(6, 6, 5, 4, 3, 3, 2, 1), (5, 3), (1,), ()])
-def test_transform_unpacking_equals_plain_torch(widths):
+def test_unpacking_equals_plain_torch(widths):
     count = 8 * len(widths)
     into = torch.eye(64)[:count]
     coder = TransformCoder(widths, into, into.T.contiguous(), torch.zeros(64), torch.ones(count))
@@ -75,7 +75,7 @@ def test_tokens_of_any_number_in_tiles(monkeypatch):
 
 
 @torch.no_grad()
-def test_transform_coded_attention_without_decoding(calibrated, monkeypatch):
+def test_attention_reads_codes_without_decoding(calibrated, monkeypatch):
     model, statistics = calibrated
     policy = transform_policy(model, statistics, 4, window=16)
     ids, found = tokens(length=150, seed=3), []

@@ -32,7 +32,7 @@ def exp_negative(x, out):
 @pytest.mark.parametrize("top", [127, 32767])
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 3e4, 1e30])
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 577])
-def test_quantise(top, scale, count):
+def test_quantised_rows_are_within_half_a_step(top, scale, count):
     x = (np.random.default_rng(count).standard_normal(count) * scale).astype(np.float32)
     out = np.zeros(count, np.int16)
     found = quantise(x, top, out)
@@ -55,15 +55,15 @@ def test_quantise_rounds_half_to_even_and_knows_zero():
 
 @settings(max_examples=200)
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=40))
-def test_maximum(values):
+def test_maximum_is_that_of_numpy(values):
     x = np.array(values, np.float32)
     assert maximum(x) == x.max()
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1.0, 1e4, 1e15])
 @pytest.mark.parametrize("count", [1, 3, 64, 576, 5000])
-def test_root_of_the_mean_square(scale, count):
-    """The error is at most 2^-21 of the largest value for integers of 21 bits, plus 2^-23 for rounding."""
+def test_rms_inverse_is_within_its_error(scale, count):
+    """Allow an error of 2^-21 of the largest value for integers of 21 bits, plus 2^-23 for rounding."""
     generator = np.random.default_rng(count)
     for values in (generator.standard_normal(count), generator.standard_normal(count) ** 9, np.full(count, 0.3)):
         x = (values * scale).astype(np.float32)
@@ -73,8 +73,8 @@ def test_root_of_the_mean_square(scale, count):
     assert rms_inverse(np.zeros(count, np.float32), np.float32(1e-5)) == pytest.approx(1e5**0.5, rel=1e-6)
 
 
-def test_exp():
-    """The error is 2e-7 of the polynomial, plus 2e-7 times |x| for x / ln 2 as a float32."""
+def test_exp_is_within_its_error():
+    """Allow an error of 2e-7 for the polynomial, plus 2e-7 times |x| for x / ln 2 as a float32."""
     x = np.concatenate([-np.linspace(0, 87, 300_001), -np.logspace(-9, 1.9, 50_000)]).astype(np.float32)
     out = np.zeros(x.size, np.float32)
     exp_negative(x, out)

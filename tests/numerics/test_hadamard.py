@@ -31,7 +31,7 @@ def test_blocks_are_sylvesters():
 
 
 @pytest.mark.parametrize(("size", "block"), [(1, 1), (7, 1), (24, 8), (96, 16), (64, 16)])
-def test_values_are_turned_in_blocks(size, block):
+def test_values_are_rotated_in_blocks(size, block):
     values = torch.randn(3, 2, size, generator=torch.Generator().manual_seed(0))
     expected = values @ torch.block_diag(*[block_hadamard(block)] * (size // block))
     torch.testing.assert_close(rotate_blocks(values, 16), expected)

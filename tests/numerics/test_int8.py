@@ -29,7 +29,7 @@ def joined(high, low):
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(16, 4), (33, 7), (5, 1)])
-def test_packing(outputs, inputs):
+def test_packed_weights_are_unpacked(outputs, inputs):
     matrix = codes((outputs, inputs), 8, 1)
     packed = int8.pack(matrix)
     assert packed.shape == (-(-outputs // 16), -(-inputs // 4), 16, 4) and packed.dtype == np.uint8
@@ -42,7 +42,7 @@ def test_packing(outputs, inputs):
 @pytest.mark.parametrize("outputs", [16, 47, 128, 144, 200])
 @pytest.mark.parametrize("inputs", [4, 60, 1100])
 @pytest.mark.parametrize("add", [False, True])
-def test_products(rows, outputs, inputs, add):
+def test_products_are_exact(rows, outputs, inputs, add):
     """Check products with the largest sums as well. Columns outside the given panels are not written."""
     rng = np.random.default_rng(rows)
     matrix, a = codes((outputs, inputs), 8, 1), integers((rows, inputs), 127, 2, "any", np.int64)
@@ -59,7 +59,7 @@ def test_products(rows, outputs, inputs, add):
     assert np.array_equal(out, wanted)
 
 
-def test_activations_of_16_bits():
+def test_products_of_16_bit_activations_are_exact():
     x = np.array([-int8.TOP_16, -256, -129, -128, -1, 0, 1, 127, 128, 255, 256, int8.TOP_16], np.int16)
     out = np.zeros(2 * x.size, int8.ACTIVATION)
     assert split(x, out, 0, x.size) == x.sum()
@@ -71,7 +71,7 @@ def test_activations_of_16_bits():
 @pytest.mark.parametrize(
     "processor", ["nehalem", "haswell +avx2", "alderlake +avxvnni", "skylake-avx512 +avx2,+avx512bw"]
 )
-def test_other_processors(processor, tmp_path):
+def test_other_instruction_sets_give_the_same_products(processor, tmp_path):
     """Run the same tests without byte instructions, and with narrower ones."""
     name, _, features = processor.partition(" ")
     flag = {"": "", "+avx2": "avx2", "+avxvnni": "avx_vnni"}.get(features, "avx512bw")

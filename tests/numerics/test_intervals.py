@@ -8,7 +8,7 @@ from squeeze.numerics.intervals import LEAST, interval
 
 
 @pytest.mark.parametrize(("freedom", "wanted"), [(7, 2.3646), (10, 2.2281), (30, 2.0423), (1000, 1.9623)])
-def test_students_t(freedom, wanted):
+def test_quantiles_of_students_t_are_within_a_thousandth(freedom, wanted):
     assert intervals._student(freedom) == pytest.approx(wanted, rel=1e-3)
 
 
@@ -29,6 +29,6 @@ def test_intervals_hold_the_mean_as_often_as_they_say():
     assert 925 <= held <= 970
 
 
-def test_few_blocks_have_none():
+def test_few_blocks_have_no_interval():
     assert interval([1.0] * (LEAST - 1), [2] * (LEAST - 1)) is None
     assert interval([1.0] * LEAST, [2] * LEAST) == (0.5, 0.5)

@@ -9,7 +9,7 @@ from squeeze.numerics.jit import kernel
 from tests.makers.integers import codes, integers
 
 
-def test_packing():
+def test_weights_are_packed_by_nibbles():
     matrix = codes((48, 24), 4, 1)
     packed = nibbles.pack(matrix)
     assert packed.shape == (3, 3, 16, 2)

@@ -9,7 +9,7 @@ from squeeze.numerics.jit import kernel
 from tests.makers.integers import codes, integers
 
 
-def test_packing():
+def test_bytes_are_packed_in_fours():
     matrix = codes((144, 24), 8, 1)
     packed = quads.pack(matrix, 8)
     first, last = packed[: 128 * 24].reshape(6, 8, 16, 4), packed[128 * 24 :].reshape(6, 1, 16, 4)
@@ -17,7 +17,7 @@ def test_packing():
     assert last[21 // 4, 0, 135 - 128, 21 % 4] == int(matrix[135, 21]) + 128
 
 
-def test_packing_of_four_bits():
+def test_four_bits_are_packed_in_fours():
     matrix = codes((96, 24), 4, 1)
     packed = quads.pack(matrix, 4)
     first, last = packed[: 64 * 12].reshape(3, 4, 16, 4), packed[64 * 12 :].reshape(3, 2, 16, 4)
@@ -30,7 +30,7 @@ def split(row, high, low):
     return quads.split(row, high, low)
 
 
-def test_splitting():
+def test_activations_are_split_into_bytes():
     row = np.array([-quads.TOP, -256, -129, -128, -1, 0, 1, 127, 128, 255, 256, quads.TOP], np.int16)
     high, low = np.zeros((2, row.size), np.int8)
     assert split(row, high, low) == row.sum()
@@ -50,7 +50,7 @@ if quads.AVAILABLE:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("sign", [0, 1, -1])
 def test_sums_are_exact(panels, inputs, bits, sign):
-    """The largest sums wrap on the way, but not at the end. Only the results are written."""
+    """Check that the largest sums wrap on the way but not at the end, and that only the results are written."""
     matrix = codes((16 * panels, inputs), bits, panels)
     row = integers((inputs,), quads.TOP, inputs, "any", np.int16)
     if sign:

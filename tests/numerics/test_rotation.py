@@ -19,12 +19,12 @@ def matrix(size: int) -> np.ndarray:
     return found
 
 
-def test_blocks():
+def test_a_block_is_the_largest_power_of_two_that_divides_the_size():
     assert [rotation.block_of(n) for n in (1, 7, 6, 576, 1536, 4096)] == [1, 1, 2, 64, 512, 512]
 
 
 @pytest.mark.parametrize("block", [1, 2, 8, 16, 64, 512])
-def test_rotations(block):
+def test_rotations_are_those_of_hadamard_matrices(block):
     x = np.random.default_rng(block).normal(size=(3, 3 * block)).astype(np.float32)
     wanted = (x.reshape(3, 3, block) @ matrix(block)).reshape(x.shape)
     np.testing.assert_allclose(rotation.rotate(x, block), wanted / block**0.5, atol=2e-5)

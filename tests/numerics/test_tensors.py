@@ -70,7 +70,7 @@ def cumulated(logits, bias, out):
 
 @pytest.mark.parametrize("top", [127, 32639])
 @pytest.mark.parametrize("name", ROWS)
-def test_quantise(name, top):
+def test_quantise_equals_the_compiled_one(name, top):
     x = ROWS[name]
     integers, scales = np.zeros(x.shape, np.int16), np.zeros(len(x), np.float32)
     quantised(x, top, integers, scales)
@@ -79,14 +79,14 @@ def test_quantise(name, top):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_norms(name):
+def test_rms_inverse_equals_the_compiled_one(name):
     x, epsilon = ROWS[name], np.float32(1e-5)
     wanted = np.zeros(len(x), np.float32)
     rms_inverses(x, epsilon, wanted)
     assert np.array_equal(tensors.rms_inverse(torch.from_numpy(x), float(epsilon)).numpy(), wanted)
 
 
-def test_exp():
+def test_exp_negative_equals_the_compiled_one():
     x = -np.concatenate([np.abs(ROWS["of all sizes"].ravel()), np.linspace(0, 90, 50_000), [0.0, 87.0, 1e30]])
     x, wanted = x.astype(np.float32), np.zeros(x.size, np.float32)
     exponentials(x, wanted)
@@ -94,7 +94,7 @@ def test_exp():
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_gates(name):
+def test_gates_equal_the_compiled_ones(name):
     x, up = ROWS[name], ROWS[name][::-1].copy()
     wanted = x.copy()
     gate(wanted, up)
@@ -102,14 +102,14 @@ def test_gates(name):
 
 
 @pytest.mark.parametrize("block", [1, 2, 8, 32])
-def test_rotations(block):
+def test_rotations_equal_the_compiled_ones(block):
     wanted = ROWS["of all sizes"].copy()
     rotated(wanted, block)
     found = tensors.rotate_sums(torch.from_numpy(ROWS["of all sizes"]), block)
     assert np.array_equal(found.numpy(), wanted)
 
 
-def test_angles():
+def test_angles_equal_the_compiled_ones():
     table = cos_sin_table((1.0, 0.3, 1e-4))
     positions = np.array([0, 1, 2, 3, 100, 4095, 1 << 20, (1 << 24) - 1])
     for factor in (1.0, 1.138):
@@ -119,7 +119,7 @@ def test_angles():
         assert np.array_equal(found[0].numpy(), cosine) and np.array_equal(found[1].numpy(), sine)
 
 
-def test_frequencies():
+def test_frequencies_equal_the_compiled_ones():
     random = np.random.default_rng(4)
     logits, bias = (5 * random.normal(size=(30, 999)).astype(np.float32) for _ in range(2))
     bias, wanted = bias[0], allocate(30, 999)
@@ -161,7 +161,7 @@ WAYS = [way for way in (Int8Products(), FloatProducts()) if tensors._is_exact(wa
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs"), [(1, 1, 1), (3, 35, 7), (17, 1024, 16), (40, 1025, 33), (2, 9001, 9)]
 )
-def test_products(way, rows, inputs, outputs):
+def test_products_are_exact(way, rows, inputs, outputs):
     a, b = integers((rows, inputs), 127, 1, "any", np.int8), integers((outputs, inputs), 127, 2, "any", np.int8)
     a[0], b[0] = 127, -127  # the largest sum
     found = way(torch.tensor(a.astype(np.float32)), way.prepared(b, "cpu"), outputs)
@@ -201,7 +201,7 @@ def test_a_device_without_exact_products_is_refused(asked_anew, monkeypatch):
 
 
 @pytest.mark.parametrize("inputs", [1, 16, 512, 1024, 1025, 5000])
-def test_numbers_of_16_bits(inputs):
+def test_products_of_16_bit_integers_are_exact(inputs):
     a, b = integers((2, 3, inputs), TOP_16, 1, "any", np.int64), integers((2, inputs, 5), 127, 2, "any", np.int64)
     a[0, 0], b[0, :, 0] = TOP_16, 127
     a[1, 1], b[1, :, 1] = -TOP_16, 127

@@ -18,7 +18,7 @@ def multiply(activations, weights, outputs, inputs, out):
 
 @settings(max_examples=40)
 @given(st.integers(1, 50), st.integers(1, 70))
-def test_packing(outputs, inputs):
+def test_weights_are_packed_in_pairs(outputs, inputs):
     matrix = integers((outputs, inputs), 127, outputs * inputs, "any", np.int8)
     packed = pack(matrix)
     assert packed.shape == (-(-outputs // 16), -(-inputs // 2), 16, 2)

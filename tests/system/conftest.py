@@ -16,7 +16,7 @@ def endpoint():
 
 @pytest.fixture
 def s3(endpoint, monkeypatch):
-    """A bucket and a client that asks S3 directly, so that tests do not rely on what they test."""
+    """Return a bucket and a client that asks S3 directly, so that tests do not rely on what they test."""
     import boto3
     import fsspec
     import s3fs

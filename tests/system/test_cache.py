@@ -10,7 +10,7 @@ import pytest
 from squeeze.system import cache
 
 
-def test_where_it_lies(monkeypatch):
+def test_the_environment_names_the_cache_folder(monkeypatch):
     monkeypatch.delenv("SQUEEZE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert cache.root() == Path("/caches/squeeze")

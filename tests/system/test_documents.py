@@ -29,7 +29,7 @@ def test_hostile_texts_end_in_one_line(message):
     assert message in str(found.value) and str(found.value).isprintable()
 
 
-def test_objects():
+def test_an_object_is_parsed():
     assert parse_object('{"a": [1, {"b": null}], "c": 1e3}') == {"a": [1, {"b": None}], "c": 1000.0}
     assert parse_object('{"a":' * 63 + "{}" + "}" * 63)
 
@@ -39,7 +39,7 @@ GOOD = {"name": "a", "size": 1, "parts": []}
 
 
 @pytest.mark.parametrize("more", [{}, {"share": 1}, {"share": 0.5}, {"parts": [1, 2]}, {"more": {"a": None, "b": "c"}}])
-def test_what_a_schema_names(more):
+def test_accepts_what_the_schema_allows(more):
     check(GOOD | more, SCHEMA)
 
 
@@ -57,7 +57,7 @@ def test_what_a_schema_names(more):
         (GOOD | {"o\nther": 7}, "the key 'o\\nther' is unknown"),
     ],
 )
-def test_what_a_schema_does_not_name(value, message):
+def test_refuses_what_the_schema_does_not_allow(value, message):
     with pytest.raises(FormatError) as raised:
         check(value, SCHEMA)
     assert str(raised.value) == message
@@ -136,7 +136,7 @@ HOSTILE_YAML = {
 
 
 @pytest.mark.parametrize("message", HOSTILE_YAML)
-def test_hostile_files_end_in_one_line(tmp_path, message):
+def test_hostile_yaml_ends_in_one_line(tmp_path, message):
     text = HOSTILE_YAML[message]
     path = tmp_path / "x.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -147,7 +147,7 @@ def test_hostile_files_end_in_one_line(tmp_path, message):
     assert len(said) < len(str(path)) + 300
 
 
-def test_plain_values(tmp_path):
+def test_plain_yaml_values_are_parsed(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("a: [1, -2.5, true, null, 'x\u00e9']\nb: {c: 600M, d: &unused 3}\n")
     assert read_yaml(path) == {"a": [1, -2.5, True, None, "x\u00e9"], "b": {"c": "600M", "d": 3}}

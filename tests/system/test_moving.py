@@ -73,7 +73,7 @@ def test_an_empty_folder_gives_way_to_a_folder(renames):
 
 @WHERE
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_overwriting(renames, kind):
+def test_an_existing_target_is_replaced_if_allowed(renames, kind):
     made(kind).rename("target")
     (Path("target") / "inside" if kind == "folder" else Path("target")).write_text("old")
     move_into_place(made(kind), Path("target"), True)
@@ -226,7 +226,7 @@ def wait_for(condition):
     assert condition()
 
 
-def test_it_syncs_meanwhile_and_at_the_end(tmp_path, syncs):
+def test_a_file_is_synced_while_it_is_written_and_at_the_end(tmp_path, syncs):
     with (tmp_path / "file").open("wb") as file:
         with moving.synced(file):
             file.write(b"words")
@@ -243,7 +243,7 @@ def test_what_failed_is_not_synced(tmp_path, syncs):
 
 
 def test_a_disk_that_fails_meanwhile(tmp_path, syncs, monkeypatch):
-    """The system reports the error only once, so that a sync at the end would not see it."""
+    """Keep an error that the system reports only once, so that a sync at the end would not see it."""
     failed = []
 
     def fail(handle):

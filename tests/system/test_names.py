@@ -25,7 +25,7 @@ def test_what_leads_elsewhere_is_no_name(text):
 
 
 @pytest.mark.parametrize("text", NAMES)
-def test_names(text):
+def test_names_of_files_are_accepted(text):
     assert component(text) == text and relative(f"sub/{text}") == f"sub/{text}"
     assert below(Path("folder"), text) == Path("folder") / text
     with pytest.raises(FormatError, match="expected the name of one file or folder"):

@@ -7,7 +7,7 @@ import pytest
 from squeeze.system.unchanged import UnchangedFile
 
 
-def test_parts_of_a_file(tmp_path):
+def test_ranges_of_a_file_are_read(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))
     file = UnchangedFile(path)
@@ -17,7 +17,7 @@ def test_parts_of_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer", "other bytes", "another file"])
-def test_changes_are_errors(tmp_path, change):
+def test_a_changed_file_is_an_error(tmp_path, change):
     path = tmp_path / "file"
     path.write_bytes(bytes(100))
     file = UnchangedFile(path)

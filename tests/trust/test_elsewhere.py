@@ -148,7 +148,7 @@ def test_what_was_believed_once(name, made, box):
 
 @pytest.mark.parametrize("start", ["checkpoint-{}/../..", "/proc/{}/../.."])
 def test_retention_goes_by_two_names_of_one_kind(start, made, box):
-    """A packed training run whose first checkpoint is deleted."""
+    """Write a packed training run whose first checkpoint is deleted."""
     sample, outside = made["journal"], Path(box.seen.outside)
     end = "/../outside/model" if start.startswith("c") else str(outside / "model")
     journal = {"format": 1, "packed": [start.format(number) + end for number in (1, 2)]}

@@ -25,7 +25,7 @@ class Watch:
 
     @contextmanager
     def looking(self) -> Iterator[list[str]]:
-        """What happens outside during the block."""
+        """A record of accesses outside the folder during a block."""
         _install()
         self._news, before = [], len(self._requests)
         _looking.append(self)

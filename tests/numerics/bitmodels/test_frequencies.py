@@ -32,7 +32,7 @@ def counts():
     return counts
 
 
-def test_they_are_the_shares(counts):
+def test_frequencies_are_those_of_the_shares(counts):
     assert counts[256:] == pytest.approx(SHARES.astype(np.float64) * 2**24, abs=1.1)
     assert counts[256:].min() >= 1
     assert counts[1] == counts[256:].sum()
@@ -57,7 +57,7 @@ def test_probabilities_of_bits_are_those_of_bytes(counts, byte):
 
 
 @pytest.mark.parametrize("power", [0.1, 1, 3, 30])
-def test_the_likeliest_byte(power):
+def test_the_top_prediction_is_the_most_probable_byte(power):
     shares, counts = SHARES**power, np.zeros(512, np.int64)
     count(shares, counts)
     top, likeliest = int(top_prediction(counts)), counts[256:].max() / counts[1]
