@@ -174,8 +174,7 @@ class Join(ConversionOps):
 def _layers(
     model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]
 ) -> Iterator[tuple[str, Layout, int]]:
-    """Yield the path, layout and number of experts of each module whose experts are stored one by one and not merged.
-    """
+    """Yield the path, layout and number of experts of each module whose experts are stored one by one and not merged."""
     found: dict[str, dict[str, str]] = {}
     for name in names:
         path, mark, rest = name.rpartition(".experts.")

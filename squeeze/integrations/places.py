@@ -57,8 +57,7 @@ class Place:
 
     @property
     def can_stay(self) -> bool:
-        """Whether it may be decoded at each use: its coding allows that, it has its own dtype, and it is large enough.
-        """
+        """Whether it may be decoded at each use: its coding allows that, it has its own dtype, and it is large enough."""
         codings = [one.record.coding for one in self.stored]
         allowed = all(one.stays_coded or (self.experts > 0 and one.is_stored) for one in codings)
         large = sum(one.record.size for one in self.stored) >= _LEAST_CODED

@@ -160,8 +160,7 @@ def _loaded(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 
 
 def _together(model: nn.Module, names: Iterable[str]) -> list[tuple[list[str], Fused | None]]:
-    """Return groups of tensor names that are written together: single tensors, and the experts that the model merges.
-    """
+    """Return groups of tensor names that are written together: single tensors, and the experts that the model merges."""
     from squeeze.integrations.conversions import unmerged  # transformers takes seconds to import
 
     units: list[tuple[list[str], Fused | None]] = [(fused.all_names, fused) for fused in unmerged(model, names)]
