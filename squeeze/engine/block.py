@@ -1,8 +1,8 @@
-"""One block of a checkpoint: its matrices compressed, each on what it sees.
+"""Compression of one block of a checkpoint, each matrix on the inputs that it sees.
 
-The linear modules are taken in the order in which they run, those that share an input together, and each sees what the
-ones before it have become. Blocks and their order are pipeline.py's; what is gathered of a shard of the calibration is
-gathering.py's, what becomes of a matrix solving.py's, and who works on these workers.py's.
+Linear modules are compressed in the order in which they run, those that share an input together; each sees the effect
+of the ones before it. pipeline.py goes through the blocks; gathering.py collects statistics of a shard of the
+calibration; solving.py compresses a matrix; sharding.py has the workers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,9 +29,18 @@ __all__ = ["BlockJob", "Done", "calibrated_block", "plain_block"]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockJob:
-    """What to do to which module. methods: others than `method`, by the checkpoint's name of a module; work: a folder
-    for files meanwhile; correction: strength of error propagation, as pipeline.py has it; every: the original runs on
-    one sequence in so many; bound: of a token's weight, as InputStatistics has it; workers: who does it."""
+    """The settings of a compression.
+
+    Attributes:
+        network: the network.
+        method: the method of most matrices.
+        methods: other methods, by a module's name in the checkpoint.
+        work: folder for temporary files.
+        correction: strength of error propagation; see pipeline.Compression.
+        every: the original runs on one sequence in `every`.
+        bound: bound of a token's weight; see InputStatistics.
+        workers: what gathers statistics and compresses matrices.
+    """
 
     network: Network
     method: Method
@@ -46,7 +55,7 @@ class BlockJob:
         return self.methods.get(self.network.stored_name(name), self.method)
 
     def rounding_of(self, name: str) -> Rounding | None:
-        """What is done to a module's inputs, where its method says so."""
+        """Return the rounding of a module's inputs, if its method has one."""
         return getattr(self.method_of(name), "rounding", None)
 
     def matrix(self, block: str, leaf: str) -> Matrix:
@@ -57,7 +66,7 @@ class BlockJob:
 
 
 def plain_block(job: BlockJob, name: str, chosen: list[str]) -> dict[str, Done]:
-    """Without statistics."""
+    """Compress the chosen modules of a block without statistics."""
     block = job.network.load(name)
     done: dict[str, Done] = {}
     for leaf in chosen:
@@ -66,7 +75,7 @@ def plain_block(job: BlockJob, name: str, chosen: list[str]) -> dict[str, Done]:
 
 
 def calibrated_block(job: BlockJob, name: str, chosen: list[str], shards: list[Shard], call: Call) -> dict[str, Done]:
-    """Compress the modules of a block stage by stage, then write what comes out of it."""
+    """Compress the chosen modules of a block stage by stage, then write the block's outputs."""
     block = job.network.load(name)
     with torch.inference_mode(), job.workers.on(name, block) as workers:
         walk = _Walk(job, name, block, chosen, shards, Setting(call, job.work, job.network.device), workers)
@@ -78,7 +87,7 @@ def calibrated_block(job: BlockJob, name: str, chosen: list[str], shards: list[S
 
 
 class _Walk:
-    """Through one block."""
+    """The compression of one block, stage by stage."""
 
     def __init__(
         self,
@@ -93,7 +102,7 @@ class _Walk:
         self.job, self.name, self.block, self.chosen = job, name, block, chosen
         self.shards, self.setting, self.workers = shards, setting, workers
         self.done: dict[str, Done] = {}
-        self.known: set[str] = set()  # first modules of groups whose inputs in the original lie in files
+        self.known: set[str] = set()  # first modules of groups whose inputs in the original are in files
         ending = [] if setting.call.changes_arguments else chosen
         self.shortcuts = Shortcuts(block, ending, lambda: run_block(block, self._first(), call=setting.call))
 
@@ -115,14 +124,17 @@ class _Walk:
             pass
 
     def _trials(self) -> Iterator[Callable[[], object]]:
-        """Functions that run the block on one sequence after the other."""
+        """Yield functions that run the block on one sequence each."""
         for shard in self.shards:
             for hidden in shard.inputs.read(self.setting.device):
                 yield partial(run_block, self.block, hidden, self.setting.call)
 
     def _see_original(self, planned: list[Stage]) -> None:
-        """Inputs of experts are left out, where the compressed block may send other tokens, and those that a sequence
-        does not reach."""
+        """Record the inputs of modules in the original block, before anything in it is compressed.
+
+        Experts are left out, since the compressed block may route other tokens to them, and so are modules that a
+        sequence does not reach.
+        """
         firsts = [group[0] for stage in planned for group in stage.groups if not is_expert(group[0])]
         self.known = set(firsts)
         for whole in self.workers.over(gathering.original, ((self.setting, shard, firsts) for shard in self.shards)):
@@ -131,7 +143,7 @@ class _Walk:
             gathering.remove(self.setting, self.shards, name)
 
     def _round_inputs(self, stage: Stage) -> None:
-        """From here on the modules of a stage compute with rounded inputs, where their methods say so."""
+        """Make the modules of a stage compute with rounded inputs from here on, if their methods say so."""
         rounding_of = {leaf: self.job.rounding_of(f"{self.name}.{leaf}") for group in stage.groups for leaf in group}
         ranged = [group for group in stage.groups if (how := rounding_of[group[0]]) and how.ranged]
         largest: dict[str, torch.Tensor] = {}
@@ -170,7 +182,8 @@ class _Walk:
         return gathering.joined(stage, self.workers.over(gathering.statistics, parts), keep)
 
     def _reached_by_few(self, stage: Stage, statistics: Mapping[str, InputStatistics]) -> Stage | None:
-        """The groups of experts that a method wants to know more of than the tokens sent to them tell."""
+        """Return the groups of experts whose statistics are of too few tokens for their method; None if there are
+        none."""
         few = [
             group
             for group in stage.groups
@@ -181,8 +194,10 @@ class _Walk:
         return Stage(tuple(few)) if few else None
 
     def _solve(self, groups: Iterable[tuple[str, ...]], sums: dict[str, InputStatistics]) -> None:
-        """Compress groups of matrices that share an input, and put what becomes of them in their places. sums: by the
-        first module of a group, used up."""
+        """Compress groups of matrices that share an input, and put the results into the block.
+
+        `sums` has the statistics of each group by its first module, and is emptied.
+        """
         for done in self.workers.over(solved, self._matrices(groups, sums)):
             for leaf, one in done.items():
                 weight, values = weight_of(self.block.get_submodule(leaf)), one.result.tensor.dequantize(torch.float32)
@@ -202,7 +217,7 @@ class _Walk:
                 yield part, shared, self.job.correction
 
     def close(self) -> None:
-        """Delete what was written meanwhile."""
+        """Delete the temporary files."""
         for name in self.known:
             gathering.remove(self.setting, self.shards, name)
         for name in self.shortcuts.ends:

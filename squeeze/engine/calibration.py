@@ -1,7 +1,4 @@
-"""What a model's layers see: hidden states kept in files, the order in which layers run, statistics of inputs.
-
-Nothing here knows what the statistics are for.
-"""
+"""Calibration data: hidden states in files, the order in which layers run, and statistics of inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +24,12 @@ __all__ = [
     "turns_of",
 ]
 
-_PAIRED = 20  # tokens for each input
+_PAIRED = 20  # tokens per input that the cross-covariance is estimated from
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Hidden states of N sequences, float32 [N, L, H], in a file: what is in memory is the system's to decide."""
+    """Hidden states of N sequences in a file, float32 [N, L, H]; the system decides what of it is in memory."""
 
     path: Path
     count: int
@@ -40,7 +37,7 @@ class Activations:
     width: int
 
     def write(self, sequences: Iterable[torch.Tensor]) -> None:
-        """Write all of them, in one step."""
+        """Write all sequences in one step."""
         unfinished = self.path.with_suffix(".unfinished")
         with unfinished.open("wb") as sink:
             for hidden in sequences:
@@ -49,16 +46,16 @@ class Activations:
 
     @staticmethod
     def as_bytes(hidden: torch.Tensor) -> memoryview:
-        """One sequence as it lies in the file."""
+        """Return the bytes of one sequence as they are in the file."""
         return hidden.float().cpu().contiguous().numpy().data
 
     def read(self, device: torch.device) -> Iterator[torch.Tensor]:
-        """[L, H] each. Raises SqueezeError where the file has fewer."""
+        """Yield each sequence [L, H]. Raises SqueezeError if the file is too short."""
         with self.path.open("rb") as source:
             for _ in range(self.count):
                 hidden = torch.empty((self.length, self.width))
                 if source.readinto(hidden.numpy()) != hidden.nbytes:  # type: ignore[arg-type]
-                    raise SqueezeError(f"{self.path}: the end of its hidden states is gone: run the command again")
+                    raise SqueezeError(f"{self.path}: hidden states are incomplete: run the command again")
                 yield hidden.to(device)
 
     def whole(self) -> bool:
@@ -67,13 +64,21 @@ class Activations:
 
 @dataclass
 class InputStatistics:
-    """Of the inputs x of one or more matrices. Once `finish` was called, hessian: float32 [I, I], the mean of x x^T;
-    cross: likewise the input-error cross-covariance, of (y - x) x^T, where y is the same input in the original network,
-    over the `paired` inputs of which it is known; count: inputs seen; routed: of an expert that was shown all tokens,
-    how many its router sent; largest: float32 [], their largest magnitude before they were rounded, where that is
-    needed. bound: a token's squared length counts as at most so many times the median one's of its sequence; a first
-    token that attention rests on (Xiao et al. 2023, arXiv 2309.17453) may else hold nearly all of the sum. None for no
-    bound. strips: before that the sum of x x^T: of some rows each, from its diagonal on."""
+    """Second moments of the inputs x of one or more matrices, summed until `finish` turns them into means.
+
+    Attributes:
+        count: inputs seen.
+        bound: a token's squared length counts at most `bound` times the median of its sequence; None for no bound.
+            Without one, a first token that attention rests on (attention sink, Xiao et al. 2023, arXiv 2309.17453) may
+            make up nearly all of the sum.
+        routed: for an expert that was shown all tokens, how many its router sent.
+        hessian: after `finish` the mean of x x^T, float32 [I, I].
+        cross: after `finish` the input-error cross-covariance, the mean of (y - x) x^T over `paired` inputs, where y is
+            the same input in the original network.
+        paired: inputs whose original is known.
+        largest: the largest magnitude before rounding, float32 [], if it is needed.
+        strips: before `finish` the sum of x x^T, some rows each, from its diagonal on.
+    """
 
     count: int = 0
     bound: float | None = None
@@ -85,7 +90,7 @@ class InputStatistics:
     strips: list[torch.Tensor] = field(default_factory=list)
 
     def add(self, x: torch.Tensor, original: torch.Tensor | None = None) -> None:
-        """x, original: [T, I]."""
+        """Add inputs x [T, I], and the same inputs in the original if they are known."""
         x = x.reshape(-1, x.shape[-1]).float()
         size = x.shape[1]
         if not self.strips:
@@ -101,7 +106,8 @@ class InputStatistics:
             self.paired += len(x)
 
     def join(self, sums: Self) -> None:
-        """Add the sums of other inputs, in float64: in the same order the same bits, whoever has made them."""
+        """Add the sums of other inputs, in float64: in the same order they give the same bits, whoever computed
+        them."""
         self.count, self.paired = self.count + sums.count, self.paired + sums.paired
         if not self.strips:
             self.strips = sums.strips
@@ -127,29 +133,41 @@ def _joined(total: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
 
 
 def _weights(x: torch.Tensor, bound: float) -> torch.Tensor:
-    """Of each token [T, 1], at most 1: squared lengths times these are at most `bound` times their median."""
+    """Return a weight of at most 1 for each token [T, 1], which bounds squared lengths by `bound` times their
+    median."""
     lengths = x.square().sum(-1, keepdim=True)
     return (bound * lengths.median() / lengths.clamp(min=torch.finfo(torch.float32).tiny)).clamp(max=1.0)
 
 
 def _strips(size: int) -> Iterator[tuple[int, int]]:
-    """Eight or fewer ranges that a side of a square matrix is cut into."""
+    """Yield at most eight ranges that divide a side of a square matrix."""
     step = max(128, -(-size // 8))
     return ((first, min(first + step, size)) for first in range(0, size, step))
 
 
 def spacing(tokens: int, widest: int) -> int:
-    """N, where the original runs on one sequence in N: often enough to estimate the cross-covariance of a matrix with
-    `widest` inputs, and no oftener."""
+    """Return N so that the original runs on one sequence in N.
+
+    That is often enough to estimate the cross-covariance of a matrix with `widest` inputs from `tokens` tokens.
+    """
     return max(1, tokens // (_PAIRED * widest))
 
 
 def error_propagated(
     weights: Sequence[torch.Tensor], statistics: InputStatistics, strength: float, damping: float = 0.01
 ) -> list[torch.Tensor]:
-    """W + strength W D (H + damping)^-1 of each W [O, I], quantisation error propagation (QEP, Arai and Ichikawa 2025,
-    arXiv 2504.09629): towards the least squares fit of the original's outputs. D is the mean of (y - x) x^T, H that of
-    x x^T, y the original's inputs, x the compressed network's. Where H has no Cholesky factor, weights stay."""
+    """Correct weights for the errors of earlier layers: quantisation error propagation.
+
+    Each W [O, I] becomes W + strength W D (H + damping)^-1, towards the least squares fit of the original's outputs,
+    with D the mean of (y - x) x^T and H that of x x^T (QEP, Arai and Ichikawa 2025, arXiv 2504.09629). Weights stay if
+    H has no Cholesky factor.
+
+    Args:
+        weights: matrices that share their inputs.
+        statistics: of the inputs, with the cross-covariance.
+        strength: 0 to 1.
+        damping: share of the mean diagonal that is added to H.
+    """
     hessian, cross = statistics.hessian, statistics.cross
     assert hessian is not None and cross is not None
     damped = hessian.clone() if len(hessian) > LARGE else hessian.double()
@@ -167,16 +185,20 @@ def error_propagated(
 
 @dataclass(frozen=True)
 class Stage:
-    """Linear modules of a block that are quantised together: each group shares its inputs."""
+    """Linear modules of a block that are compressed together; the modules of a group share their inputs."""
 
     groups: tuple[tuple[str, ...], ...]
 
 
 def stages(block: nn.Module, names: Iterable[str], runs: Iterator[Callable[[], object]]) -> list[Stage]:
-    """The order in which linear modules run, those with the same input grouped, alike ones of experts in one stage.
+    """Return the linear modules of a block in the order in which they run, those with the same input grouped.
 
-    runs: functions that run the block on some input, tried until each module has been called. Modules that never are
-    come in no stage.
+    The same modules of several experts are in one stage. Modules that are never called are in no stage.
+
+    Args:
+        block: the block.
+        names: of the linear modules.
+        runs: functions that run the block on some input, tried until each module has been called.
     """
     waiting, groups_in_order = set(names), []
     for run in runs:
@@ -199,7 +221,7 @@ def stages(block: nn.Module, names: Iterable[str], runs: Iterator[Callable[[], o
 
 
 def _calls(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> list[tuple[str, torch.Tensor]]:
-    """Each call of one of the modules in a run, with its input."""
+    """Return each call of one of the modules in a run, with its input."""
     seen: list[tuple[str, torch.Tensor]] = []
     with Recorder(block, names, lambda name, x: seen.append((name, x))):
         run()
@@ -211,18 +233,21 @@ def _starred(name: str) -> str:
 
 
 def turns_of(module: nn.Module) -> int:
-    """As Checkpoint.turns, of a module of a Network."""
+    """Return the Hadamard block size by which a network rotates a module's inputs; see Checkpoint.turns."""
     return int(getattr(module, "turns", 1))
 
 
 class Stop(Exception):
-    """Ends a run of a block once all that is wanted has been seen."""
+    """The end of a run of a block, once everything needed has been seen."""
 
 
 @dataclass
 class Recorder:
-    """Calls note(name, x) with the input of each of the modules when it runs, turned where the module turns it, before
-    other hooks change it; after `last` calls it raises Stop."""
+    """A context that calls note(name, x) with the input of each module when it runs.
+
+    Inputs are rotated if the module rotates them, and not yet changed by other hooks. After `last` calls Stop is
+    raised.
+    """
 
     block: nn.Module
     names: Iterable[str]
@@ -255,7 +280,8 @@ class Recorder:
 
 
 def record(block: nn.Module, groups: Iterable[tuple[str, ...]], run: Callable[[], object]) -> dict[str, torch.Tensor]:
-    """The inputs [T, I] of the first module of each group in one run, which ends there where there is one group."""
+    """Return the inputs [T, I] of the first module of each group in one run, which stops early if there is one
+    group."""
     firsts = [group[0] for group in groups]
     seen: dict[str, torch.Tensor] = {}
     with Recorder(block, firsts, seen.__setitem__, 1 if len(firsts) == 1 else None):

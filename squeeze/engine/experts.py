@@ -1,7 +1,7 @@
-"""Mixtures of experts of which transformers holds all matrices of a layer in one tensor: here a module for each matrix.
+"""Experts that transformers holds in one tensor a layer: a module for each of their matrices.
 
-Where a checkpoint holds them in one tensor, too (gpt-oss), they are read from it one by one, and put together again
-where they stay dense.
+If a checkpoint holds them in one tensor, too (gpt-oss), they are read from it one by one, and joined again if they stay
+dense.
 """
 
 import re
@@ -32,14 +32,19 @@ LEAVES = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
 
 def is_expert(name: str) -> bool:
-    """Whether a module or tensor belongs to an expert that a router chooses."""
+    """Return whether a module or tensor belongs to an expert that a router chooses."""
     return ".experts." in f".{name}"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the matrices [O, I] of E experts lie in one tensor. transposed: as [E, I, O]; interleaved: the outputs of
-    gate and up take turns; biased: there are biases, [E, O], too."""
+    """The layout of the matrices [O, I] of E experts in one tensor.
+
+    Attributes:
+        transposed: as [E, I, O].
+        interleaved: the outputs of gate and up alternate.
+        biased: there are biases [E, O].
+    """
 
     transposed: bool
     interleaved: bool
@@ -47,7 +52,8 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout | None":
-        """Of a module of transformers; None where it holds no gated experts, or others than are known here."""
+        """Return the layout of a module of transformers; None if it has no gated experts, or a layout that is not
+        known."""
         ranks = {name: parameter.ndim for name, parameter in module.named_parameters(recurse=False)}
         biased = bool(getattr(module, "has_bias", False))
         wanted = dict.fromkeys(LEAVES, 3) | (dict.fromkeys((f"{name}_bias" for name in LEAVES), 2) if biased else {})
@@ -57,14 +63,14 @@ class Layout:
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
-        """Of each tensor of all experts, what an expert has of it: "gate_proj.weight"."""
+        """The parts that an expert has in each tensor of all experts: "gate_proj.weight"."""
         parts = {name: tuple(f"{leaf}.weight" for leaf in leaves) for name, leaves in LEAVES.items()}
         if self.biased:
             parts |= {f"{name}_bias": tuple(f"{leaf}.bias" for leaf in leaves) for name, leaves in LEAVES.items()}
         return parts
 
     def sizes(self, name: str, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of a part of an expert. shape: of the tensor `name` of all experts."""
+        """Return the shape of a part of an expert, given that of the tensor `name` of all experts."""
         sizes = list(shape[1:])
         if self.transposed:
             sizes.reverse()
@@ -72,7 +78,7 @@ class Layout:
         return tuple(sizes)
 
     def shapes(self, path: str, module: nn.Module) -> dict[str, tuple[int, ...]]:
-        """The shape of each expert's matrices in the module `path`, by the names that they have one by one."""
+        """Return the shapes of each expert's matrices in the module `path`, by their names as single matrices."""
         whole = {name: tuple(module.get_parameter(name).shape) for name in LEAVES}
         return {
             f"{path}.{number}.{leaf}": self.sizes(name, whole[name])
@@ -82,7 +88,7 @@ class Layout:
         }
 
     def taken(self, name: str, number: int, entry: torch.Tensor) -> torch.Tensor:
-        """A part of an expert, the `number`th of the tensor `name`. entry: of this expert in the tensor."""
+        """Return part `number` of an expert in the tensor `name`, given the expert's entry in it."""
         count, entry = len(self.parts[name]), entry.T if self.transposed and entry.ndim == 2 else entry
         if self.interleaved:
             return entry[number::count].contiguous()
@@ -90,16 +96,22 @@ class Layout:
         return entry[number * size : (number + 1) * size].contiguous()
 
     def joined(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The inverse of `taken` for all parts of one expert."""
+        """Return an expert's entry from all its parts; the inverse of `taken`."""
         entry = torch.stack(list(parts), 1).flatten(0, 1) if self.interleaved else torch.cat(list(parts))
         return entry.T if self.transposed and entry.ndim == 2 else entry
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A checkpoint's tensors of all experts of a layer. prefix: of an expert's names; stored: by the module's name of a
-    tensor that of the checkpoint; count: of experts; called: by part what it is called, with * for the expert's number,
-    where that is not PREFIX.*.PART."""
+    """The tensors of all experts of a layer in a checkpoint.
+
+    Attributes:
+        prefix: of the names of an expert's parts.
+        layout: of the tensors.
+        stored: names of the tensors in the checkpoint, by the module's names.
+        count: number of experts.
+        called: names of parts with * for the expert's number, if they are not PREFIX.*.PART.
+    """
 
     prefix: str
     layout: Layout
@@ -108,13 +120,13 @@ class Fused:
     called: Mapping[str, str] = field(default_factory=dict)
 
     def names(self, name: str) -> list[list[str]]:
-        """What the parts of the tensor `name` are called, expert by expert."""
+        """Return the names of the parts of the tensor `name`, expert by expert."""
         patterns = [self.called.get(part, f"{self.prefix}.*.{part}") for part in self.layout.parts[name]]
         return [[pattern.replace("*", str(number)) for pattern in patterns] for number in range(self.count)]
 
     @property
     def modules(self) -> dict[str, str]:
-        """By what a part of an expert is called in an `Experts`, "3.up_proj.weight", its name."""
+        """The names of the parts of experts, by their names in `Experts`: "3.up_proj.weight"."""
         return {
             f"{number}.{part}": name
             for whole, parts in self.layout.parts.items()
@@ -127,7 +139,7 @@ class Fused:
         return [part for name in self.layout.parts for parts in self.names(name) for part in parts]
 
     def views(self, checkpoint: Checkpoint) -> dict[str, View]:
-        """Every part of every expert, by name."""
+        """Return a view of every part of every expert, by name."""
         views: dict[str, View] = {}
         for name, stored in self.stored.items():
             info = checkpoint.info(stored)
@@ -147,7 +159,7 @@ class Fused:
         return read
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Put the tensors of all experts into the places of their parts, where every part is dense: FP8 has scales."""
+        """Replace the parts of experts by the tensors of all experts, if every part is dense (FP8 has scales)."""
         if not all(part in tensors and _is_dense(tensors[part]) for part in self.all_names):
             return
         for name, stored in self.stored.items():
@@ -160,8 +172,15 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def published(model_type: str | None, prefix: str) -> dict[str, str]:
-    """What checkpoints of an architecture call each part of an expert, "gate_proj.weight", with * for its number, where
-    transformers merges these; empty where it does not. prefix: of the tensors of all experts, as its models have it."""
+    """Return the names that checkpoints of an architecture give to the parts of an expert, with * for its number.
+
+    Args:
+        model_type: of the architecture.
+        prefix: of the tensors of all experts, as its models have it.
+
+    Returns:
+        Names by part, "gate_proj.weight"; empty if transformers does not merge the experts.
+    """
     renamings, converters = _steps(model_type)
     found: dict[str, str] = {}
     for name, leaves in LEAVES.items():
@@ -176,12 +195,13 @@ def published(model_type: str | None, prefix: str) -> dict[str, str]:
 
 
 def is_merged(model_type: str | None, module: str) -> bool:
-    """Whether transformers merges an expert's matrix that a checkpoint of an architecture calls so."""
+    """Return whether transformers merges the matrix of an expert that a checkpoint of an architecture calls
+    `module`."""
     return _merged(f"{module}.weight", *_steps(model_type)) is not None
 
 
 def _steps(model_type: str | None) -> tuple[list[Any], list[Any]]:
-    """By which transformers renames and converts tensors of an architecture."""
+    """Return the renamings and the converters of transformers for an architecture."""
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping  # which takes seconds to import
     from transformers.core_model_loading import WeightConverter, WeightRenaming
 
@@ -192,7 +212,7 @@ def _steps(model_type: str | None) -> tuple[list[Any], list[Any]]:
 
 
 def _merged(name: str, renamings: list[Any], converters: list[Any]) -> str | None:
-    """The tensor that a converter makes of one and others; None where none takes it."""
+    """Return the tensor that a converter makes of `name` and others; None if no converter takes it."""
     from transformers.core_model_loading import rename_source_key  # which takes seconds to import
 
     target, pattern = rename_source_key(name, renamings, converters)
@@ -200,7 +220,7 @@ def _merged(name: str, renamings: list[Any], converters: list[Any]) -> str | Non
 
 
 def _renamed(name: str, renamings: Sequence[Any]) -> str:
-    """As it was before transformers renamed it: by steps that no regular expression tells."""
+    """Return the name before transformers renamed it, by steps that are plain text."""
     for step in renamings:
         before, after = step.source_patterns[0], step.target_patterns[0]
         if re.fullmatch(r"[\w.]+", before + after) and after in name:
@@ -209,8 +229,10 @@ def _renamed(name: str, renamings: Sequence[Any]) -> str:
 
 
 def taken_apart(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as if it held every expert's matrices, where it holds those of a layer in one tensor, gate before
-    up, as transformers' own classes do: PREFIX.experts.gate_up_proj [E, 2 I, H] and PREFIX.experts.down_proj [E, H, I].
+    """Return a checkpoint with a view of every expert's matrices, if it holds those of a layer in one tensor.
+
+    The layout is that of transformers' own classes, gate before up: PREFIX.experts.gate_up_proj [E, 2 I, H] and
+    PREFIX.experts.down_proj [E, H, I].
     """
     layout = Layout(transposed=False, interleaved=False, biased=False)
     views: dict[str, View] = {}
@@ -234,8 +256,10 @@ class Expert(nn.Module):
 
 
 class Experts(nn.Module):
-    """A fused experts module of transformers with a linear module for each matrix. seeing_all: numbers of experts that
-    run on all tokens, which changes no output: for statistics of their inputs."""
+    """A fused experts module of transformers with a linear module for each matrix.
+
+    `seeing_all` are numbers of experts that run on all tokens, for statistics of their inputs; that changes no output.
+    """
 
     fused: Any
 
@@ -246,11 +270,17 @@ class Experts(nn.Module):
         with torch.device("meta"):
             self.experts = nn.ModuleList(Expert(inputs, hidden, layout.biased) for _ in range(count))
         self.layout = layout
-        self.__dict__["fused"] = fused  # whose gate and activation serve, and which is no child
+        self.__dict__["fused"] = fused  # its gate and activation are used; not a child module
         self.seeing_all: frozenset[int] = frozenset()
 
     def forward(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """hidden [T, H], chosen and weights [T, K]."""
+        """Run the chosen experts.
+
+        Args:
+            hidden: [T, H].
+            chosen: numbers of experts [T, K].
+            weights: of the chosen experts [T, K].
+        """
         out = torch.zeros_like(hidden)
         for number, expert in enumerate(self.experts):
             token, rank = torch.where(chosen == number)
@@ -266,7 +296,7 @@ class Experts(nn.Module):
 
     @classmethod
     def filled(cls, fused: nn.Module, layout: Layout) -> "Experts":
-        """With the weights of a module of transformers, which it loses."""
+        """Return the module with the weights of a module of transformers, which loses them."""
         module, whole = cls(fused, layout), {name: fused.get_parameter(name) for name in layout.parts}
         for name, parts in layout.parts.items():
             entries = whole.pop(name).detach()
@@ -287,7 +317,7 @@ class Experts(nn.Module):
 
 @contextmanager
 def seeing_all(block: nn.Module, names: Sequence[str] | None = None) -> Iterator[None]:
-    """Let experts of a block run on all tokens meanwhile: those of the modules named, or every one."""
+    """Let experts of a block run on all tokens in the `with` block: those of the named modules, or every expert."""
     layers: dict[str, Any] = {name: one for name, one in block.named_modules() if isinstance(one, Experts)}
     try:
         for layer, module in layers.items():
@@ -305,8 +335,7 @@ def seeing_all(block: nn.Module, names: Sequence[str] | None = None) -> Iterator
 
 
 def in_memory(block: nn.Module, stage: Stage) -> Iterator[Stage]:
-    """A stage of experts in parts whose Hessians take no more memory than half of the block's weights: together they
-    can take more than the experts do."""
+    """Split a stage of experts so that the Hessians of a part take at most half the memory of the block's weights."""
     if not is_expert(stage.groups[0][0]):
         yield stage
         return

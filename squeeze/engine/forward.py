@@ -1,6 +1,6 @@
-"""The way forward through a network of which one block at a time is in memory; hidden states go through files.
+"""Forward passes through a network of which one block is in memory; hidden states are in files.
 
-Nothing here knows what blocks are run for.
+Also here: the mean squares of inputs, for changes of channels and importance matrices.
 """
 
 import tempfile
@@ -16,11 +16,12 @@ from squeeze.engine.network import Call, Network, is_linear, run_block
 
 __all__ = ["Run", "each_block", "forward", "input_squares", "states_in", "summed_squares"]
 
-Run = tuple[str, nn.Module, Callable[[], None]]  # a block's name, the block, loaded, and what runs it
+Run = tuple[str, nn.Module, Callable[[], None]]  # a block's name, the loaded block, and a function that runs it
 
 
 def states_in(folder: Path | str, network: Network, tokens: torch.Tensor) -> Callable[[str, int], Activations]:
-    """Where hidden states of sequences of tokens [N, L] lie, by what they are and their number."""
+    """Return a function from a stream's name and number to its file of hidden states, for sequences of tokens [N,
+    L]."""
     width = network.width(tokens)
     return lambda name, number: Activations(Path(folder, f"{name}.{number}"), len(tokens), tokens.shape[1], width)
 
@@ -28,9 +29,16 @@ def states_in(folder: Path | str, network: Network, tokens: torch.Tensor) -> Cal
 def each_block(
     network: Network, tokens: torch.Tensor, calls: list[Call], hidden: Callable[[int], Activations]
 ) -> Iterator[Run]:
-    """Each block by its name, loaded, the first one first, and a function that runs all sequences of tokens [N, L]
-    through it, without gradients, which has to be called once before the next block is asked for. hidden(n): where what
-    the block n is given lies."""
+    """Yield each block by name, loaded, with a function that runs all sequences through it without gradients.
+
+    The function has to be called once before the next block is requested.
+
+    Args:
+        network: the network.
+        tokens: sequences [N, L].
+        calls: how each block is called.
+        hidden: hidden(n) returns the file with the inputs of block n.
+    """
     hidden(0).write(network.first_inputs(tokens))
     for number, name in enumerate(network.blocks):
         block = network.load(name)
@@ -47,9 +55,16 @@ def each_block(
 def forward(
     network: Network, tokens: torch.Tensor, last: Callable[[torch.Tensor], None] | None = None
 ) -> Iterator[Run]:
-    """As each_block, with files that go once they are read, all of it in float32.
-    last: is called with what comes out of the last block [1, L, H], for each sequence. Raises SqueezeError where the
-    network cannot run the tokens."""
+    """Yield each block as each_block does, in float32, with files that are deleted once they are read.
+
+    Args:
+        network: the network.
+        tokens: sequences [N, L].
+        last: called with the outputs of the last block [1, L, H], for each sequence.
+
+    Raises:
+        SqueezeError: the network cannot run the tokens.
+    """
     network.check(tokens)
     with tempfile.TemporaryDirectory() as folder:
         states, calls = states_in(folder, network, tokens), network.calls(tokens)
@@ -63,7 +78,7 @@ def forward(
 
 
 def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cpu") -> dict[str, torch.Tensor]:
-    """The mean square of each input of every linear module in the blocks, float32 [I], on tokens."""
+    """Return the mean square of each input of every linear module in the blocks on tokens, float32 [I]."""
     sums = summed_squares(checkpoint, tokens, device)
     return {name: squares / tokens.numel() for name, (squares, _) in sums.items()}
 
@@ -75,8 +90,15 @@ def summed_squares(
     device: str = "cpu",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, tuple[torch.Tensor, int]]:
-    """The sum of squares of each input of every linear module in the blocks, float32 [I], over the tokens that reach
-    it, and their number. progress: called with a block's name, the blocks done, and of all."""
+    """Return the sum of squares of each input of every linear module, float32 [I], and the number of tokens that reach
+    it.
+
+    Args:
+        checkpoint: the checkpoint.
+        tokens: sequences [N, L].
+        device: where blocks run.
+        progress: called with a block's name, the blocks done, and the number of blocks.
+    """
     network = Network(checkpoint, device)
     sums: dict[str, tuple[torch.Tensor, int]] = {}
     for number, (name, block, run) in enumerate(forward(network, tokens)):

@@ -1,8 +1,7 @@
-"""What calibration gathers of one block on a shard of the sequences: inputs of its modules as they were in the
-original, statistics of what they are in the block that is being compressed, and what comes out of it in the end.
+"""The work of calibration on one shard of sequences and one block: inputs in the original, statistics, outputs.
 
-All may be done twice, and by a process that has a copy of the block: nothing is told but what a function returns, and
-what lies in the work folder.
+Each function may be repeated, and may run in a process with a copy of the block: its results are its return value and
+files in the work folder.
 """
 
 from collections.abc import Collection, Iterator
@@ -27,15 +26,18 @@ _INPUTS = "{}.inputs"
 
 @dataclass
 class Gathered:
-    """sums: of each group's inputs, by the name of its first module; kept: modules whose inputs lie in files."""
+    """Statistics of each group's inputs, by the name of its first module, and the modules whose inputs are in files."""
 
     sums: dict[str, InputStatistics]
     kept: set[str] = field(default_factory=set)
 
 
 def original(block: nn.Module, setting: Setting, shard: Shard, firsts: Collection[str]) -> set[str]:
-    """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each of the
-    modules. Those that every sequence has reached are returned."""
+    """Run a block that is not compressed yet, and write its outputs and the inputs of some modules to files.
+
+    Returns:
+        The modules that every sequence reached.
+    """
     assert shard.original
     before, after = shard.original
     files = {name: _inputs_of(block, setting, shard, name) for name in firsts}
@@ -55,7 +57,7 @@ def original(block: nn.Module, setting: Setting, shard: Shard, firsts: Collectio
 
 
 def largest(block: nn.Module, setting: Setting, shard: Shard, groups: list[tuple[str, ...]]) -> dict[str, torch.Tensor]:
-    """As rounding.ranges."""
+    """Return the largest magnitude of each group's inputs; see rounding.ranges."""
     with setting.running(block, shard) as sequences:
         return ranges(block, groups, (partial(run_block, block, hidden, setting.call) for hidden in sequences))
 
@@ -70,8 +72,18 @@ def statistics(
     bound: float | None = None,
     shown: Collection[str] = (),
 ) -> Gathered:
-    """Of each group's inputs. known: first modules whose inputs in the original lie in files; keep: modules whose
-    inputs are kept in files; bound: as InputStatistics has it; shown: experts that are shown all tokens."""
+    """Return statistics of each group's inputs.
+
+    Args:
+        block: as it is at present.
+        setting: how it runs.
+        shard: the sequences.
+        stage: the groups.
+        known: first modules whose inputs in the original are in files.
+        keep: modules whose inputs are to be kept in files.
+        bound: bound of a token's weight; see InputStatistics.
+        shown: modules of experts that run on all tokens.
+    """
     found = Gathered({group[0]: InputStatistics(bound=bound) for group in stage.groups})
     theirs = {name: _inputs_of(block, setting, shard, name).read(setting.device) for name in known}
     files = {name: shard.file(setting.work, f"{name}.kept", _width(block, name)) for name in keep}
@@ -94,7 +106,8 @@ def statistics(
 
 
 def joined(stage: Stage, shards: Iterator[Gathered], kept: Collection[str] = ()) -> Gathered:
-    """Of all shards, in their order: statistics, and those of the modules `kept` whose inputs are whole everywhere."""
+    """Sum the statistics of all shards, in their order; `kept` are modules whose inputs should be whole in every
+    shard."""
     total = Gathered({group[0]: InputStatistics() for group in stage.groups}, set(kept))
     for found in shards:
         total.kept &= found.kept
@@ -106,13 +119,13 @@ def joined(stage: Stage, shards: Iterator[Gathered], kept: Collection[str] = ())
 
 
 def outputs(block: nn.Module, setting: Setting, shard: Shard) -> None:
-    """Write what comes out of the block as it has become."""
+    """Write the outputs of the block as it is now."""
     with setting.running(block, shard) as sequences:
         shard.outputs.write(run_block(block, hidden, setting.call) for hidden in sequences)
 
 
 def remove(setting: Setting, shards: list[Shard], name: str, kept: bool = False) -> None:
-    """Delete what was written of a module: its inputs in the original, or those that were kept."""
+    """Delete a module's inputs in the original, or those that were kept."""
     for shard in shards:
         shard.file(setting.work, f"{name}.kept" if kept else _INPUTS.format(name), 0).path.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""The way back through a network of which one block at a time is in memory: each block sees what the loss asks of it.
+"""Backward passes through a network of which one block is in memory.
 
-The blocks run forward once, and what each is given goes to a file. Then, from the last one to the first, each runs
-again and takes the gradient of what comes out of it to that of what went in. Nothing here knows what they are for.
+The blocks run forward once, and the inputs of each go to a file. Then, from the last block to the first, each runs
+again and computes the gradient of its inputs from that of its outputs.
 """
 
 import tempfile
@@ -24,21 +24,30 @@ from squeeze.system.machine import trim_memory
 
 __all__ = ["Loss", "backward", "head_of", "next_token"]
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of logits [L, V] and tokens [L]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # logits [L, V], tokens [L] -> loss
 
 
 def next_token(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """The sum over tokens of the next one's negative log-likelihood, in nats."""
+    """Return the sum over tokens of the next token's negative log-likelihood, in nats."""
     return nn.functional.cross_entropy(logits[:-1].float(), ids[1:], reduction="sum")
 
 
 def backward(
     network: Network, tokens: torch.Tensor, loss: Loss = next_token
 ) -> Iterator[tuple[str, nn.Module, Callable[[], None]]]:
-    """Each block by its name, loaded, the last one first, and a function that runs all sequences of tokens [N, L]
-    forward and back through it, which has to be called once before the next block is asked for. What goes back is the
-    gradient of the loss, summed over sequences, which is asked of each in its turn. Raises SqueezeError where the
-    network cannot run them."""
+    """Yield each block by name, loaded, from the last to the first, with a function that runs it forward and back.
+
+    The function runs all sequences, and has to be called once before the next block is requested. The gradient is that
+    of the loss, summed over sequences.
+
+    Args:
+        network: the network.
+        tokens: sequences [N, L].
+        loss: of a sequence.
+
+    Raises:
+        SqueezeError: the network cannot run the tokens.
+    """
     network.check(tokens)
     calls = network.calls(tokens)
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +74,7 @@ def backward(
 def _back(
     network: Network, block: nn.Module, call: Call, before: Activations, after: Activations
 ) -> Iterator[torch.Tensor]:
-    """The gradients [L, H] of what the block is given."""
+    """Yield the gradients [L, H] of a block's inputs."""
     for hidden, gradient in zip(before.read(network.device), after.read(network.device), strict=True):
         with torch.enable_grad():
             yield _gradient(network, run_block(block, hidden.requires_grad_(), call), hidden, gradient)
@@ -74,7 +83,7 @@ def _back(
 def _of_loss(
     network: Network, tokens: torch.Tensor, outputs: Activations, loss: Loss, call: Call
 ) -> Iterator[torch.Tensor]:
-    """The gradients [L, W] of what comes out of the last block."""
+    """Yield the gradients [L, W] of the last block's outputs."""
     with head_of(network, tokens) as head:
         for ids, hidden in zip(tokens.to(network.device), outputs.read(network.device), strict=True):
             with torch.enable_grad():
@@ -97,9 +106,11 @@ def _gradient(
 
 @contextmanager
 def head_of(network: Network, tokens: torch.Tensor) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """What the model makes of the outputs [1, L, H] of its last block: logits [L, V]. The model's own forward runs on
-    the first of the sequences of tokens [N, L] with blocks that do nothing, so that whatever it does after them is
-    done."""
+    """Return a function from the last block's outputs [1, L, H] to logits [L, V].
+
+    The model's own forward runs on the first of the sequences of tokens [N, L], with blocks that do nothing, so that
+    everything after the blocks is applied.
+    """
     given: list[torch.Tensor] = []
     blocks, calls = [network.module(name) for name in network.blocks], network.calls(tokens)
     ids = tokens[:1].to(network.device)

@@ -1,4 +1,4 @@
-"""What the pipeline asks of a method that compresses matrices, and of what it makes: quant/ and prune/ have them."""
+"""The protocol of methods that compress matrices, and of their results; quant, prune and factor have the methods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ LARGE = 4096  # inputs above which a Hessian is factorised in float32 first
 
 
 class HessianError(SqueezeError):
-    """A Hessian cannot be factorised, however much it is damped."""
+    """A Hessian that cannot be factorised, with any damping."""
 
 
 class Compressed(Protocol):
     """A matrix in another form."""
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """[O, I], the values that it stands for."""
+        """Return the values [O, I]."""
         ...
 
     @property
     def stored_bits(self) -> int:
-        """Bits of all that it takes."""
+        """The bits of all that is stored."""
         ...
 
 
@@ -35,8 +35,11 @@ T_co = TypeVar("T_co", bound=Compressed, covariant=True)
 
 @dataclass(frozen=True)
 class Result(Generic[T_co]):
-    """A compressed matrix, and what a report should say of it. comparable: with the matrix that was given, which is the
-    original's; not where that one had been changed together with others."""
+    """A compressed matrix, and notes for the report.
+
+    `comparable`: whether it can be compared with the original matrix; not if that was changed together with others
+    before.
+    """
 
     tensor: T_co
     notes: tuple[str, ...] = ()
@@ -44,35 +47,42 @@ class Result(Generic[T_co]):
 
 
 class Method(Protocol):
-    """Something that compresses one matrix."""
+    """A method that compresses one matrix."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
-        """weight [O, I] of floats; hessian: float32 [I, I], the mean of x x^T over inputs x, or None.
+        """Compress a matrix.
 
-        Raises HessianError where the Hessian does not serve.
+        Args:
+            weight: W [O, I] (out, in) of floats; not changed.
+            hessian: H [I, I] (in, in), float32, the mean of x x^T over inputs x; or None.
+
+        Raises:
+            HessianError: the Hessian cannot be used.
         """
         ...
 
     def fallback(self) -> "Method":
-        """What to do where there are no statistics, or none that can be used."""
+        """Return the method to use if there are no statistics, or unusable ones."""
         ...
 
 
 @runtime_checkable
 class JointMethod(Method, Protocol):
-    """A method that compresses matrices that share their inputs together, where several have the same method."""
+    """A method that compresses matrices with the same inputs together."""
 
     def compress_together(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> dict[str, Result[Any]]:
-        """weights: [O, I] each, by their modules' names in the block. Raises HessianError as `compress` does."""
+        """Compress matrices [O, I] by module name in the block. Raises HessianError as `compress` does."""
         ...
 
 
 def layer_error(weight: torch.Tensor, changed: torch.Tensor, hessian: torch.Tensor | None) -> float:
-    """tr((W - Q) H (W - Q)^T) / tr(W H W^T): the share of a layer's mean squared output that is lost, or of the
-    weights' own squares without H."""
+    """Return tr((W - Q) H (W - Q)^T) / tr(W H W^T): the share of a layer's mean squared output that is lost.
+
+    Without H it is the share of the weights' own squares.
+    """
 
     def energy(values: torch.Tensor) -> torch.Tensor:
         return ((values if hessian is None else values @ hessian) * values).sum()

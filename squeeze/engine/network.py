@@ -1,7 +1,6 @@
-"""A decoder of which only the parts at work are in memory: built by transformers without weights, filled by block.
+"""A decoder of which only the parts in use are in memory: built by transformers without weights, filled block by block.
 
-Which tensor of the checkpoint belongs to which parameter is what transformers itself makes of their names. Fused
-experts (one parameter of three dimensions for all) are taken apart (experts.py).
+sources.py matches the tensors of the checkpoint with parameters.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,25 +27,35 @@ _LINEAR = ("Conv1D", "FalconLinear")  # classes of transformers with a forward o
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Return whether a module multiplies its inputs by its matrix: torch's Linear, or the Conv1D of GPT-2, which stores
-    it transposed. Other classes below Linear, such as DeepSeek V4's of groups, multiply in ways of their own."""
+    """Return whether a module multiplies its inputs by its matrix: torch's Linear, or GPT-2's Conv1D, stored
+    transposed.
+
+    Other subclasses of Linear, such as DeepSeek V4's grouped one, multiply in ways of their own.
+    """
     kind = type(module)
     return kind.__name__ in _LINEAR or getattr(kind, "forward", None) is nn.Linear.forward
 
 
 def weight_of(module: nn.Module) -> torch.Tensor:
-    """A view [O, I] of a linear module's weight."""
+    """Return a view [O, I] of a linear module's weight."""
     weight: torch.Tensor = module.weight  # type: ignore[assignment]
     return weight if isinstance(module, nn.Linear) else weight.T
 
 
 class Network:
-    """`blocks` are the names of its decoder blocks; `sources` the checkpoint's tensor for each parameter."""
+    """A decoder whose modules are loaded from a checkpoint when they are needed.
 
-    takes_stored = False  # matrices in another form than dense
+    Attributes:
+        checkpoint: with a view of each expert's matrices.
+        model: the network without weights.
+        blocks: names of its decoder blocks.
+        sources: the checkpoint's tensor for each parameter.
+    """
+
+    takes_stored = False  # whether matrices may be quantised, sparse or factorised
 
     def __init__(self, checkpoint: Checkpoint, device: str = "cpu") -> None:
-        """Raises ModelError for an architecture that transformers cannot run, FormatError where a tensor is missing."""
+        """Build the network. Raises ModelError if transformers cannot run it, FormatError if a tensor is missing."""
         self.checkpoint, self.device = checkpoint, torch.device(device)
         self._plans: dict[int, Plan] = {}  # by the length of sequences
         self.model = self._made()
@@ -58,9 +67,9 @@ class Network:
         self._turn_inputs()
 
     def _made(self) -> Any:
-        """The model without weights."""
+        """Return the model without weights."""
         if self.checkpoint.config.get("quantization_config") and not self.takes_stored:
-            raise ModelError(f"{self.checkpoint.folder}: is quantised already; start from the original")
+            raise ModelError(f"{self.checkpoint.folder}: is quantised already: use the original")
         return _empty_model(self.checkpoint)
 
     def module(self, name: str) -> nn.Module:
@@ -68,29 +77,30 @@ class Network:
         return module
 
     def stored_name(self, name: str) -> str:
-        """The checkpoint's name of a module that has a weight."""
+        """Return the checkpoint's name of a module that has a weight."""
         return self.sources.get(f"{name}.weight", f"{name}.weight").removesuffix(".weight")
 
     def check(self, tokens: torch.Tensor) -> None:
-        """Raises SqueezeError where the network cannot run tokens [N, L]."""
+        """Raise SqueezeError if the network cannot run tokens [N, L]."""
         config = self.model.config.get_text_config()
         if tokens.numel() == 0:
-            raise SqueezeError("there are no calibration tokens")
+            raise SqueezeError("expected calibration tokens, got none")
         if int(tokens.max()) >= config.vocab_size or int(tokens.min()) < 0:
-            raise SqueezeError(f"calibration tokens lie outside the model's vocabulary of {config.vocab_size}")
+            raise SqueezeError(f"expected calibration tokens from 0 to {config.vocab_size - 1}, the model's vocabulary")
         longest = getattr(config, "max_position_embeddings", None)
         if longest and 0 < longest < tokens.shape[1]:
             raise SqueezeError(f"sequences of {tokens.shape[1]} tokens are longer than the model's {longest}")
 
     def _turn_inputs(self) -> None:
-        """Modules multiply turned inputs where the checkpoint says so; calibration.Recorder notes these, too."""
+        """Make modules multiply rotated inputs if the checkpoint says so; calibration.Recorder rotates them, too."""
         for name, module in self.model.named_modules():
             if is_linear(module) and (most := self.checkpoint.turns(self.stored_name(name))) > 1:
                 module.turns = most  # type: ignore[assignment]
                 module.register_forward_pre_hook(partial(_turned, most))
 
     def load(self, name: str, narrow: nn.Module | None = None) -> nn.Module:
-        """Fill a module with its weights, in float32. narrow: a module in it whose weights keep their own type."""
+        """Fill a module with its weights in float32, and return it. Weights of the submodule `narrow` keep their own
+        dtype."""
         module = self.module(name)
         stored = {key: self._source(f"{name}.{key}") for key, _ in module.named_parameters()}
         tensors = self.checkpoint.load(dict.fromkeys(stored.values()))
@@ -108,24 +118,24 @@ class Network:
         return module
 
     def _source(self, name: str) -> str:
-        """The checkpoint's tensor for a parameter, or for the one that it is tied to."""
+        """Return the checkpoint's tensor for a parameter, or for the one that it is tied to."""
         tied = getattr(self.model, "all_tied_weights_keys", None) or {}
         return self.sources[name] if name in self.sources else self.sources[tied[name]]
 
     def release(self, name: str) -> None:
-        """Let a module's weights go."""
+        """Release a module's weights."""
         for owner in self.module(name).modules():
             _release_own(owner)
 
     def above(self) -> list[str]:
-        """The modules that the blocks are in, and the blocks."""
+        """Return the modules that contain the blocks, and the blocks."""
         stack, found = self.blocks[0].rpartition(".")[0], [""]
         for part in stack.split("."):
             found.append(f"{found[-1]}.{part}".lstrip("."))
         return [*found, *self.blocks]
 
     def load_own(self, name: str) -> None:
-        """Fill a module with the weights that are its own, and of none of the modules in it."""
+        """Fill a module with its own weights, without those of its submodules."""
         module = self.module(name)
         for leaf, _ in list(module.named_parameters(recurse=False)):
             source = self._source(f"{name}.{leaf}".lstrip("."))
@@ -133,38 +143,41 @@ class Network:
             module._parameters[leaf] = nn.Parameter(value, requires_grad=False)
 
     def release_own(self, name: str) -> None:
-        """Let the weights go that are a module's own."""
+        """Release a module's own weights, without those of its submodules."""
         _release_own(self.module(name))
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Let dense experts be one tensor again where they were."""
+        """Join dense experts in one tensor again if the checkpoint had them so."""
         for fused in self.fused:
             fused.restore(tensors)
 
     @cached_property
     def shared(self) -> set[str]:
-        """The modules whose weight is another's, too: transformers ties the weights of some blocks."""
+        """The modules whose weight is tied to another's, as transformers does for some blocks."""
         tied = getattr(self.model, "all_tied_weights_keys", None) or {}
         return {name.removesuffix(".weight") for name in [*tied, *tied.values()]}
 
     def load_stored(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """Load tensors of the checkpoint as they are. Raises FormatError if one of a parameter is not of finite
-        floats; those of buffers, such as tables of numbers, may be of any type."""
+        """Load tensors of the checkpoint unchanged.
+
+        Raises FormatError if a parameter's tensor is not of finite floats; buffers, such as tables of numbers, may have
+        any dtype.
+        """
         names = list(names)
         others = self.checkpoint.load([name for name in names if name not in self._of_parameters], strict=False)
         return self.checkpoint.load(name for name in names if name in self._of_parameters) | others
 
     @cached_property
     def _of_parameters(self) -> set[str | None]:
-        """The checkpoint's tensors that are parameters, and not buffers."""
+        """The checkpoint's tensors that are parameters, not buffers."""
         return {self.sources.get(name) for name, _ in self.model.named_parameters(remove_duplicate=False)}
 
     def tensors_of(self, name: str) -> dict[str, str]:
-        """The checkpoint's tensor for each parameter and stored buffer below a module."""
+        """Return the checkpoint's tensor for each parameter and stored buffer below a module."""
         return {key: source for key, source in self.sources.items() if key.startswith(f"{name}.")}
 
     def plan(self, tokens: torch.Tensor) -> Plan:
-        """How blocks run on sequences as long as those of tokens [N, L]. Raises ModelError if they cannot."""
+        """Return how blocks run on sequences as long as those of tokens [N, L]. Raises ModelError if they cannot."""
         length = tokens.shape[1]
         if length not in self._plans:
             blocks = [self.module(name) for name in self.blocks]
@@ -178,15 +191,15 @@ class Network:
         return self._plans[length]
 
     def calls(self, tokens: torch.Tensor) -> list[Call]:
-        """How each block is called when sequences of tokens [N, L] run. Raises ModelError as `plan` does."""
+        """Return how each block is called on sequences of tokens [N, L]. Raises ModelError as `plan` does."""
         return self.plan(tokens).calls
 
     def width(self, tokens: torch.Tensor) -> int:
-        """W of the states [L, W] of sequences of tokens [N, L]."""
+        """Return the width W of the states [L, W] of sequences of tokens [N, L]."""
         return self.plan(tokens).width
 
     def first_inputs(self, tokens: torch.Tensor) -> Iterator[torch.Tensor]:
-        """The state [L, W] before the first block for each sequence of tokens [N, L]."""
+        """Yield the state [L, W] before the first block for each sequence of tokens [N, L]."""
         plan = self.plan(tokens)
         blocks = [self.module(name) for name in self.blocks]
         with self._own_forward() as run:
@@ -195,7 +208,7 @@ class Network:
 
     @contextmanager
     def _own_forward(self) -> Iterator[Callable[[torch.Tensor], object]]:
-        """The model's own forward on tokens [1, L], without a cache; what surrounds the blocks is loaded meanwhile."""
+        """Return the model's own forward on tokens [1, L] without a cache, with everything around the blocks loaded."""
         folder, kind = self.checkpoint.folder, type(self.model).__name__
 
         @torch.no_grad()
@@ -213,7 +226,7 @@ class Network:
             raise ModelError(f"{folder}: {kind} cannot be run block by block on tokens alone") from error
 
     def _as_loaded(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a block returns, which is loaded for that."""
+        """Run a block, which is loaded for that, and return its outputs."""
         name = self.blocks[number]
         stub = self.module(name).__dict__.pop("forward", None)
         try:
@@ -224,7 +237,7 @@ class Network:
                 self.module(name).forward = stub  # type: ignore[method-assign]
 
     def outer(self) -> list[str]:
-        """Modules before the blocks, the nearest to the root: embeddings, norms, rotary angles."""
+        """Return the modules outside the blocks and nearest to the root: embeddings, norms, rotary angles."""
         around, _, _ = self.blocks[0].rpartition(".")
         parent, _, stack = around.rpartition(".")
         children = [f"{parent}.{name}" if parent else name for name, _ in self.module(parent).named_children()]
@@ -232,7 +245,7 @@ class Network:
 
 
 def run_block(block: nn.Module, state: torch.Tensor, call: Call) -> torch.Tensor:
-    """The state [L, W] after a block. Raises ModelError where the block cannot run."""
+    """Return the state [L, W] after a block. Raises ModelError if the block cannot run."""
     with explained(type(block).__name__, Stop, OSError):  # a disk is full where inputs are kept
         return call.run(block, state)
 
@@ -242,7 +255,7 @@ def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tup
 
 
 def _empty_model(checkpoint: Checkpoint) -> Any:
-    """Without weights, but with its buffers."""
+    """Return the model without weights, but with its buffers."""
     from accelerate import init_empty_weights  # it and transformers take seconds to import
     from transformers import AutoModelForCausalLM
 
@@ -264,15 +277,17 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
 
 
 def find_blocks(model: nn.Module) -> list[str]:
-    """The longest list of modules that lies in no other: of the decoder, where transformers tells it from parts that
-    see or hear, which may have more blocks."""
+    """Return the names of the decoder's blocks: the longest list of modules that is in no other list.
+
+    Lists of parts for vision or audio, which may be longer, are left out if transformers distinguishes the decoder.
+    """
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     decoder = getattr(model, "get_decoder", lambda: model)()
     prefix = next((f"{name}." for name, module in model.named_modules() if name and module is decoder), "")
     lists = {name: m for name, m in lists.items() if name.startswith(prefix)} or lists
     outer = {name: m for name, m in lists.items() if not any(name.startswith(f"{other}.") for other in lists)}
     if not outer:
-        raise ModelError(f"{type(model).__name__}: has no list of blocks; decoder-only architectures are supported")
+        raise ModelError(f"{type(model).__name__}: expected a decoder-only architecture with a list of blocks")
     name = max(outer, key=lambda key: len(outer[key]))
     return [f"{name}.{i}" for i in range(len(outer[name]))]
 

@@ -1,8 +1,8 @@
 """The main path of compressing a checkpoint: block by block, calibrate, compress, write. Read this first.
 
-A block's inputs come from the blocks before it as they were compressed; what happens inside a block is block.py's. One
-block is in memory; hidden states are in files, and every finished block is, so a stopped run goes on from there. What
-is done to a matrix is a method's, how it is stored a format's.
+A block's inputs come from the compressed blocks before it; block.py does what happens inside a block. One block is in
+memory. Hidden states and finished blocks are in files, so that a stopped run continues. A method compresses a matrix; a
+format stores it.
 """
 
 import json
@@ -39,15 +39,20 @@ __all__ = ["WORK", "Compression", "Writer", "check_ignored", "ignored", "plan"]
 
 WORK = "compressing"  # in the name of the folder of a run
 
-Progress = Callable[[str, int, int], None]  # what is at work, blocks done, blocks
-_LEAST_ROWS = 32  # matrices with fewer, such as gates, are left
+Progress = Callable[[str, int, int], None]  # block in progress, blocks done, number of blocks
+_LEAST_ROWS = 32  # matrices with fewer rows, such as gates, stay dense
 
 
 @dataclass(frozen=True)
 class Writer:
-    """How results are stored. tensors(name, tensor, transposed) gives what stands for a module's weight in the
-    checkpoint; config() what config.json gets besides what it had. measured: whether the report's bits are those of
-    what was written, and not what a matrix says of itself."""
+    """How results are stored.
+
+    Attributes:
+        name: of the format.
+        tensors: tensors(name, tensor, transposed) returns what the checkpoint stores of a module's weight.
+        config: config(left) returns entries for config.json, given the modules that stay dense.
+        measured: whether the report's bits are those of what was written, instead of what a matrix says of itself.
+    """
 
     name: str
     tensors: Callable[[str, Any, bool], dict[str, torch.Tensor]]
@@ -57,7 +62,8 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class _CheckpointJob(BlockJob):
-    """A job over a whole checkpoint. told: as Compression has it; left: modules that are left, and why."""
+    """A job over a whole checkpoint: its writer, its ignored modules, notes by module, and the modules left with
+    reasons."""
 
     writer: Writer
     ignore: tuple[str, ...]
@@ -66,8 +72,7 @@ class _CheckpointJob(BlockJob):
 
 
 def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """The linear modules below a block that are compressed, by their names in it; and why others are left, by the
-    checkpoint's names."""
+    """Return the linear modules of a block to be compressed, and reasons for the others."""
     chosen, reasons = [], {}
     for name, module in network.module(block).named_modules():
         full = f"{block}.{name}"
@@ -85,7 +90,7 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
 
 
 def ignored(network: Network, ignore: Iterable[str] = ()) -> list[str]:
-    """Every matrix that stays dense, in the blocks and outside, by the names of the checkpoint and of the network."""
+    """Return every matrix that stays dense, in the blocks and outside, by its names in checkpoint and network."""
     left = dict(_left_outside(network))
     for block in network.blocks:
         left |= plan(network, block, ignore)[1]
@@ -93,8 +98,7 @@ def ignored(network: Network, ignore: Iterable[str] = ()) -> list[str]:
 
 
 def check_ignored(network: Network, ignore: Iterable[str]) -> None:
-    """Raises SqueezeError for a part that neither a module of the network nor a tensor of its checkpoint has in its
-    name."""
+    """Raise SqueezeError for a part of `ignore` that is in no name of a module or tensor."""
     names = [*(name for name, _ in network.model.named_modules()), *network.sources.values()]
     for part in ignore:
         if not any(part in name for name in names):
@@ -104,7 +108,7 @@ def check_ignored(network: Network, ignore: Iterable[str]) -> None:
 
 
 def _reason(names: tuple[str, str], rows: int, ignore: Iterable[str]) -> str | None:
-    """Why a linear module is left as it is, if it is. names: the network's and the checkpoint's."""
+    """Return why a linear module stays dense; None if it does not. `names` are the network's and the checkpoint's."""
     asked = [part for part in ignore if any(part in name for name in names)]
     if asked:
         return "sees every token" if asked[0] in SHARED_EXPERTS else "as asked for"
@@ -115,17 +119,27 @@ def _reason(names: tuple[str, str], rows: int, ignore: Iterable[str]) -> str | N
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """What is done to the checkpoint `source`, and where the folder `target` is written.
+    """The compression of a checkpoint.
 
-    methods: others than `method`, by the checkpoint's name of a module. writer: how results are stored. tokens:
-    calibration sequences [N, L], None where no method needs any. correction: strength of error propagation, 0 to 1: how
-    far a matrix is moved towards what gives the original's outputs from the compressed network's inputs (QEP, Arai and
-    Ichikawa 2025, arXiv 2504.09629). ignore: modules whose names contain one of these are left. told: by the
-    checkpoint's name of a module, what the report says of it besides, or why it is left. bound: of a token's
-    weight in the statistics, as calibration.InputStatistics has it. settings, notes: for the report.
-    checkpoint: what is read in place of `source`, such as one that is rotated. workers: who gathers statistics of the
-    calibration's shards, and compresses matrices: the same bytes come of all that round as this process does. check:
-    raises SqueezeError if a folder that is written would not load; called before it takes the target's name.
+    Attributes:
+        source: folder of the checkpoint.
+        target: folder to write.
+        method: the method of most matrices.
+        writer: how results are stored.
+        tokens: calibration sequences [N, L]; None if no method needs any.
+        methods: other methods, by a module's name in the checkpoint.
+        correction: strength of error propagation, 0 to 1: how far a matrix is moved towards the original's outputs,
+            given the compressed network's inputs (QEP, Arai and Ichikawa 2025, arXiv 2504.09629).
+        ignore: parts of the names of modules that stay dense.
+        told: notes for the report, or reasons to stay dense, by a module's name in the checkpoint.
+        bound: bound of a token's weight; see calibration.InputStatistics.
+        settings, notes: for the report.
+        resume, overwrite: what to do with an earlier run and with an existing target.
+        device: where blocks run.
+        checkpoint: read instead of `source`, for example one that is rotated.
+        progress: called with progress.
+        workers: gather statistics and compress matrices; the resulting bytes do not depend on them.
+        check: raises SqueezeError if a written folder would not load; called before it is moved to `target`.
     """
 
     source: Path
@@ -149,8 +163,10 @@ class Compression:
     check: Callable[[Path], None] | None = None
 
     def run(self) -> Report:
-        """Compress every matrix in the checkpoint's blocks. Raises SqueezeError for all that a user can mend; then
-        nothing is written."""
+        """Compress every matrix in the checkpoint's blocks, and return the report.
+
+        Raises SqueezeError for everything that a user can fix; then nothing is written.
+        """
         started = time.perf_counter()
         folder.check_target(self.source, self.target, self.overwrite)
         network = Network(self.checkpoint or Checkpoint.open(self.source), self.device)
@@ -170,7 +186,7 @@ class Compression:
         return report
 
     def _task(self) -> dict[str, Any]:
-        """All that decides what is written: a stopped run goes on where this is the same."""
+        """Return everything that determines the result: a stopped run continues if it is equal."""
         return {
             "version": __version__,
             "source": stamps(self.source),
@@ -202,7 +218,7 @@ class Compression:
 
 
 def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress) -> Iterator[list[Layer]]:
-    """Compress each block that is not done yet."""
+    """Compress each block that is not done yet, and yield its layers for the report."""
     network, parts = job.network, Parts(job.work)
     calls: list[Call] = []
     total = len(network.blocks)
@@ -231,19 +247,19 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
 
 
 def _widest(network: Network, ignore: Iterable[str]) -> int:
-    """Inputs of the matrix, of those that are compressed, that has the most."""
+    """Return the most inputs of a matrix that is compressed."""
     names = [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]
     return max((weight_of(network.module(name)).shape[1] for name in names), default=1)
 
 
 def _shards(job: _CheckpointJob, tokens: torch.Tensor, number: int) -> list[Shard]:
-    """Of the calibration, at a block."""
+    """Return the shards of the calibration at a block."""
     width = job.network.width(tokens)
     return shards_of(job.work, tokens, width, number, job.correction > 0, job.every)
 
 
 def _write_first(shards: list[Shard], sequences: Iterator[torch.Tensor]) -> None:
-    """What the first block is given."""
+    """Write the inputs of the first block."""
     for shard in shards:
         shard.inputs.write(islice(sequences, shard.inputs.count))
         if shard.original:
@@ -252,7 +268,7 @@ def _write_first(shards: list[Shard], sequences: Iterator[torch.Tensor]) -> None
 
 
 def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:
-    """Write a block's tensors and what the report says of it."""
+    """Write a block's tensors, and return its layers for the report."""
     network = job.network
     tensors: dict[str, torch.Tensor] = {}
     layers, replaced = [], set()
@@ -278,7 +294,7 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done
 
 
 def _unnamed(network: Network, name: str) -> list[str]:
-    """Tensors of a block that stand for none of its parameters one by one: old buffers, fused experts left fused."""
+    """Return tensors of a block that no single parameter corresponds to: old buffers, fused experts that stay fused."""
     known = set(network.sources.values())
     return [source for source in network.checkpoint.files if source.startswith(f"{name}.") and source not in known]
 
@@ -288,7 +304,7 @@ def _read_layers(work: Path, name: str) -> list[Layer]:
 
 
 def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -> None:
-    """Join the blocks with what surrounds them, and write the files beside them."""
+    """Join the blocks with the other tensors, and write the remaining files."""
     network, parts = job.network, Parts(job.work)
     done = {
         name for block in network.blocks for name in [*network.tensors_of(block).values(), *_unnamed(network, block)]
@@ -317,7 +333,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
 
 
 def _left_outside(network: Network) -> dict[str, str]:
-    """Matrices that are no part of the blocks, or of the network, and why they stay."""
+    """Return matrices outside the blocks, or outside the network, with the reason why they stay dense."""
     inside = tuple(f"{block}." for block in network.blocks)
     left = {
         name: "outside the blocks"
@@ -334,14 +350,14 @@ def _left_outside(network: Network) -> dict[str, str]:
 
 
 def _by_both_names(network: Network, left: Iterable[str]) -> list[str]:
-    """Modules by the names that the network and the checkpoint have for them."""
+    """Return modules by their names in the network and in the checkpoint."""
     called = {network.stored_name(name): name for name, _ in network.model.named_modules()}
     names = set(left)
     return sorted({*names, *map(network.stored_name, names), *(called[name] for name in names if name in called)})
 
 
 def _by_module(checkpoint: Checkpoint) -> dict[str, int]:
-    """Bytes of the tensors of each module."""
+    """Return the bytes of the tensors of each module."""
     sizes: dict[str, int] = {}
     for name in checkpoint.files:
         module = name.rpartition(".")[0] or name

@@ -1,6 +1,6 @@
-"""How well a language model predicts a text, and how far it is from the model that it was made from.
+"""Quality of a language model: how well it predicts a text, and its distance from the model that it was made from.
 
-One window is in memory at a time; log-probabilities are taken in float32, a few positions at a time.
+One window is in memory at a time; log-probabilities are computed in float32, a few positions at a time.
 """
 
 import math
@@ -19,12 +19,12 @@ from squeeze.numerics.intervals import interval
 
 __all__ = ["divergences", "evaluate"]
 
-_POSITIONS = 128  # whose log-probabilities are in memory at once, and that are a block of the intervals
+_POSITIONS = 128  # positions whose log-probabilities are in memory at once; also a block of the intervals
 Progress = Callable[[int], None]
 
 
 class _Block(NamedTuple):
-    """Sums over some consecutive positions; divergences are those of each."""
+    """Sums over some consecutive positions; divergences are of each position."""
 
     tokens: int
     loss: float
@@ -44,16 +44,27 @@ def evaluate(
     progress: Progress | None = None,
     told: Callable[[float], None] | None = None,
 ) -> Quality:
-    """Perplexity of a causal language model on tokens [T], and its distance from `original` on the same positions.
+    """Measure the perplexity of a causal language model, and its distance from `original` on the same positions.
 
-    Windows of `window` tokens begin every `stride` tokens (default: `window`); each predicts the tokens that none
-    before it has predicted, so with the default every window's first token is given. windows: stop after so many.
-    progress(n) is told of n more tokens read, `told` of the perplexity so far. Raises SqueezeError where there is
-    nothing to predict.
+    Each window predicts the tokens that no earlier window predicted. With the default stride, the first token of every
+    window is not predicted.
+
+    Args:
+        model: the model.
+        tokens: [T].
+        window: tokens of a window.
+        stride: tokens between the starts of windows; default: `window`.
+        windows: number of windows; None for all.
+        original: the model to compare with.
+        progress: called with the number of further tokens read.
+        told: called with the perplexity so far.
+
+    Raises:
+        SqueezeError: there is nothing to predict.
     """
     stride = stride or window
     if window < 2 or not 0 < stride <= window:
-        raise SqueezeError(f"a window of {window} tokens that moves on by {stride} predicts nothing")
+        raise SqueezeError(f"expected a window of at least 2 tokens and a stride up to it, got {window} and {stride}")
     blocks: list[_Block] = []
     seconds = 0.0
     tokens = tokens.to(next(model.parameters()).device)
@@ -70,13 +81,13 @@ def evaluate(
             progress(len(ids))
     count = sum(block.tokens for block in blocks)
     if not count:
-        raise SqueezeError(f"the text has {len(tokens)} tokens: at least 2 are needed to measure perplexity")
+        raise SqueezeError(f"expected at least 2 tokens to measure perplexity, got {len(tokens)}")
     found = _perplexity(blocks, count) | {"tokens_per_second": count / seconds}
     return Quality(**found if original is None else _joined(found, _distance(blocks, count)))
 
 
 def _block(ids: torch.Tensor, span: slice, logits: torch.Tensor, theirs: torch.Tensor | None) -> _Block:
-    """The predictions of logits [L, V] at a span of positions of ids [L]."""
+    """Return sums of the predictions of logits [L, V] at a span of positions of ids [L]."""
     ours = torch.log_softmax(logits[span].float(), -1)
     targets = ids[span.start + 1 : span.stop + 1, None]
     count, loss = len(targets), -ours.gather(1, targets).double().sum().item()
@@ -93,7 +104,7 @@ def _block(ids: torch.Tensor, span: slice, logits: torch.Tensor, theirs: torch.T
 
 
 def divergences(expected: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-    """float64 [L], nats: KL(expected || found) at each position, of log-probabilities [L, V]."""
+    """Return KL(expected || found) at each position in nats, float64 [L], from log-probabilities [L, V]."""
     return (expected.exp() * (expected - found)).sum(-1).double().cpu()
 
 
@@ -107,7 +118,7 @@ def _perplexity(blocks: Sequence[_Block], count: int) -> dict[str, Any]:
 
 
 def _distance(blocks: Sequence[_Block], count: int) -> dict[str, Any]:
-    """From the original."""
+    """Return the distance from the original."""
     kl = torch.cat([block.divergences for block in blocks])
     divergences = [block.divergences.sum().item() for block in blocks]
     rises, agreed = [block.loss - block.their_loss for block in blocks], [float(block.agreed) for block in blocks]
@@ -138,7 +149,7 @@ def _exp(x: float) -> float:
 
 
 def _windows(tokens: torch.Tensor, window: int, stride: int, limit: int | None) -> Iterator[tuple[torch.Tensor, int]]:
-    """Each window and the first position in it whose token has not been predicted before."""
+    """Yield each window and the first position in it whose token has not been predicted before."""
     predicted = 1
     starts = range(0, max(len(tokens) - 1, 0), stride)
     for start in starts[:limit]:
@@ -152,7 +163,7 @@ def _windows(tokens: torch.Tensor, window: int, stride: int, limit: int | None) 
 
 
 def _logits(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """[L, V]."""
+    """Return the logits [L, V]."""
     with torch.inference_mode(), explained(getattr(model, "name_or_path", "") or type(model).__name__):
         logits: torch.Tensor = model(ids[None], use_cache=False).logits[0]
     check_finite(model, logits, ids[None])

@@ -1,4 +1,5 @@
-"""What became of a model: sizes, errors and fallbacks, layer by layer, as JSON, a table or a model card's section."""
+"""The report of a compression: sizes, errors and fallbacks, layer by layer, as JSON, a table or a model card's
+section."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -13,19 +14,23 @@ from squeeze.system.documents import read_object
 __all__ = ["Layer", "Quality", "Report"]
 
 NAME = "compression_report.json"
-_DENSE_4_BITS = 4.125  # a weight
-_AS_THEY_ARE = "surrogateescape"  # bytes of a card that are no UTF-8
+_DENSE_4_BITS = 4.125  # bits a weight
+_AS_THEY_ARE = "surrogateescape"  # for bytes of a card that are not UTF-8
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What quality.evaluate found; kl_mean and what follows it are None without an original to compare with.
+    """The results of quality.evaluate; from kl_mean on they are None without an original to compare with.
 
-    perplexity: exp of the mean negative log-likelihood. tokens: predictions made. tokens_per_second: of the model's
-    own forward passes. kl_mean, kl_p99: nats a token, KL(original || model). top1_agreement: share of positions at
-    which both find the same token most probable. ratio: the perplexity over the original's. intervals: of 95 %
-    confidence, of perplexity, kl_mean, top1_agreement and ratio, as intervals.py has them: what other text of the same
-    kind would give, and of the ratio with the same text for both.
+    Attributes:
+        perplexity: exp of the mean negative log-likelihood.
+        tokens: predictions made.
+        tokens_per_second: of the model's own forward passes.
+        kl_mean, kl_p99: mean and 99th percentile of KL(original || model), nats a token.
+        top1_agreement: share of positions at which both models rank the same token first.
+        ratio: perplexity relative to the original's.
+        intervals: 95 % confidence intervals of perplexity, kl_mean, top1_agreement and ratio (intervals.py): the values
+            that other text of the same kind would give; for the ratio with the same text for both models.
     """
 
     perplexity: float
@@ -43,12 +48,23 @@ class Quality:
 
 @dataclass(frozen=True)
 class Layer:
-    """One matrix. method: by which it was compressed at last; bits: per weight with all side information, as the
-    format's tensors are before files are joined; error: ||(W - Q) X|| / ||W X|| squared on calibration inputs X, of the
-    weights themselves without them, and None where matrices were changed together before; tokens: calibration inputs
-    seen. sparsity: share of the weights that are 0; pattern: of sparsity, to which every group was found to hold. rank:
-    of a product of two factors. seconds: that compressing it took, without its statistics. histogram: of its weights
-    before and after, as distribution.py has it."""
+    """One compressed matrix.
+
+    Attributes:
+        name: of its module in the checkpoint.
+        shape: (O, I).
+        method: that compressed it, after fallbacks.
+        bits: per weight with all side information, before files are joined.
+        error: ||(W - Q) X||^2 / ||W X||^2 on calibration inputs X; of the weights themselves without inputs; None if
+            matrices were changed together before.
+        tokens: calibration inputs seen.
+        notes: for the report.
+        sparsity: share of the weights that are 0.
+        pattern: of sparsity, which every group was checked to follow.
+        rank: of a product of two factors.
+        seconds: for compressing it, without its statistics.
+        histogram: of its weights before and after; see solving.histogram.
+    """
 
     name: str
     shape: tuple[int, int]
@@ -70,11 +86,22 @@ class Layer:
 
 @dataclass
 class Report:
-    """method, settings: what was asked for. layers: what was compressed; left: what was not, and why.
-    parameters: values in the checkpoint; raw_bytes, stored_bytes: of its tensors before and after. packed: bytes of
-    all files before and after packing, where they were packed. parts: bytes stored of each module. predicted: rises
-    of the loss, nats a token, of a plan and of what it was compared with. tasks: scores, with the original's as
-    base. notes: what went otherwise than asked for, or has to be known of the whole."""
+    """The report of a compressed checkpoint.
+
+    Attributes:
+        method, format, settings: as requested.
+        layers: of the compressed matrices.
+        left: matrices that stay dense, with the reason.
+        parameters: values in the checkpoint.
+        raw_bytes, stored_bytes: of its tensors before and after.
+        packed: bytes of all files before and after packing; None if they were not packed.
+        seconds: for the compression.
+        before, after: quality of the original and of the result.
+        parts: stored bytes of each module.
+        predicted: rises of the loss, nats a token, of a plan and of the alternative.
+        tasks: scores, with the original's as base.
+        notes: deviations from the request, and remarks on the whole.
+    """
 
     source: str
     target: str
@@ -97,33 +124,33 @@ class Report:
 
     @property
     def bits_per_weight(self) -> float:
-        """Of the compressed matrices, with all side information."""
+        """The bits per weight of the compressed matrices, with all side information."""
         weights = sum(layer.shape[0] * layer.shape[1] for layer in self.layers)
         return sum(layer.bits * layer.shape[0] * layer.shape[1] for layer in self.layers) / max(weights, 1)
 
     @property
     def sparsity(self) -> float:
-        """Share of the compressed matrices' weights that are 0."""
+        """The share of the compressed matrices' weights that are 0."""
         weights = sum(layer.shape[0] * layer.shape[1] for layer in self.layers)
         return sum(layer.sparsity * layer.shape[0] * layer.shape[1] for layer in self.layers) / max(weights, 1)
 
     @property
     def bytes_in_4_bits(self) -> int:
-        """Of the compressed matrices as dense integers of 4 bits, with a scale of 16 bits for every 128 of them."""
+        """The bytes of the compressed matrices as dense 4-bit integers, with a scale of 16 bits for 128 weights."""
         return round(sum(layer.shape[0] * layer.shape[1] for layer in self.layers) * _DENSE_4_BITS / 8)
 
     @property
     def bits_per_parameter(self) -> float:
-        """Of the whole checkpoint as it is stored."""
+        """The bits per parameter of the whole stored checkpoint."""
         return 8 * self.stored_bytes / max(self.parameters, 1)
 
     @property
     def fallbacks(self) -> list[str]:
-        """What went otherwise than asked for."""
+        """The deviations from the request."""
         return [*self.notes, *(f"{layer.name}: {note}" for layer in self.layers for note in layer.notes)]
 
     def _grouped(self) -> list[str]:
-        """`fallbacks`, what is the same of several matrices in one line."""
+        """Return `fallbacks` with one line for equal notes of several matrices."""
         names: dict[str, list[str]] = {}
         for layer in self.layers:
             for note in layer.notes:
@@ -137,14 +164,22 @@ class Report:
     def check(
         self, max_ppl_increase: float | None = None, max_kl: float | None = None, max_task_drop: float | None = None
     ) -> None:
-        """Raises QualityError where perplexity rose by more than so many per cent, mean KL is above so many nats, or
-        accuracy on a task fell by more than so many points."""
+        """Check the quality against limits.
+
+        Args:
+            max_ppl_increase: largest rise of the perplexity, per cent.
+            max_kl: largest mean KL divergence, nats.
+            max_task_drop: largest fall of the accuracy on a task, points.
+
+        Raises:
+            QualityError: a limit is exceeded.
+        """
         if self.before and self.after and max_ppl_increase is not None:
             rise = 100 * (self.after.perplexity / self.before.perplexity - 1)
             if not rise <= max_ppl_increase:
                 raise QualityError(
                     f"{self.target}: perplexity rose by {rise:.1f} %, from {self.before.perplexity:.2f} to "
-                    f"{self.after.perplexity:.2f}, and {max_ppl_increase:g} % were allowed"
+                    f"{self.after.perplexity:.2f}: the limit is {max_ppl_increase:g} %"
                 )
         if self.after and self.after.kl_mean is not None and max_kl is not None and not self.after.kl_mean <= max_kl:
             raise QualityError(f"{self.target}: the mean KL divergence is {self.after.kl_mean:.4f}, above {max_kl:g}")
@@ -153,7 +188,7 @@ class Report:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """The inverse of as_json."""
+        """Return a report from its JSON document."""
         values = {entry.name: document[entry.name] for entry in fields(cls) if entry.name in document}
         values["layers"] = [Layer.from_json(layer) for layer in document["layers"]]
         for name in ("before", "after"):
@@ -164,12 +199,12 @@ class Report:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Of a folder that was written before. Raises FormatError where its file is no report, or damaged."""
+        """Read the report of a folder. Raises FormatError if the file is not a report, or damaged."""
         document = read_object(folder / NAME)
         try:
             return cls.from_json(document)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise FormatError(f"{folder / NAME}: is no report of squeeze, or damaged") from None
+            raise FormatError(f"{folder / NAME}: not a report of squeeze, or damaged") from None
 
     def as_json(self) -> dict[str, Any]:
         derived = {"bits_per_weight": self.bits_per_weight, "bits_per_parameter": self.bits_per_parameter}
@@ -178,7 +213,7 @@ class Report:
         return {**asdict(self), **derived, "fallbacks": self.fallbacks, "tasks": tasks}
 
     def table(self) -> str:
-        """The layers, what was left, and the totals, for a terminal."""
+        """Return layers, matrices left dense, and totals, for a terminal."""
         pruned = any(layer.pattern for layer in self.layers)
         lines = [f"{'layer':<44} {'shape':>13} {'method':<9} {'bits':>6} {'error':>9}{' zeros' if pruned else ''}"]
         for layer in self.layers:
@@ -225,7 +260,7 @@ class Report:
         ]
 
     def card(self) -> str:
-        """A section for the model card."""
+        """Return a section for the model card."""
         rows = "\n".join(f"| {name} | {value} |" for name, value in self._totals())
         notes = "".join(f"- {line}\n" for line in self._grouped())
         untouched = "".join(f"- {name}: left as it was, {reason}\n" for name, reason in self.left.items())
@@ -233,7 +268,7 @@ class Report:
         return f"## Compression\n\nBy squeeze: {settings}.\n\n| | |\n|---|---|\n{rows}\n\n{notes}{untouched}"
 
     def write(self, folder: Path) -> None:
-        """Put the report and the model card into a model's folder."""
+        """Write the report, and its section of the model card, to a model's folder."""
         files.write_text(folder / NAME, json.dumps(self.as_json(), indent=1) + "\n")
         card = folder / "README.md"
         text = card.read_text("utf-8", _AS_THEY_ARE) if card.is_file() else f"# {Path(self.target).name}\n"

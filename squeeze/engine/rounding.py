@@ -1,4 +1,4 @@
-"""Inputs of a block's matrices rounded while it is calibrated, as they will be where the model is served."""
+"""Rounding of activations in a block during calibration, as in the served model."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,21 +13,21 @@ __all__ = ["Rounding", "Roundings", "ranges", "round_inputs", "rounding_inputs"]
 
 
 class Rounding(Protocol):
-    """What is done to the inputs of a matrix. ranged: whether that takes the largest magnitude among them."""
+    """A rounding of a matrix's inputs; `ranged` says whether it needs the largest magnitude among them."""
 
     @property
     def ranged(self) -> bool: ...
 
     def __call__(self, x: torch.Tensor, largest: torch.Tensor | None = None) -> torch.Tensor:
-        """x [..., I] as its rounded values."""
+        """Return the rounded values of x [..., I]."""
         ...
 
 
-Roundings = Mapping[str, tuple[Rounding, torch.Tensor | None]]  # by module, with the largest magnitude where needed
+Roundings = Mapping[str, tuple[Rounding, torch.Tensor | None]]  # by module, with the largest magnitude if needed
 
 
 def round_inputs(module: nn.Module, rounding: Rounding, largest: torch.Tensor | None) -> Any:
-    """From here on a module computes with rounded inputs; what is returned has `remove`."""
+    """Make a module compute with rounded inputs. The returned handle has `remove`."""
 
     def hook(module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return rounding(args[0], largest), *args[1:]
@@ -37,7 +37,7 @@ def round_inputs(module: nn.Module, rounding: Rounding, largest: torch.Tensor | 
 
 @contextmanager
 def rounding_inputs(block: nn.Module, roundings: Roundings) -> Iterator[None]:
-    """Modules of a block compute with rounded inputs meanwhile."""
+    """Make modules of a block compute with rounded inputs in the `with` block."""
     hooks = [round_inputs(block.get_submodule(name), *how) for name, how in roundings.items()]
     try:
         yield
@@ -47,8 +47,13 @@ def rounding_inputs(block: nn.Module, roundings: Roundings) -> Iterator[None]:
 
 
 def ranges(block: nn.Module, groups: Iterable[tuple[str, ...]], runs: Iterable[Any]) -> dict[str, torch.Tensor]:
-    """The largest magnitude, float32 [], of the inputs of each group, by its first module. runs: functions that run the
-    block, each on a sequence."""
+    """Return the largest magnitude of each group's inputs, float32 [], by its first module.
+
+    Args:
+        block: the block.
+        groups: modules that share inputs.
+        runs: functions that run the block on one sequence each.
+    """
     largest: dict[str, torch.Tensor] = {}
     for run in runs:
         for first, seen in calibration.record(block, groups, run).items():

@@ -1,7 +1,8 @@
-"""The calibration in shards: some sequences each, in files of their own, so that others can work on them.
+"""The calibration in shards, some sequences each with files of their own; and the workers that process them.
 
-What is gathered of a shard depends on it alone, and sums of shards are added in their order. So the result is the same
-whoever works on them, one after another or side by side. How many sequences make a shard depends on their length alone.
+The results of a shard depend only on the shard, and sums of shards are added in their order. So results do not depend
+on which workers process them, one after another or in parallel. The number of sequences in a shard depends only on
+their length. squeeze/cluster has the workers of a cluster.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,13 +21,20 @@ from squeeze.engine.walking import Call
 
 __all__ = ["Here", "OnBlock", "Setting", "Shard", "Workers", "shards_of"]
 
-_TOKENS = 8192  # of a shard, or one sequence
+_TOKENS = 8192  # tokens of a shard, if that is at least one sequence
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Sequences of L tokens from the number `first` on. inputs, outputs: of the block at work; original: the same of
-    the original network, of one sequence in `every`; None where that does not run."""
+    """Sequences of L tokens, from number `first` on.
+
+    Attributes:
+        number: of the shard.
+        first: number of its first sequence.
+        inputs, outputs: files of the present block.
+        original: the same files of the original network, for one sequence in `every`; None if that does not run.
+        every: the original runs on one sequence in `every`.
+    """
 
     number: int
     first: int
@@ -36,14 +44,29 @@ class Shard:
     every: int = 1
 
     def file(self, folder: Path, name: str, width: int, original: bool = False) -> Activations:
-        """Of what one of the block's modules is given, by what is known of it."""
+        """Return the file of the inputs of one of the block's modules.
+
+        Args:
+            folder: of the file.
+            name: of the module.
+            width: number of inputs.
+            original: whether the inputs are those in the original network.
+        """
         like = self.original[0] if original and self.original else self.inputs
         return Activations(folder / f"{name}.{self.number}", like.count, like.length, width)
 
 
 def shards_of(folder: Path, tokens: torch.Tensor, width: int, block: int, original: bool, every: int) -> list[Shard]:
-    """Of sequences of tokens [N, L], in front of the block of this number and behind it. width: of the hidden states;
-    original: whether the original network runs, too."""
+    """Return the shards of sequences of tokens [N, L] at a block.
+
+    Args:
+        folder: for files.
+        tokens: [N, L].
+        width: of the hidden states.
+        block: number of the block.
+        original: whether the original network runs, too.
+        every: it runs on one sequence in `every`.
+    """
     count, length = tokens.shape
     size = max(1, _TOKENS // length)
 
@@ -62,8 +85,15 @@ def shards_of(folder: Path, tokens: torch.Tensor, width: int, block: int, origin
 
 @dataclass(frozen=True)
 class Setting:
-    """How a block runs at present. call: what it is given besides; work: a folder for files meanwhile; roundings: of
-    its modules' inputs; kept: what need not run again."""
+    """How a block runs at present.
+
+    Attributes:
+        call: its arguments.
+        work: folder for temporary files.
+        device: where it runs.
+        roundings: of its modules' inputs.
+        kept: parts that need not run again.
+    """
 
     call: Call
     work: Path
@@ -73,7 +103,7 @@ class Setting:
 
     @contextmanager
     def running(self, block: nn.Module, shard: Shard) -> Iterator[Iterator[torch.Tensor]]:
-        """The shard's sequences [L, H], each for one run of the block, which is meanwhile set up for them."""
+        """Set up the block for the shard's sequences [L, H], and return them, each for one run."""
         files = {name: shard.file(self.work, f"{name}.kept", kept.width) for name, kept in self.kept.items()}
         with ExitStack() as stack:
             stack.enter_context(rounding_inputs(block, self.roundings))
@@ -85,31 +115,33 @@ T = TypeVar("T")
 
 
 class OnBlock(Protocol):
-    """They have a block. apart: whether matrices that share their inputs are worked on one by one."""
+    """Workers that have a block. `apart`: whether matrices that share their inputs are processed one by one."""
 
     apart: bool
 
     def over(self, function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> Iterator[T]:
-        """function(block, *part) of each part, in their order."""
+        """Yield function(block, *part) of each part, in the order of the parts."""
         ...
 
     def share(self, value: Any) -> Any:
-        """What stands for a value in parts, so that it is sent once."""
+        """Return a handle of a value for use in parts, so that it is sent once."""
         ...
 
     def changed(self, names: Iterable[str]) -> None:
-        """The weights of these modules of the block are others than they were."""
+        """Announce that the weights of these modules of the block have changed."""
         ...
 
 
 class Workers(Protocol):
+    """Processes that work on the parts of a block. A function of a part does not change the block."""
+
     def on(self, name: str, block: nn.Module) -> AbstractContextManager[OnBlock]:
-        """Workers that have the block of this name meanwhile."""
+        """Return a context in which the workers have the block of this name."""
         ...
 
 
 class Here:
-    """This process."""
+    """This process as the only worker."""
 
     def on(self, name: str, block: nn.Module) -> AbstractContextManager[OnBlock]:
         return nullcontext(_HereOnBlock(block))

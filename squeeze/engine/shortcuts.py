@@ -1,8 +1,8 @@
 """Parts of a block that need not run again.
 
-Once all matrices of, say, an attention module are compressed, what comes out of it stays what it is: the product of its
-last matrix with that matrix's inputs, which were seen when that one's turn came. So those inputs are kept, and later
-runs of the block go from them.
+Once all matrices of a child module, such as attention, are compressed, its output is fixed: the product of its last
+matrix with that matrix's inputs, which were recorded for that matrix. So these inputs are kept, and later runs of the
+block start from them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,8 +22,10 @@ __all__ = ["Kept", "Shortcuts", "shortened"]
 
 @dataclass(frozen=True)
 class Kept:
-    """Inputs of a module, [L, width] a sequence, whose output is that of the child of the block that it is in: of a
-    tuple of `length`, the rest of which is None, where there is one."""
+    """The inputs of a module, [L, width] a sequence, whose output is that of the block's child that contains it.
+
+    `length` is the length of the tuple that the child returns, whose other items are None; None if it returns a tensor.
+    """
 
     child: str
     length: int | None
@@ -31,11 +33,7 @@ class Kept:
 
 
 class Shortcuts:
-    """Of one block: `ends` are modules whose inputs are worth keeping, `taken` those whose inputs serve already.
-
-    names: of the block's modules with matrices that get compressed; run: runs the block once, to find those of them
-    whose outputs are those of a child of the block.
-    """
+    """The shortcuts of one block: `ends` are modules whose inputs are worth keeping, `taken` those already in use."""
 
     def __init__(self, block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> None:
         self.waiting = set(names)
@@ -43,8 +41,15 @@ class Shortcuts:
         self.taken: dict[str, Kept] = {}
 
     def take(self, names: Iterable[str], whole: Iterable[str]) -> list[str]:
-        """These modules are compressed: from now on what comes out of them is fixed, and of their children, too. whole:
-        modules whose inputs are kept of all sequences. Those whose inputs do not serve are returned."""
+        """Note that these modules are compressed, and use their inputs if that makes a child's output fixed.
+
+        Args:
+            names: of the modules.
+            whole: modules whose inputs are kept for all sequences.
+
+        Returns:
+            The modules in `ends` whose inputs cannot be used.
+        """
         self.waiting -= set(names)
         found = sorted(self.ends.keys() & set(names))
         serving = [name for name in found if name in whole and not self._waits(self.ends[name].child)]
@@ -59,8 +64,14 @@ class Shortcuts:
 def shortened(
     block: nn.Module, kept: Mapping[str, Kept], files: Mapping[str, Activations], device: torch.device
 ) -> Iterator[None]:
-    """Children of a block go from inputs that were kept, meanwhile. files: of these, by the name of the module; they
-    are read in the order of the sequences."""
+    """Make children of a block start from kept inputs in the `with` block.
+
+    Args:
+        block: the block.
+        kept: by the name of the module.
+        files: of the inputs, read in the order of the sequences.
+        device: of the inputs.
+    """
     for name, one in kept.items():
         forward = _forward(block.get_submodule(name), files[name].read(device), one.length)
         block.get_submodule(one.child).forward = forward
@@ -73,7 +84,7 @@ def shortened(
 
 def _forward(module: nn.Module, values: Iterator[torch.Tensor], length: int | None) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
-        x = rotate_blocks(next(values), turns_of(module))  # twice is not at all: the module turns it again
+        x = rotate_blocks(next(values), turns_of(module))  # undoes the rotation, which the module applies again
         out = module(x[None])
         return out if length is None else (out, *[None] * (length - 1))
 
@@ -81,7 +92,7 @@ def _forward(module: nn.Module, values: Iterator[torch.Tensor], length: int | No
 
 
 def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> dict[str, Kept]:
-    """Modules that run once, whose output is that of the child of the block that they are in."""
+    """Return modules that run once and whose output is that of the block's child that contains them."""
     outputs: dict[str, torch.Tensor | None] = {}
     ends: dict[str, Kept] = {}
     hooks = []

@@ -1,6 +1,6 @@
-"""Matrices of a block compressed, each by its method and what is known of its inputs.
+"""Compression of the matrices of a block, each with its method and the statistics of its inputs.
 
-The block stays as it is: what a matrix becomes is returned. Which matrices, and in which order, is block.py's.
+The block is not changed; results are returned. block.py decides which matrices, and in which order.
 """
 
 import time
@@ -26,8 +26,14 @@ __all__ = ["BINS", "Done", "Matrix", "apart", "histogram", "solved"]
 
 @dataclass(frozen=True)
 class Matrix:
-    """What is to become of a module's. leaf: its name in the block; name: in the network; stored: in the checkpoint,
-    where it has the type `dtype`."""
+    """A matrix to compress.
+
+    Attributes:
+        leaf: name of its module in the block.
+        name: name in the network.
+        stored: name in the checkpoint, where it has the dtype `dtype`.
+        method: the method.
+    """
 
     leaf: str
     name: str
@@ -42,14 +48,14 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Done:
-    """A compressed matrix and what the report says of it."""
+    """A compressed matrix, and its layer for the report."""
 
     result: Result[Any]
     layer: Layer
 
 
 def apart(group: Sequence[Matrix]) -> list[list[Matrix]]:
-    """The matrices of a group in the smallest parts that give what all together do."""
+    """Split a group of matrices into the smallest parts that give the same result as the whole group."""
     parts: dict[int, list[Matrix]] = {}
     for matrix in group:
         parts.setdefault(id(matrix.method) if matrix.is_joint else id(matrix), []).append(matrix)
@@ -59,8 +65,17 @@ def apart(group: Sequence[Matrix]) -> list[list[Matrix]]:
 def solved(
     block: nn.Module, group: Sequence[Matrix], statistics: InputStatistics, correction: float = 0.0
 ) -> dict[str, Done]:
-    """Compress matrices that share their inputs, by their names in the block: those that one method is for together,
-    where it is of that kind. statistics: used up. correction: as pipeline.py has it."""
+    """Compress matrices that share their inputs, together if one joint method is for several of them.
+
+    Args:
+        block: the block.
+        group: the matrices.
+        statistics: of their inputs; emptied.
+        correction: strength of error propagation.
+
+    Returns:
+        Results by name in the block.
+    """
     trim_memory()
     modules = {matrix.leaf: block.get_submodule(matrix.leaf) for matrix in group}
     weights = _wanted(group, modules, statistics, correction)
@@ -85,8 +100,11 @@ def solved(
 def _wanted(
     group: Sequence[Matrix], modules: Mapping[str, nn.Module], statistics: InputStatistics, correction: float
 ) -> dict[str, torch.Tensor]:
-    """The matrices [O, I] that are to be compressed, in their stored types, or for methods that look at small parts of
-    their values in float32. The cross-covariance is used up: it is as large as the Hessian."""
+    """Return the matrices [O, I] to be compressed, corrected for earlier errors.
+
+    They have their stored dtype, or float32 for methods that look at small parts of their values. The cross-covariance,
+    which is as large as the Hessian, is deleted.
+    """
     weights = [weight_of(module) for module in modules.values()]
     if statistics.cross is not None:
         weights = calibration.error_propagated(weights, statistics, correction)
@@ -98,7 +116,7 @@ def _wanted(
 
 
 def _joint(method: Method, weights: Mapping[str, torch.Tensor], statistics: InputStatistics) -> dict[str, Result[Any]]:
-    """Several matrices at once; nothing where the statistics do not serve."""
+    """Compress several matrices together; return nothing if the statistics cannot be used."""
     assert isinstance(method, JointMethod)
     if statistics.hessian is None or statistics.count < len(statistics.hessian):
         return {}
@@ -124,11 +142,11 @@ def _described(
     method: str,
     seconds: float,
 ) -> Done:
-    """With what the report says of it. Raises SqueezeError where it is not finite."""
+    """Add a layer for the report. Raises SqueezeError if the result is not finite."""
     weight = weight_of(module)
     values = result.tensor.dequantize(torch.float32)
     if not torch.isfinite(values).all():
-        raise SqueezeError(f"{matrix.name}: became infinite; its weights are too large for the type of its scales")
+        raise SqueezeError(f"{matrix.name}: became infinite: its weights are too large for the dtype of its scales")
     layer = Layer(
         name=matrix.stored,
         shape=(weight.shape[0], weight.shape[1]),
@@ -146,7 +164,7 @@ def _described(
 
 
 def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
-    """What the report says of zeros: of the matrix itself, without what is added to it in another form."""
+    """Return the report's entries on zeros, of the matrix without additions in another form."""
     pattern = getattr(tensor, "pattern", None)
     if pattern is None:
         return {"sparsity": float((values == 0).float().mean())}
@@ -157,7 +175,8 @@ def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
 
 
 def _result(method: Method, weight: torch.Tensor, statistics: InputStatistics) -> tuple[Result[Any], str]:
-    """What a method makes of a matrix, or its fallback where the statistics do not serve; and the name of which."""
+    """Compress a matrix with its method, or with the fallback if the statistics cannot be used; also return the
+    method's name."""
     if not method.needs_hessian:
         return method.compress(weight), method.name
     inputs = weight.shape[1]
@@ -173,7 +192,7 @@ def _result(method: Method, weight: torch.Tensor, statistics: InputStatistics) -
         else:
             if statistics.routed is None:
                 return result, method.name
-            way = f"it was shown all {statistics.count} of the layer"
+            way = f"calibrated on all {statistics.count} tokens of the layer"
             return replace(result, notes=(*result.notes, f"{reason}: {way}")), method.name
     other = method.fallback()
     result = other.compress(weight)
@@ -183,13 +202,17 @@ def _result(method: Method, weight: torch.Tensor, statistics: InputStatistics) -
 
 BINS = 48
 _WIDTH = 4.0  # standard deviations to each side
-_PIECE = 1 << 20  # weights counted at a time: float32 holds their number
+_PIECE = 1 << 20  # weights counted at a time, so that float32 counts exactly
 
 
 def histogram(before: torch.Tensor, after: torch.Tensor) -> dict[str, Any]:
-    """Counts of weights [O, I] in BINS bins of one width, from -bound to bound: {"bound": 4 standard deviations of
-    `before`, "before": [BINS], "after": [BINS], "zeros": [before, after]}. What lies beyond is in the outermost bins;
-    weights that are 0 are in none, and counted apart.
+    """Count the weights [O, I] before and after compression in BINS equal bins.
+
+    Bins are from -bound to bound; values beyond are in the outermost bins. Weights that are 0 are in no bin, and
+    counted separately.
+
+    Returns:
+        {"bound": 4 standard deviations of `before`, "before": [BINS], "after": [BINS], "zeros": [before, after]}.
     """
     spread = float(before.float().std(correction=0))
     bound = _WIDTH * spread or float(before.abs().max()) or 1.0

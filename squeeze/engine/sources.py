@@ -51,6 +51,8 @@ def matched(model: Any, checkpoint: Checkpoint) -> Matched:
 
 
 class _Matching:
+    """The matching in progress. `names` are the tensors of each parameter."""
+
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
         self.model, self.found = model, Matched(checkpoint)
         self.names: _Names = {}
@@ -83,19 +85,19 @@ class _Matching:
         self._show_parts()
 
     def _numbered(self, path: str) -> dict[str, str]:
-        """The tensors of experts whose names are those of the modules here."""
+        """Return the tensors of experts that are named as the modules here."""
         own = re.compile(re.escape(path) + r"\.(\d+\..*)")
         found = {match[1]: parts[0][0] for name, parts in self.names.items() if (match := own.fullmatch(name))}
         return {f"{path}.experts.{part}": source for part, source in found.items()}
 
     def _is_whole(self, name: str, entries: list[tuple[str, int]], parameter: nn.Parameter) -> bool:
-        """Whether the checkpoint, too, holds a parameter of all experts in one tensor."""
+        """Return whether the checkpoint, too, has a parameter of all experts in one tensor."""
         if len(entries) != 1 or name in self.found.converted:
             return False
         return self.found.checkpoint.info(entries[0][0]).shape == tuple(parameter.shape)
 
     def _one_by_one(self, path: str, layout: Layout, stored: dict[str, str]) -> dict[str, str]:
-        """The parts of tensors of all experts, which the checkpoint is to show."""
+        """Return the sources of experts' parameters that the checkpoint has in tensors of all experts."""
         first = next(iter(stored))
         count = self.found.checkpoint.info(stored[first]).shape[0]
         prefix = self._prefix(path, stored.values())
@@ -107,10 +109,10 @@ class _Matching:
         return {f"{path}.experts.{part}": name for part, name in fused.modules.items()}
 
     def _prefix(self, path: str, names: Iterable[str]) -> str:
-        """Return what parts of experts are called below, so that transformers finds them below the module `path`.
+        """Return the prefix of experts' parts with which transformers finds them below the module `path`.
 
-        names: of the tensors of all experts. Some have names of their own in files, which say nothing of the module:
-        granitemoehybrid's experts are block_sparse_moe.input_linear.weight.
+        Some tensors of all experts have names in files that do not show the module: those of granitemoehybrid are
+        block_sparse_moe.input_linear.weight.
         """
         shared = _module_of(names)
         found = renamed(self.model, (f"{one}.0.down_proj.weight" for one in (shared, f"{shared}.experts", path)))
@@ -118,7 +120,7 @@ class _Matching:
         return min(fit, key=len).removesuffix(".0.down_proj.weight") if fit else shared
 
     def _show_parts(self) -> None:
-        """Let the checkpoint have the parts of tensors of all experts in their places."""
+        """Add views of the parts of tensors of all experts to the checkpoint."""
         found = self.found
         if found.fused:
             hidden = {name for fused in found.fused for name in fused.stored.values()}
@@ -126,7 +128,7 @@ class _Matching:
             found.checkpoint = found.checkpoint.showing(views, hidden)
 
     def _merged(self, path: str, parts: _Names) -> dict[str, str]:
-        """The tensors of experts that transformers merges."""
+        """Return the sources of experts' parameters that transformers merges."""
         sources = {}
         for name, entries in parts.items():
             for source, position in entries:
@@ -151,8 +153,8 @@ def check_whole(model: Any, found: Matched) -> None:
             stored = found.checkpoint.info(found.sources[name]).shape
             if stored != tuple(parameter.shape):
                 raise FormatError(
-                    f"{folder}: tensor {found.sources[name]!r} has shape {list(stored)}, "
-                    f"and config.json makes it {list(parameter.shape)}"
+                    f"{folder}: tensor {found.sources[name]!r}: expected shape {list(parameter.shape)} of config.json, "
+                    f"got {list(stored)}"
                 )
         elif name not in tied and name in found.converted:
             raise ModelError(
@@ -164,6 +166,6 @@ def check_whole(model: Any, found: Matched) -> None:
 
 
 def _module_of(names: Iterable[str]) -> str:
-    """Return the module that all of these tensors are below, as the checkpoint calls it."""
+    """Return the module that all of these tensors are below, in the checkpoint's names."""
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*(name.split(".") for name in names), strict=False))
     return ".".join(parts[0] for parts in shared)

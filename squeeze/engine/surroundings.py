@@ -1,7 +1,7 @@
-"""What runs around the blocks of a network: loaded when the model's own forward reaches it, and released afterwards.
+"""Loading of the modules around the blocks when the model's own forward reaches them, and their release afterwards.
 
-All of it computes in float32, as a whole model of that type does. The input embedding is as large as the vocabulary: it
-stays in its own type, and only the rows that are looked up become float32.
+They compute in float32, like a whole model of that dtype. The input embedding is as large as the vocabulary, so it
+keeps its own dtype, and only the rows that are looked up become float32.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ __all__ = ["surroundings"]
 
 
 class Loading(Protocol):
-    """A network whose modules are loaded by name. load_own, release_own: of the weights of no module inside it."""
+    """A network whose modules are loaded by name; load_own and release_own exclude the weights of submodules."""
 
     model: Any
     blocks: list[str]
@@ -34,7 +34,7 @@ class Loading(Protocol):
 
 @contextmanager
 def surroundings(network: Loading) -> Iterator[None]:
-    """Modules around the blocks have their weights from the first time that they run."""
+    """Load modules around the blocks the first time that they run in the `with` block."""
     loaded: list[str] = []
     table, above = _table(network.model), set(network.above())
     with ExitStack() as stack:
@@ -47,7 +47,7 @@ def surroundings(network: Loading) -> Iterator[None]:
             if name not in above and not any(f"{name}.".startswith(f"{block}.") for block in network.blocks):
                 on_first = partial(_load, network, name, loaded, table)
                 stack.callback(module.register_forward_pre_hook(on_first).remove)
-        if table is not None:  # at once: models ask it for its device
+        if table is not None:  # now, since models read its device
             name = next(name for name, module in network.model.named_modules() if module is table)
             _load(network, name, loaded, table, table, None)
             stack.callback(table.register_forward_pre_hook(_only_rows).remove)
@@ -78,7 +78,7 @@ def _release(network: Loading, names: list[str]) -> None:
 
 
 def _only_rows(table: nn.Embedding, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Look up in a table of the rows that are asked for alone, in float32."""
+    """Reduce an embedding to the rows that are looked up, in float32."""
     used, places = torch.unique(args[0], return_inverse=True)
     kept: Any = table.weight, table.padding_idx
     table.kept = kept

@@ -1,4 +1,4 @@
-"""What models score on tasks with right answers, as reports have it."""
+"""Scores of models on tasks with right answers, as in reports."""
 
 import math
 from collections.abc import Iterable
@@ -9,15 +9,21 @@ from squeeze.errors import QualityError
 
 __all__ = ["TaskScore", "accuracies", "check_drops"]
 
-_ACCURACIES = ("acc_norm", "acc", "exact_match")  # the first that a task has is what it is judged by
+_ACCURACIES = ("acc_norm", "acc", "exact_match")  # the first one that a task has is its accuracy
 
 
 @dataclass(frozen=True)
 class TaskScore:
-    """One metric of a task or group of tasks. metric: lm-eval's name, with the filter of answers behind a comma if
-    there is one. value: over so many examples; stderr: its standard error, None where there is none. base, base_stderr:
-    the same of the model that it was made from. drop_stderr: the standard error of base - value, example by example,
-    where the metric is a mean over examples."""
+    """One metric of a task or group of tasks.
+
+    Attributes:
+        task: its name.
+        metric: lm-eval's name, followed by a comma and the filter of answers if there is one.
+        value: over `examples` examples.
+        stderr: standard error of the value, or None.
+        base, base_stderr: the same of the original model.
+        drop_stderr: standard error of base - value, paired by example, if the metric is a mean over examples.
+    """
 
     task: str
     metric: str
@@ -30,11 +36,11 @@ class TaskScore:
 
     @property
     def drop(self) -> float | None:
-        """Of base - value, in points: hundredths."""
+        """The difference base - value, in points (hundredths)."""
         return None if self.base is None else 100 * (self.base - self.value)
 
     def beside(self, base: "TaskScore", differences: list[float]) -> "TaskScore":
-        """With the other model's score; differences: base - value of each example, or none."""
+        """Return the score with the original's, and the paired differences base - value of each example."""
         count, mean = len(differences), sum(differences) / max(len(differences), 1)
         squares = sum((one - mean) ** 2 for one in differences)
         stderr = math.sqrt(squares / (count - 1) / count) if count > 1 else None
@@ -42,7 +48,7 @@ class TaskScore:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
-        """The inverse of as_json."""
+        """Return a score from its JSON document."""
         return cls(**{name: value for name, value in document.items() if name != "drop"})
 
     def as_json(self) -> dict[str, Any]:
@@ -59,7 +65,7 @@ def _with(value: float, stderr: float | None) -> str:
 
 
 def accuracies(scores: Iterable[TaskScore]) -> list[TaskScore]:
-    """Of each task the score that it is judged by, where it has one."""
+    """Return the accuracy of each task that has one."""
     scores, found = list(scores), dict[str, TaskScore]()
     for name in _ACCURACIES:
         for score in scores:
@@ -69,13 +75,12 @@ def accuracies(scores: Iterable[TaskScore]) -> list[TaskScore]:
 
 
 def check_drops(target: str, scores: Iterable[TaskScore], most: float) -> None:
-    """Raises QualityError where the accuracy of a task is more than so many points below the base's, or none of them
-    measures one."""
+    """Raise QualityError if the accuracy of a task fell by more than `most` points, or no task measures one."""
     judged = accuracies(scores)
     if not judged:
-        raise QualityError(f"{target}: none of the tasks measures {', '.join(_ACCURACIES[:-1])} or {_ACCURACIES[-1]}")
+        raise QualityError(f"{target}: no task measures {', '.join(_ACCURACIES[:-1])} or {_ACCURACIES[-1]}")
     for score in judged:
         if score.drop is not None and not score.drop <= most:
             raise QualityError(
-                f"{target}: {score.metric} of {score.task} fell by {score.drop:.2f} points, and {most:g} were allowed"
+                f"{target}: {score.metric} of {score.task} fell by {score.drop:.2f} points: the limit is {most:g}"
             )

@@ -1,4 +1,4 @@
-"""Runs of a model's own forward in which its blocks tell what they are given, and really run or only return zeros."""
+"""Traces of a model's own forward: the arguments of its blocks, which run, or return zeros."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,13 +18,22 @@ _PLAIN = (torch.Tensor, torch.dtype, torch.device, str, int, float, type(None))
 
 
 class _Stop(Exception):
-    """Ends the model's forward: nothing more is wanted of it."""
+    """The end of the model's forward, once everything needed has been seen."""
 
 
 def traced(blocks: list[nn.Module], run: Callable[[], object], work: "Forward | list[Seen]", last: int) -> list[Seen]:
-    """The blocks up to the number `last` in a run of the model. work: work(number, args, kwargs) returns what a block
-    does; or what is known of the blocks from another run, of which they then return zeros. Raises Unwalkable if the
-    blocks do not run once each, in their order."""
+    """Trace the blocks up to number `last` in a run of the model.
+
+    Args:
+        blocks: the blocks.
+        run: runs the model.
+        work: work(number, args, kwargs) returns a block's result; or the traces of another run, of whose results the
+            blocks then return zeros.
+        last: number of the last block.
+
+    Raises:
+        Unwalkable: the blocks do not run once each, in their order.
+    """
     seen: list[Seen] = []
     origins: dict[int, tuple[Any, int, tuple[Any, ...]]] = {}
 
@@ -62,7 +71,7 @@ def traced(blocks: list[nn.Module], run: Callable[[], object], work: "Forward | 
 
 
 def _given(given: dict[str, Any], origins: dict[int, tuple[Any, int, tuple[Any, ...]]]) -> Seen:
-    """What a block is given; tensors that an earlier block made are not kept."""
+    """Return the trace of a block's arguments; tensors that an earlier block made are not kept."""
     one = Seen({}, with_parts(given))
     for path, value in leaves(given):
         if not isinstance(value, _PLAIN) and not callable(value):
@@ -94,7 +103,7 @@ def _zeros(template: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @contextmanager
 def handing_on(blocks: list[nn.Module], forward: Forward) -> Iterator[None]:
-    """Blocks do forward(number, ...) instead of their own, meanwhile."""
+    """Replace the blocks' forward by forward(number, ...) in the `with` block."""
     for number, block in enumerate(blocks):
         block.forward = _bound(forward, number)
     try:

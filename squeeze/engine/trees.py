@@ -1,4 +1,4 @@
-"""Nested containers of tensors, such as the arguments of a block and what it returns: values by their places."""
+"""Nested containers of tensors, such as the arguments of a block and its results: values by their paths."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,20 +9,20 @@ import torch
 
 __all__ = ["OUT", "Part", "Path", "Slot", "at", "copied", "filled", "leaves", "new_entries", "templated", "with_parts"]
 
-Path = tuple[Any, ...]  # of a value in nested containers
-OUT = "out"  # the first step to a value that a block returns
+Path = tuple[Any, ...]  # keys and indices that lead to a value in nested containers
+OUT = "out"  # the first key of the path to a value that a block returns
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for the part of a state of this number."""
+    """A placeholder for part `number` of a state."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Part:
-    """Stands for a tensor of this shape and type."""
+    """A placeholder for a tensor of this shape and dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -37,7 +37,7 @@ class Part:
 
 
 def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """All values in nested containers that are no containers, each with its place."""
+    """Yield every value in nested containers that is not a container, with its path."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
             yield from leaves(value, (*path, key))
@@ -49,14 +49,14 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def at(tree: Any, path: Path) -> Any:
-    """The value at a place."""
+    """Return the value at a path."""
     for step in path:
         tree = tree[step]
     return tree
 
 
 def copied(tree: Any, change: Callable[[Path, Any], Any] = lambda path, leaf: leaf, path: Path = ()) -> Any:
-    """The same containers, new ones, with change(place, value) for every value."""
+    """Return new containers of the same kind, with change(path, value) for every value."""
     if isinstance(tree, Mapping):
         made = {key: copied(value, change, (*path, key)) for key, value in tree.items()}
         return made if type(tree) is dict else type(tree)(made)  # type: ignore[call-arg]
@@ -67,17 +67,17 @@ def copied(tree: Any, change: Callable[[Path, Any], Any] = lambda path, leaf: le
 
 
 def with_parts(tree: Any) -> Any:
-    """A Part for every tensor."""
+    """Return the containers with a Part for every tensor."""
     return copied(tree, lambda path, leaf: Part.of(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def templated(tree: Any, places: Mapping[Path, Any], path: Path) -> Any:
-    """The values of `places` at their places; the tree itself is at `path`."""
+    """Return the containers with the values of `places` at their paths; the tree itself is at `path`."""
     return copied(tree, places.get, path)
 
 
 def filled(template: Any, values: Sequence[torch.Tensor]) -> Any:
-    """The tensors for Slots, and zeros for Parts."""
+    """Return the containers with tensors for Slots, and zeros for Parts."""
 
     def change(path: Path, leaf: Any) -> Any:
         if isinstance(leaf, Slot):
@@ -88,7 +88,7 @@ def filled(template: Any, values: Sequence[torch.Tensor]) -> Any:
 
 
 def new_entries(before: Any, after: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """What was put into containers. before: copied from the same containers earlier."""
+    """Yield what was added to containers; `before` is an earlier copy."""
     if isinstance(after, Mapping) and isinstance(before, Mapping):
         entries = [(key, before.get(key, ...), value) for key, value in after.items()]
     elif isinstance(after, list | tuple) and isinstance(before, list | tuple):

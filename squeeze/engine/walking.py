@@ -1,9 +1,9 @@
-"""What each block of a network is called with, found by running the model's own forward.
+"""Plans for running a network block by block, found by running the model's own forward.
 
-A walk runs one block after the other, each on all sequences. What differs between sequences goes from block to block as
-a state: the hidden states and, if an architecture has them, values that depend on the tokens (per-layer embeddings, the
-first hidden states) or that earlier blocks made (shared keys and values, chosen tokens). All other arguments are the
-same for every sequence. An architecture that computes between its blocks is refused.
+A walk runs one block after the other, each on all sequences. Whatever differs between sequences passes from block to
+block as a state: the hidden states and, in some architectures, values that depend on the tokens (per-layer embeddings,
+the first hidden states) or that earlier blocks made (shared keys and values, chosen tokens). All other arguments are
+the same for every sequence. An architecture that computes between its blocks is refused.
 """
 
 import math
@@ -18,19 +18,23 @@ from squeeze.engine.trees import OUT, Part, Path, Slot, at, filled, leaves, temp
 
 __all__ = ["Call", "Plan", "Seen", "Unwalkable", "plan_of"]
 
-_HIDDEN = 0  # the slot of the hidden states
+_HIDDEN = 0  # slot of the hidden states
 
 
 class Unwalkable(Exception):
-    """Why a network cannot run block by block."""
+    """The reason why a network cannot run block by block."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """How a block is called. args, kwargs: with a Slot for each part of the state. writes: the parts of the state that
-    the block computes, by where they are in what it returns or in its arguments after it. parts: of the state; none if
-    that is the hidden states [L, W] alone. returned: what the block returns, with a Slot for the hidden states and a
-    Part for every other tensor."""
+    """How a block is called.
+
+    Attributes:
+        args, kwargs: its arguments, with a Slot for each part of the state.
+        writes: parts of the state that the block computes, by their paths in its result, or in its arguments after it.
+        parts: shapes of the state's parts; empty if the state is the hidden states [L, W] alone.
+        returned: the block's result, with a Slot for the hidden states and a Part for every other tensor.
+    """
 
     args: tuple[Any, ...] = field(default_factory=lambda: (Slot(_HIDDEN),))
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +48,7 @@ class Call:
         return any(path[0] != OUT for path in self.writes)
 
     def run(self, block: nn.Module, state: torch.Tensor) -> torch.Tensor:
-        """The state [L, W] after the block."""
+        """Return the state [L, W] after the block."""
         values = self._values(state)
         args, kwargs = filled(self.args, values), filled(self.kwargs, values)
         after = {OUT: block(*args, **kwargs), "args": args, "kwargs": kwargs}
@@ -53,11 +57,11 @@ class Call:
         return self.joined(values, state.shape)
 
     def hidden(self, state: torch.Tensor) -> torch.Tensor:
-        """The hidden states [1, L, H] in a state."""
+        """Return the hidden states [1, L, H] in a state."""
         return self._values(state)[_HIDDEN]
 
     def shown(self, hidden: torch.Tensor) -> Any:
-        """What the block returns if its hidden states are these."""
+        """Return the block's result for given hidden states."""
         return filled(self.returned, [hidden])
 
     def _values(self, state: torch.Tensor) -> list[torch.Tensor]:
@@ -67,7 +71,7 @@ class Call:
         return [piece.view(part.shape).to(part.dtype) for piece, part in zip(pieces, self.parts, strict=True)]
 
     def joined(self, values: list[torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:
-        """A state [L, W] of its parts."""
+        """Join parts to a state [L, W]."""
         if len(values) == 1 and values[_HIDDEN].numel() == math.prod(shape):
             return values[_HIDDEN].reshape(shape)
         flat = torch.cat([value.float().flatten() for value in values])
@@ -76,9 +80,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Plan:
-    """calls: of each block. tokens: the arguments, each of a block, that are parts of the state and depend on the
-    tokens alone. constants: those that are the same for every sequence of `length` tokens. seen: the
-    blocks in the run that the plan was made from."""
+    """A plan of a walk.
+
+    Attributes:
+        calls: of each block.
+        tokens: arguments of blocks that are parts of the state and depend only on the tokens, by block and path.
+        constants: arguments that are the same for every sequence of `length` tokens, by block and path.
+        length: tokens of a sequence.
+        seen: traces of the blocks that the plan was made from.
+    """
 
     calls: list[Call]
     tokens: Mapping[tuple[int, Path], int]
@@ -88,19 +98,19 @@ class Plan:
 
     @property
     def width(self) -> int:
-        """W of a state [L, W]."""
+        """The width W of a state [L, W]."""
         return -(-sum(part.size for part in self.calls[0].parts) // self.length)
 
     @property
     def last(self) -> int:
-        """The number of the last block that the tokens alone tell something of."""
+        """The number of the last block with an argument that depends only on the tokens."""
         return max(number for number, _ in self.tokens)
 
     def state(self, seen: "list[Seen]") -> torch.Tensor:
-        """The state [L, W] before the first block. seen: the blocks' arguments in a run on the sequence's tokens."""
+        """Return the state [L, W] before the first block, from the traces of a run on the sequence's tokens."""
         for (number, path), wanted in self.constants.items():
             if number < len(seen) and not _same(seen[number].arguments.get(path), wanted):
-                raise Unwalkable("arguments of its blocks depend on the tokens in a way that was not foreseen")
+                raise Unwalkable("arguments of its blocks depend on the tokens in an unexpected way")
         device = next(iter(seen[0].arguments.values())).device
         values = [torch.zeros(part.shape, dtype=part.dtype, device=device) for part in self.calls[0].parts]
         for (number, path), slot in self.tokens.items():
@@ -108,15 +118,21 @@ class Plan:
         state = self.calls[0].joined(values, (self.length, self.width))
         for value, kept in zip(values, self.calls[0]._values(state), strict=True):
             if not value.is_floating_point() and not torch.equal(value, kept):
-                raise Unwalkable("arguments of its blocks are integers that float32 does not hold")
+                raise Unwalkable("arguments of its blocks are integers too large for float32")
         return state
 
 
 @dataclass
 class Seen:
-    """A block in a run of the model. arguments: the tensors in its arguments, before it; template: all its arguments,
-    with a Part for every tensor. made: of arguments that an earlier block made, which one, and where they were in what
-    it returned. returned: likewise with Parts; put: what the block put into containers among its arguments."""
+    """The trace of a block in a run of the model.
+
+    Attributes:
+        arguments: tensors among its arguments, before it runs, by path.
+        template: all its arguments, with a Part for every tensor.
+        made: for arguments that an earlier block made, the number of that block and the path in its result.
+        returned: its result, with Parts.
+        put: what the block put into containers among its arguments, with Parts.
+    """
 
     arguments: dict[Path, torch.Tensor]
     template: Any
@@ -126,8 +142,17 @@ class Seen:
 
 
 def plan_of(real: list[Seen], empty: list[Seen], varied: list[Seen], length: int) -> Plan:
-    """real: the blocks in a run of the model; empty: in one on the same tokens in which blocks return zeros; varied: in
-    such a one on other tokens. Raises Unwalkable."""
+    """Plan a walk from three traces.
+
+    Args:
+        real: of a run of the model.
+        empty: of a run on the same tokens in which blocks return zeros.
+        varied: of such a run on other tokens.
+        length: tokens of a sequence.
+
+    Raises:
+        Unwalkable: the network cannot run block by block.
+    """
     hidden = _hidden_paths(real)
     parts = [Part.of(real[0].arguments[hidden[0]])]
     tokens: dict[tuple[int, Path], int] = {(0, hidden[0]): _HIDDEN}
@@ -164,11 +189,11 @@ def plan_of(real: list[Seen], empty: list[Seen], varied: list[Seen], length: int
 
 
 def _hidden_paths(real: list[Seen]) -> list[Path]:
-    """Where each block is given the hidden states."""
+    """Return the path of the hidden states in each block's arguments."""
     names = [("args", 0), ("kwargs", "hidden_states"), *real[0].arguments]
     floating = [name for name in names if name in real[0].arguments and real[0].arguments[name].is_floating_point()]
     if not floating:
-        raise Unwalkable("its blocks are given no hidden states")
+        raise Unwalkable("its blocks have no argument with hidden states")
     paths, wanted = [floating[0]], Part.of(real[0].arguments[floating[0]])
     for number, seen in enumerate(real[1:]):
         parts = dict(_parts(seen.template))
@@ -180,7 +205,7 @@ def _hidden_paths(real: list[Seen]) -> list[Path]:
 
 
 def _last(seen: Seen, hidden: Part) -> Path:
-    """Where the last block returns the hidden states."""
+    """Return the path of the hidden states in the last block's result."""
     fitting = [path for path, part in _parts(seen.returned, (OUT,)) if part == hidden]
     if not fitting:
         raise Unwalkable("its last block returns no hidden states")
@@ -192,7 +217,7 @@ def _parts(template: Any, path: Path = ()) -> list[tuple[Path, Part]]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same values."""
+    """Return whether two tensors have the same values."""
     if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(torch.equal(one, other) or torch.allclose(one.float(), other.float(), 0, 0, equal_nan=True))

@@ -23,7 +23,7 @@ def test_a_file_that_is_cut_off_is_not_read_to_its_end(tmp_path):
     kept.path.write_bytes(kept.path.read_bytes()[:-3])
     reading = kept.read(torch.device("cpu"))
     assert torch.equal(next(reading), states[0]) and torch.equal(next(reading), states[1])
-    with pytest.raises(SqueezeError, match=r"0\.hidden: the end of its hidden states is gone: run the command again$"):
+    with pytest.raises(SqueezeError, match=r"0\.hidden: hidden states are incomplete: run the command again$"):
         next(reading)
 
 

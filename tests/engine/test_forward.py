@@ -29,7 +29,7 @@ def test_blocks_one_by_one_give_what_the_whole_model_gives(tmp_path, kind):
         for ids in tokens:
             model(ids[None], use_cache=False)
     assert all(torch.equal(*pair) for pair in zip(outputs, wanted, strict=True))
-    with pytest.raises(SqueezeError, match="outside the model's vocabulary of 300"):
+    with pytest.raises(SqueezeError, match="expected calibration tokens from 0 to 299"):
         next(forward(network, tokens + 300))
 
 

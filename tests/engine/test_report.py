@@ -24,7 +24,7 @@ def test_a_report_is_read_again(tmp_path):
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in HOSTILE.items() for value in values])
 def test_other_files_are_refused(tmp_path, key, value):
     (tmp_path / NAME).write_text(json.dumps(GOOD.as_json() | {key: value}))
-    with pytest.raises(FormatError, match="is no report of squeeze, or damaged"):
+    with pytest.raises(FormatError, match="not a report of squeeze, or damaged"):
         Report.read(tmp_path)
     (tmp_path / NAME).write_text("[]")
     with pytest.raises(FormatError, match="is not a JSON object"):

@@ -40,7 +40,7 @@ def test_the_best_of_all_mixes_is_chosen(seed):
 
 
 def test_a_budget_that_is_too_small():
-    with pytest.raises(SqueezeError, match="at least 20 bytes, and 19 are left"):
+    with pytest.raises(SqueezeError, match="at least 20 bytes, got a budget of 19"):
         choose({"a": {2: 1.0}}, {"a": {2: 20}}, 19)
     assert choose({"a": {2: 1.0}}, {"a": {2: 20}}, 20) == {"a": 2}
 

@@ -135,7 +135,7 @@ def test_experts_that_few_tokens_reach_are_shown_all_of_the_layer(tmp_path, mixt
     noted = [layer for layer in expert_layers(report) if layer.notes]
     assert noted and all(layer.method == "gptq" and layer.tokens == 144 for layer in noted)
     assert all("calibration tokens reached" in layer.notes[0] for layer in noted)
-    assert all(layer.notes[0].endswith("it was shown all 144 of the layer") for layer in noted)
+    assert all(layer.notes[0].endswith("calibrated on all 144 tokens of the layer") for layer in noted)
     assert all(layer.tokens >= 64 for layer in expert_layers(report) if not layer.notes)
     place = next(i for i, layer in enumerate(report.layers) if layer.name.endswith("1.block_sparse_moe.experts.0.w2"))
     expert, inputs = Network(Checkpoint.open(tmp_path / "out")), []

@@ -371,9 +371,9 @@ def test_calibration_that_cannot_be_used(tmp_path, with_tokenizer, text):
 
 def test_tokens_that_the_model_cannot_take(tmp_path, folders):
     for tokens, message in (
-        (TOKENS + 290, "outside the model's vocabulary of 300"),
+        (TOKENS + 290, "expected calibration tokens from 0 to 299, the model's vocabulary"),
         (torch.zeros((1, 65), dtype=torch.int64), "sequences of 65 tokens are longer than the model's 64"),
-        (TOKENS[:0], "there are no calibration tokens"),
+        (TOKENS[:0], "expected calibration tokens, got none"),
     ):
         with pytest.raises(SqueezeError, match=message):
             squeeze.quantize(folders("gpt2"), GPTQ(), calibration=tokens, out=tmp_path / "out", format="dense")
@@ -384,7 +384,7 @@ def test_quality_is_checked():
 
     report = Report("in", "out", "rtn", "dense", {}, before=Quality(10.0, 5, 1.0), after=Quality(12.0, 5, 1.0, 0.2))
     report.check(max_ppl_increase=21, max_kl=0.2)
-    with pytest.raises(QualityError, match=r"perplexity rose by 20\.0 %, from 10\.00 to 12\.00, and 19 % were allowed"):
+    with pytest.raises(QualityError, match=r"perplexity rose by 20\.0 %, from 10\.00 to 12\.00: the limit is 19 %"):
         report.check(max_ppl_increase=19)
     report.after = Quality(math.inf, 5, 1.0, math.nan)
     with pytest.raises(QualityError):

@@ -87,7 +87,7 @@ def test_the_number_of_windows_is_a_limit(folder):
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_nothing_to_predict(folder, count):
-    with pytest.raises(SqueezeError, match=f"the text has {count} tokens: at least 2 are needed"):
+    with pytest.raises(SqueezeError, match=f"expected at least 2 tokens to measure perplexity, got {count}"):
         evaluate(load_model(folder), TOKENS[:count])
 
 

@@ -125,7 +125,7 @@ def test_eval(model, other, folder, tmp_path):
     assert call(*asked, "--original", model, "--max-task-drop", "100").exit_code == 0
     asked = ("eval", model, "--tasks", "both", "--task-folder", folder, "-T", 1, "--original", other)
     done = call(*asked, "--max-task-drop", "0.5")
-    assert done.exit_code == 3 and "points, and 0.5 were allowed" in done.output, done.output
+    assert done.exit_code == 3 and "points: the limit is 0.5" in done.output, done.output
 
 
 def test_quantize_and_apply(model, folder, tmp_path):
