@@ -19,11 +19,11 @@ def test_help_imports_nothing_heavy():
     assert done.stdout == "set()\n"
 
 
-def test_version():
+def test_version_names_the_format_and_the_numerics():
     assert run("--version").stdout == run("-V").stdout == "squeeze 0.1.0, .sqz format 1, numerics 1\n"
 
 
-def test_help_of_every_command_ends_in_an_example():
+def test_help_of_every_command_has_an_example():
     for name in cli.COMMANDS:
         assert f"Example: squeeze {name}" in run(name, "--help").stdout
 

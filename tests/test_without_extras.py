@@ -133,7 +133,7 @@ def test_a_quantised_folder_is_inspected_without_its_bits(in_folder: None, tiny:
     said = without_errors(("inspect", "--json", "tiny"))
     assert json.loads(said.stdout)["totals"] and "quantised" not in json.loads(said.stdout)
     why = f"this needs torch, which is not installed: {how_to_install('models')}"
-    assert said.stderr == f"Note: tiny: is quantised; the bits that a weight takes are left out: {why}\n"
+    assert said.stderr == f"Note: tiny: is quantised; the bits per weight are left out: {why}\n"
 
 
 def test_names_of_files_need_no_extra():

@@ -1,5 +1,5 @@
-"""The commands, one file each, named as the command; cli.py has the table.
+"""The commands; cli.py has the table of where each one is.
 
-A command parses, makes one library call and prints. What needs numpy or torch is imported inside its function, here and
-in what the commands share, so that `--help` needs neither.
+A command parses its options, makes one library call and prints the result. Modules that need numpy or torch are
+imported inside functions, so `--help` needs neither.
 """

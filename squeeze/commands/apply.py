@@ -105,7 +105,7 @@ def _sweep(
     force: bool,
     device: str,
 ) -> None:
-    """A table of all pairs, and a page of them. What fails is told, and the others follow."""
+    """Apply every recipe to every model, print a table, and write a page. After an error the other pairs follow."""
     from squeeze.recipes import sweep
 
     per_call = threads or (1 if cluster else machine.available_cores())

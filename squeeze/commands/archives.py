@@ -86,7 +86,7 @@ def _say(job: Job, path: Path, totals: Totals, members: int, started: float, **f
     if job.as_json:
         record = {"file": str(path), **facts, "members": members, "raw_size": totals.raw, "coded_size": totals.coded}
         click.echo(json.dumps({**record, "seconds": round(seconds, 3)}))
-    if job.is_told():
+    if job.prints_each():
         place = f" in {facts['output']}" if "output" in facts else ""
         job.say(f"{path}: {members:,} members{place}, {job.sizes(totals.raw, totals.coded, seconds)}")
 

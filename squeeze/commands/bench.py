@@ -86,8 +86,7 @@ def _on_cluster(
     threads: int,
     runs: int,
 ) -> "Iterator[Result]":
-    """A call for each file, which has its processors to itself as far as Ray knows, and memory for the level that takes
-    most."""
+    """Measure each file in a call of its own, with the memory of the level that needs most."""
     from squeeze.cluster.engine import PROCESS, Call, Needs
     from squeeze.cluster.tasks import run_calls
     from squeeze.recipes.measure import benchmark

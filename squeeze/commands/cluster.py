@@ -58,6 +58,7 @@ with_manifest = in_section(
 
 
 def connected(cluster: str | None) -> "Engine[Any]":
+    """Connect to a cluster. Raises UsageError without an address."""
     from squeeze.cluster import engine as engines
 
     if cluster is None:
@@ -70,7 +71,12 @@ def connected(cluster: str | None) -> "Engine[Any]":
 
 @contextmanager
 def workers(cluster: str | None, threads: int) -> Iterator["Workers | None"]:
-    """Those of a cluster, where there is to be one, for a checkpoint's blocks. threads: of a worker, 0 for one."""
+    """Yield the workers of a cluster for the blocks of a checkpoint, or None without a cluster.
+
+    Args:
+        cluster: The address of the cluster, or None.
+        threads: Threads of a worker; 0 means one.
+    """
     if cluster is None:
         yield None
         return
@@ -81,7 +87,14 @@ def workers(cluster: str | None, threads: int) -> Iterator["Workers | None"]:
 
 
 def checkpoint(operation: str, cluster: str, manifest: Path | None, **given: Any) -> "Totals":
-    """Pack, unpack or verify a checkpoint by the workers of a cluster; what fails is told while it goes on."""
+    """Pack, unpack or verify a checkpoint on a cluster, and print each error while other files go on.
+
+    Args:
+        operation: "pack", "unpack" or "verify".
+        cluster: The address of the cluster.
+        manifest: The file that notes finished work, or None.
+        given: Arguments of the operation.
+    """
     from squeeze.cluster.checkpoints import run as checkpoints
 
     def failed(done: "Done") -> None:

@@ -1,4 +1,4 @@
-"""The commands on .sqz files by the workers of a cluster: what is listed, said, and left tidy."""
+"""`squeeze compress`, `decompress` and `test` on a Ray cluster: list files, print results, and delete leftovers."""
 
 import json
 import os
@@ -45,12 +45,12 @@ __all__ = ["run", "test"]
 _MARK = ".squeeze-{}"
 _MANIFEST = re.compile(r"\.squeeze-(de)?compress(-[0-9a-f]{8})?\.jsonl")
 _PARTS = ".parts"
-_ASKED = 64  # objects that a store is asked about at a time
+_BATCH = 64  # objects whose status is requested together
 
 
 @dataclass
 class _Listing:
-    """What is to be done of what the command names, as it is found."""
+    """The files of a run that are still to be done, listed while others are worked on."""
 
     job: Job
     manifest: Manifest
@@ -79,7 +79,7 @@ class _Listing:
                 yield file
 
     def _is_our_own(self, path: Path) -> bool:
-        """Whether it is a manifest, or what a worker is writing; what a run before left when it was killed goes."""
+        """Return whether a file belongs to a run: a manifest, or a temporary file. Delete leftovers of a killed run."""
         if path == self.manifest.path or _MANIFEST.fullmatch(path.name):
             return True
         if path.parent.name.startswith(".") and path.parent.suffix == _PARTS:
@@ -102,9 +102,9 @@ class _Listing:
 
 
 def _with_targets(paths: Iterable[Path], name: Callable[[Path], Path]) -> Iterator[tuple[Path, Path | Exception]]:
-    """Each source with where its result goes. A store has been asked what is there then, of many at a time."""
+    """Yield each source with the place of its result. A store is asked about many results at a time."""
     paths = iter(paths)
-    while some := list(islice(paths, _ASKED)):
+    while some := list(islice(paths, _BATCH)):
         targets = [_target_of(path, name) for path in some]
         look_together([place for place in map(storage.remote, targets) if place])
         yield from zip(some, targets, strict=True)
@@ -130,10 +130,19 @@ def run(
     memory: int = 0,
     page: Path | None = None,
 ) -> None:
-    """Do an operation to all files that a command names.
+    """Compress or decompress all files that a command names.
 
-    name: where a result goes. wanted: which files of folders are taken. passed_over: which others are not, though they
-    are named. memory: bytes that a call takes.
+    Args:
+        job: The run.
+        operation: "compress" or "decompress".
+        settings: Arguments of the operation.
+        cluster: The address of the cluster.
+        manifest: The file that notes finished work; None for the usual one.
+        name: Returns the path of a result.
+        wanted: Returns whether a file in a folder is taken.
+        passed_over: Returns whether a file is left out although it is named.
+        memory: Bytes that a call needs.
+        page: The page to write, or None.
     """
     if job.stdout or job.output or "-" in job.files:
         raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
@@ -149,7 +158,7 @@ def run(
             engine.close()
             _tidy(job, task.mark)
             if isinstance(error, KeyboardInterrupt) and place.exists():
-                echo(f"What is done is noted in {place}; the same command goes on from there.", err=True)
+                echo(f"Finished files are noted in {place}; the same command continues from there.", err=True)
             raise
         if going.lost:
             _tidy(job, task.mark)
@@ -158,16 +167,24 @@ def run(
             for folder in listing.parts:
                 remove_parts(folder)
     if not manifest and place.exists() and not place.stem.endswith(operation):
-        job.say(f"What is done is noted in {place}, since another run's notes are beside it.")
+        job.say(f"Finished files are noted in {place}, since another run uses the usual manifest.")
     if listing.skipped:
-        job.say(f"{listing.skipped} files were done before.")
+        job.say(f"{listing.skipped:,} files were done before.")
     job.finish()
 
 
 def test(
     job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: Path | None, page: Path | None = None
 ) -> None:
-    """Decode all files that a command names, or with a manifest all outputs that it tells of."""
+    """Decode all files that a command names, or with a manifest all outputs that it lists.
+
+    Args:
+        job: The run.
+        settings: Arguments of the decoder.
+        cluster: The address of a cluster, or None for this machine.
+        manifest: The manifest of a run, or None.
+        page: The page to write, or None.
+    """
 
     def named() -> Iterator[File]:
         for path in job.each(is_compressed):
@@ -190,7 +207,7 @@ def test(
 
 
 def _folder_of(name: str) -> Path:
-    """Where the manifest of a run lies: with the files, and where they are at URLs in the current folder."""
+    """Return the folder of a run's manifest: that of the files, or the current folder if they are at URLs."""
     path = storage.path_of(name)
     if storage.remote(path):
         return Path()
@@ -198,7 +215,7 @@ def _folder_of(name: str) -> Path:
 
 
 def _usual(folder: Path, operation: str, sources: list[str]) -> Path:
-    """The manifest of a run that names none: where that of another run is in the place, one of its own."""
+    """Return the manifest of a run that names none, with a digest of the sources if another run uses the usual name."""
     usual = folder / f".squeeze-{operation}.jsonl"
     digest = xxh3_64_hexdigest(json.dumps(sorted(set(sources))).encode(errors="surrogatepass"))
     own = usual.with_name(f"{usual.stem}-{digest[:8]}{usual.suffix}")
@@ -206,19 +223,29 @@ def _usual(folder: Path, operation: str, sources: list[str]) -> Path:
 
 
 def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator[File]:
-    """Yield the outputs that a manifest names; one that is missing is an error. Of shards the files in them are held
-    against it, too. Outputs lie in the manifest's folder, or below what the command names: no other file is opened."""
-    told = read_manifest(manifest, settings.get("limits"))
-    records, roots = told.records, [manifest.parent, *(storage.path_of(name) for name in job.files if name != "-")]
-    if told.operation == SHARDS:
+    """Yield the outputs that a manifest lists; a missing one is an error.
+
+    The members of shards are compared with the manifest as well. Only files in the manifest's folder, or below the
+    paths that the command names, are opened.
+    """
+    manifest_read = read_manifest(manifest, settings.get("limits"))
+    records, roots = (
+        manifest_read.records,
+        [manifest.parent, *(storage.path_of(name) for name in job.files if name != "-")],
+    )
+    if manifest_read.operation == SHARDS:
         records = proved(manifest, records, job.attempt, roots, **settings)
-    elif told.operation != COMPRESS:
-        raise SqueezeError(f"{manifest}: is of a run that did not compress")
+    elif manifest_read.operation != COMPRESS:
+        raise SqueezeError(
+            f"{manifest}: it is the manifest of a run that did not compress: name that of `squeeze compress`"
+        )
     with job.attempt(str(manifest)):
-        if told.files is None:
-            raise SqueezeError("the run that it tells of did not end with all files done: run the same command again")
-        if told.done < told.files:
-            raise SqueezeError(f"it tells of {told.done} files, and the run ended with {told.files}: lines are missing")
+        if manifest_read.files is None:
+            raise SqueezeError("its run has unfinished files: run the same command again")
+        if manifest_read.done < manifest_read.files:
+            raise SqueezeError(
+                f"it lists {manifest_read.done} files, and the run ended with {manifest_read.files}: lines are missing"
+            )
     for record in records:
         with job.attempt(printable(record.source)):
             if record.error:
@@ -249,13 +276,13 @@ def _go(
             _say(job, done)
     write_page(page, [summary.as_json(going, engine.processors)])
     failed = f", {going.failures} failed" if going.failures else ""
-    sizes = f"{summary.raw} bytes raw, {summary.coded} compressed"
-    job.say(f"{going.files} files{failed}, {sizes}, {summary.seconds:.1f} s on {engine.processors:g} cores")
+    sizes = f"{summary.raw:,} bytes raw, {summary.coded:,} compressed"
+    job.say(f"{going.files:,} files{failed}, {sizes}, {summary.seconds:.1f} s on {engine.processors:g} cores")
     return going
 
 
 def _counted(files: Iterable[File], tick: Tick) -> Iterator[File]:
-    """The same, until it is known how many bytes there are in all."""
+    """Yield the files, and tell the progress the number of all bytes at the end."""
     total = 0
     for file in files:
         total += file.size
@@ -282,12 +309,12 @@ def _say(job: Job, done: Done) -> None:
         sizes = {"raw_size": done.raw, "coded_size": done.coded, "checksum": done.checksum}
         click.echo(json.dumps({"file": str(source), **output, **sizes}))
     if job.verbose:
-        job.say(f"{source}: {done.raw} bytes raw, {done.coded} compressed")
+        job.say(f"{source}: {done.raw:,} bytes raw, {done.coded:,} compressed")
     _remove(job, done.file)
 
 
 def _remove(job: Job, file: File) -> None:
-    """Delete a source that is done, where the user asks for that and nobody has written to it since."""
+    """Delete a source that is done, if the user asks for it and the file is unchanged."""
     if job.rm and file.target:
         with job.attempt(str(file.source)), errors_after(file.target, file.source):
             check_unchanged(file)
@@ -295,7 +322,7 @@ def _remove(job: Job, file: File) -> None:
 
 
 def _tidy(job: Job, mark: str) -> None:
-    """Delete what workers left that were killed."""
+    """Delete temporary files of workers that were killed."""
     for name in (name for name in job.files if not storage.is_url(name)):  # nothing is seen of half an object
         root = Path(name)
         for folder, _, found in os.walk(root if root.is_dir() else root.parent):

@@ -56,26 +56,27 @@ def compare(
     from squeeze.recipes.measure.compare import compare as run, read_prompts
 
     use(threads, opening["device"])
-    asked = read_prompts(prompts)
-    with bar(model.name, len(asked), unit=" prompts", quiet=quiet, as_json=as_json) as tick:
-        found = run(original, model, asked, tokens=tokens, progress=tick, **opening)
-    record = {"command": "compare", "original": str(original), "input": str(model), **found.as_json()}
+    texts = read_prompts(prompts)
+    with bar(model.name, len(texts), unit=" prompts", quiet=quiet, as_json=as_json) as tick:
+        result = run(original, model, texts, tokens=tokens, progress=tick, **opening)
+    record = {"command": "compare", "original": str(original), "input": str(model), **result.as_json()}
     write_page(page, [record])
     if as_json:
         click.echo(json.dumps(record))
     elif not quiet:
-        echo(_text(found))
+        echo(_text(result))
 
 
-def _text(found: "Comparison") -> str:
+def _text(comparison: "Comparison") -> str:
     lines: list[str] = []
-    for number, pair in enumerate(found.generations, 1):
+    for number, pair in enumerate(comparison.generations, 1):
         parted = "the same" if pair.identical else f"{pair.same} of {len(pair.kl)} tokens the same"
         lines += [f"[{number}] {pair.prompt}", f"  A: {pair.original}", f"  B: {pair.text}", f"  {parted}", ""]
-    lines.append("Farthest apart, at the token in brackets of A, with what B would write:")
-    for place in found.worst:
+    lines.append("Largest differences, at the token of A in brackets, with the token that B prefers:")
+    for place in comparison.worst:
         lines.append(f"  [{place.number}] KL {place.kl:.4f}: {place.before!r} [{place.token!r}] {place.instead!r}")
-    share = f"{100 * found.top1_agreement:.1f} % of {found.tokens} tokens"
-    whole = f"{found.identical} of {len(found.generations)} texts the same, {100 * found.same:.1f} % before they part"
-    kl = f"mean {found.kl_mean:.4f}, 99th percentile {found.kl_p99:.4f} nats"
+    share = f"{100 * comparison.top1_agreement:.1f} % of {comparison.tokens} tokens"
+    count = f"{comparison.identical} of {len(comparison.generations)} texts the same"
+    whole = f"{count}, {100 * comparison.same:.1f} % before they part"
+    kl = f"mean {comparison.kl_mean:.4f}, 99th percentile {comparison.kl_p99:.4f} nats"
     return "\n".join([*lines, "", f"KL from A: {kl}", f"same most probable token: {share}", f"greedy texts: {whole}"])

@@ -157,7 +157,8 @@ def compress(
             if line:
                 job.say(line)
         small = [size for size in raw if size < LARGE]
-        seconds = known.estimate_seconds(row.number, sum(small), 1, verify) if len(small) > 1 else 0
+        alone = len(small) < 2 or row.needs_language_model  # which would be in memory once for each process
+        seconds = 0.0 if alone else known.estimate_seconds(row.number, sum(small), 1, verify)
         wanted = (path for path in sources if not (path and _passes_over(job, path)))
         each(job, job.tasks(wanted, files.compressed_name), _compress, settings | {"dictionary": dictionary}, seconds)
         job.finish()

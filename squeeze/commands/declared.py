@@ -34,10 +34,10 @@ class OperationCommand(Command):
         flags = {
             spelled(one.option): one.option.choices for one in self.operation.options().values() if _both(one.option)
         }
-        told = [
+        words = [
             f"{arg}={_YES}" if arg in flags and after not in flags[arg] else arg for arg, after in pairwise([*args, ""])
         ]
-        return super().parse_args(ctx, told)
+        return super().parse_args(ctx, words)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*_options(self.operation), *super().get_params(ctx)]

@@ -237,6 +237,8 @@ def _seconds(sources: list[Path | None]) -> float:
                     for stream in read_index(file):
                         level = stream.header.get("level")
                         if isinstance(level, int) and level in levels.LEVELS:
+                            if levels.level(level).needs_language_model:  # which each process would load
+                                return 0.0
                             seconds += levels.estimate_seconds(level, stream.raw_size, 1, False)
         except (OSError, SqueezeError):  # which is reported when it is its turn
             continue

@@ -13,13 +13,13 @@ __all__ = ["echo", "guard", "mention"]
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print lines. Control codes and halves of characters, which a terminal obeys or refuses, are shown by number."""
+    """Print lines. Control codes and lone surrogates are shown by number."""
     for line in text.split("\n"):
         click.echo(escaped(line), err=err)
 
 
 def mention(text: str) -> None:
-    """Print lines on standard error in the middle of a run: above its progress, if that is shown."""
+    """Print lines on standard error during a run, above its progress bar."""
     if tqdm := sys.modules.get("tqdm"):
         with tqdm.tqdm.external_write_mode(file=sys.stderr):
             echo(text, err=True)
@@ -28,7 +28,7 @@ def mention(text: str) -> None:
 
 
 class _Closed(io.TextIOBase):
-    """Stands in for a stream that is closed."""
+    """A replacement for a closed stream, which raises an error when it is used."""
 
     encoding = "utf-8"  # which click asks for
 
@@ -47,8 +47,7 @@ class _Closed(io.TextIOBase):
 
 
 def guard() -> None:
-    """To be called before a file is opened: the first one would have the number of what is closed, and get what is
-    printed."""
+    """Replace standard streams that are closed. Call it before a file is opened, which would get their numbers."""
     for number in range(3):
         try:
             os.fstat(number)

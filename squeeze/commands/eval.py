@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from squeeze.engine.tasks import TaskScore
     from squeeze.recipes.measure.tasks import Tasks
 
-_LEAST_MEMORY = 1 << 30  # bytes of a worker beside the models
+_LEAST_MEMORY = 1 << 30  # bytes of a worker without the models
 _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "top1_agreement", "ratio")
 
 
@@ -95,7 +95,7 @@ def evaluate(
 
 
 def measured(checkpoint: Path, original: Path | None, tasks: "Tasks | None", params: dict[str, Any]) -> dict[str, Any]:
-    """All that is asked of one model."""
+    """Return all measurements of one model."""
     record: dict[str, Any] = {"command": "eval", "input": str(checkpoint)}
     if params["text"] is not None:
         record |= _on_text(checkpoint, original, **params)
@@ -121,13 +121,13 @@ def _on_cluster(
     from squeeze.cluster.tasks import run_calls
     from squeeze.packing.folder import raw_size
 
-    beside = _LEAST_MEMORY + (raw_size(original) if original else 0)
+    base_memory = _LEAST_MEMORY + (raw_size(original) if original else 0)
     gpus = 1 if params["device"].startswith("cuda") else 0
     silent = params | {"quiet": True}
 
     def calls() -> Iterator[Call[Path]]:
         for one in checkpoints:
-            needs = Needs(threads, gpus, beside + raw_size(one))
+            needs = Needs(threads, gpus, base_memory + raw_size(one))
             yield Call(one, f"eval {one.name}", _by_a_worker, (threads, one, original, tasks, silent), needs)
 
     with bar("eval", len(checkpoints), unit="", quiet=params["quiet"], as_json=params["as_json"]) as tick:
@@ -151,9 +151,9 @@ def _on_text(
     from squeeze.recipes.measure import evaluate as evaluating
 
     tokens, model, reference = evaluating.opened(checkpoint, text, original, **opening)
-    asked, window = window, evaluating.window_for(model, reference, asked=window)
-    if asked is None and window < evaluating.WINDOW and not quiet:
-        echo(f"{checkpoint}: windows of {window} tokens: the model has positions for no more", err=True)
+    requested, window = window, evaluating.window_for(model, reference, asked=window)
+    if requested is None and window < evaluating.WINDOW and not quiet:
+        echo(f"{checkpoint}: windows of {window} tokens: the model has no more positions", err=True)
     total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
     with bar(checkpoint.name, total, unit="", quiet=quiet, as_json=as_json) as tick:
         quality = evaluating.evaluate(
@@ -184,13 +184,13 @@ def _on_tasks(
     from squeeze.recipes.measure.tasks import scores
 
     opening: dict[str, Any] = {"device": device, "resident": resident, "base": base}
-    kept = "nothing is kept of it."
+    kept = "its measurements are lost."
     with steps(f"{checkpoint.name}: tasks", unit=" answers", kept=kept, quiet=quiet, as_json=as_json) as progress:
         return scores(tasks, checkpoint, original, progress=progress, **opening)
 
 
 def _say(record: dict[str, Any], named: bool) -> None:
-    """What was found on a text, and on tasks."""
+    """Print the measurements on a text and on tasks."""
     if named:
         click.echo(f"{record['input']}:")
     intervals = record.get("intervals", {})

@@ -16,7 +16,7 @@ from squeeze.system import files, machine, storage
 
 
 class Level(click.ParamType):  # type: ignore[type-arg]
-    """A level as a number, or as its option."""
+    """The type of a level: a number, or an option such as -6."""
 
     name = "level"
 

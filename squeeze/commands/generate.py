@@ -11,8 +11,19 @@ import click
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.models import use
-from squeeze.commands.sections import command
+from squeeze.commands.sections import command, in_section
 from squeeze.errors import SqueezeError
+
+_kv = in_section(
+    options.KV,
+    click.option("--kv", metavar="BITS|POLICY", help="Bits, a policy such as rotated:3, or its file; default: bf16"),
+    click.option(
+        "--kv-file",
+        metavar="FILE",
+        type=options.PATH,
+        help="File for the prompt's cache; reused if the prompt begins alike",
+    ),
+)
 
 
 @command()
@@ -22,15 +33,7 @@ from squeeze.errors import SqueezeError
     "-n", "--tokens", default=100, type=click.IntRange(1), metavar="N", help="Tokens to generate; default: 100"
 )
 @click.option("--draft", metavar="MODEL", type=options.PATH, help="Smaller model for speculative decoding")
-@click.option(
-    "--kv", metavar="BITS|POLICY", help="KV cache: bits, a policy such as rotated:3, or its file; default: bf16"
-)
-@click.option(
-    "--kv-file",
-    metavar="FILE",
-    type=options.PATH,
-    help="File for the prompt's KV cache; reused if the prompt begins alike",
-)
+@_kv
 @click.option(
     "--temperature",
     default=0.0,
@@ -76,13 +79,13 @@ def generate(
 
     use(threads, opening["device"])
     if draft and kv_file:
-        raise SqueezeError("a draft begins with an empty cache: use either --draft or --kv-file")
+        raise SqueezeError("--draft needs an empty cache: use either --draft or --kv-file")
     network, tokenizer = generating.opened(model, **opening)
     helper = generating.opened(draft, opening["device"])[0] if draft else None
-    asked, taken = bool(kv or kv_budget), 0
-    cache = cache_for(network, tokenizer, kv, kv_budget, calibration) if asked or kv_file else None
+    is_coded, taken = bool(kv or kv_budget), 0
+    cache = cache_for(network, tokenizer, kv, kv_budget, calibration) if is_coded or kv_file else None
     if kv_file is not None and cache is not None:
-        cache, taken = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, asked)
+        cache, taken = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, is_coded)
 
     result = sys.stdout  # transformers prints warnings for some models, such as Reformer
     show = (lambda piece: None) if as_json else (lambda piece: click.echo(piece, nl=False, file=result))
@@ -124,8 +127,13 @@ def _described(generated: Any, cache: Any, drafted: bool) -> dict[str, Any]:
 def _draft_line(result: Any) -> str:
     share = 100 * result.accepted / max(result.proposed, 1)
     speed = result.tokens / max(result.seconds, 1e-9)
-    return f"{result.tokens} tokens, {speed:.1f} a second; of the draft's {result.proposed} {share:.0f} % were accepted"
+    drafted = f"{share:.0f} % of the draft's {result.proposed} tokens were accepted"
+    return f"{result.tokens} tokens, {speed:.1f} a second; {drafted}"
 
 
 def _file_line(path: Path, taken: int) -> str:
-    return f"{path}: {taken} tokens of the prompt came from it" if taken else f"{path}: has the prompt's cache"
+    return (
+        f"{path}: {taken} tokens of the prompt were read from it"
+        if taken
+        else f"{path}: the prompt's cache is written to it"
+    )

@@ -40,7 +40,7 @@ def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
         record = {"command": "import", "input": str(path), "output": str(target), "bytes": size, "seconds": seconds}
         click.echo(json.dumps(record))
     elif not quiet:
-        echo(f"{target}: {size} bytes of weights in bf16, {seconds:.1f} s", err=True)
+        echo(f"{target}: {size:,} bytes of weights in bf16, {seconds:.1f} s", err=True)
 
 
 @command()
@@ -61,13 +61,14 @@ def imatrix(
     from squeeze.recipes.gguf.imatrix import imatrix as write
 
     use(threads, device)
-    asked = {name: value for name, value in params.items() if value is not None}
+    given = {name: value for name, value in params.items() if value is not None}
     started = time.perf_counter()
-    with steps(target.name, kept="nothing is kept.", quiet=quiet, as_json=as_json) as progress:
-        count = write(source, target, overwrite=force, device=device, progress=progress, **asked)
+    with steps(target.name, kept="nothing is written.", quiet=quiet, as_json=as_json) as progress:
+        count = write(source, target, overwrite=force, device=device, progress=progress, **given)
     seconds = round(time.perf_counter() - started, 3)
     if as_json:
         record = {"command": "imatrix", "input": str(source), "output": str(target), "tensors": count}
         click.echo(json.dumps({**record, "seconds": seconds}))
     elif not quiet:
-        echo(f"{target}: importance of the inputs of {count} tensors, {seconds:.1f} s", err=True)
+        result = f"importance of the inputs of {count} tensors, {seconds:.1f} s"
+        echo(f"{target}: {result}; next: llama-quantize --imatrix {target}", err=True)

@@ -47,7 +47,7 @@ def inspect(
         quantised = inspecting.quantised(source)
     except PackageError as error:
         if not quiet:
-            echo(f"Note: {source}: is quantised; the bits that a weight takes are left out: {error}", err=True)
+            echo(f"Note: {source}: is quantised; the bits per weight are left out: {error}", err=True)
     sections = {"tensors": entries, "totals": inspecting.totals(entries)}
     record: dict[str, Any] = {"command": "inspect", "input": str(source)}
     record |= {key: [entry.as_json() for entry in value] for key, value in sections.items()}
@@ -60,7 +60,7 @@ def inspect(
     if quantised:
         echo(
             f"quantised in the format {quantised['format']}: {quantised['modules']} modules, "
-            f"{quantised['bits_per_weight']:.3f} bits a weight"
+            f"{quantised['bits_per_weight']:.3f} bits per weight"
         )
 
 
@@ -92,7 +92,7 @@ def history(source: Path, as_json: bool) -> None:
         if number == 0:
             click.echo(_ROW.format("raw", "packed", "ratio", "SHA-256", "checkpoint"))
         if link.path is None:
-            missing = "; ".join(["no packed checkpoint beside has it", *link.faults])
+            missing = "; ".join(["no packed checkpoint in this folder has it", *link.faults])
             echo(_ROW.format("", "", "", link.sha256[0][:SHOWN], missing))
         else:
             sizes = f"{link.raw:,}", f"{link.coded:,}", f"{link.coded / link.raw:.3f}"

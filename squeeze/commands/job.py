@@ -89,7 +89,7 @@ class Job:
     restores: bool = False  # whether results are the raw files
     archive: bool = False  # whether all files go into one
     folders: str = "use -r to take every file in it"  # what to do with a folder
-    told: bool = False  # whether a line is printed for each file although standard error is not a terminal
+    on_terminal: bool = False  # whether standard error of the process that prints is a terminal
     failed: bool = False
     skipped: bool = False  # whether a file that was named is skipped, which ends in exit code 2
     done: int = 0  # files
@@ -249,13 +249,13 @@ class Job:
         known = total() if is_shown(self.quiet, self.as_json) else None
         return bar(name, known, passes=passes, quiet=self.quiet, as_json=self.as_json)
 
-    def is_told(self) -> bool:
+    def prints_each(self) -> bool:
         """Return whether a line is printed for each file."""
-        return self.verbose or self.told or sys.stderr.isatty()
+        return self.verbose or self.on_terminal or sys.stderr.isatty()
 
     def finish(self) -> None:
         """Print the totals of a run over several files, and exit with 1 or 2 if files failed or were skipped."""
-        if (self.recursive and (self.passed_over or self.compressed)) or (self._is_many() and self.is_told()):
+        if (self.recursive and (self.passed_over or self.compressed)) or (self._is_many() and self.prints_each()):
             seconds = time.perf_counter() - self.started
             line = f"{self.done:,} files, {self.sizes(self.raw, self.coded, seconds)}"
             line += f"; {self.passed_over:,} were done before (-f does them again)" if self.passed_over else ""
@@ -333,7 +333,7 @@ def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: f
     if job.reads_only:
         if not job.as_json and not job.quiet and not totals.damage:
             echo(f"{record['file']}: OK")
-    elif job.verbose or (job.is_told() and not job.recursive):
+    elif job.verbose or (job.prints_each() and not job.recursive):
         job.say(f"{record['file']}: {job.sizes(totals.raw, totals.coded, seconds)}")
 
 

@@ -87,7 +87,7 @@ def kv_eval(
     from squeeze.recipes.measure.kv_eval import KVEvalOptions, rows
 
     if not policies and not params["kv_budget"] and not params["against"]:
-        raise SqueezeError("name a policy to measure, such as --policy kivi:4")
+        raise SqueezeError("kv-eval needs a policy, got none: give one, such as --policy kivi:4")
     use(threads, params["device"])
     if not as_json:
         click.echo(_ROW.format(*_HEAD))

@@ -33,7 +33,7 @@ def list_command(**common: Any) -> None:
     from squeeze.codecs.stream.members import read_members, read_tail
 
     if "-" in (common["files"] or ("-",)):
-        raise click.UsageError("list takes files: it reads their ends first")
+        raise click.UsageError("list takes files, not standard input: it reads their ends first")
     job = Job(**common, reads_only=True)
     if not job.as_json:
         click.echo(_ROW.format("compressed", "raw", "ratio", "level", "codec", "checksum", "file"))
@@ -58,7 +58,7 @@ _BLOCK_ROW = "  {:>12} {:>12} {:>12} {:<9} {:<12} {}"
 
 
 def _digits(checksum: int, stream: "Stream") -> str:
-    """A short stream keeps half of each checksum."""
+    """Return a checksum in hexadecimal digits, of which a short stream keeps half."""
     return f"{checksum:08x}" if stream.short else f"{checksum:016x}"
 
 

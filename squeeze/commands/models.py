@@ -1,6 +1,7 @@
-"""What the commands that compress a model share: what computes, what is asked of a result and what is said of it."""
+"""Quality checks of a result, and the device, for the commands that compress a model."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Worse(click.ClickException):
-    """The result is there, but is not good enough."""
+    """An error of exit code 3: the result is written, but a limit is exceeded."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is measured of a result, what is asked of it, and the page that shows it."""
+    """The text, tasks and limits that a result is measured with, and the page that shows it."""
 
     text: Path | None
     windows: int | None
@@ -39,8 +40,11 @@ class Verdict:
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> Self:
-        """Takes its options out of a command's, and loads the tasks. Raises UsageError where limits have nothing to be
-        measured on."""
+        """Take the options of the measurement out of those of a command, and load the tasks.
+
+        Raises:
+            UsageError: A limit has nothing to be measured on.
+        """
         limits = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl", "max_task_drop")}
         text, windows = options.pop("text"), options.pop("windows")
         if text is None and any(limits[name] is not None for name in ("max_ppl_increase", "max_kl")):
@@ -54,7 +58,7 @@ class Verdict:
         from squeeze.recipes.measure.evaluate import measure
         from squeeze.recipes.measure.tasks import measure_tasks
 
-        name, kept = Path(report.target).name, f"{report.target} is written: squeeze eval measures it."
+        name, kept = Path(report.target).name, f"{report.target} is written: `squeeze eval` measures it."
         if self.text is not None:
             with steps(f"{name}: quality", unit=" tokens", kept=kept, quiet=quiet, as_json=as_json) as progress:
                 measure(report, self.text, self.windows, device, progress)
@@ -63,23 +67,27 @@ class Verdict:
                 measure_tasks(report, self.tasks, device, progress)
 
     def conclude(self, report: "Report", as_json: bool, quiet: bool) -> None:
-        """Print the report, and write its page. Raises Worse where a limit is exceeded."""
+        """Print the report and what to do next, and write its page. Raises Worse if a limit is exceeded."""
         if as_json:
             click.echo(json.dumps(report.as_json()))
         elif not quiet:
             echo(report.table())
+            if sys.stderr.isatty():
+                sizes = f"{report.raw_bytes:,} -> {report.stored_bytes:,} bytes, {report.seconds:.0f} s"
+                follows = f"squeeze eval {report.target} --original {report.source} --text FILE"
+                echo(f"{report.target}: {sizes}; next: {follows}", err=True)
         write_page(self.page, [report.as_json()])
         self.judge(report)
 
     def judge(self, report: "Report") -> None:
-        """Raises Worse where a limit is exceeded."""
+        """Raise Worse if a limit is exceeded."""
         with judged():
             report.check(**self.limits)
 
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """A QualityError is raised as Worse."""
+    """Raise Worse in place of a QualityError."""
     try:
         yield
     except QualityError as error:
@@ -87,14 +95,19 @@ def judged() -> Iterator[None]:
 
 
 def tasks_of(options: dict[str, Any]) -> "Tasks | None":
-    """Takes the options of tasks out of a command's, and loads those that are named. Raises UsageError where there are
-    options of tasks, and no tasks."""
+    """Take the options of tasks out of those of a command, and load the tasks.
+
+    Raises:
+        UsageError: There are options of tasks, but no tasks.
+    """
     names, rest = options.pop("tasks"), {name: options.pop(name) for name in ("task_folder", "task_limit", "shots")}
     chosen = [name.strip() for name in (names or "").split(",") if name.strip()]
     if not chosen:
         given = [f"--{name.replace('_', '-')}" for name, value in rest.items() if value is not None]
         if given or names is not None:
-            raise click.UsageError(f"{given[0]} needs --tasks" if given else "--tasks names none")
+            raise click.UsageError(
+                f"{given[0]} needs --tasks" if given else "--tasks needs at least one name, such as hellaswag"
+            )
         return None
     from squeeze.recipes.measure.tasks import Tasks
 
@@ -102,18 +115,23 @@ def tasks_of(options: dict[str, Any]) -> "Tasks | None":
 
 
 def use(threads: int, device: str = "cpu") -> None:
-    """Let torch compute on so many threads. Raises DeviceError where it cannot use the device."""
+    """Let torch compute on N threads; 0 means one per core. Raises DeviceError if it cannot use the device."""
     import torch
 
     torch.set_num_threads(threads or machine.available_cores())
     try:
         torch.empty(0, device=device).cpu()
-    except (RuntimeError, AssertionError, ImportError, AttributeError) as error:  # as each of torch's backends says it
+    except (
+        RuntimeError,
+        AssertionError,
+        ImportError,
+        AttributeError,
+    ) as error:  # different ones for each of torch's backends
         raise DeviceError(f"device {printable(device)}: torch cannot use it here; use --device cpu") from error
 
 
 def say_estimate(source: Path, common: "Common", correction: float, device: str, calibrated: bool) -> None:
-    """On standard error, what a run with these options will take."""
+    """Print on standard error how much time and memory a run with these options will take."""
     from squeeze.recipes.measure.estimate import estimate
 
     tokens = common.samples * common.sequence_length if calibrated else 0

@@ -70,7 +70,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 
 class Time(click.FloatRange):
-    """A time above 0, or with `zero` from 0 on, that ends within a year. minutes: what it is told in, else seconds."""
+    """A time of at most a year, above 0 or with `zero` at least 0, in seconds or `minutes`."""
 
     def __init__(self, minutes: bool = False, zero: bool = False):
         super().__init__(0, MOST_MINUTES * (1 if minutes else 60), min_open=not zero)
@@ -100,7 +100,7 @@ class Range(click.ParamType):  # type: ignore[type-arg]
         return start, end
 
 
-MODEL, CLUSTER = "Language model (levels 7 to 9)", "Ray cluster"  # titles of sections
+MODEL, CLUSTER, KV = "Language model (levels 7 to 9)", "Ray cluster", "KV cache"  # titles of sections
 _CODING, _LIMITS, _QUALITY, _TASKS = "Compression", "Limits", "Quality of the result", "Tasks (lm-eval)"
 
 
@@ -328,7 +328,7 @@ measuring = several(
 )
 caching = several(
     in_section(
-        "KV cache",
+        KV,
         click.option(
             "--kv-budget",
             metavar="SHARE",

@@ -71,9 +71,9 @@ def pack(source: Path, target: Path, follow: bool, cluster: str | None, manifest
         if cluster:
             raise click.UsageError("--follow packs on this machine: leave out --cluster")
         if storage.remote(source) or storage.remote(target):
-            raise click.UsageError("--follow takes folders on this machine, and this is a URL")
+            raise click.UsageError("--follow takes folders on this machine, got a URL")
         if params.pop("page"):
-            raise click.UsageError("--report is of one checkpoint: leave out --follow")
+            raise click.UsageError("--report shows one checkpoint: leave out --follow")
         _follow(source, target, settings, following, params)
         return
     if following:
@@ -84,12 +84,12 @@ def pack(source: Path, target: Path, follow: bool, cluster: str | None, manifest
             shared |= {"threads": common["threads"] or 1, "source": source, "target": target, "overwrite": force}
             done(clusters.checkpoint("pack", cluster, manifest, **settings, **shared))
             return
-        told = _ratio(shared["progress"])
-        done(squeeze.pack(source, target, overwrite=force, on_tensor=told, **settings, **shared))
+        show = _ratio(shared["progress"])
+        done(squeeze.pack(source, target, overwrite=force, on_tensor=show, **settings, **shared))
 
 
 def _ratio(tick: "Tick") -> Callable[[int, int], None]:
-    """A function to call with the raw and coded bytes of each tensor: `tick` says what share those so far take."""
+    """Return a function that takes the raw and coded bytes of each tensor, and shows the ratio so far."""
     sums = [0, 0]
 
     def add(raw: int, coded: int) -> None:
@@ -101,19 +101,26 @@ def _ratio(tick: "Tick") -> Callable[[int, int], None]:
 
 
 _WORDS = {
-    "removed": "{name}: deleted; its packed form restores it",
+    "removed": "{name}: deleted; `squeeze unpack` restores it",
     "dropped": "{name}: its packed form is deleted",
-    "left": "Warning: {name}: left as it is: {why}",
+    "left": "Warning: {name}: not deleted: {why}",
     "failed": "Error: {name}: {why}",
-    "damaged": "Error: {name}: its packed form does not decode, and the next one is packed whole: {why}",
+    "damaged": "Error: {name}: its packed form does not decode; the next checkpoint is packed whole: {why}",
 }
 
 
 def _follow(
     source: Path, target: Path, settings: dict[str, Any], following: dict[str, Any], common: dict[str, Any]
 ) -> None:
-    """Pack what appears in `source`, and say so. settings, following, common: the options of packing, of following, and
-    of every command."""
+    """Pack the checkpoints that appear in a folder, and print a line for each.
+
+    Args:
+        source: The folder of the run.
+        target: The folder of the packed checkpoints.
+        settings: The options of packing.
+        following: The options of following.
+        common: The options of every command.
+    """
     from squeeze.packing.follow import DAMAGED, FAILED, PACKED, Follow
 
     if settings.pop("base", None) is not None or common["force"]:
@@ -131,7 +138,7 @@ def _follow(
                 for line in _lines(event):
                     echo(line, err=True)
     except KeyboardInterrupt:
-        echo(f"Stopped: {packed} packed into {target}, and kept; the same command goes on from here.", err=True)
+        echo(f"Stopped: {packed} checkpoints are packed in {target}; the same command continues from there.", err=True)
         raise
     if failed:
         raise click.exceptions.Exit(1)
@@ -148,10 +155,10 @@ def _lines(event: "Event") -> list[str]:
     name = escaped(event.name)
     if event.totals is None:
         return [_WORDS[event.kind].format(name=name, why=event.why)]
-    totals, how = event.totals, f"the difference from {escaped(event.base)}" if event.base else "whole"
+    totals, how = event.totals, f"difference from {escaped(event.base)}" if event.base else "whole"
     percent = f" ({100 * totals.coded / totals.raw:.2f} %)" if totals.raw else ""
     return [
-        f"{name}: {totals.raw} bytes, packed {totals.coded}{percent}, {how}",
+        f"{name}: {totals.raw:,} -> {totals.coded:,} bytes{percent}, {how}",
         *(f"Warning: {line}; left out" for line in totals.left_out),
         *(f"Note: {line}" for line in totals.notes),
     ]

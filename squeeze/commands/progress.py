@@ -1,14 +1,14 @@
-"""What a long run shows on standard error: one line with rate, time left and memory on a terminal, JSON lines for
-machines.
+"""The progress of a long run on standard error: a bar with rate, time left and memory, or lines of JSON.
 
-In a pipe nothing is shown but with --json, and then lines after ten seconds and at most once a second, such as
+The bar is for terminals. The lines are shown with --json if standard error is not a terminal: the first one after ten
+seconds, and at most one a second, such as
 
     {"progress": "big.txt", "done": 1048576, "total": 6000000, "unit": "B", "rate": 524288.0, "eta_seconds": 9.4,
      "memory": 183500800}
 
-with rate in units a second and memory in bytes; total and eta_seconds are null until it is known how much there is.
-`step` names what is worked on, or says how it goes, as in "perplexity 17.3"; a run on a cluster has files, failed and
-workers as well. -q silences both. Whatever is shown, a tick stops the thread that calls it after Ctrl-C.
+The rate is in units a second, and the memory in bytes. The entries total and eta_seconds are null until the total is
+known. The entry `step` is the current part of the work, or an intermediate result such as "perplexity 17.3". A run on a
+cluster has files, failed and workers as well. -q silences both. After Ctrl-C a tick stops the thread that calls it.
 """
 
 import json
@@ -26,31 +26,36 @@ from squeeze.system.machine import resident_memory
 
 __all__ = ["Tick", "bar", "is_shown", "steps"]
 
-_KEPT = "what is finished is kept, and the same command with --resume goes on."
+_KEPT = "finished work is kept: the same command with --resume continues."
 _FIRST, _EVERY = 10.0, 1.0  # seconds before the first line, and between lines
 
 
 class Tick:
-    """To be called with so many units more done; `say` tells how it goes."""
+    """A function that is called with the number of units that are done since its last call."""
 
     def __init__(self, shown: "_Line | _Lines", passes: int = 1) -> None:
         self._shown, self._passes = shown, passes
 
     def __call__(self, count: int) -> None:
-        _stop_if_asked()
+        _stop_if_interrupted()
         self._shown.update(count / self._passes)
 
     def say(self, text: str, **numbers: float) -> None:
-        """numbers: what the text says, for machines."""
+        """Show an intermediate result.
+
+        Args:
+            text: The result in words.
+            numbers: Its numbers, for JSON.
+        """
         self._shown.step, self._shown.numbers = text, numbers
 
     def expect(self, total: int) -> None:
-        """Say how many units there are in all, where that was not known before."""
+        """Set the total, if it was not known before."""
         self._shown.total = total
 
 
 def is_shown(quiet: bool, as_json: bool) -> bool:
-    """Whether anything of the progress is shown."""
+    """Return whether any progress is shown."""
     return not quiet and (as_json or sys.stderr.isatty())
 
 
@@ -58,7 +63,16 @@ def is_shown(quiet: bool, as_json: bool) -> bool:
 def bar(
     name: str, total: int | None, *, unit: str = "B", passes: int = 1, quiet: bool = False, as_json: bool = False
 ) -> Iterator[Tick]:
-    """A Tick; each unit is done once in each of the passes. total: None where it is not known."""
+    """Yield a Tick.
+
+    Args:
+        name: What is shown in front of the bar.
+        total: The units of one pass, or None if the total is not known.
+        unit: The name of the unit.
+        passes: How often each unit is done.
+        quiet: Whether nothing is shown.
+        as_json: Whether lines of JSON are shown if standard error is not a terminal.
+    """
     with _shown(name, total, unit, quiet, as_json, unit_scale=True) as shown:
         yield Tick(shown, passes)
 
@@ -67,12 +81,19 @@ def bar(
 def steps(
     name: str, *, unit: str = " blocks", kept: str = _KEPT, quiet: bool = False, as_json: bool = False
 ) -> Iterator[Callable[[str, int, int], None]]:
-    """A function to call with the step at work, the number of those done, and of all. kept: what is said of a run that
-    is stopped."""
+    """Yield a function that takes the name of the current step, the number of steps done, and their total.
+
+    Args:
+        name: What is shown in front of the bar.
+        unit: The name of the unit.
+        kept: What is printed if the run is stopped.
+        quiet: Whether nothing is shown.
+        as_json: Whether lines of JSON are shown if standard error is not a terminal.
+    """
     with _shown(name, 0, unit, quiet, as_json) as shown:
 
         def step(label: str, done: int, total: int) -> None:
-            _stop_if_asked()
+            _stop_if_interrupted()
             shown.total, shown.step = total, label
             shown.update(done - shown.n)
 
@@ -91,10 +112,10 @@ def _shown(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, 
 
 
 class _Line:
-    """A bar of tqdm, with what is worked on and the memory behind it."""
+    """A bar of tqdm, followed by the current step and the memory."""
 
     def __init__(self, name: str, total: int | None, unit: str, silent: bool, **settings: Any) -> None:
-        from tqdm import tqdm  # here, since `--help` does not need it
+        from tqdm import tqdm  # not at the top: `--help` does not need it
 
         self.step, self.n, self.total, self._looked = "", 0.0, total, 0.0
         self.numbers: dict[str, float] = {}
@@ -120,7 +141,7 @@ class _Line:
 
 
 class _Lines:
-    """As _Line, in lines of JSON. A short run is silent, and the last tick of any has no line."""
+    """Lines of JSON. A short run prints none, and the last tick of a run prints none."""
 
     def __init__(self, name: str, total: int | None, unit: str) -> None:
         self.name, self.total, self.unit, self.step = name, total, unit, ""
@@ -150,6 +171,6 @@ class _Lines:
         click.echo(json.dumps(line | ({"memory": memory} if memory else {})), err=True)
 
 
-def _stop_if_asked() -> None:
+def _stop_if_interrupted() -> None:
     if files.interrupted.is_set():
         raise KeyboardInterrupt

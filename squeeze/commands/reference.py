@@ -1,4 +1,4 @@
-"""Tables of options in Markdown, for the docs: `python -m squeeze.commands.reference` prints them all."""
+"""Tables of options in Markdown for the docs; `python -m squeeze.commands.reference` prints all of them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,12 +14,13 @@ _COLUMNS = ("option", "on the command line", "type", "default", "bounds", "what 
 
 
 def options_table(method: Reference) -> str:
-    """Of a method, or of any other dataclass of options."""
+    """Return the table of a method, or of any other dataclass of options."""
     return _table([_COLUMNS[:1] + _COLUMNS[2:], *(row[:1] + row[2:] for row in _rows(options_of(method)))])
 
 
 def operation_table(operation: Operation[Any]) -> str:
-    """Of all that a command takes, where not all methods have an option with the names of those that do."""
+    """Return the table of a command. An option that not all methods have begins with the names of those that have
+    it."""
     return _table([_COLUMNS, *(_row(one, len(operation.methods)) for one in operation.options().values())])
 
 

@@ -1,4 +1,4 @@
-"""What the commands that code a checkpoint share: their progress, and what is said of the sizes in the end."""
+"""Progress and results of the commands that pack, unpack and verify a checkpoint."""
 
 import json
 import sys
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from squeeze.packing.pack import Totals
 
 
+_NEXT = {"pack": "; next: squeeze verify {0}, or squeeze unpack {0} OUT", "verify": "; OK"}  # what follows a result
+
+
 @contextmanager
 def reporting(
     source: Path,
@@ -29,7 +32,17 @@ def reporting(
     as_json: bool,
     page: Path | None = None,
 ) -> Iterator[tuple[dict[str, Any], Callable[["Totals"], None]]]:
-    """Options for a library call, and a function that says what came of it."""
+    """Yield arguments for a library call, and a function that prints its result.
+
+    Args:
+        source: The checkpoint.
+        target: The result; None if nothing is written.
+        command: The name of the command.
+        threads: Number of threads; 0 means one per core.
+        quiet: Whether only errors are printed.
+        as_json: Whether the result is printed as JSON.
+        page: The page to write, or None.
+    """
     started = time.perf_counter()
 
     def done(totals: "Totals") -> None:
@@ -52,15 +65,15 @@ def reporting(
             echo(f"Note: {line}", err=True)
         if not quiet and sys.stderr.isatty():
             percent = f" ({100 * totals.coded / totals.raw:.2f} %)" if totals.raw else ""
-            sizes_text = f"{totals.raw} bytes, packed {totals.coded}{percent}"
-            echo(f"{source}: {sizes_text}, {seconds:.1f} s", err=True)
+            arrow = f"{totals.raw:,} bytes, packed {totals.coded:,}{percent}, {seconds:.1f} s"
+            echo(f"{target or source}: {arrow}{_NEXT.get(command, '').format(target)}", err=True)
 
     with checkpoint_bar(source, quiet, as_json) as tick:
         yield {"threads": threads or machine.available_cores(), "progress": tick}, done
 
 
 def write_page(path: Path | None, records: Sequence[dict[str, Any]]) -> None:
-    """A page of what a command found, in the form of its --json, if one is asked for."""
+    """Write a page of JSON records of a command, unless the path is None."""
     if path is not None:
         from squeeze.recipes.reports.page import shown, write
 
@@ -74,7 +87,7 @@ def _tensors(packed: Path) -> list[dict[str, Any]]:
 
 
 def checkpoint_bar(source: Path, quiet: bool, as_json: bool) -> AbstractContextManager[Tick]:
-    """As progress.bar, of a checkpoint's raw bytes."""
+    """Return a progress bar over the raw bytes of a checkpoint."""
     from squeeze.packing.folder import raw_size
 
     total = raw_size(source) if is_shown(quiet, as_json) else None

@@ -1,4 +1,4 @@
-"""`squeeze compress --shards`: what is listed, said and left tidy, and what it takes beside its own options."""
+"""`squeeze compress --shards`: list the files of a folder, write them to shards, and print the results."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ from squeeze.system import files, storage
 __all__ = ["run"]
 
 _MARK = ".squeeze-{}"
-_ANEW = "delete that and run again to take it anew"
+_AGAIN = "delete that shard and run again"
 
 
 def run(
@@ -47,12 +47,21 @@ def run(
 ) -> None:
     """Write all files of a folder to shards, by this process or the workers of a cluster.
 
-    learns: the level of a dictionary to train first, where that was given; None for no training. dictionary: as it was
-    named, for workers to read. memory: bytes that a call takes.
+    Args:
+        job: The run.
+        settings: Arguments of `compress_stream`.
+        targets: The names of shards.
+        size: Raw bytes of a shard.
+        learns: The level of a dictionary to train first, if one was given; None without training.
+        dictionary: The dictionary that was named, for workers to read.
+        cluster: The address of a cluster, or None for this machine.
+        manifest: The file that notes finished work; None for the usual one.
+        page: The page to write, or None.
+        memory: Bytes that a call needs.
     """
     root = storage.path_of(job.files[0])
     if not root.is_dir():
-        raise SqueezeError(f"{root}: is not a folder")
+        raise SqueezeError(f"{root}: expected a folder")
     targets.check(root)
     files.check_target(targets.path(0), [], overwrite=True)
     chosen = _chosen(settings) | {"root": str(root), "output": str(targets.place), "shards": size}
@@ -71,7 +80,7 @@ def run(
             if not going.begun:
                 notes.withdraw()
             elif isinstance(error, KeyboardInterrupt):
-                echo(f"What is done is noted in {notes.path}; the same command goes on from there.", err=True)
+                echo(f"Finished shards are noted in {notes.path}; the same command continues from there.", err=True)
             raise
         _tidy(targets, {notes.session})
         if not job.failed:
@@ -80,12 +89,12 @@ def run(
         if engine:
             going.say(engine)
     if going.skipped:
-        job.say(f"{going.skipped} files were done before.")
+        job.say(f"{going.skipped:,} files were done before.")
     job.finish()
 
 
 def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    """What changes the bytes of shards: a run that goes on has the same."""
+    """Return the settings that change the bytes of shards: a run that continues has the same ones."""
     known = settings["dictionary"]
     identity = known if known is None or isinstance(known, str) else known.identity
     kept = {name: value for name, value in settings.items() if name not in ("device", "threads")}
@@ -93,7 +102,7 @@ def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Run:
-    """Over the files of a folder, which are listed while others are coded."""
+    """A run over the files of a folder, which are listed while others are coded."""
 
     def __init__(self, job: Job, root: Path, targets: Template, size: int, notes: Manifest, overwrite: bool):
 
@@ -102,11 +111,11 @@ class _Run:
         self._task = Task({}, _MARK.format(notes.session), overwrite)
         self._planned = set[Path]()
         self.summary = Summary("compress --shards")
-        self.begun = False  # whether there is something to go on from
+        self.begun = False  # whether something was written
         self.skipped = self.files = self.shards = self.failures = self.calls = self.lost = 0
 
     def prepare(self, settings: dict[str, Any], learns: tuple[int, ...] | None) -> None:
-        """What shards are compressed with."""
+        """Complete the settings, and train the dictionary if the user asks for one."""
         going_on = bool(self._notes.earlier)
         if not going_on:
             check_targets(self._targets.path(0), self._job.force)
@@ -127,7 +136,7 @@ class _Run:
             raise SqueezeError(f"{self._root}: holds no files")
         ours = (path for path in map(self._targets.path, count()) if not self._is_ours(path))
         if (left := next(ours)).exists():
-            self.fails(left, SqueezeError("is there from an earlier run, and not one of these shards: delete it"))
+            self.fails(left, SqueezeError("it is a shard of another run: delete it"))
 
     def _here(self, tick: Tick) -> Iterator[tuple[Planned, Result]]:
 
@@ -146,13 +155,13 @@ class _Run:
             tick(planned.size)
 
     def _to_be_made(self, tick: Tick) -> Iterator[Planned]:
-        """Shards, as files are listed; in the end it is known how many bytes they are."""
+        """Yield shards while files are listed, and tell the progress the number of all bytes at the end."""
         total, going_on = 0, bool(self._notes.earlier)
         compared = going_on and not self._notes.was_complete
         for planned in plan(self._listed(), self._targets, self._size, self._noted):
             self._planned.add(planned.target)
             with self._job.attempt(str(planned.target)):
-                if going_on:  # an index whose shard is gone is in nobody's way
+                if going_on:  # an index without a shard is overwritten
                     files.check_target(planned.target, [], self._job.force or compared)
                 else:
                     check_targets(planned.target, self._job.force)
@@ -165,7 +174,7 @@ class _Run:
 
         for source in list_sources(self._paths(), self._root, self.fails):
             if there := self._noted.changed(source):
-                self.fails(source.path, SqueezeError(f"it changed since it went into {there}: {_ANEW}"))
+                self.fails(source.path, SqueezeError(f"it changed since it went into {there}: {_AGAIN}"))
             elif self._noted.shard_of(source) is not None:
                 self.skipped += 1
             yield source
@@ -180,7 +189,7 @@ class _Run:
         return path in self._planned or self._noted.is_there(path)
 
     def _ended(self, planned: Planned, result: Result) -> None:
-        """Note and say what became of a shard."""
+        """Note and print what became of a shard."""
         self.calls, self.lost = self.calls + result.attempts, self.lost + result.lost
         for done in note(self._notes, planned, result):
             self.files += 1
@@ -205,24 +214,29 @@ class _Run:
             facts |= {"raw_size": result.raw, "coded_size": result.coded, "index_size": result.index}
             click.echo(json.dumps(facts | {"seconds": round(result.seconds, 3)}))
         if job.verbose or sys.stderr.isatty():
-            sizes = f"{result.raw} -> {result.coded} bytes ({100 * result.coded / result.raw:.1f} %)"
+            sizes = f"{result.raw:,} -> {result.coded:,} bytes ({100 * result.coded / result.raw:.1f} %)"
             job.say(f"{planned.target}: {members} files, {sizes}, {result.seconds:.1f} s")
 
     def say(self, engine: Engine[Any]) -> None:
         failed = f", {self.failures} failed" if self.failures else ""
-        sizes = f"{self.summary.raw} bytes raw, {self.summary.coded} compressed"
+        sizes = f"{self.summary.raw:,} bytes raw, {self.summary.coded:,} compressed"
         where = f"{self.summary.seconds:.1f} s on {engine.processors:g} cores"
         self._job.say(f"{self.files} files{failed} in {self.shards} shards, {sizes}, {where}")
 
 
 def _learned(job: Job, root: Path, targets: Template, levels: tuple[int, ...], going_on: bool) -> dict[str, Any]:
-    """What changes in the settings by a dictionary that is learned from a sample of a folder, and written; or was by
-    the run that this one goes on with."""
+    """Train a dictionary on a sample of a folder, or read that of the run that continues, and return its settings."""
     if going_on and targets.dictionary.exists():
         known = resources.as_dictionary(targets.dictionary)
         assert known
     else:
-        paths = files.expand(root, True, lambda path: files.reason_to_skip(path) is None, _nothing, _nothing)
+        paths = files.expand(
+            root,
+            True,
+            lambda path: files.reason_to_skip(path) is None and not job.excludes(root, path),
+            _nothing,
+            _nothing,
+        )
         with job.progress(str(targets.dictionary)) as tick:
             level = levels[-1] if levels else training.LEVEL
             samples = sample(list_sources(paths, root, _nothing))
@@ -231,11 +245,11 @@ def _learned(job: Job, root: Path, targets: Template, levels: tuple[int, ...], g
 
 
 def _nothing(*what: object) -> None:
-    """Of what is left out, the run itself tells."""
+    """Ignore files that are left out: the run reports them."""
 
 
 def _tidy(targets: Template, sessions: set[str]) -> None:
-    """Delete what runs left that were killed; nothing is seen of half an object."""
+    """Delete temporary files of runs that were killed. A store does not show unfinished objects."""
     if storage.remote(targets.place):
         return
     endings = tuple(f"{_MARK.format(session)}.tmp" for session in sessions)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from copy import copy
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, NamedTuple
@@ -33,7 +34,7 @@ Work = Callable[[Job, Path | None, Path | None, dict[str, Any]], None]
 
 
 class _Outcome(NamedTuple):
-    """What a worker printed, and how it changed the counts of the run."""
+    """The output of a worker for one file, and its changes of the counts of the run."""
 
     out: str
     err: str
@@ -62,13 +63,15 @@ class _Pool:
 
     def __init__(self, job: Job, work: Work, settings: dict[str, Any]):
         self._job, self._work, self._settings = job, work, settings
+        self._sent = copy(job)  # what workers get: without the names of all files
+        self._sent.files, self._sent.targets = (), set()
         self._free = SimpleQueue[_Worker]()
         self._workers = list[_Worker]()
 
     def run(self, tasks: list[Task]) -> None:
         """Do small files by workers and others in this process, and print what they print in the order of tasks."""
         job, size = self._job, sum(_size(path) for path, _ in tasks)
-        job.told = job.is_told()
+        self._sent.on_terminal = job.prints_each()
         count = min(job.threads, len(tasks))
         with job.progress("files", lambda: size) as tick, ThreadPoolExecutor(max(count, 1)) as pool:
             try:
@@ -100,7 +103,7 @@ class _Pool:
             return None
         worker = self._free.get()
         try:
-            return worker.call(self._job, path, target, self._work, self._settings)
+            return worker.call(self._sent, path, target, self._work, self._settings)
         except SqueezeError:
             worker.end()
             worker = self._start()
@@ -153,7 +156,7 @@ class _Worker:
         self._process.terminate()
         for stream in (self._process.stdin, self._process.stdout):
             if stream:
-                with suppress(BrokenPipeError):  # of what it was to be told
+                with suppress(BrokenPipeError):  # the process has ended
                     stream.close()
         self._process.wait()
 

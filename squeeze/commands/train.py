@@ -12,34 +12,45 @@ import click
 from squeeze.commands import options
 from squeeze.commands.job import Job
 from squeeze.commands.progress import steps
-from squeeze.commands.sections import command
+from squeeze.commands.sections import command, in_section
 from squeeze.errors import SqueezeError
 from squeeze.system import storage
 
-_MINUTES = 30.0  # of an adapter
+_MINUTES = 30.0  # training time of an adapter
 _BATCH, _BATCH_OF_GPU = 4, 64  # sequences of 512 bytes
+
+_sizes = in_section(
+    "Compression",
+    click.option(
+        "--text-size", type=options.Size(), metavar="SIZE", help="Size of the samples in the dictionary; default: 112K"
+    ),
+    click.option(
+        "--learn-size", type=options.Size(), metavar="SIZE", help="Size of the samples to learn from; default: 512K"
+    ),
+)
+_training = in_section(
+    "Training",
+    click.option(
+        "--adapter", type=options.PATH, metavar="OUT", help="Adapter of the language model, in place of a dictionary"
+    ),
+    click.option(
+        "--minutes",
+        type=options.Time(minutes=True),
+        metavar="M",
+        help="Training time of an adapter, or of the network of -5 and -6; default: 30 (adapter)",
+    ),
+    options.device,
+    options.resume,
+)
 
 
 @command()
 @options.levels
 @options.output(learned=True)
 @options.force("the file")
-@click.option("--text-size", type=options.Size(), help="Size of the samples that the dictionary holds; default: 112K")
-@click.option("--learn-size", type=options.Size(), help="Size of the samples to learn from; default: 512K")
-@click.option(
-    "--adapter",
-    type=options.PATH,
-    metavar="OUT",
-    help="Adapter of the language model to train, in place of a dictionary",
-)
+@_sizes
+@_training
 @options.model
-@click.option(
-    "--minutes",
-    type=options.Time(minutes=True),
-    help="Training time of an adapter (default: 30), or of the network of -5 and -6",
-)
-@options.device
-@options.resume
 @options.reading
 def train(
     output: Path | None,
@@ -68,19 +79,19 @@ def train(
         raise click.UsageError("give either -o for a dictionary, or --adapter")
     paths = [path for path in job.sources(lambda path: True) if path]
     if not paths or job.failed:
-        raise SqueezeError("train reads sample files: name some")
+        raise SqueezeError("train needs sample files, got none: name some, or a folder with -r")
     if adapter is not None:
         if any(map(storage.remote, paths)):
-            raise click.UsageError("--adapter takes texts on this machine: fetch them first")
+            raise click.UsageError("--adapter takes texts on this machine, got a URL: download them first")
         if levels or text_size is not None or learn_size is not None:
             raise click.UsageError("a level, --text-size and --learn-size belong to a dictionary")
         _adapter(job, paths, model, adapter, force, minutes or _MINUTES, device, resume)
     elif output is not None:
         if model is not None:
-            raise click.UsageError("--model belongs to an adapter")
+            raise click.UsageError("--model belongs to --adapter: give both")
         if minutes is not None:
             if any(map(storage.remote, paths)):
-                raise click.UsageError("--minutes takes samples on this machine: fetch them first")
+                raise click.UsageError("--minutes takes samples on this machine, got a URL: download them first")
             _network(job, paths, output, force, text_size, learn_size, levels, minutes, device, resume)
             return
         if resume:
@@ -118,7 +129,8 @@ def _dictionary(
     if job.as_json:
         click.echo(json.dumps(facts))
     elif job.verbose or sys.stderr.isatty():
-        job.say(f"{output}: {facts['size']} bytes, level {dictionary.level}, of {len(paths)} files")
+        result = f"{facts['size']:,} bytes, level {dictionary.level}, from {len(paths):,} files"
+        job.say(f"{output}: {result}; next: squeeze compress -D {output} FILES")
 
 
 def _network(
@@ -133,7 +145,7 @@ def _network(
     device: str,
     resume: bool,
 ) -> None:
-    # Torch takes seconds to import, and a dictionary without a network of its own is made without it.
+    # torch takes seconds to import, and other dictionaries do not need it.
     from squeeze.codecs.stream import training
     from squeeze.commands.models import use
     from squeeze.recipes.train.distil import Training
@@ -157,15 +169,15 @@ def _network(
         click.echo(json.dumps(facts | {"steps": done.steps, "kept": done.kept, "held_out": asdict(sizes)}))
         return
     zstd = "" if sizes.zstd is None else f"zstd's best dictionary {sizes.zstd:,}, "
-    job.say(f"{output}: {size:,} bytes, level {level}, of {len(paths)} files")
+    job.say(f"{output}: {size:,} bytes, level {level}, from {len(paths):,} files")
     job.say(
         f"held out, {sizes.raw:,} bytes: {zstd}level {level} alone {sizes.alone:,}, with a dictionary {sizes.plain:,}, "
         f"and with the network trained {sizes.tuned:,}"
     )
     if not done.kept:
-        job.say("The trained network made them no smaller: the dictionary is without it.")
+        job.say("The trained network made them no smaller: the dictionary does not contain it.")
     if sizes.alone <= min(sizes.plain, sizes.tuned):
-        job.say(f"They are no smaller than by level {level} alone: such files need no dictionary.")
+        job.say("They are no smaller than without a dictionary: such files do not need one.")
 
 
 def _adapter(
@@ -178,7 +190,7 @@ def _adapter(
     device: str,
     resume: bool,
 ) -> None:
-    # Torch takes seconds to import, and a dictionary is made without it.
+    # torch takes seconds to import, and a dictionary does not need it.
     from squeeze.commands.models import use
     from squeeze.recipes.train.adapt import adapt_to
     from squeeze.recipes.train.distil import Training
@@ -193,5 +205,5 @@ def _adapter(
         click.echo(json.dumps(facts))
     else:
         job.say(
-            f"{out}: {facts['size']} bytes; held-out text {before:.3f} -> {after:.3f} bits a byte by the model alone"
+            f"{out}: {facts['size']:,} bytes; held-out text {before:.3f} -> {after:.3f} bits a byte by the model alone"
         )

@@ -51,13 +51,15 @@ def quantize(
     from squeeze.recipes.options import GGUF
 
     use(threads or 1 if cluster else threads, params["device"])
-    verdict, asked_for = Verdict.taken_from(params), given(QUANTIZE, params)
-    asked, common = run.read(QUANTIZE, None, asked_for)
+    verdict, given_options = Verdict.taken_from(params), given(QUANTIZE, params)
+    request, common = run.read(QUANTIZE, None, given_options)
     if not quiet:
-        say_estimate(source, common, asked.settings.correction, params["device"], asked.create_method().needs_hessian)
-    if asked.settings.format == GGUF:
+        say_estimate(
+            source, common, request.settings.correction, params["device"], request.create_method().needs_hessian
+        )
+    if request.settings.format == GGUF:
         if packed:
-            raise click.UsageError("--pack is for formats that are folders, not for gguf")
+            raise click.UsageError("--pack takes formats that are folders, got gguf: leave out --pack")
         quantize_gguf.check_file(target, force)
     else:
         folder.check_target(source, target, force)
@@ -69,7 +71,7 @@ def quantize(
         if packed:  # OUT is made of a folder that is always written over
             params["resume"] = params["resume"] or not force
         shared: dict[str, Any] = {"overwrite": force or packed, "progress": progress, "workers": workers}
-        report = api.quantize(source, out=out, **shared, **asked_for, **params)
+        report = api.quantize(source, out=out, **shared, **given_options, **params)
     verdict.measure(report, params["device"], quiet, as_json)
     if packed:
         with checkpoint_bar(out, quiet, as_json) as tick:
@@ -101,17 +103,17 @@ def prune(
     from squeeze.recipes import prune as api, run
 
     use(threads or 1 if cluster else threads, params["device"])
-    verdict, asked_for = Verdict.taken_from(params), given(PRUNE, params)
-    asked, common = run.read(PRUNE, None, asked_for)
-    method = api.made(asked)
+    verdict, given_options = Verdict.taken_from(params), given(PRUNE, params)
+    request, common = run.read(PRUNE, None, given_options)
+    method = api.made(request)
     if not quiet:
-        say_estimate(source, common, asked.settings.correction, params["device"], method.needs_hessian)
+        say_estimate(source, common, request.settings.correction, params["device"], method.needs_hessian)
     with (
         clusters.workers(cluster, threads) as workers,
         steps(target.name, quiet=quiet, as_json=as_json) as progress,
     ):
         shared: dict[str, Any] = {"overwrite": force, "progress": progress, "workers": workers}
-        report = api.prune(source, out=target, **shared, **asked_for, **params)
+        report = api.prune(source, out=target, **shared, **given_options, **params)
     verdict.measure(report, params["device"], quiet, as_json)
     verdict.conclude(report, as_json, quiet)
 
@@ -130,9 +132,9 @@ def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool
     from squeeze.recipes import factorize as api
 
     use(threads, params["device"])
-    verdict, asked_for = Verdict.taken_from(params), given(FACTORIZE, params)
+    verdict, given_options = Verdict.taken_from(params), given(FACTORIZE, params)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.factorize(source, out=target, overwrite=force, progress=progress, **asked_for, **params)
+        report = api.factorize(source, out=target, overwrite=force, progress=progress, **given_options, **params)
     verdict.measure(report, params["device"], quiet, as_json)
     verdict.conclude(report, as_json, quiet)
 
@@ -162,10 +164,10 @@ def delta(
     from squeeze.recipes import delta as api
 
     use(threads, params["device"])
-    verdict, asked_for = Verdict.taken_from(params), given(DELTA, params)
+    verdict, given_options = Verdict.taken_from(params), given(DELTA, params)
     if verdict.tasks is not None:
-        raise click.UsageError("a difference is scored once it is written: squeeze eval OUT --base BASE --tasks NAMES")
-    settings = DELTA.read(asked_for).settings
+        raise click.UsageError("delta measures no tasks: run squeeze eval OUT --base BASE --tasks NAMES afterwards")
+    settings = DELTA.read(given_options).settings
     if not quiet:
         say_estimate(source, settings, settings.correction, params["device"], True)
     shared = {
@@ -175,7 +177,7 @@ def delta(
         **params,
     }
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.delta(base, source, out=target, overwrite=force, progress=progress, **asked_for, **shared)
+        report = api.delta(base, source, out=target, overwrite=force, progress=progress, **given_options, **shared)
     verdict.conclude(report, as_json, quiet)
 
 
@@ -203,7 +205,7 @@ def densify(
     elif not quiet:
         for line in notes:
             echo(f"{source}: {line}", err=True)
-        echo(f"{target}: {size} bytes of weights", err=True)
+        echo(f"{target}: {size:,} bytes of weights", err=True)
 
 
 @command()

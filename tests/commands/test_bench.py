@@ -10,7 +10,7 @@ from tests.makers.command import call, fails, run
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-def test_bench(note: Path):
+def test_bench_compares_levels_and_proves_every_round_trip(note: Path):
     Path("b").write_bytes(b"b" * 1000)
     lines = run("bench", "-1", "-2", note, "b").stdout.splitlines()
     assert [line.split()[0] for line in lines[4:]] == ["note.txt", "note.txt", "b", "b", "total", "total"]
@@ -31,7 +31,7 @@ def fake_rival(folder: Path, name: str, script: str) -> None:
     program.chmod(0o755)
 
 
-def test_bench_with_rivals(note: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_bench_measures_rivals_as_well(note: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake_rival(tmp_path / "bin", "xz", 'for last; do :; done; cat "$last"')
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin:/usr/bin")
     record = json.loads(run("bench", "-1", "--against", "xz", "--json", note).stdout.splitlines()[1])

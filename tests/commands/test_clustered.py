@@ -37,7 +37,7 @@ def files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def test_there_and_back(engine, tree):
+def test_a_tree_is_compressed_and_restored_by_workers(engine, tree):
     result = call("compress", "-1", "-r", "--cluster", "local", "--json", "--rm", tree)
     assert result.exit_code == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines()]
@@ -63,7 +63,7 @@ def test_a_named_file_that_is_compressed_is_passed_over(engine, tree):
 def test_the_same_command_goes_on(engine, tree):
     engine.breaks = lambda call: (_ for _ in ()).throw(KeyboardInterrupt)
     result = call("compress", "-1", "-r", "--cluster", "local", tree)
-    assert result.exit_code == 1 and "the same command goes on" in result.stderr
+    assert result.exit_code == 1 and "the same command continues" in result.stderr
     engine.breaks = lambda call: None
     run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
     (tree / "b/c.txt").write_bytes(b"another")
@@ -113,7 +113,7 @@ def test_a_manifest_proves_that_all_is_there(engine, tree):
     assert "tree/b/c.txt.sqz: its checksum differs from the manifest's" in said
     lines = Path("done.jsonl").read_text().splitlines(keepends=True)
     Path("done.jsonl").write_text("".join(lines[:-1]))
-    assert "did not end with all files done" in fails("test", "-q", "--manifest", "done.jsonl")
+    assert "its run has unfinished files" in fails("test", "-q", "--manifest", "done.jsonl")
 
 
 def test_another_set_of_files_completes_no_run_that_was_stopped(engine, tree, monkeypatch):
@@ -134,7 +134,7 @@ def test_another_set_of_files_completes_no_run_that_was_stopped(engine, tree, mo
     own = said.splitlines()[1].partition(" in ")[2].partition(", ")[0]
     assert Path(own).parent == tree and Path(own).name.startswith(".squeeze-compress-")
     run("test", "-q", "--manifest", own)
-    assert "did not end with all files done" in fails("test", "-q", "--manifest", tree / MANIFEST)
+    assert "its run has unfinished files" in fails("test", "-q", "--manifest", tree / MANIFEST)
     said = fails("compress", "-1", "-f", "--cluster", "local", "--manifest", own, tree / "a.txt")
     assert said == f"Error: {own}: is of a run over other files: delete it, or name another with --manifest\n"
     run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
@@ -148,11 +148,11 @@ def test_a_manifest_that_lacks_lines_is_no_proof(engine, tree):
     assert json.loads(lines[-1]) == {"complete": True, "files": 3}
     (tree / MANIFEST).write_text("".join(line for line in lines if '"tree/a.txt"' not in line))
     said = fails("test", "-q", "--manifest", tree / MANIFEST)
-    assert said == f"Error: {tree / MANIFEST}: it tells of 2 files, and the run ended with 3: lines are missing\n"
+    assert said == f"Error: {tree / MANIFEST}: it lists 2 files, and the run ended with 3: lines are missing\n"
 
 
 def test_a_manifest_that_names_no_sources_still_counts(engine, tree):
-    """As they were written once."""
+    """Return the records of a manifest as an earlier run wrote them."""
     run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
     text = (tree / MANIFEST).read_text()
     (tree / MANIFEST).write_text(text.replace(',"sources":["tree"]', ""))
@@ -172,8 +172,8 @@ def test_a_file_that_fails_is_named_and_the_others_follow(engine, tree):
     assert "tree/b/c.txt.sqz already exists; use -f to overwrite" in said
 
 
-def test_misuse(tree):
-    assert usage_error("compress", "--cluster", "local", "-c", tree) == (
+def test_options_that_a_cluster_does_not_take_are_usage_errors(tree):
+    assert usage_error("compress", "-r", "--cluster", "local", "-c", tree) == (
         "Error: --cluster takes files and folders, and neither -c nor -o"
     )
     assert "--cluster takes files and folders" in usage_error("compress", "--cluster", "local")
@@ -188,7 +188,7 @@ def test_misuse(tree):
     assert "is not a manifest" in fails("test", "--manifest", "other")
 
 
-def test_a_page_at_the_end(engine, tree):
+def test_a_page_shows_the_run_at_its_end(engine, tree):
     (tree / "broken.txt").write_bytes(b"x")
     engine.breaks = lambda call: (tree / "broken.txt").unlink(missing_ok=True)
     said = fails("compress", "-1", "-r", "-q", "--cluster", "local", "--report", "page.html", tree)
@@ -313,7 +313,7 @@ def test_what_restoring_takes_is_asked_for_by_level(engine, operation):
 
 
 def test_what_a_language_model_takes_is_asked_for_with_a_gpu(engine):
-    """Of workers: the machine that runs the command may have none."""
+    """Only workers need it: the machine that runs the command may have none."""
     tokenizer = tiny_models.byte_level()
     tiny_models.write_folder(Path("tiny"), tokenizer, vocab_size=tokenizer.get_vocab_size())
     Path("a.txt").write_bytes(b"some words " * 40)

@@ -44,7 +44,7 @@ def in_parts(monkeypatch):
     shorten_calls(monkeypatch, 0.02)
 
 
-def test_there_and_back():
+def test_objects_are_compressed_and_restored_by_workers():
     done = call("compress", "-1", "-r", "--json", "--rm", *CLUSTER, "fake://corpus")
     assert done.exit_code == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -86,7 +86,7 @@ def test_a_manifest_names_what_was_read_and_written(engine, monkeypatch):
 
 
 def test_manifests_without_versions_are_read(engine):
-    """As they were written once."""
+    """Return the records of a manifest as an earlier run wrote them."""
     run("compress", "-1", "-r", "-q", *CLUSTER, "fake://corpus")
     text = Path(MANIFEST).read_text()
     Path(MANIFEST).write_text(text.replace(',"version":"1"', ""))
@@ -152,7 +152,7 @@ def test_an_object_that_changes_is_read_again(engine):
 
 
 def test_a_store_that_names_no_versions_tells_of_a_change_by_the_size_alone(engine, monkeypatch):
-    """What stands for a version is another in each process."""
+    """The replacement of a version differs between processes."""
     entry = Store._entry
     monkeypatch.setattr(Store, "_entry", lambda self, key: {**entry(self, key), "ETag": None})
     monkeypatch.setattr(Object, "_fetch_range", lambda self, start, end: Store.objects[self.path][start:end])

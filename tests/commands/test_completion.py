@@ -11,7 +11,7 @@ from tests.makers.command import run, usage_error
 
 
 def asked(*words: str) -> list[str]:
-    """What bash is told for a line whose last word is not finished."""
+    """Return the completions of a line whose last word is unfinished, as bash gets them."""
     line = {"COMP_WORDS": " ".join(["squeeze", *words]), "COMP_CWORD": str(len(words))}
     environment = {**line, "_SQUEEZE_COMPLETE": "bash_complete"}
     return CliRunner().invoke(cli.main, [], prog_name="squeeze", env=environment).output.split()

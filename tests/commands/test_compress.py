@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 @pytest.mark.parametrize("level", [n for n in levels.LEVELS if n < 4])
-def test_round_trip(note: Path, level: int):
+def test_a_file_comes_back_at_every_fast_level(note: Path, level: int):
     run("compress", f"-{level}", note)
     assert names() == ["note.txt", "note.txt.sqz"]
     note.unlink()
@@ -29,7 +29,7 @@ def test_last_level_wins(note: Path):
     ("arguments", "level"),
     [(("--level=0",), 0), (("--level", "10"), 10), (("-10",), 10), (("-12",), 12), (("-0",), 0), (("-qf19",), 19)],
 )
-def test_level_that_does_not_exist(note: Path, arguments: tuple[str, ...], level: int):
+def test_a_level_that_does_not_exist_is_a_usage_error(note: Path, arguments: tuple[str, ...], level: int):
     """-12 is not -1 and -2."""
     for command in ("compress", "c", "explain", "train"):
         result = call(command, *arguments, note)
@@ -37,12 +37,12 @@ def test_level_that_does_not_exist(note: Path, arguments: tuple[str, ...], level
     assert names() == ["note.txt"]
 
 
-def test_a_bad_level_of_a_filter():
+def test_a_filter_names_a_level_that_does_not_exist():
     result = call("-10", stdin=TEXT)
     assert (result.exit_code, result.stderr) == (2, "Error: the level must be from 1 to 9, got 10\n")
 
 
-def test_numbers_of_two_digits_that_are_no_levels(note: Path):
+def test_numbers_of_two_digits_in_other_options_are_not_levels(note: Path):
     run("compress", "-T12", "-1qf", note)
     Path("-10").write_bytes(TEXT)
     run("compress", "-1", "--", "-10")
@@ -106,7 +106,7 @@ def test_a_folder_restored_twice_is_passed_over(tree: list[Path]):
     assert again.stderr.endswith(" s; 3 were done before (-f does them again)\n")
 
 
-def test_a_dictionary_that_is_none_is_named(note: Path, packed: Path):
+def test_a_file_that_is_not_a_dictionary_is_named(note: Path, packed: Path):
     Path("bad.sqzp").write_bytes(b"text")
     said = "Error: bad.sqzp: not a dictionary: it does not begin with the mark of .sqzp files\n"
     assert fails("compress", "-D", "bad.sqzp", note) == said
@@ -115,19 +115,19 @@ def test_a_dictionary_that_is_none_is_named(note: Path, packed: Path):
     )
 
 
-def test_block_size(note: Path):
+def test_blocks_have_the_size_that_is_asked_for(note: Path):
     run("compress", "-1", "--block-size", "1K", note)
     assert [block["raw_length"] for block in listed("note.txt.sqz")["streams"][0]["blocks"]] == [1024, 1024, 912]
 
 
 @pytest.mark.parametrize("size", ["", "K", "1T", "-1", "1.5M"])
-def test_block_size_that_is_none(note: Path, size: str):
+def test_an_invalid_block_size_is_a_usage_error(note: Path, size: str):
     assert usage_error("compress", "--block-size", size, note) == (
         f"Error: Invalid value for '--block-size': {size!r} is not a size such as 65536, 64K or 4M"
     )
 
 
-def test_no_verify(note: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_verify_does_not_decode_the_result(note: Path, monkeypatch: pytest.MonkeyPatch):
     def decode_block(*_: object) -> object:
         raise squeeze.VerifyError("decoded")
 
@@ -137,19 +137,19 @@ def test_no_verify(note: Path, monkeypatch: pytest.MonkeyPatch):
     assert names() == ["note.txt", "note.txt.sqz"]
 
 
-def test_slow_run_says_so(note: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_slow_run_says_how_long_it_will_take(note: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(levels, "estimate_seconds", lambda level, *_: 50.0 * level)
     assert call("compress", "-2", note).stderr == "Level 2 will take about 100 s; -1 would take about 50 s.\n"
     assert call("compress", "-2", "-qf", note).stderr == ""
 
 
-def test_the_default_level(note: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_default_level_is_used_without_one(note: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(levels, "DEFAULT", 1)
     run("compress", note)
     assert listed("note.txt.sqz")["streams"][0]["header"]["level"] == 1
 
 
-def test_too_little_memory(note: Path, monkeypatch: pytest.MonkeyPatch):
+def test_too_little_memory_is_one_line(note: Path, monkeypatch: pytest.MonkeyPatch):
     def greedy(*_: object, **__: object) -> None:
         raise MemoryError
 

@@ -1,4 +1,4 @@
-"""What commands, recipes and functions take is the same, for every option of every method."""
+"""Commands, recipes and functions take the same options, for every option of every method."""
 
 from inspect import signature
 
@@ -31,7 +31,7 @@ OF_FOLLOWING = {"pack": {"follow", "interval", "until_idle", "keep", "remove_sou
 
 
 def calls() -> list[tuple[Operation, str, str]]:
-    """An operation, a method or none, and the name of an option."""
+    """Yield an operation, a method or none, and the name of an option."""
     found = []
     for operation in ALL:
         for method in operation.methods or ("",):
@@ -72,7 +72,7 @@ def test_a_step_takes_what_its_operation_does():
 
 @pytest.mark.parametrize(("operation", "method", "key"), calls(), ids=str)
 def test_every_option_of_every_method_means_the_same_in_all_three(operation, method, key):
-    """The command's texts, a recipe's values and keyword arguments make the same method and settings."""
+    """Compare the method and settings that the texts of a command, values of a recipe and keyword arguments make."""
     chosen = {"method": method} if method else {}
     value = value_of(operation, key)
     wanted = operation.read({**chosen, key: value})

@@ -11,7 +11,7 @@ from tests.makers.command import TEXT, call, fails, listed, names, run, usage_er
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-def test_name_without_suffix(packed: Path):
+def test_a_name_without_the_suffix_needs_o_or_c(packed: Path):
     packed.rename("note.zip")
     assert fails("decompress", "note.zip") == (
         "Error: note.zip: the name does not end in .sqz; say where to write with -o or -c\n"
@@ -29,13 +29,13 @@ def test_name_without_suffix(packed: Path):
         ("7:7", b""),
     ],
 )
-def test_range(packed: Path, span: str, expected: bytes):
+def test_a_range_gives_its_bytes(packed: Path, span: str, expected: bytes):
     assert run("decompress", "--range", span, packed).stdout_bytes == expected
     run("decompress", "--range", span, packed, "-o", "part")
     assert Path("part").read_bytes() == expected
 
 
-def test_range_that_is_none(packed: Path):
+def test_an_invalid_range_is_a_usage_error(packed: Path):
     said = "Error: Invalid value for '--range': "
     assert usage_error("decompress", "--range", "5", packed) == said + (
         "'5' is not a range such as 100:200, 100: or :200"
@@ -52,7 +52,7 @@ def damage(path: Path, block: int) -> None:
     path.write_bytes(data)
 
 
-def test_salvage(note: Path):
+def test_salvage_restores_what_is_undamaged(note: Path):
     run("compress", "-1", "--block-size", "1K", note, "--rm")
     damage(Path("note.txt.sqz"), 1)
     assert fails("decompress", "note.txt.sqz").startswith("Error: note.txt.sqz: a block's c")
@@ -66,7 +66,7 @@ def test_salvage(note: Path):
     assert names() == ["note.txt", "note.txt.sqz"]
 
 
-def test_salvage_of_a_whole_file(packed: Path):
+def test_salvage_restores_a_whole_file(packed: Path):
     run("decompress", "-f", "--salvage", packed)
     assert Path("note.txt").read_bytes() == TEXT
 

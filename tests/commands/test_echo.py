@@ -1,4 +1,4 @@
-"""What a file says, or is called, is printed escaped. A closed standard stream is one line of error."""
+"""Standard streams: names and texts of files are printed escaped, and a closed stream is one line of error."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`squeeze explain`: a page beside the file, JSON, and what is refused before anything is computed."""
+"""`squeeze explain`: a page next to the file, JSON, and what is refused before anything is computed."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.makers.command import TEXT, fails, names, run, usage_error
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-def test_a_page_beside_the_file(note: Path):
+def test_a_page_is_written_next_to_the_file(note: Path):
     said = run("explain", "-1", note).stdout
     assert said.startswith(f"note.txt: {len(TEXT):,} bytes, ")
     assert said.endswith("note.txt.html: open it in a browser\n")
@@ -28,7 +28,7 @@ def test_json_needs_no_page(note: Path):
     assert record["units"]["start"] == list(range(10, 20))
 
 
-def test_a_compressed_file(packed: Path):
+def test_a_compressed_file_is_explained_as_it_was_written(packed: Path):
     record = json.loads(run("explain", "--json", packed).stdout)
     assert (record["level"], record["coded_size"]) == (1, packed.stat().st_size)
     assert fails("explain", "--json", "-3", packed) == (
@@ -36,7 +36,7 @@ def test_a_compressed_file(packed: Path):
     )
 
 
-def test_what_is_refused(note: Path):
+def test_refuses_wrong_inputs_before_it_computes(note: Path):
     assert fails("explain", "nothing") == "Error: nothing: No such file or directory\n"
     assert fails("explain", "-1", "-o", note, "-f", note) == "Error: input and output are the same file\n"
     assert usage_error("explain", "-1", "--against", "-12", note) == "Error: the level must be from 1 to 9, got 12"

@@ -12,7 +12,7 @@ from squeeze.recipes.measure import about
 from tests.makers.command import run
 
 
-def test_info():
+def test_info_shows_the_same_facts_as_text_and_json():
     facts = json.loads(run("info", "--json").stdout)
     assert facts["squeeze"] == "0.1.0"
     assert facts["levels"] == "1, 2, 3, 4, 5, 6, 7, 8, 9"
@@ -32,7 +32,7 @@ def test_info_imports_nothing_heavy_and_asks_pytorch_only_if_the_user_does():
 
 
 def test_what_runs_the_language_model_on_gpus(monkeypatch):
-    """On one of three GPUs by kernels, on one by torch, on one not at all."""
+    """Three GPUs use kernels, torch and nothing."""
 
     def check(device):
         if device == "cuda:2":

@@ -27,13 +27,13 @@ def big_text(size: int) -> bytes:
     return " ".join(chance.choices(words, k=size // 5)).encode()[:size]
 
 
-def test_one_letter_names(note: Path):
+def test_commands_have_names_of_one_letter(note: Path):
     run("c", "-1", note)
     run("d", "-f", "note.txt.sqz")
     assert note.read_bytes() == TEXT
 
 
-def test_output(note: Path):
+def test_o_names_the_result(note: Path):
     run("compress", "-1", note, "-o", "other")
     run("decompress", "other", "--output", "back")
     assert Path("back").read_bytes() == TEXT
@@ -52,32 +52,32 @@ def test_output_to_a_special_file_leaves_it_there(note: Path):
     assert not Path("/dev/null").is_file()
 
 
-def test_output_to_the_source(note: Path):
+def test_the_source_is_never_overwritten_by_its_result(note: Path):
     assert fails("compress", "-1", "-f", note, "-o", note) == ("Error: note.txt: input and output are the same file\n")
     assert note.read_bytes() == TEXT
 
 
-def test_stdout(note: Path):
+def test_c_writes_to_standard_output(note: Path):
     coded = run("compress", "-1", "-c", note).stdout_bytes
     assert run("decompress", "-c", stdin=coded).stdout_bytes == TEXT
     assert names() == ["note.txt"]
 
 
 @pytest.mark.parametrize("name", [[], ["-"]])
-def test_stdin_to_stdout(name: list[str]):
+def test_standard_input_goes_to_standard_output(name: list[str]):
     coded = run("compress", "-1", *name, stdin=TEXT).stdout_bytes
     assert run("decompress", *name, stdin=coded).stdout_bytes == TEXT
     run("test", *name, stdin=coded)
 
 
-def test_pipes_between_processes(note: Path):
+def test_pipes_connect_two_processes(note: Path):
     first = subprocess.Popen([*SQUEEZE, "compress", "-1", "-c", note], stdout=subprocess.PIPE)
     second = subprocess.run([*SQUEEZE, "decompress"], stdin=first.stdout, capture_output=True, check=True)
     first.communicate()
     assert (first.returncode, second.stdout, second.stderr) == (0, TEXT, b"")
 
 
-def test_stdin_to_a_file():
+def test_standard_input_goes_to_a_file():
     run("compress", "-1", "-o", "x.sqz", stdin=TEXT)
     assert run("decompress", "-c", "x.sqz").stdout_bytes == TEXT
     mask = os.umask(0)
@@ -91,20 +91,20 @@ def test_several_files_go_on_after_a_failing_one(note: Path):
     assert names() == ["b.txt", "b.txt.sqz", "note.txt", "note.txt.sqz"]
 
 
-def test_double_dash():
+def test_names_after_two_dashes_are_files():
     Path("-1").write_bytes(TEXT)
     run("compress", "-1", "--", "-1")
     assert names() == ["-1", "-1.sqz"]
 
 
-def test_existing_output(note: Path, packed: Path):
+def test_an_existing_result_needs_force(note: Path, packed: Path):
     expected = "Error: note.txt: note.txt.sqz already exists; use -f to overwrite\n"
     assert fails("compress", "-1", note) == expected
     run("compress", "-1", "-f", note)
     assert fails("decompress", packed) == "Error: note.txt.sqz: note.txt already exists; use -f to overwrite\n"
 
 
-def test_output_is_a_folder(note: Path):
+def test_a_folder_in_the_place_of_the_result_is_an_error(note: Path):
     Path("note.txt.sqz").mkdir()
     assert fails("compress", "-1", note) == "Error: note.txt: note.txt.sqz is a directory\n"
 
@@ -144,7 +144,7 @@ def test_special_file_is_skipped():
     )
 
 
-def test_folder(note: Path):
+def test_r_takes_every_file_of_a_folder(note: Path):
     Path("folder/below").mkdir(parents=True)
     for name in ("folder/a", "folder/below/b"):
         Path(name).write_bytes(TEXT)
@@ -168,7 +168,7 @@ def test_mode_and_times_are_kept(note: Path):
         assert path.stat().st_mtime_ns == 1_400_000_000_987_654_321
 
 
-def test_rm_and_keep(note: Path):
+def test_rm_deletes_and_keep_keeps_the_source(note: Path):
     run("compress", "-1", "-k", note)
     run("compress", "-1", "-f", "--rm", note)
     assert names() == ["note.txt.sqz"]
@@ -176,7 +176,7 @@ def test_rm_and_keep(note: Path):
     assert names() == ["note.txt"]
 
 
-def test_rm_with_stdout(note: Path):
+def test_rm_and_c_exclude_each_other(note: Path):
     assert usage_error("compress", "--rm", "-c", note) == "Error: --rm and -c exclude each other"
 
 
@@ -191,7 +191,7 @@ def test_threads_write_the_same_bytes(note: Path):
     assert run("decompress", "-T2", stdin=coded.pop()).stdout_bytes == TEXT
 
 
-def test_verbose_and_quiet(note: Path):
+def test_verbose_prints_sizes_and_quiet_prints_nothing(note: Path):
     said = call("compress", "-1", "-v", note).stderr
     coded = Path("note.txt.sqz").stat().st_size
     assert said.startswith(f"note.txt: 2,960 -> {coded} bytes ({100 * coded / 2960:.1f} %), ")
@@ -199,7 +199,7 @@ def test_verbose_and_quiet(note: Path):
     assert call("compress", "-1vqf", note).stderr == ""
 
 
-def test_json(note: Path):
+def test_json_has_sizes_and_time(note: Path):
     record = json.loads(run("compress", "-1", "--json", note).stdout)
     assert record.pop("seconds") >= 0
     coded = Path("note.txt.sqz").stat().st_size
@@ -210,13 +210,13 @@ def test_json(note: Path):
     assert record == {"file": "note.txt.sqz", **sizes}
 
 
-def test_json_of_a_failure():
+def test_json_of_a_failure_has_the_error():
     result = call("decompress", "--json", "missing.sqz")
     assert (result.exit_code, result.stderr) == (1, "Error: missing.sqz: No such file or directory\n")
     assert json.loads(result.stdout) == {"file": "missing.sqz", "error": "missing.sqz: No such file or directory"}
 
 
-def test_json_and_stdout(note: Path):
+def test_json_and_c_exclude_each_other(note: Path):
     assert usage_error("compress", "--json", "-c", note) == "Error: --json and -c both write to standard output"
     assert usage_error("compress", "--json") == "Error: --json and -c both write to standard output"
 
@@ -225,7 +225,7 @@ def full_disk(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_full_disk(note: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_keeps_the_source_and_leaves_no_result(note: Path, monkeypatch: pytest.MonkeyPatch):
     note.write_bytes(inputs.words(70_000))  # more than a short stream holds
     monkeypatch.setattr(writer, "write_all", full_disk)
     assert fails("compress", "-1", "--rm", note) == (
@@ -234,13 +234,13 @@ def test_full_disk(note: Path, monkeypatch: pytest.MonkeyPatch):
     assert names() == ["note.txt"]
 
 
-def test_full_device(note: Path):
+def test_a_full_device_is_one_line(note: Path):
     assert fails("compress", "-1", note, "-o", "/dev/full") == (
         "Error: note.txt: no space is left on the disk; nothing was replaced\n"
     )
 
 
-def test_failed_rename_leaves_no_temporary(note: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_rename_leaves_no_temporary_file(note: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(moving, "rename", full_disk)
     fails("compress", "-1", note)
     assert names() == ["note.txt"]
@@ -260,7 +260,7 @@ def on_terminal(*arguments: str, reads: bool) -> tuple[int, bytes]:
     return done.returncode, done.stderr
 
 
-def test_coded_data_and_terminals(note: Path):
+def test_compressed_data_is_neither_written_to_a_terminal_nor_read_from_one(note: Path):
     assert on_terminal("compress", "-c", "note.txt", reads=False) == (
         1,
         b"Error: compressed data is not written to a terminal: use -o, or redirect standard output\n",
@@ -271,7 +271,7 @@ def test_coded_data_and_terminals(note: Path):
 
 
 def start_long_run(*options: str) -> subprocess.Popen[bytes]:
-    """A compression that has begun to write its temporary file."""
+    """Start a compression, and return when it has begun to write its temporary file."""
     return start_in(".", "compress", "-3", "--rm", "--block-size", "256K", *options, "big.txt")
 
 
@@ -289,7 +289,7 @@ def start_in(folder: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("threads", ["-T1", "-T2"])
-def test_interrupt(number: signal.Signals, threads: str):
+def test_an_interrupted_run_leaves_the_source_alone(number: signal.Signals, threads: str):
     process = start_long_run(threads)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
@@ -297,7 +297,7 @@ def test_interrupt(number: signal.Signals, threads: str):
     assert names() == ["big.txt"]
 
 
-def test_kill():
+def test_a_killed_run_leaves_no_result():
     process = start_long_run()
     process.kill()
     process.communicate()
@@ -305,7 +305,7 @@ def test_kill():
     assert not Path("big.txt.sqz").exists()
 
 
-def test_reader_that_goes_away():
+def test_a_reader_that_goes_away_ends_the_run_by_sigpipe():
     Path("noise").write_bytes(random.Random(2).randbytes(1 << 20))
     process = subprocess.Popen(
         [*SQUEEZE, "compress", "-1", "-c", "noise"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -317,7 +317,7 @@ def test_reader_that_goes_away():
     assert (process.wait(), said) == (-signal.SIGPIPE, b"")
 
 
-def test_long_name():
+def test_a_name_of_250_letters_is_taken():
     name = "n" * 250
     Path(name).write_bytes(TEXT)
     run("compress", "-1", name)
@@ -397,7 +397,7 @@ def test_the_name_of_an_open_file_is_written_to(note: Path):
     assert Path("stdout").is_symlink() and Path("/dev/stdout").exists()
 
 
-def test_what_follows_a_stream_is_named(note: Path):
+def test_bytes_after_a_stream_are_named(note: Path):
     run("compress", "-1", "-q", note)
     coded = Path("note.txt.sqz")
     size = coded.stat().st_size
@@ -412,3 +412,69 @@ def test_advice_names_arguments_in_python_and_options_on_the_command_line(note: 
     with pytest.raises(squeeze.SqueezeError, match=r"the limit is 10: raise it with `limits\.output`$"):
         squeeze.decompress(packed.read_bytes(), limits=squeeze.Limits(output=10))
     assert fails("test", "--max-output", "10", packed).endswith("the limit is 10: raise it with --max-output\n")
+
+
+def test_output_dir_keeps_the_folders_of_r(note: Path):
+    Path("tree/sub").mkdir(parents=True)
+    for name in ("tree/a", "tree/sub/b", "tree/sub/c.tmp"):
+        Path(name).write_bytes(TEXT)
+    run("compress", "-1", "-r", "tree", note, "--output-dir", "out", "--exclude", "*.tmp")
+    assert files_below("out") == ["note.txt.sqz", "tree/a.sqz", "tree/sub/b.sqz"] and files_below("tree")[0] == "a"
+    run("decompress", "-r", "out/tree", "--output-dir", "back")
+    assert files_below("back") == ["tree/a", "tree/sub/b"] and Path("back/tree/sub/b").read_bytes() == TEXT
+    again = call("compress", "-1", "-r", "tree", "--output-dir", "out", "--exclude", "*.tmp")
+    assert again.exit_code == 0 and "; 2 were done before (-f does them again)" in again.stderr
+
+
+def files_below(folder: str) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+
+
+def test_two_files_never_share_a_place_in_output_dir(note: Path):
+    Path("other").mkdir()
+    Path("other/note.txt").write_bytes(b"other")
+    said = fails("compress", "-1", "-f", note, "other/note.txt", "--output-dir", "out")
+    assert said == (
+        "Error: other/note.txt: out/note.txt.sqz is the result of another file already: "
+        "use another --output-dir for this one\n"
+    )
+    assert squeeze.decompress(Path("out/note.txt.sqz").read_bytes()) == TEXT
+    assert usage_error("compress", "-c", note, "--output-dir", "out").startswith("Error: --output-dir takes files")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [
+        ("*.tmp", ["a", "sub/b", "sub/deep/a"]),
+        ("sub", ["a", "c.tmp"]),
+        ("sub/*", ["a", "c.tmp"]),
+        ("deep", ["a", "c.tmp", "sub/b", "sub/c.tmp"]),
+        ("sub/deep/a", ["a", "c.tmp", "sub/b", "sub/c.tmp"]),
+        ("a", ["c.tmp", "sub/b", "sub/c.tmp"]),
+    ],
+)
+def test_exclude_compares_names_and_paths_in_folders(in_folder: None, pattern: str, left: list[str]):
+    for name in ("a", "c.tmp", "sub/b", "sub/c.tmp", "sub/deep/a"):
+        Path("tree", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("tree", name).write_bytes(TEXT)
+    run("compress", "-1", "-r", "tree", "--exclude", pattern, "--output-dir", "out")
+    assert [name.removesuffix(".sqz") for name in files_below("out/tree")] == left
+
+
+def test_a_named_file_is_never_excluded(note: Path):
+    run("compress", "-1", note, "--exclude", "*.txt")
+    assert "note.txt.sqz" in names()
+
+
+def test_test_prints_ok_for_each_file(note: Path):
+    run("compress", "-1", note)
+    assert run("test", "note.txt.sqz").stdout == "note.txt.sqz: OK\n"
+    assert run("test", "-q", "note.txt.sqz").stdout == ""
+    assert run("test", stdin=Path("note.txt.sqz").read_bytes()).stdout == "-: OK\n"
+
+
+def test_several_files_end_in_a_line_of_totals(note: Path):
+    Path("b.txt").write_bytes(TEXT)
+    said = call("compress", "-1", "-v", note, "b.txt").stderr.splitlines()
+    coded = 2 * Path("b.txt.sqz").stat().st_size
+    assert len(said) == 3 and said[2].startswith(f"2 files, 5,920 -> {coded} bytes ({100 * coded / 5920:.1f} %), ")

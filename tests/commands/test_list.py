@@ -15,7 +15,7 @@ from tests.makers.command import listed, run, usage_error
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-def test_list(packed: Path):
+def test_list_shows_sizes_ratio_level_and_checksum(packed: Path):
     lines = run("list", packed).stdout.splitlines()
     stream = listed("note.txt.sqz")["streams"][0]
     size = packed.stat().st_size
@@ -25,7 +25,7 @@ def test_list(packed: Path):
     assert len(lines) == 2
 
 
-def test_list_of_blocks(note: Path):
+def test_verbose_list_shows_blocks(note: Path):
     run("compress", "-1", "--block-size", "2K", note)
     lines = run("list", "-v", "note.txt.sqz").stdout.splitlines()
     blocks = listed("note.txt.sqz")["streams"][0]["blocks"]
@@ -35,14 +35,14 @@ def test_list_of_blocks(note: Path):
         assert line.split() == [*numbers, "bytewise", "text", block["checksum"]]
 
 
-def test_list_of_an_empty_file():
+def test_list_shows_an_empty_file():
     Path("empty").touch()
     run("compress", "-1", "empty")
     assert run("list", "empty.sqz").stdout.splitlines()[1].split()[1:4] == ["0", "-", "1"]
 
 
 def test_list_needs_files():
-    assert usage_error("list") == "Error: list takes files: it reads their ends first"
+    assert usage_error("list") == "Error: list takes files, not standard input: it reads their ends first"
 
 
 def shown(path: Path, *options: str) -> Result:

@@ -18,7 +18,7 @@ from tests.makers.command import SQUEEZE
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-def test_progress_on_a_terminal(note: Path):
+def test_a_terminal_shows_a_bar_and_the_sizes(note: Path):
     master, slave = pty.openpty()
     subprocess.run([*SQUEEZE, "compress", "-1", note], stderr=slave, check=True)
     os.close(slave)
@@ -44,7 +44,7 @@ def test_one_line_has_what_is_worked_on_and_the_memory(monkeypatch):
     assert "model:  60%" in said and "perplexity 17.5, 1.2 GB" in said and "\n" not in said
 
 
-def test_lines_of_progress(monkeypatch, capsys):
+def test_a_pipe_shows_lines_of_json(monkeypatch, capsys):
     clock = iter([0.0, 0.0, 9.5, 12.0, 12.5, 30.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.bar("big.txt", 100, as_json=True) as tick:
@@ -96,13 +96,13 @@ def test_a_run_that_is_stopped_says_how_to_go_on(capsys):
         step("model.layers.3", 3, 30)
         raise KeyboardInterrupt
     at = "Stopped at model.layers.3, 3 of 30 done"
-    assert capsys.readouterr().err == (f"{at}; what is finished is kept, and the same command with --resume goes on.\n")
+    assert capsys.readouterr().err == (f"{at}; finished work is kept: the same command with --resume continues.\n")
     with pytest.raises(KeyboardInterrupt), progress.steps("out", kept="out is written."):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "Stopped; out is written.\n"
 
 
-def test_silence_and_the_end_of_a_run(monkeypatch, capsys):
+def test_a_quiet_run_shows_nothing_and_is_stopped_by_a_tick(monkeypatch, capsys):
     for options in ({"quiet": True, "as_json": True}, {}):
         with progress.bar("x", 10, **options) as tick:
             tick(1)

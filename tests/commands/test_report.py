@@ -19,7 +19,7 @@ def page(name: str) -> str:
     return text
 
 
-def test_runs_compared():
+def test_a_page_compares_runs():
     for name, bits in (("a", 4), ("b", 8)):
         Path(f"{name}.json").write_text(json.dumps(reports.model(bits=bits, blocks=2)))
     assert run("report", "a.json", "b.json").stdout == "report.html: open it in a browser\n"
@@ -29,7 +29,7 @@ def test_runs_compared():
     assert "<h1>small-4bit</h1>" in page("report.html")
 
 
-def test_what_is_refused():
+def test_refuses_pages_and_runs_that_cannot_be_used():
     Path("a.json").write_text("{}")
     Path("note.txt").write_text("mine")
     assert fails("report", "a.json") == "Error: a.json: is no report of squeeze, or damaged\n"
@@ -40,7 +40,7 @@ def test_what_is_refused():
     assert fails("report", "a.json", "-o", "no/page.html") == "Error: no/page.html: there is no folder no\n"
     assert fails("inspect", "a.json", "--report", "note.txt").startswith("Error: note.txt is in the way")
     assert usage_error("pack", "--follow", "--report", "p.html", "x", "y") == (
-        "Error: --report is of one checkpoint: leave out --follow"
+        "Error: --report shows one checkpoint: leave out --follow"
     )
     assert names() == ["a.json", "note.txt"]
 
@@ -53,7 +53,7 @@ def test_a_command_without_the_extra_says_so(monkeypatch):
     assert said == "Error: this needs vl_convert, which is not installed: pip install 'squeeze-neural[report]'\n"
 
 
-def test_packing_and_inspecting():
+def test_pack_and_inspect_write_a_page():
     write("a.safetensors", tensors())
     record = json.loads(run("pack", "a.safetensors", "b.safetensors", "--json", "--report", "pack.html").stdout)
     entries = json.loads(run("inspect", "b.safetensors", "--json", "--report", "inspect.html").stdout)["tensors"]
@@ -74,6 +74,6 @@ def test_packing_and_inspecting():
     assert "in 0 tensors." in page("plain.html")
 
 
-def test_bench(note: Path):
+def test_bench_writes_a_page(note: Path):
     run("bench", "-1", "-2", note, "--report", "bench.html")
     assert "1 file through 2 tools" in page("bench.html")

@@ -35,7 +35,7 @@ def shards():
 
 
 def restored(names):
-    """What tar reads in what decompress writes."""
+    """Return the members that tar finds in a restored shard."""
     found = {}
     for name in names:
         run("decompress", "-o", "restored.tar", name)
@@ -45,7 +45,7 @@ def restored(names):
     return found
 
 
-def test_there_and_back(tree):
+def test_a_tree_comes_back_from_shards(tree):
     lines = [json.loads(line) for line in run(*SHARDS, "out/part-{}.tar.sqz", "--json").stdout.splitlines()]
     paths = shards()
     assert [line["output"] for line in lines] == [str(path) for path in paths] and len(paths) > 1
@@ -57,7 +57,7 @@ def test_there_and_back(tree):
     assert all(path.exists() for path in map(tree.joinpath, FILES))
 
 
-def test_list_and_member(tree):
+def test_members_of_a_shard_are_listed_and_taken_out(tree):
     run(*SHARDS, "out/part-{:03d}.tar.sqz")
     members = listed("out/part-001.tar.sqz")["members"]
     assert {one["name"] for one in members} < set(FILES)
@@ -80,7 +80,7 @@ def packed(name):
     return f"{name}.sqz"
 
 
-def test_what_a_member_cannot_be_of(tree):
+def test_a_member_needs_an_index_that_belongs_to_the_shard(tree):
     run(*SHARDS, "out/part-{}.tar.sqz")
     shard = Path("out/part-0.tar.sqz")
     assert fails("decompress", shard, "--member", "no\n") == f"Error: {shard}: the shard has no member no\\n\n"
@@ -99,7 +99,7 @@ def test_what_a_member_cannot_be_of(tree):
     assert "leave out --member" in usage_error("decompress", shard, "--member", "a", "--cluster", "local")
 
 
-def test_from_a_store_to_a_store():
+def test_shards_go_from_a_store_to_a_store():
     Store.reset()
     for name, data in FILES.items():
         Store.put(f"bucket/tree/{name}", data)
@@ -126,7 +126,7 @@ def test_from_a_store_to_a_store():
     run("test", "--manifest", "part-manifest.jsonl", "fake://bucket/out")
 
 
-def test_objects_that_changed_after_they_were_listed(monkeypatch):
+def test_objects_that_changed_after_they_were_listed_are_named(monkeypatch):
     Store.reset()
     for name in ("a", "b", "c"):
         Store.put(f"bucket/tree/{name}", TEXT)
@@ -147,7 +147,7 @@ def test_objects_that_changed_after_they_were_listed(monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("tar") is None, reason="tar is not installed")
-def test_tar_takes_shards(tree):
+def test_tar_reads_shards(tree):
     run(*SHARDS, "out/part-{}.tar.sqz")
     Path("squeeze").write_text(f'#!/bin/sh\nexec {sys.executable} -m squeeze "$@"\n')
     Path("squeeze").chmod(0o755)
@@ -159,7 +159,7 @@ def test_tar_takes_shards(tree):
     assert {name: Path("back", name).read_bytes() for name in FILES} == FILES
 
 
-def test_what_shards_do_not_take(tree):
+def test_options_that_shards_do_not_take_are_usage_errors(tree):
     out = "out/part-{}.tar.sqz"
     shards = ("compress", "-1", "tree", "--shards", "40K")
     for arguments in (
@@ -177,13 +177,13 @@ def test_what_shards_do_not_take(tree):
     assert "needs exactly one {} for their number" in usage_error(*SHARDS, "out/part.tar.sqz")
     assert "is in tree, whose files go into the shards" in fails(*SHARDS, "tree/sub/part-{}.tar.sqz")
     assert "make it first" in fails(*SHARDS, "none/part-{}.tar.sqz")
-    assert fails("compress", "-r", "tree/top", "--shards", "1M", "-o", out) == "Error: tree/top: is not a folder\n"
+    assert fails("compress", "-r", "tree/top", "--shards", "1M", "-o", out) == "Error: tree/top: expected a folder\n"
     Path("empty").mkdir()
     assert "holds no files" in fails("compress", "-r", "empty", "--shards", "1M", "-o", out)
     assert not list(Path("out").iterdir())
 
 
-def test_what_is_there_already(tree):
+def test_shards_that_exist_need_force(tree):
     run(*SHARDS, "out/part-{}.tar.sqz")
     manifest = Path("out/part-manifest.jsonl")
     manifest.unlink()

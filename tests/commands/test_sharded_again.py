@@ -67,7 +67,7 @@ def whole():
 
 
 def stop_after(monkeypatch, count, error=KeyboardInterrupt):
-    """Let a run end when so many shards are noted."""
+    """Let a run end after N noted shards."""
     note, noted = Manifest.note, []
 
     def stops(self, record):
@@ -86,7 +86,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(engine, monkeypatch, b
     assert len(expected) == 20
     stop_after(monkeypatch, 3)
     stopped = call(*command(), *by)
-    assert stopped.exit_code == 1 and f"What is done is noted in {MANIFEST}; the same command goes on" in stopped.stderr
+    assert stopped.exit_code == 1
+    assert f"Finished shards are noted in {MANIFEST}; the same command continues" in stopped.stderr
     before = {path: path.stat().st_mtime_ns for path in Path("out").glob("part-[012].tar.sqz")}
     said = call(*command(), *by)
     assert said.exit_code == 0 and said.stderr.endswith("12 files were done before.\n"), said.stderr
@@ -153,7 +154,7 @@ def test_a_file_that_changes_is_reported_and_taken_anew(engine, monkeypatch, by)
     said = fails(*command(), "-q", *by)
     assert said == f"Error: {path}: it changed while it was read: run again when nothing writes to it\n"
     assert set(members()) == FILES.keys() - {"sub/007.txt"}
-    assert "did not end with all files done" in fails("test", "-q", "--manifest", MANIFEST)
+    assert "its run has unfinished files" in fails("test", "-q", "--manifest", MANIFEST)
     before = content("out")
     run(*command(), "-q", *by)
     assert members() == FILES | {"sub/007.txt": b"changed"}
@@ -179,8 +180,7 @@ def test_a_file_that_changes_when_it_is_in_a_shard_is_told(engine):
     Path("tree/sub/039x.txt").write_bytes(b"new")
     said = fails(*command(), "-q")
     assert said == (
-        "Error: tree/sub/007.txt: it changed since it went into out/part-1.tar.sqz: "
-        "delete that and run again to take it anew\n"
+        "Error: tree/sub/007.txt: it changed since it went into out/part-1.tar.sqz: delete that shard and run again\n"
     )
     assert members()["sub/039x.txt"] == b"new" and members()["sub/007.txt"] == FILES["sub/007.txt"]
     Path("out/part-1.tar.sqz").unlink()
@@ -220,7 +220,7 @@ def test_a_shard_that_somebody_else_wrote_is_kept(engine):
     assert content("out") == whole()
 
 
-def test_what_the_manifest_proves():
+def test_the_manifest_proves_all_members():
     run(*command())
     index = Path("out/part-1.tar.members.sqz")
     data = index.read_bytes()
@@ -276,7 +276,7 @@ def test_the_dictionary_of_a_stopped_run_is_used_again(engine, monkeypatch, by):
     run("test", "-q", "--manifest", MANIFEST, "-D", "out/part-dictionary.sqzp")
 
 
-def test_from_a_store_to_a_store(engine):
+def test_a_run_from_a_store_to_a_store_goes_on(engine):
     Store.reset()
     for name, data in FILES.items():
         Store.put(f"bucket/tree/{name}", data)

@@ -58,7 +58,7 @@ def test_files_are_restored_side_by_side_and_totals_are_counted(workers: None):
 
 
 def test_workers_end_with_a_run_that_is_stopped():
-    """With SIGTERM, which only the parent gets."""
+    """Only the parent gets SIGTERM."""
     for number in range(2):
         Path(f"{number}.txt").write_bytes(words(3_000_000))
     code = "import squeeze.commands.side_by_side as s; s.LEAST_SECONDS = 0; from squeeze.cli import main; main()"

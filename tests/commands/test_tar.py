@@ -27,7 +27,7 @@ def test_options_alone_make_a_filter():
     assert filtered(coded, "-1", "-d") == filtered(coded, "--decompress") == TEXT
 
 
-def test_nothing_to_read_is_no_filter():
+def test_without_standard_input_it_is_not_a_filter():
     done = subprocess.run(
         [sys.executable, "-m", "squeeze"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -37,7 +37,7 @@ def test_nothing_to_read_is_no_filter():
 
 @pytest.mark.skipif(shutil.which("tar") is None, reason="tar is not installed")
 @pytest.mark.parametrize("level", ["", " -1"])
-def test_tar_takes_the_command(level):
+def test_tar_uses_the_command_in_both_directions(level):
     Path("squeeze").write_text(f'#!/bin/sh\nexec {sys.executable} -m squeeze "$@"\n')
     Path("squeeze").chmod(0o755)
     for name in ("tree/a", "tree/sub/b"):

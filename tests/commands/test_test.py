@@ -9,7 +9,7 @@ from tests.makers.command import fails, names, run
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-def test_test(packed: Path):
+def test_damage_is_named_and_nothing_is_written(packed: Path):
     run("test", packed)
     assert names() == ["note.txt", "note.txt.sqz"]
     packed.write_bytes(packed.read_bytes()[:-20])

@@ -42,7 +42,7 @@ def test_train_and_use_a_dictionary(note: Path):
     )
 
 
-def test_what_is_built_in_has_names(note: Path):
+def test_built_in_dictionaries_have_names(note: Path):
     run("compress", "-4", "--dictionary", "none", note)
     run("test", "-D", "auto", "note.txt.sqz")
     Path("sample.txt").write_bytes(TEXT[:3000])
@@ -56,7 +56,7 @@ def test_what_is_built_in_has_names(note: Path):
     run("compress", "-f", "-D", "text", note)
 
 
-def test_train_a_network_of_ones_own(note: Path):
+def test_minutes_trains_the_network_of_a_dictionary(note: Path):
     samples = [f"{number:02}.json" for number in range(60)]
     for number, sample in enumerate(samples):
         Path(sample).write_text(f'{{"id": {number}, "queue": "mail", "done": true}}\n')
@@ -88,8 +88,8 @@ def test_samples_that_need_no_dictionary(note: Path, monkeypatch):
     for alone, said in ((80, True), (90, True), (91, False)):
         sizes = tune.Sizes(raw=100, zstd=None, alone=alone, plain=90, tuned=95)
         told = call("train", "-f", "--minutes", "1", "-o", "own.sqzp", note).stderr.splitlines()
-        assert told[2] == "The trained network made them no smaller: the dictionary is without it."
-        assert told[3:] == ["They are no smaller than by level 5 alone: such files need no dictionary."] * said
+        assert told[2] == "The trained network made them no smaller: the dictionary does not contain it."
+        assert told[3:] == ["They are no smaller than without a dictionary: such files do not need one."] * said
 
 
 def test_train_and_use_an_adapter(note: Path, monkeypatch):
@@ -101,7 +101,7 @@ def test_train_and_use_an_adapter(note: Path, monkeypatch):
     result = call("train", "--model", model, "--adapter", "a.safetensors", "--minutes", "0.02", "sample.txt")
     assert result.exit_code == 0
     assert re.search(
-        r"a\.safetensors: \d+ bytes; held-out text \d+\.\d+ -> \d+\.\d+ bits a byte by the model alone\n$",
+        r"a\.safetensors: [\d,]+ bytes; held-out text \d+\.\d+ -> \d+\.\d+ bits a byte by the model alone\n$",
         result.stderr,
     )
     again = ("--model", model, "--adapter", "a.safetensors", "sample.txt")
@@ -133,17 +133,17 @@ def test_an_adapter_of_the_bundled_model(note: Path, monkeypatch):
     )
 
 
-def test_what_train_is_asked(note: Path):
+def test_options_that_exclude_each_other_are_usage_errors(note: Path):
     wanted = "Error: give either -o for a dictionary, or --adapter"
     assert usage_error("train", note) == usage_error("train", "-o", "x", "--adapter", "y", note) == wanted
     assert usage_error("train", "-5", "--adapter", "y", note) == (
         "Error: a level, --text-size and --learn-size belong to a dictionary"
     )
-    assert usage_error("train", "--model", "m", "-o", "x", note) == "Error: --model belongs to an adapter"
+    assert usage_error("train", "--model", "m", "-o", "x", note) == "Error: --model belongs to --adapter: give both"
     assert usage_error("train", "--resume", "-o", "x", note) == "Error: --resume needs --minutes or --adapter"
     fsspec.filesystem("memory").pipe("/a", b"a sample")
     assert usage_error("train", "--minutes", "1", "-o", "x", "memory://a") == (
-        "Error: --minutes takes samples on this machine: fetch them first"
+        "Error: --minutes takes samples on this machine, got a URL: download them first"
     )
     assert fails("train", "--adapter", "y", note) == (
         "Error: an adapter needs at least 36 KB of text to learn from: name more files\n"
@@ -160,5 +160,5 @@ def test_special_files_in_a_folder_are_no_samples(note: Path):
     assert "input and output are the same file" in said
 
 
-def test_learning_of_nothing_is_refused(note: Path):
+def test_training_without_samples_is_refused(note: Path):
     assert "at least 1 byte" in fails("train", "-o", "own.sqzp", "--learn-size", "0", note)

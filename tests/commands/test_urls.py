@@ -44,7 +44,7 @@ def contents(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_there_and_back():
+def test_a_file_goes_to_a_store_and_back():
     run("compress", "-1", URL)
     Path("note.txt").write_bytes(TEXT)
     run("compress", "-1", "note.txt")
@@ -96,7 +96,7 @@ def test_memory_needs_nothing_but_fsspec():
     memory.rm("/urls", recursive=True)
 
 
-def test_all_of_a_prefix():
+def test_r_takes_every_object_of_a_prefix():
     for name in ("a", "sub/b", "sub/deep/c"):
         Store.put(f"bucket/tree/{name}", TEXT + name.encode())
     run("compress", "-1", "-r", "--rm", "fake://bucket/tree")
@@ -140,7 +140,7 @@ def test_training_explaining_and_dictionaries():
         (("verify", URL), "fake://bucket/note.txt: "),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments, said):
+def test_errors_of_a_store_are_one_line(arguments, said):
     Store.put("bucket/taken", b"")
     before = dict(Store.objects)
     message = fails(*arguments)
@@ -204,7 +204,7 @@ def test_a_checkpoint_that_is_not_there_is_one_line(place):
     assert not names()
 
 
-def test_what_is_no_checkpoint_is_one_line():
+def test_a_file_that_is_not_a_checkpoint_is_one_line():
     Path("note.txt").write_bytes(TEXT)
     Path("empty").mkdir()
     for place in ("note.txt", URL):
@@ -213,7 +213,7 @@ def test_what_is_no_checkpoint_is_one_line():
         assert fails(command, "empty").startswith("Error: empty: ")
 
 
-def test_python_says_the_same():
+def test_python_raises_the_same_messages():
     folder = "memory://none/model"
     calls = {
         "quantize": lambda: squeeze.quantize(folder, "rtn", out="out"),
@@ -239,7 +239,7 @@ def test_a_url_of_a_local_file_is_its_path():
     assert said.startswith(f"Error: {Path.cwd()}/model: not a folder of a model")
 
 
-def test_checkpoints_there_and_back():
+def test_a_checkpoint_goes_to_a_store_and_back():
     model_folder("model")
     put_folder("model", "hub/owner/model")
     run("pack", "fake://hub/owner/model", "fake://bucket/packed")
@@ -257,7 +257,7 @@ def test_checkpoints_there_and_back():
     assert folder_at("bucket/packed") == contents("packed")
 
 
-def test_differences_and_their_bases():
+def test_differences_find_their_bases_in_a_store():
     write("base.safetensors", tensors(1))
     write("tuned.safetensors", tensors(1) | {"ids": ("I64", (1, 512), bytes(4_096))})
     for name in ("base", "tuned"):

@@ -124,7 +124,7 @@ def test_the_message_names_an_unreadable_base(run, harm):
         squeeze.unpack(f"packed/{run[2]}", "back.safetensors")
     assert str(caught.value) == missing(run[1], digest) + fault
     assert call("history", f"packed/{run[1]}").stdout.endswith(
-        f" {digest}  no packed checkpoint beside has it; {fault}\n"
+        f" {digest}  no packed checkpoint in this folder has it; {fault}\n"
     )
     found = json.loads(call("history", "--json", f"packed/{run[1]}").stdout.splitlines()[-1])
     assert found["path"] is None and found["faults"] == [fault]
@@ -188,7 +188,7 @@ def test_history_prints_the_links_of_a_chain(run):
     found = [json.loads(line) for line in call("history", "--json", f"packed/{run[3]}").stdout.splitlines()]
     assert [Path(link["path"]).name if link["path"] else None for link in found] == [run[3], run[2], None]
     assert found[1]["base"] == found[2]["sha256"]
-    assert "no packed checkpoint beside has it" in call("history", f"packed/{run[3]}").stdout
+    assert "no packed checkpoint in this folder has it" in call("history", f"packed/{run[3]}").stdout
     assert fails("history", run[0]) == f"Error: {run[0]}: not a packed checkpoint\n"
 
 

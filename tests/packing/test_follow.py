@@ -324,7 +324,7 @@ def test_a_damaged_packed_form_gives_one_line():
     done = call("pack", "--follow", "run", "packed", "--quiet", "--interval", 0.02, "--until-idle", 0.1)
     assert (done.exit_code, done.stderr) == (
         1,
-        "Error: checkpoint-1: its packed form does not decode, and the next one is packed whole: "
+        "Error: checkpoint-1: its packed form does not decode; the next checkpoint is packed whole: "
         "packed/checkpoint-1/model.safetensors: tensor 'w': its checksum differs: the file is damaged\n",
     )
     assert restored("checkpoint-2")
@@ -483,7 +483,7 @@ def test_the_command_prints_a_line_or_a_record_for_each_event():
     shown = call("pack", "--follow", "run", "packed", "--interval", 0.02, "--until-idle", 0.1)
     lines = shown.stderr.splitlines()
     assert lines[0].startswith("checkpoint-1: ") and lines[0].endswith(", whole")
-    assert lines[1].endswith(" %), the difference from checkpoint-1") and shown.exit_code == 0
+    assert lines[1].endswith(" %), difference from checkpoint-1") and shown.exit_code == 0
     shutil.rmtree("packed")
     shown = call("pack", "--follow", "run", "packed", "--interval", 0.02, "--until-idle", 0.1, "--json")
     records = [json.loads(line) for line in shown.stdout.splitlines()]
@@ -504,7 +504,7 @@ def test_an_interrupt_tells_what_is_kept():
         assert process.stderr.readline().startswith("checkpoint-1: ")
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
-    assert said.splitlines()[0] == "Stopped: 1 packed into packed, and kept; the same command goes on from here."
+    assert said.splitlines()[0] == "Stopped: 1 checkpoints are packed in packed; the same command continues from there."
     assert process.returncode == -signal.SIGINT
     squeeze.verify("packed/checkpoint-1")
     assert run() == []

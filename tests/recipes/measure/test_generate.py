@@ -64,7 +64,7 @@ def test_a_draft_changes_nothing_but_the_time(folder, tmp_path):
     assert ours["text"] == theirs["text"] and ours["tokens"] == theirs["tokens"] == 40
     assert 0 < ours["accepted"] <= ours["proposed"]
     said = call("generate", folder, "def main():", "-n", 5, "--draft", tmp_path / "draft")
-    assert said.output.splitlines()[-1].endswith("% were accepted")
+    assert said.output.splitlines()[-1].endswith("tokens were accepted")
     sampled = call("generate", folder, "a", "--temperature", "1", "--draft", tmp_path / "draft")
     assert sampled.exit_code == 1 and "a draft is for greedy decoding" in sampled.output
 
@@ -81,7 +81,7 @@ def test_a_draft_and_a_coded_cache(folder, tmp_path):
         assert found["tokens"] == 60 and 0 < found["accepted"] <= found["proposed"] and found["kv_bytes"] > 0
         assert kv != "full" or found["text"] == exact["text"]
     said = call(*asked[:-1], *helped, "--kv", "8")
-    assert "KV cache" in said.output and said.output.splitlines()[-1].endswith("% were accepted")
+    assert "KV cache" in said.output and said.output.splitlines()[-1].endswith("tokens were accepted")
     model, tokenizer = opened(folder)
     cache = QuantizedKVCache(model.config, FullPrecision())
     model(tokenizer("def", return_tensors="pt")["input_ids"], **{CACHE: cache})
@@ -108,7 +108,7 @@ def test_a_prompt_is_read_once(folder, tmp_path, kv):
     longer = call("generate", folder, PROMPT + "import", *asked[: -1 - len(kv)], *kept)  # the policy is the file's
     assert longer.exit_code == 0, longer.output
     taken = again["tokens_from_file"]
-    assert longer.output.endswith(f"{tmp_path / 'prompt.kv'}: {taken} tokens of the prompt came from it\n")
+    assert longer.output.endswith(f"{tmp_path / 'prompt.kv'}: {taken} tokens of the prompt were read from it\n")
     assert (tmp_path / "prompt.kv").read_bytes() == written
 
 
@@ -149,7 +149,7 @@ def test_what_a_prompts_file_refuses(folder, tmp_path):
         (("a", "--kv", "4", "--kv-budget", "0.2"), "--kv and --kv-budget say two things: give one of them"),
         (
             ("a", "--kv-file", "x", "--draft", "y"),
-            "a draft begins with an empty cache: use either --draft or --kv-file",
+            "--draft needs an empty cache: use either --draft or --kv-file",
         ),
         (("a", "--kv", "5"), "5 bits are not supported: choose from 1, 2, 3, 4, 8"),
     ],

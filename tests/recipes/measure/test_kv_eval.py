@@ -56,7 +56,7 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((), "name a policy to measure, such as --policy kivi:4"),
+        ((), "kv-eval needs a policy, got none: give one, such as --policy kivi:4"),
         (("--policy", "magic:4"), "policy 'magic' is unknown: choose from full, kivi, rotated, vidkv, blockfloat, "
          "transform, lowrank"),
         (("--policy", "kivi:depth=4"), "policy kivi has no depth: it takes bits, group, mean, sinks, value_bits, win"),

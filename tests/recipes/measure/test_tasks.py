@@ -164,7 +164,7 @@ def test_tasks_that_cannot_be_had(folder, name, message, monkeypatch):
     "arguments, message",
     [
         ((), "give --text FILE, --tasks NAMES, or both"),
-        (("--tasks", " ,"), "--tasks names none"),
+        (("--tasks", " ,"), "--tasks needs at least one name, such as hellaswag"),
         (("--text", "x", "--shots", 1), "--shots needs --tasks"),
         (("--tasks", "first", "--max-task-drop", -50), "Invalid value for '--max-task-drop': -50"),
         (("--tasks", "first", "--max-task-drop", 1), "--max-task-drop needs --tasks and --original"),
