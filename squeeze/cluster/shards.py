@@ -118,11 +118,11 @@ def by_workers(
 def files_of(planned: Planned, result: Result) -> Iterator[Done]:
     """Yield the result of each file of a shard. Its coded size is its share of the shard's bytes."""
     checksums = iter(result.checksums)
-    total = sum(source.size for source in planned.sources if source.name not in result.skipped)
+    total = sum(source.size for source in planned.sources if source.name not in result.left)
     before = seen = 0
     for source in planned.sources:
         file = File(source.path, source.size, source.stamp, planned.target)
-        if error := result.skipped.get(source.name):
+        if error := result.left.get(source.name):
             yield Done(file, error=error)
             continue
         seen += source.size
