@@ -21,7 +21,7 @@ from squeeze.errors import ClusterError, SqueezeError, escaped
 __all__ = ["ClusterWorkers"]
 
 T = TypeVar("T")
-_LEAST_MEMORY = 1 << 30  # bytes of a worker beside the block and what it knows of inputs
+_LEAST_MEMORY = 1 << 30  # bytes of a worker without the block and the statistics of inputs
 _SQUARES = 16  # bytes of an entry of a Hessian while a matrix is solved
 
 
@@ -49,7 +49,7 @@ class _OnBlock:
 
     def __init__(self, workers: ClusterWorkers, name: str, block: nn.Module) -> None:
         self._workers, self._name, self._block = workers, name, block
-        self._states: list[Any] = []  # the block as it was, and then what has changed of it
+        self._states: list[Any] = []  # references to the block and to later changes of its weights
         self._changed: set[str] = set()
         self._needs = self._needed()
 

@@ -30,12 +30,12 @@ _CLIENT, _CLIENT_PORT = "ray://", 10001
 _ANSWERS = 5.0  # seconds that a cluster has to answer
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113, 3.4
 _SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an empty frame of this type, 4, with which each side begins
-_AHEAD = 2.0  # calls for each processor: one runs, and one waits beside it
-_SEEN_FOR = 5.0  # seconds between two looks at how large the cluster is
-PATIENCE = 600.0  # seconds that a node is waited for which is large enough: machines of a cloud take minutes to start
-PROCESS = 1 << 28  # bytes of a worker beside what its call takes: Python, Ray, and compiled code
-_GRACE = 10.0  # seconds that workers have to leave nothing half done
-SETTINGS = {  # of the environment
+_AHEAD = 2.0  # calls for each processor: one runs, and one waits
+_SEEN_FOR = 5.0  # seconds between two queries of the cluster's size
+PATIENCE = 600.0  # seconds to wait for a large enough node: cloud machines take minutes to start
+PROCESS = 1 << 28  # bytes of a worker without its call: Python, Ray, and compiled code
+_GRACE = 10.0  # seconds for workers to finish what they write
+SETTINGS = {  # environment variables
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_raylet_start_wait_time_s": "120",  # a busy machine takes longer than Ray waits otherwise
@@ -112,7 +112,7 @@ def connect(address: str) -> "Engine[Any]":
     try:
         if noted or named not in (AUTO, LOCAL):
             _check_answers(noted or named)
-        with warnings.catch_warnings(action="ignore"):  # of Ray, beside the error that it raises
+        with warnings.catch_warnings(action="ignore"):  # Ray warns as well as raising an error
             return _joined(ray, named)
     except Exception as error:  # Ray raises that itself
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -169,7 +169,7 @@ def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     folder, ours, place = Path.cwd(), __version__, (function.__module__, function.__qualname__)
 
-    def run(*arguments: Any) -> Any:  # goes to workers as a whole, and all else of squeeze by its name
+    def run(*arguments: Any) -> Any:  # pickled by value; the rest of squeeze is pickled by name
         theirs = import_module("squeeze.version").__version__ if find_spec("squeeze") else ""
         if theirs != ours:
             has = f"squeeze {theirs}, and this machine {ours}" if theirs else f"no squeeze, and this machine {ours}"
@@ -200,8 +200,8 @@ class Engine(Generic[K]):
         self._running: dict[Any, Call[K]] = {}
         self._seen, self._resources = 0.0, dict[str, float]()
         self._remote: dict[Callable[..., Any], Any] = {}
-        self._asked: dict[Needs, Needs] = {}  # what is asked of Ray for calls of such needs
-        self._lacking: dict[Needs, float] = {}  # since when no node has that
+        self._asked: dict[Needs, Needs] = {}  # the resources that calls with these needs request from Ray
+        self._lacking: dict[Needs, float] = {}  # the time since which no node has these resources
         self._looked = 0.0
 
     @property

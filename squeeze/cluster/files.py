@@ -62,9 +62,9 @@ __all__ = [
 COMPRESS, DECOMPRESS, TEST = "compress", "decompress", "test"
 PACK, UNPACK, VERIFY = "pack", "unpack", "verify"
 EXPECTED_ERRORS = (SqueezeError, OSError, MemoryError)
-HASH = -1  # where the part of a file begins that is the checksums, or the hash, of its source
+HASH = -1  # the `begin` of a part that computes the checksums or the hash of the source
 _PIECE = 1 << 20
-_DELETED = 4  # times that objects are deleted until none is seen
+_DELETED = 4  # tries to delete objects until none is listed
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def remove_parts(folder: Path) -> None:
 def _put_together(streams: list[Stream], opened: Iterable[BinaryIO], sink: BinaryIO) -> int:
     """Write parts one after another, verify the checksum of every stream, and return the bytes written."""
     left, digest, written = deque(streams), xxhash.xxh3_64(), 0
-    wanted = left[0].raw_size  # of the stream that is being written
+    wanted = left[0].raw_size  # raw bytes of the stream that is being written
     for piece in (piece for part in opened for piece in passed_on(part, sink)):
         written += len(piece)
         rest = memoryview(piece)

@@ -90,7 +90,7 @@ class Manifest:
             self._head["sources"] = sources
         self._done: dict[int, None] = {}  # hashes, since there may be millions
         self._file: TextIO | None = None
-        self._begun: int | None = None  # bytes that were there before
+        self._begun: int | None = None  # bytes of the file before this run
         if self.path.exists():
             self._open(0)
             try:
@@ -249,7 +249,7 @@ def read_options(path: Path) -> dict[str, Any]:
 
 def _latest(sources: np.ndarray) -> np.ndarray:
     """Return which records are the latest of their source, bool. `sources` has the digests of all, [records, 2]."""
-    order = np.lexsort(sources.T)  # which leaves those of one source in the order of their lines
+    order = np.lexsort(sources.T)  # a stable sort: records of one source keep the order of their lines
     follows = (sources[order[1:]] == sources[order[:-1]]).all(axis=1)
     latest = np.ones(len(sources), bool)
     latest[order[:-1][follows]] = False

@@ -25,13 +25,13 @@ from squeeze.system.storage import remote
 
 __all__ = ["Held", "Planned", "Planner"]
 
-_MOST_FILES = 500  # of a call: what is lost with a worker is done again
-_FILE_SECONDS = 0.01  # of opening, writing and syncing one
-_RATIO = 4  # raw bytes that a coded one is taken for
-_AHEAD = 4096  # files that are listed before they are planned, at most
-_CALLS_AHEAD = 20  # and so many calls for each that runs at the same time
-_CALLS = 2  # into which what is left is cut for each that runs at the same time
-_LEAST = 1 / 30  # of the time of a call, when it is one of the last
+_MOST_FILES = 500  # files of a call; what a lost worker has done is repeated
+_FILE_SECONDS = 0.01  # seconds for opening, writing and syncing a file
+_RATIO = 4  # assumed raw bytes per coded byte
+_AHEAD = 4096  # the most files that are listed ahead
+_CALLS_AHEAD = 20  # the most calls that are listed ahead, per concurrent call
+_CALLS = 2  # calls that the remaining work is cut into, per concurrent call
+_LEAST = 1 / 30  # the shortest of the last calls, as a share of the intended duration
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Planner:
             at_once: Returns the current number of concurrent calls.
         """
         ahead: deque[_Ahead] = deque()
-        held = 0.0  # seconds of what is listed ahead
+        held = 0.0  # seconds of work listed ahead
         for one in self._costs(files):
             if one.seconds > 2 * self._seconds and (parts := self._parts(one.file)):
                 yield Planned(parts, one.memory)
@@ -137,7 +137,7 @@ class Planner:
             with file.source.open("rb") as source:
                 return self._coded_parts(file, read_index(source))
         except (OSError, FormatError):
-            return []  # a worker finds out, and says
+            return []  # a worker will report the error
 
     def _raw_parts(self, file: File) -> list[Part]:
         """Return parts of whole blocks. One more part, the checksums of the source, comes first."""

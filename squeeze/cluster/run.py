@@ -23,8 +23,8 @@ __all__ = ["ATTEMPTS", "FILES", "LEAST_WAIT", "Kind", "Run", "first_line", "paus
 
 ATTEMPTS = 4
 LEAST_WAIT = 0.1  # seconds
-_STEP = 1 << 27  # bytes of memory to which needs are rounded up: Ray keeps a queue for each that differs
-PAUSE = 5.0  # seconds before what failed is tried again, and twice as long each time; lost workers are not waited for
+_STEP = 1 << 27  # memory needs are rounded up to multiples, since Ray keeps a queue for each value
+PAUSE = 5.0  # seconds before a retry, doubled each time; calls of lost workers are retried at once
 
 
 class Plans(Protocol):
@@ -59,8 +59,8 @@ class _Cut:
     parts: list[Part]
     waiting: int
     attempts: int = 1
-    joins: int = 0  # that were tried
-    told: int = 0  # bytes of the file by which progress was told
+    joins: int = 0  # tries of joining the parts
+    told: int = 0  # bytes of the file that were reported as progress
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class Run:
     progress: Callable[[int], None] = lambda count: None
     failures: int = 0
     files: int = 0
-    lost: int = 0  # calls whose worker or node went away
+    lost: int = 0  # calls whose worker or node was lost
     calls: int = 0
-    ended: int = 0  # of them
+    ended: int = 0  # calls that have ended
     _ready: deque[Call[_Key]] = field(default_factory=deque)
-    _later: list[tuple[float, Call[_Key]]] = field(default_factory=list)  # and from when on
+    _later: list[tuple[float, Call[_Key]]] = field(default_factory=list)  # retries with their earliest time
 
     @cached_property
     def _shared(self) -> Any:
@@ -189,7 +189,7 @@ class Run:
             self.lost += lost
             said = f"its worker was lost, {ATTEMPTS} times" if lost else type(error).__name__
             files = _files(key)
-            again = lost or len(files) > 1  # of which one has raised it
+            again = lost or len(files) > 1  # one of several files has raised it
             result = [Done(file, error=f"{said}: {first_line(error)}", again=again) for file in files]
         if isinstance(key, _Piece):
             yield from self._piece_ended(key, result if isinstance(result, Done) else result[0], lost)
@@ -208,7 +208,7 @@ class Run:
             return  # the file has failed
         cut.attempts = max(cut.attempts, piece.attempts, cut.joins)
         if done.error and done.again and piece.part is None and cut.joins < ATTEMPTS:
-            cut.waiting = len(cut.parts)  # parts may be gone: those that are there are not made again
+            cut.waiting = len(cut.parts)  # parts may be missing; existing ones are not made again
             for part in cut.parts:
                 self._again(self._of_piece(_Piece(cut, part)), cut.joins, lost)
         elif done.error and done.again and piece.part and piece.attempts < ATTEMPTS:

@@ -31,7 +31,7 @@ from squeeze.system.remote_path import look_together
 __all__ = ["SHARDS", "Noted", "Result", "Task", "by_workers", "files_of", "here", "note", "proved"]
 
 SHARDS = "shards"  # the operation of their manifest
-_ASKED = 64  # objects that a store is asked about at a time
+_ASKED = 64  # objects per concurrent request to a store
 _STAMP = (1 << 32) - 1
 _READING = 1 << 27  # bytes of memory for files that are read ahead, and for an index
 
@@ -151,7 +151,7 @@ class Noted:
     """The shards in a manifest that still exist, as shards.plan needs them. Memory holds one number for each file."""
 
     def __init__(self, manifest: Path, targets: Template):
-        self._of: dict[int, int] = {}  # by the hash of a source, that of its stamp and the number of its shard
+        self._of: dict[int, int] = {}  # from the hash of a source to the hash of its stamp and the number of its shard
         self._failed: set[int] = set()
         count, open_, whole = 0, dict[str, int](), dict[str, tuple[int, int]]()
         for record in read_records(manifest) if manifest.exists() else ():
@@ -226,7 +226,7 @@ def proved(
                 members = {}
                 with (
                     attempt(printable(output)),
-                    suppress(FileNotFoundError),  # which the shard's own record tells
+                    suppress(FileNotFoundError),  # reported by the shard's own record
                     open_stream(storage.within(output, roots), **options) as shard,
                 ):
                     members = shard.members()

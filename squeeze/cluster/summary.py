@@ -8,8 +8,8 @@ from squeeze.cluster.files import Done
 
 __all__ = ["Summary"]
 
-_TOLD = 100  # failures that are told by name
-_KINDS = 50  # endings of names; all further ones are one
+_TOLD = 100  # failures that are listed by name
+_KINDS = 50  # endings of names; further ones are counted as one
 
 
 class Counts(Protocol):

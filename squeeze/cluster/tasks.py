@@ -46,7 +46,7 @@ def run_calls(
         the function are not retried.
     """
     waiting, tried, losses = iter(calls), Counter[K](), Counter[K]()
-    later: list[tuple[float, Call[K]]] = []  # and from when on
+    later: list[tuple[float, Call[K]]] = []  # retries with their earliest time
     following = next(waiting, None)
     while True:
         due = [one for one in later if one[0] <= time.monotonic()]

@@ -127,8 +127,8 @@ class Policy:
         """React to new tokens, after full blocks outside the window were coded."""
 
 
-HeadBits = int | tuple[int, ...]  # of a layer, or of each of its KV heads
-Bits = int | tuple[HeadBits, ...]  # of the model, or of each of its layers
+HeadBits = int | tuple[int, ...]  # bits of a layer, or of each of its KV heads
+Bits = int | tuple[HeadBits, ...]  # bits of the model, or of each of its layers
 
 
 def _of_layer(bits: Bits, layer: int, heads: int) -> tuple[int, ...]:

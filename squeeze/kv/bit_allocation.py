@@ -19,9 +19,9 @@ from squeeze.kv.statistics import KVStatistics, costs_of
 
 __all__ = ["bits_by_head"]
 
-_WIDTHS = (2, 3, 4, 8)  # errors of 1 bit are too large for a quadratic to tell what they cost
+_WIDTHS = (2, 3, 4, 8)  # 1 bit is left out: its errors are too large for a quadratic estimate of the loss
 
-Place = tuple[int, int, int]  # layer; 0 of keys, 1 of values; KV head
+Place = tuple[int, int, int]  # layer; 0 for keys, 1 for values; KV head
 
 
 def bits_by_head(model: Any, statistics: dict[int, KVStatistics], policy: Any, bits: float) -> Policy:

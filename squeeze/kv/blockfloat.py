@@ -22,7 +22,7 @@ from squeeze.kv.store import Fields
 
 __all__ = ["BlockFloat", "BlockFloatCoder", "channel_orders", "ordered"]
 
-Orders = tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], ...]  # [layer][head] of keys and of values
+Orders = tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], ...]  # [layer][head], of keys and of values
 _BIAS = 128  # code of the exponent 0
 
 
@@ -62,7 +62,7 @@ class BlockFloatCoder:
         return values.to(dtype)
 
 
-@lru_cache(maxsize=4096)  # a copy to the device each
+@lru_cache(maxsize=4096)  # each entry is a copy on the device
 @torch.inference_mode(False)
 def _places(order: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Return the position of each channel in an order, int64 [D]."""

@@ -17,7 +17,7 @@ from squeeze.kv.layer import PackedLayer
 
 __all__ = ["ATTENTION", "QuantizedKVCache"]
 
-ATTENTION = "squeeze_kv"  # the attention implementation that reads layers as they are
+ATTENTION = "squeeze_kv"  # the attention implementation that reads codes
 _PACKED = ("full_attention", "sliding_attention", "chunked_attention")
 
 

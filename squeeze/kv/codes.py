@@ -82,7 +82,7 @@ def unpack_ternary(packed: torch.Tensor, count: int) -> torch.Tensor:
     return torch.cat(rows, -1)[..., :count]
 
 
-CURVED = 4  # most bits of points that a curve tells
+CURVED = 4  # the most bits of points that `curve` fits
 _TERMS = 8
 
 

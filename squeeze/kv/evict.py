@@ -15,7 +15,7 @@ from squeeze.kv.base import HeadGroup, Held, Policy
 
 __all__ = ["AdaKV", "Eviction", "SinksAndWindow", "SnapKV", "SoftPrune", "innermost", "of_layer"]
 
-PerLayer = int | tuple[int, ...]  # of every layer, or of each
+PerLayer = int | tuple[int, ...]  # a number for all layers, or one for each
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from squeeze.kv.transform import TransformCoder
 __all__ = ["check_fields", "check_numbers", "check_states", "misfit"]
 
 _MOST_HEADS, _MOST_CHANNELS = 1 << 16, 1 << 12
-_MOST_VALUES = 1 << 22  # of a head in a block
+_MOST_VALUES = 1 << 22  # of one head and block
 
 Kinds = dict[str, tuple[tuple[int, ...], torch.dtype]]  # of the fields of one head and block
 

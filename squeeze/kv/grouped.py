@@ -73,7 +73,7 @@ class GroupedCoder:
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
         scale = fields["scale"].to(torch.float32)[..., None]  # [B, H, n, rows, groups, 1]
-        count = fields["codes"].shape[-1] * 8 // self.width  # of a row, a multiple of 8
+        count = fields["codes"].shape[-1] * 8 // self.width  # values of a row, a multiple of 8
         codes: torch.Tensor = unpack(fields["codes"], self.width, count).unflatten(-1, (scale.shape[-2], -1))
         if self.points == "even":
             values = codes.to(torch.float32).mul_(scale).add_(fields["least"].to(torch.float32)[..., None])

@@ -30,10 +30,10 @@ class HeldStates(CacheLayerMixin):
         self.stores: list[BlockStore] = []
         self.selected = Selected((), 0, self.policy.block)
         self.sinks: tuple[torch.Tensor, ...] = ()  # keys and values, as the model gave them
-        self.residual: tuple[torch.Tensor, ...] = ()  # those of the latest tokens
-        self.dropped = 0  # tokens before those held, out of a sliding window's sight
-        self.evicted = 0  # tokens between the sinks and the latest ones, given up by the policy
-        self.coded_tokens = 0  # ever coded: the work done
+        self.residual: tuple[torch.Tensor, ...] = ()  # keys and values of the latest tokens
+        self.dropped = 0  # tokens that left a sliding window
+        self.evicted = 0  # tokens that the policy evicted
+        self.coded_tokens = 0  # tokens coded so far, including evicted ones
         self.is_unseen = False  # whether the policy still waits for the queries of a prompt
 
     @property

@@ -47,7 +47,7 @@ class PackedLayer(HeldStates):
         latent: tuple[int, int] | None = None,
     ) -> None:
         self.policy, self.index, self.native, self.latent = policy, index, native, latent
-        self.is_read = False  # whether attention reads the layer as it is
+        self.is_read = False  # whether attention reads the codes
         self.sliding_window = sliding_window
         self.is_sliding = sliding_window is not None
         self.sink_count = 0 if self.is_sliding else policy.sinks

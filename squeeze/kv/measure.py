@@ -209,7 +209,7 @@ def decoding(model: Any, tokens: torch.Tensor, cache: Any, steps: int = 8) -> Co
         if on_gpu:
             torch.cuda.synchronize(ids.device)
         times.append(time.perf_counter() - started)
-    last = partial(model, ids[None, -1:], **{CACHE: cache})  # by which what is fastest has been measured
+    last = partial(model, ids[None, -1:], **{CACHE: cache})  # by then the fastest kernels have been chosen
     peak = _peak_on_gpu(last, cache, ids.device) if on_gpu else _peak_on_cpu(last, cache)
     return Cost(len(ids), nbytes_of(cache), peak, statistics.median(times))
 

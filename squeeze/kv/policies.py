@@ -100,7 +100,7 @@ def scalar_types(maker: Callable[..., Any]) -> dict[str, set[Any]]:
 
 
 _HEADER = "squeeze.kv_policy"
-_MOST_NUMBER = 1 << 31  # of a parameter
+_MOST_NUMBER = 1 << 31  # bound of numbers in parameters
 
 
 def describe(policy: Policy) -> dict[str, Any]:

@@ -31,7 +31,7 @@ __all__ = ["STATE", "Record", "SavedFile", "decoded", "encoded", "read", "to_byt
 
 _DTYPES = {"U8": torch.uint8, "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_WIDTHS = (2, 4, 8)  # of codes that are stored as differences
+_WIDTHS = (2, 4, 8)  # widths of codes that may be stored as differences
 _MOST_RANK, _MOST_SIZE = 8, 1 << 40
 
 
@@ -144,7 +144,9 @@ FORMAT, VERSION = "squeeze.kv", 1
 STATE = ("dropped", "evicted", "coded_tokens", "parts")  # numbers of a layer
 _CHECKSUM = "squeeze.kv.xxh3"
 _START = f'{{"__metadata__":{{"{_CHECKSUM}":"'.encode()
-_PLACE = slice(8 + len(_START), 8 + len(_START) + 16)  # of the checksum, zeros while it is computed
+_PLACE = slice(
+    8 + len(_START), 8 + len(_START) + 16
+)  # the place of the checksum, filled with zeros while it is computed
 _ZEROS = b"0" * 16
 _KEYS = {"format", "version", "policy", "config", "weights", "prompt", "layers", "records"}
 _MOST_TOKENS = 1 << 40

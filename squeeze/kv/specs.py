@@ -59,7 +59,7 @@ def _value(key: str, text: str, types: set[Any]) -> Any:
             value = kind(text)
         except ValueError:
             continue
-        fits = kind is int or float in types or key == "bits"  # what bits there are is for the policy to say
+        fits = kind is int or float in types or key == "bits"  # the policy checks which bits it supports
         if not 0 <= value < 1 << 31 or not fits:
             raise PolicyError(f"{key} cannot be {text}")
         return value

@@ -34,7 +34,7 @@ _OCTAVE = 4  # scales between one power of two and the next
 _BIAS = 128  # code of the scale 1
 _TRIED = range(-2, 13)  # scales tried around the root mean square of a token
 _NUMBERS = ("sinks", "window", "block")
-_TENSORS = ("into", "back", "mean", "weights")  # of a TransformCoder, in a policy's file
+_TENSORS = ("into", "back", "mean", "weights")  # the tensors of a TransformCoder in a policy file
 
 
 @cache

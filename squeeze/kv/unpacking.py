@@ -20,7 +20,7 @@ from squeeze.numerics.machine_code import has
 
 __all__ = ["LANES", "MOST_BITS", "Table", "tiles", "unpacked_channels"]
 
-MOST_BITS = 6  # of a channel
+MOST_BITS = 6  # the most bits of a channel
 
 _WORD = 4  # bytes
 _SPAN = 1024  # tokens
@@ -210,7 +210,7 @@ class Table:
 
     def __init__(self, builder: Any, pointer: Any, size: int) -> None:
         self.pointer = pointer
-        self.lanes = LANES if has("avx512f") else LANES // 2 if has("avx2") else 0  # of a register
+        self.lanes = LANES if has("avx512f") else LANES // 2 if has("avx2") else 0  # lanes of a register
         self.floats, self.codes = (ir.VectorType(kind, self.lanes or 1) for kind in (_FLOAT, _INT32))
         self.parts = [self._part(builder, first) for first in range(0, size, self.lanes)] if self.lanes else []
 

@@ -60,7 +60,7 @@ class MixedKeys:
         below = waves @ constant_on(_hartley(block), waves.device) + fields["mean"].to(torch.float32)[..., None]
         size = 2 * fields["mean"].shape[-1]
         mask = unpack(fields["which"], 1, size)
-        order = mask.argsort(dim=-1, descending=True, stable=True).argsort(-1)  # where each channel stands
+        order = mask.argsort(dim=-1, descending=True, stable=True).argsort(-1)  # the position of each channel
         rows = torch.cat([above.to(torch.float32), below], -2)
         return torch.take_along_dim(rows, order[..., None], -2).transpose(-1, -2).to(dtype)
 

@@ -117,7 +117,9 @@ class LayerView:
                 continue
             joined = like.new_zeros((*like.shape[:2], tokens, like.shape[3]), dtype=dtype)
             for heads, states in decoded:
-                for place, head in enumerate(heads or range(like.shape[1])):  # by a list, a copy to the device
+                for place, head in enumerate(
+                    heads or range(like.shape[1])
+                ):  # indexing by a list would copy it to the device
                     joined[:, head, : states.shape[2]] = states[:, place]
             keys_and_values.append(joined)
         return keys_and_values[0], keys_and_values[1]
@@ -193,7 +195,7 @@ def _operator(name: str) -> Callable[..., Any]:
     return lambda states, *others: getattr(states.decoded, name)(*map(dense, others))
 
 
-for _name in _OPERATORS:  # which Python looks for on the class
+for _name in _OPERATORS:  # Python looks up operators on the class
     setattr(Lazy, f"__{_name}__", _operator(f"__{_name}__"))
 
 

@@ -15,7 +15,7 @@ from squeeze.kv.transform import GROUP, MOST_BITS, Transform, TransformCoder
 
 __all__ = ["transform_policy"]
 
-_DAMPING = 1e-4  # of the mean of the diagonal, added to each second moment of gradients
+_DAMPING = 1e-4  # share of the mean diagonal that is added to the second moments of gradients
 
 
 def transform_policy(

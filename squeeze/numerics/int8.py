@@ -18,14 +18,14 @@ from squeeze.numerics.int8_vectors import STEP
 from squeeze.numerics.jit import inline, part
 from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64, PANEL, pointer, stored
 
-TOP = 127  # of activations and weights
-TOP_16 = 32639  # of 16-bit activations, the largest of which both halves are signed bytes
+TOP = 127  # the largest magnitude of activations and weights
+TOP_16 = 32639  # the largest 16-bit activation whose halves are both signed bytes
 SCRATCH = 24 * PANEL  # products of a step: of three rows and eight panels, or six rows and four
 LONGEST = (1 << 31) // (TOP * TOP)  # inputs
 _ISA = int8_vectors.fastest()
 _TALLEST, _FEW, _MOST, _SOME = _ISA.tallest, _ISA.few, _ISA.most, _ISA.some
-PARTS = 2 if _ISA.four is INT32 else 1  # into which an activation of 16 bits is split
-ACTIVATION = np.int8 if PARTS == 2 else np.int16  # what holds an activation: what is multiplied
+PARTS = 2 if _ISA.four is INT32 else 1  # the number of operands that a 16-bit activation is split into
+ACTIVATION = np.int8 if PARTS == 2 else np.int16  # the dtype of the operands
 
 
 def pack(matrix: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from squeeze.numerics.machine_code import (
 
 __all__ = ["STEP", "fastest", "sums"]
 
-STEP = 4  # inputs come in so many
+STEP = 4  # inputs of a step
 
 
 class Vnni:
@@ -35,8 +35,8 @@ class Vnni:
 
     four = INT32  # activations
     width = PANEL  # outputs of an instruction
-    vectors = 1  # of a panel
-    ahead = 0  # bytes of weights that are asked for before they are needed; 0: the processor does that by itself
+    vectors = 1  # vectors of a panel
+    ahead = 0  # bytes by which weights are prefetched; 0 leaves that to the processor
     # `tallest` rows go through at once, beside `some` panels; up to `few` rows, beside `most`. All their sums stay in
     # registers, of which there are 32, or 16 without AVX512.
     tallest, few, most, some = 6, 3, 8, 4
@@ -110,7 +110,7 @@ class Avx2:
     four = INT64
     width = 4
     vectors = PANEL // width
-    ahead = 4096  # the next page, which the processor does not ask for
+    ahead = 4096  # the next page, which the processor does not prefetch
     tallest, few, most, some = 6, 1, 2, 1
     together = 8
     instruction = "llvm.x86.avx2.pmadd.wd"

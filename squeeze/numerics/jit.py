@@ -95,7 +95,7 @@ def cache_folder(file: Path) -> Path:
     return folder
 
 
-_troubles: set[str] = set()  # for the user, who is told when something is compiled or loaded
+_troubles: set[str] = set()  # warnings that are shown when code is compiled or loaded
 
 
 def _trouble_with(folder: Path) -> str | None:
@@ -144,9 +144,11 @@ def _file(package: Path, module: str) -> Path | None:
 def kernel(function: Callable) -> Any:
     """Compile an entry point without the GIL, and cache it on disk."""
     compiled = _cached(function, _KERNEL)
-    cache = compiled._cache  # kernels need nothing of what compiling needs of numba
+    cache = compiled._cache  # kernels need nothing that numba loads for compiling
 
-    cache.load_overload = _loading(cache, cache._load_overload)  # what numba's own loads before that takes longer
+    cache.load_overload = _loading(
+        cache, cache._load_overload
+    )  # skips what numba's own method loads first, which takes longer
     return compiled
 
 
@@ -164,7 +166,7 @@ def callback(function: Callable) -> Any:
     compiler = partial(numba.cfunc, types.void(types.voidptr))
     try:
         return _cached(function, _OPTIONS, compiler)
-    except Exception:  # of what a crash has cut off
+    except Exception:  # a crash may have truncated the cached files
         for index in cache_folder(Path(function.__code__.co_filename)).glob(f"*/*.{function.__name__}-*.nbi"):
             index.unlink(missing_ok=True)
         return _cached(function, _OPTIONS, compiler)
@@ -185,7 +187,7 @@ def _cached(function: Callable, options: dict[str, Any], compiler: Callable[...,
     def saved(*arguments: Any) -> None:
         try:
             save(*arguments)
-        except OSError as error:  # of a disk without space: the next process compiles again
+        except OSError as error:  # the disk is full: the next process compiles again
             where = f"{cache.cache_path}: {error.strerror}"
             _mention(f"Warning: compiled code was not kept, so the next run compiles again: {where}")
 
@@ -236,7 +238,7 @@ class _StepLibrary(JITCodeLibrary):
 
     @property
     def codegen(self) -> Any:
-        return self  # numba asks for it in order to set the environment
+        return self  # numba uses it to set the environment
 
     def set_env(self, name: str, environment: Any) -> None:
         """Do nothing: the environment is part of machine code and serves calls from Python, and a step has neither."""

@@ -19,8 +19,8 @@ from squeeze.numerics.jit import part
 from squeeze.numerics.machine_code import INT16, INT32, INT64, PANEL, loaded, pointer, stored, summed, zeros
 from squeeze.numerics.tiles import pair_sums, spread_pair
 
-STEP = 8  # inputs come in so many
-_WORDS = 2 * PANEL  # of a step of one panel
+STEP = 8  # inputs of a step
+_WORDS = 2 * PANEL  # words of a step of one panel
 _PAIRS = STEP // 2
 _AT_ONCE = 4  # panels
 

@@ -20,8 +20,8 @@ from squeeze.numerics import machine_code
 from squeeze.numerics.jit import inline, part
 from squeeze.numerics.machine_code import INT8, INT32, INT64, PANEL, loaded, pointer, spread, stored, summed, zeros
 
-TOP = 32639  # of an activation: the largest of which both halves are signed bytes
-STEP = 8  # inputs come in so many
+TOP = 32639  # the largest activation whose halves are both signed bytes
+STEP = 8  # inputs of a step
 _FOUR = 4
 _GROUPS = {8: (8, 4, 2, 1), 4: (4, 2, 1)}  # panels that are multiplied together, by bits of a weight
 AVAILABLE = machine_code.has("avx512vnni")

@@ -19,7 +19,7 @@ from squeeze.numerics.jit import inline
 # Cells of a barrier.
 _LINE = 8  # cells of a cache line
 _ARRIVED, _ROUND, _BROKEN, _NAPS, _DONE = range(0, 5 * _LINE, _LINE)  # from the last on, one for each thread
-_Work = Callable[[int, int, np.ndarray], None]  # of rank, threads at work, barrier
+_Work = Callable[[int, int, np.ndarray], None]  # arguments: rank, threads at work, barrier
 
 
 def _pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -147,7 +147,7 @@ class Team:
         self._work: _Work | None = None
         self._go = [threading.Semaphore(0) for _ in range(size - 1)]
         self._done = threading.Semaphore(0)
-        self._lock = threading.Lock()  # of what starts and ends work
+        self._lock = threading.Lock()  # guards the start and the end of work
         self._failure: BaseException | None = None
         self._threads = [threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(size - 1)]
         for thread in self._threads:

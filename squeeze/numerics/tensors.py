@@ -18,7 +18,7 @@ from squeeze.numerics.trie import FREQUENCY_BITS
 
 __all__ = ["Products", "products_of", "split_product"]
 
-TOP = 127  # of activations and weights
+TOP = 127  # the largest magnitude of activations and weights
 _CHUNK = 1024  # inputs of a float32 product: 1024 * 128 * 127 < 2^24
 _STEP = 32  # CUDA wants inputs and outputs in eights and more than 16 rows, and is sure of such as these
 
@@ -103,7 +103,7 @@ def _is_exact(way: Products, device: str) -> bool:
             found = way(torch.tensor(a.astype(np.float32), device=device), way.prepared(b, device), len(b))
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:  # which this device does not have
+        except RuntimeError:  # the device lacks the operation
             return False
         if not np.array_equal(found.cpu().numpy(), wanted):
             return False
@@ -138,7 +138,7 @@ _POLYNOMIAL = tuple(
     float(np.float32(c))
     for c in (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)
 )
-_NORM_UNIT = 1 << 21  # of the integers whose squares a norm sums
+_NORM_UNIT = 1 << 21  # bits of the integers whose squares a norm sums
 
 
 def quotient(a: Tensor | float, b: Tensor | float) -> Tensor:

@@ -14,7 +14,7 @@ from squeeze.numerics import frequencies
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import LOGIT_BITS, clamp_logit
 
-STOP = 8  # stands for the shift of a bit where the decision is to stop or to go on
+STOP = 8  # the shift of a decision to stop or to go on
 FREQUENCY_BITS = 40  # the most probable leaf counts 2^40
 _PRECISION = 24  # fractional bits of a logarithm
 _STEPS = 12  # bits of the mantissa that the table resolves
@@ -27,7 +27,7 @@ class Trie(NamedTuple):
     middle: np.ndarray  # first leaf of its second child
     high: np.ndarray  # leaf after its last
     depth: np.ndarray  # bytes before the one decided
-    shift: np.ndarray  # of the bit decided, 7 to 0, or STOP: the first child stops, the second goes on
+    shift: np.ndarray  # place of the bit decided, 7 to 0, or STOP: the first child stops, the second goes on
     children: np.ndarray  # int32 [nodes, 2]
     offsets: np.ndarray  # int64 [leaves + 1]: where a leaf's bytes begin in `spelling`
     spelling: np.ndarray  # uint8

@@ -11,10 +11,10 @@ import numpy as np
 
 __all__ = ["allocate", "scratch", "shrink", "thread_buffer"]
 
-_PIECE = 1 << 24  # bytes of a block that has several small parts; numpy asks for huge pages in arrays of 4 MiB or more
-_SMALL = 1 << 23  # the most of a part
+_PIECE = 1 << 24  # bytes of a block for small arrays; numpy requests huge pages for 4 MiB or more
+_SMALL = 1 << 23  # the largest array that shares a block
 _LARGE = 1 << 22
-_KEPT = 1 << 27  # of blocks that are given out again
+_KEPT = 1 << 27  # total size of blocks that are kept for reuse
 _ALIGNED = 64
 _own = threading.local()
 _blocks: list[np.ndarray] = []
@@ -39,7 +39,7 @@ def _block(size: int) -> np.ndarray:
     """Return an unused block, uint8, of at least `size` bytes and less than twice as many."""
     for _ in range(len(_blocks)):
         try:
-            holder = [_blocks.pop(0)]  # from here on no other thread sees it
+            holder = [_blocks.pop(0)]  # other threads no longer see it
         except IndexError:
             break
         is_free = size <= holder[0].size < 2 * size and _references(holder) == _ALONE

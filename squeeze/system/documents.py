@@ -17,7 +17,7 @@ __all__ = ["MAX_FILE", "MAX_LINE", "check", "parse", "parse_object", "parsed_siz
 
 MAX_FILE = 100_000_000  # bytes, as safetensors bounds its headers
 MAX_LINE = 1 << 24  # bytes of one line of JSON
-_MAX_DEPTH = 64  # objects and lists in each other, which every reader of the value can follow
+_MAX_DEPTH = 64  # nested objects and lists, which every recursive reader can follow
 _NAMES: dict[Any, str] = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", None: "null"}
 
 
@@ -167,9 +167,15 @@ def _check_depth(value: Any) -> None:
 
 
 _MAX_YAML = 1 << 16  # bytes
-_MAX_YAML_DEPTH = 16  # lists and mappings in each other
-_LARGEST = 1 << 63  # whole numbers below it
-_OF_TAGS_AND_NUMBERS = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading them raises
+_MAX_YAML_DEPTH = 16  # nested lists and mappings
+_LARGEST = 1 << 63  # integers must be smaller
+_OF_TAGS_AND_NUMBERS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+)  # what PyYAML raises for invalid tags and numbers
 
 
 def read_yaml(path: Path) -> Any:

@@ -23,7 +23,7 @@ from squeeze.system.upload import check_free, uploading
 
 SUFFIX = ".sqz"
 _PIECE = 1 << 22
-_LINKS = 40  # that are followed, as by Linux
+_LINKS = 40  # symbolic links that are followed, as on Linux
 
 
 class _Interrupted(threading.Event):
@@ -178,7 +178,7 @@ def replacing(
         return
     with errors_about(target):
         handle, made = temporary.file_beside(target, mark)
-    lock = os.dup(handle)  # until the file has its name
+    lock = os.dup(handle)  # keeps the lock until the file has its final name
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
@@ -260,7 +260,7 @@ def interruptible() -> Iterator[None]:
 
     def interrupt(signum: int, frame: object) -> None:
         if signum != signal.SIGINT:
-            signal.signal(signum, signal.SIG_IGN)  # a closed terminal sends it twice, and tidying goes on
+            signal.signal(signum, signal.SIG_IGN)  # a closed terminal sends it twice; tidying continues
         interrupted.by = signum
         interrupted.set()
         raise KeyboardInterrupt

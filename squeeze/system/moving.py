@@ -16,7 +16,7 @@ from squeeze.errors import SqueezeError
 __all__ = ["NAME_LIMIT", "errors_about", "errors_after", "in_the_way", "move_into_place", "sync", "synced"]
 
 NAME_LIMIT = 60  # characters of the target kept in a temporary name, below the 255 bytes a name may have
-_AT_FDCWD, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # of Linux's renameat2
+_AT_FDCWD, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # constants of Linux's renameat2
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 _UNABLE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 _SYNC_EVERY = 1.0  # seconds
@@ -66,7 +66,7 @@ def _take_name(made: Path, target: Path) -> None:
     """Rename to a name that is free or that of an empty folder. Raise SqueezeError if the name is taken."""
     try:
         if made.is_dir():
-            made.rename(target)  # which replaces no folder with anything in it
+            made.rename(target)  # fails if the target folder is not empty
         elif not rename(made, target, _NO_REPLACE):
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             try:
@@ -147,11 +147,11 @@ def sync(path: Path) -> None:
     try:
         handle = os.open(path, os.O_RDONLY)
     except PermissionError:
-        return  # what may be written and not read
+        return  # the file may be written but not read
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in {*_UNABLE, errno.EBADF, errno.EACCES}:  # of network file systems
+        if error.errno not in {*_UNABLE, errno.EBADF, errno.EACCES}:  # some network file systems cannot sync
             raise
     finally:
         os.close(handle)
@@ -188,7 +188,7 @@ def synced(file: BinaryIO) -> Iterator[None]:
         while not over.wait(_SYNC_EVERY):
             try:
                 _sync(handle)
-            except OSError as error:  # of which a later sync would say nothing
+            except OSError as error:  # a later sync would not report it again
                 failed.append(error)
                 return
 

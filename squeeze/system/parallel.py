@@ -17,10 +17,10 @@ from typing import Any, Generic, TypeVar
 __all__ = ["LARGE", "Work", "in_order", "ordered_map", "parallel_ranges", "working"]
 
 T = TypeVar("T")
-_KEPT = 2  # pools of one size
+_KEPT = 2  # pools that are kept for each number of threads
 _idle: dict[int, list[ThreadPoolExecutor]] = {}
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # threads are not copied
+    os.register_at_fork(after_in_child=_idle.clear)  # a forked process has no threads
 
 
 class Work(Generic[T]):
@@ -87,9 +87,9 @@ def working(threads: int) -> Iterator[Work[Any]]:
 
 T = TypeVar("T")
 R = TypeVar("R")
-LARGE = 1 << 24  # bytes from which a tensor gets all threads to itself
-_BATCH = 1 << 21  # bytes that are worth handing to a thread
-_IN_FLIGHT = 1 << 26  # bytes of batches at once
+LARGE = 1 << 24  # bytes from which a tensor gets all threads
+_BATCH = 1 << 21  # the least bytes of a batch
+_IN_FLIGHT = 1 << 26  # bytes of batches in flight
 
 
 def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> Iterator[T]:
@@ -110,7 +110,7 @@ def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> I
     batches = _batches(tasks)
     first = next(batches, None)
     while first and first[0] >= LARGE:
-        yield first[1][0](threads)  # before another is taken: there is one large task at a time
+        yield first[1][0](threads)  # before the next is taken, so that only one large task is in memory
         first = next(batches, None)
     second = next(batches, None)
     if first and not second:

@@ -19,7 +19,7 @@ from squeeze.system.upload import copier
 
 __all__ = ["FORMAT", "PartFile", "PartWriter", "damaged", "is_whole", "passed_on"]
 
-FORMAT = 3  # of parts
+FORMAT = 3  # version of the format of parts
 _DIGEST = 8
 _END = 8 + 2 * _DIGEST
 

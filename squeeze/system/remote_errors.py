@@ -15,9 +15,9 @@ from squeeze.system.extras import how_to_install
 __all__ = ["connection_error", "retry", "translated_errors"]
 
 T = TypeVar("T")
-_WAITS = (0.05, 0.2, 0.8)  # seconds; stores' packages wait longer for what they know will pass
-_UNKNOWN = "Protocol not known"  # as fsspec says it
-_EXPIRED = "FileExpired"  # of s3fs
+_WAITS = (0.05, 0.2, 0.8)  # seconds; packages of stores wait longer for errors that they know to be temporary
+_UNKNOWN = "Protocol not known"  # the beginning of fsspec's message
+_EXPIRED = "FileExpired"  # the name of an s3fs exception
 _REFUSED = re.compile(r"credential|forbidden|unauthori[sz]ed|access ?denied|\b40[13]\b", re.IGNORECASE)
 
 

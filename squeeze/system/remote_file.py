@@ -9,9 +9,9 @@ from squeeze.system.remote_errors import connection_error, retry
 
 __all__ = ["RemoteFile", "will_read"]
 
-_LEAST = 1 << 16  # bytes of a request
+_LEAST = 1 << 16  # the least bytes of a request
 _AHEAD = 1 << 23  # the most bytes that are read ahead
-_MOST = 1 << 26  # bytes of a request that nobody announced
+_MOST = 1 << 26  # the most bytes of a request that was not announced
 
 
 class RemoteFile(SizedFile):

@@ -17,9 +17,9 @@ from typing import Any
 
 __all__ = ["facts_of", "has_version", "infos", "objects", "status_of", "take_keys_whole", "version_of"]
 
-_VERSION = "?versionId="  # of s3fs, in the names of objects
+_VERSION = "?versionId="  # appended by s3fs to the names of objects
 _PAGE = 1000  # objects, as S3 gives them
-Info = dict[str, Any]  # of an object, as fsspec has it
+Info = dict[str, Any]  # fsspec's description of an object
 
 
 def objects(fs: Any, path: str) -> Iterator[Info]:
@@ -133,9 +133,9 @@ def _is_object(info: Info) -> bool:
 
 
 _TIMES = ("mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
-_NAMED = ("VersionId", "generation", "ETag", "etag", "blob_id")  # of versions, the most exact first
+_NAMED = ("VersionId", "generation", "ETag", "etag", "blob_id")  # fields that identify a version, the most exact first
 _FACTS = ("ETag", "etag", "generation", "blob_id", *_TIMES)
-_STARTED = time.time()  # stands for the time of what has none
+_STARTED = time.time()  # replaces a missing time
 _FOLDER = 0o755
 
 

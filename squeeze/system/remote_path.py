@@ -22,7 +22,7 @@ __all__ = ["URL", "RemotePath", "look_together", "read_together"]
 
 # Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
 URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
-_TOGETHER = 32  # requests of one call that wait at a time: more than there are connections, and each has its cost
+_TOGETHER = 32  # concurrent requests of one call, more than there are connections
 
 
 class RemotePath:
@@ -60,7 +60,7 @@ class RemotePath:
         return isinstance(other, RemotePath) and str(self) == str(other)
 
     def __reduce__(self) -> tuple[type["RemotePath"], tuple[str, str | None]]:
-        return RemotePath, self.named  # another process asks for itself
+        return RemotePath, self.named  # another process connects by itself
 
     @classmethod
     def listed(cls, named: tuple[str, str | None], size: int) -> "RemotePath":
@@ -230,7 +230,7 @@ class RemotePath:
         file, details = retry(str(self), opened)
 
         def fetch(begin: int, end: int) -> bytes:
-            if not isinstance(file, AbstractBufferedFile):  # several may share one position
+            if not isinstance(file, AbstractBufferedFile):  # file objects may share one position
                 return bytes(fs.cat_file(path, start=begin, end=end))
             file.seek(begin)
             return bytes(file.read(end - begin))
@@ -296,7 +296,7 @@ class RemotePath:
                 if not in_order:
                     said = "its listing broke off, and has no order to go on by: run again"
                     raise SqueezeError(f"{self}: {said}") from error
-                found, again = objects(fs, path), True  # from its start
+                found, again = objects(fs, path), True  # restart the listing
                 raise
 
         while info := retry(str(self), following):
@@ -327,7 +327,7 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
     if not paths:
         return []
     sizes = [path.lstat().st_size for path in paths]
-    wanted = [number for number, size in enumerate(sizes) if size]  # a store refuses ranges of nothing
+    wanted = [number for number, size in enumerate(sizes) if size]  # stores refuse empty ranges
     with translated_errors(str(paths[0].parent)):
         names, ends = [paths[number]._place[1] for number in wanted], [sizes[number] + 1 for number in wanted]
         found = dict(zip(wanted, _first_bytes(paths[0]._place[0], names, ends), strict=True))

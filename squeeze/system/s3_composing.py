@@ -16,9 +16,9 @@ from squeeze.system.remote_file import RemoteFile
 
 __all__ = ["Composed", "composes"]
 
-_LEAST, _PARTS = 5 << 20, 9_000  # bytes of a part, and how many there may be: some less than S3 takes
-_SENT, _COPIED = 1 << 25, 1 << 28  # bytes of a part that is sent, and of one that is copied, where they need be no more
-_AT_ONCE = 8  # copies: of each the store does some 100 MB a second
+_LEAST, _PARTS = 5 << 20, 9_000  # the least bytes and the largest number of parts, with a margin below S3's limit
+_SENT, _COPIED = 1 << 25, 1 << 28  # preferred bytes of a part that is sent, and of one that is copied
+_AT_ONCE = 8  # concurrent copies; the store copies about 100 MB a second each
 _PIECE = 1 << 20
 _SUMS = "ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256"
 
@@ -45,9 +45,9 @@ class Composed:
         self._fs, self._url, self._place = fs, fs.unstrip_protocol(path), {"Bucket": bucket, "Key": key}
         self._condition = {"IfNoneMatch": "*"} if exclusive else {}
         self._least = max(_LEAST, size // _PARTS)
-        self._waiting = bytearray()  # to be sent
+        self._waiting = bytearray()  # bytes to be sent
         self._parts: list[Future[dict[str, Any]]] = []
-        self._copies: bool | None = None  # whether the store does; not known before it has copied something
+        self._copies: bool | None = None  # whether the store can copy; None until it was tried
         self._pool = ThreadPoolExecutor(_AT_ONCE)
         self._place["UploadId"] = self._ask("create_multipart_upload")["UploadId"]
 

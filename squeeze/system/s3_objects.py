@@ -16,12 +16,17 @@ from weakref import WeakKeyDictionary
 
 __all__ = ["first_bytes"]
 
-_PLAIN = {"anon", "endpoint_url", "key", "secret", "token", "profile"}  # settings of s3fs that obstore is told
-_OF_S3FS = {"default_block_size", "default_cache_type", "default_fill_cache", "max_concurrency"}  # settings for itself
-_NAME = re.compile(r"[\w.=@+-][\w.=@+ ,()/-]*(?<!/)", re.ASCII)  # of objects; others may be written in another way
+_PLAIN = {"anon", "endpoint_url", "key", "secret", "token", "profile"}  # settings of s3fs that are passed to obstore
+_OF_S3FS = {
+    "default_block_size",
+    "default_cache_type",
+    "default_fill_cache",
+    "max_concurrency",
+}  # settings that concern only s3fs
+_NAME = re.compile(r"[\w.=@+-][\w.=@+ ,()/-]*(?<!/)", re.ASCII)  # names of objects that have only one spelling in a URL
 _AMAZON, _PLAIN_AMAZON = ".amazonaws.com", re.compile(r"https://s3(\.[a-z0-9-]+)?\.amazonaws\.com/?")
-_THREADS = 64  # requests at a time
-_ENOUGH = 2  # failures of a bucket's first object, one after the other, after which it is left to s3fs
+_THREADS = 64  # concurrent requests
+_ENOUGH = 2  # consecutive failures of a bucket's first object, after which s3fs reads everything
 _RETRIES: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 
 
@@ -30,12 +35,12 @@ class _Bucket:
     """The state of obstore for one bucket."""
 
     store: Any = None
-    signed: dict[str, Any] = field(default_factory=dict)  # by what the store signs
+    signed: dict[str, Any] = field(default_factory=dict)  # the credentials of the store
     works: bool = False
     failures: int = 0
 
 
-_buckets: WeakKeyDictionary[Any, dict[str, _Bucket]] = WeakKeyDictionary()  # by filesystem, and name
+_buckets: WeakKeyDictionary[Any, dict[str, _Bucket]] = WeakKeyDictionary()  # by filesystem and bucket name
 
 
 def first_bytes(fs: Any, paths: list[str], counts: list[int]) -> list[bytes | None]:
@@ -64,7 +69,7 @@ def first_bytes(fs: Any, paths: list[str], counts: list[int]) -> list[bytes | No
                 return bytes(obstore.get_range(store, fs.split_path(paths[number])[1], start=0, end=counts[number]))
             return None
 
-        came = [] if bucket.works else [fetch(wanted[0])]  # as a rule all come if one does
+        came = [] if bucket.works else [fetch(wanted[0])]  # usually all succeed if the first one does
         if bucket.works or came[0] is not None:
             came += pool.map(fetch, wanted[len(came) :])
         bucket.works = any(data is not None for data in came)
@@ -97,14 +102,14 @@ def _store(fs: Any, name: str, bucket: _Bucket) -> Any:
 
     about, address = fs.s3.meta, fs.s3.meta.endpoint_url
     if _AMAZON in address and not _PLAIN_AMAZON.fullmatch(address):
-        return None  # such as the servers of FIPS, or of China
+        return None  # such as FIPS endpoints, or those in China
     signed = _signed(fs)
     if bucket.store is None or signed != bucket.signed:
         by: dict[str, Any] = {"credential_provider": lambda: signed} if signed else {"skip_signature": True}
         bucket.store = S3Store(
             name,
             endpoint=address,
-            aws_endpoint_url_s3=address,  # else the environment's goes before `endpoint`
+            aws_endpoint_url_s3=address,  # otherwise the environment overrides `endpoint`
             region=about.region_name.replace("aws-global", "us-east-1"),
             virtual_hosted_style_request=False,
             request_payer=False,
@@ -112,7 +117,7 @@ def _store(fs: Any, name: str, bucket: _Bucket) -> Any:
             client_options={"allow_http": address.startswith("http:")},
             retry_config=_RETRIES,
         )
-        bucket.signed = signed  # last: until then other threads make a store of their own
+        bucket.signed = signed  # last, so that other threads create a store of their own until then
     return bucket.store
 
 

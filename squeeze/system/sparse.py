@@ -29,7 +29,7 @@ def reading(source: BinaryIO) -> BinaryIO:
         if not stat.S_ISREG(status.st_mode) or status.st_blocks * 512 >= status.st_size:
             return source
         return cast(BinaryIO, _HoledSource(source, source.fileno()))
-    except (OSError, ValueError, AttributeError):  # nothing of the system's
+    except (OSError, ValueError, AttributeError):  # no file of the operating system
         return source
 
 

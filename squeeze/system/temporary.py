@@ -23,16 +23,16 @@ __all__ = ["MARK", "file_beside", "folder_beside", "is_temporary", "sweep"]
 
 MARK = ".squeeze"
 _NAME = re.compile(r"\.(?P<target>.+)\.[a-z0-9_]{8}\.squeeze(-[0-9a-f]+)?\.tmp", re.DOTALL)
-_DIGITS = 8  # of the digest of a long name
-_SHARE = 50  # a folder is looked through for at most one part in this many of the time
-_looked: dict[Path, tuple[float, dict[str, list[str]]]] = {}  # until when it holds, and names found by target
+_DIGITS = 8  # digits of the digest of a long name
+_SHARE = 50  # searching a folder takes at most one in this many seconds
+_looked: dict[Path, tuple[float, dict[str, list[str]]]] = {}  # when the search expires, and names by target
 
 
 def file_beside(target: Path, mark: str = MARK) -> tuple[int, Path]:
     """Create an empty file next to a target and return its locked descriptor and its path."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{_known_as(target)}.", suffix=f"{mark}.tmp", dir=target.parent)
-        with suppress(OSError):  # of a file system without locks, on which nothing is swept
+        with suppress(OSError):  # file systems without locks are never swept
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(handle).st_nlink:
             return handle, Path(name)

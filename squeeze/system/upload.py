@@ -21,7 +21,7 @@ from squeeze.system.s3_composing import Composed, composes
 
 __all__ = ["check_free", "copier", "discard_upload", "staged", "uploading"]
 
-_PIECE = 1 << 24  # bytes handed over at a time: a filesystem copies them
+_PIECE = 1 << 24  # bytes passed to a filesystem at a time, which copies them
 
 
 def check_free(target: RemotePath, overwrite: bool) -> None:
@@ -80,12 +80,12 @@ def discard_upload(file: Any) -> None:
     with suppress(Exception):
         file.discard()
     with suppress(Exception):
-        file.closed = True  # or it would be written when it is collected
+        file.closed = True  # otherwise garbage collection would write it
 
 
 def _dropped(file: Any) -> None:
     discard_upload(file)
-    if left := getattr(file, "temp_file", None):  # of the Hugging Face hub's
+    if left := getattr(file, "temp_file", None):  # the Hugging Face Hub's filesystem has a temporary file
         Path(left.name).unlink(missing_ok=True)
 
 

@@ -27,8 +27,8 @@ from squeeze.system.moving import NAME_LIMIT, errors_about, errors_after, sync
 __all__ = ["Discards", "discards", "forget", "other_settings", "scratch_folder", "work_folder"]
 
 _LOCK, _TASK = "lock", "task.json"
-_MARKER = 32  # letters of its name
-_NAMED = 4  # settings that differ, in a message
+_MARKER = 32  # letters of the marker's name
+_NAMED = 4  # differing settings that a message names
 _MARKED = re.compile(f"[0-9a-f]{{{_MARKER}}}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -36,8 +36,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 class Discards(Enum):
     """The stopped runs whose work a new run deletes. It resumes the remaining work if that is of the same task."""
 
-    NONE = "none"  # a run of another task is refused
-    OTHERS = "others"  # those of another task
+    NONE = "none"  # refuse a run of another task
+    OTHERS = "others"  # work of another task
     ALL = "all"
 
 
@@ -125,7 +125,7 @@ def _opened(folder: Path, target: Path) -> Iterator[int]:
         yield inside
     except OSError:
         if is_new:
-            with suppress(OSError):  # there is something in it, which is named
+            with suppress(OSError):  # it is not empty, which the error says
                 folder.rmdir()
         raise
     finally:
@@ -143,7 +143,7 @@ def _locked(folder: Path, inside: int, target: Path) -> Iterator[str]:
         raise _not_ours(folder)
     try:
         lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=inside)
-    except FileNotFoundError:  # the folder was deleted in this moment
+    except FileNotFoundError:  # the folder was deleted just now
         raise _busy(target) from None
     except OSError as error:
         raise (_not_ours(folder) if error.errno == errno.ELOOP else error) from None

@@ -76,7 +76,7 @@ def making(
                     yield Out(root, notes)
                 except ClusterError as error:
                     if not any(path.is_file() and path.parent != inside for path in inside.rglob("*")):
-                        raise  # nothing that another run could use
+                        raise  # there is nothing to resume
                     stopped = error
                     raise _Stopped from None
             folder.move_into_place(root, target, overwrite)

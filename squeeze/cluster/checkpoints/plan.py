@@ -10,15 +10,15 @@ from squeeze.packing.sources import Source
 
 __all__ = ["Planner", "memory_of"]
 
-_MOST = 1 << 28  # bytes of a part: a worker has as much on its disk for a while
+_MOST = 1 << 28  # bytes of a part, which a worker keeps on its disk for a while
 _MOST_FILES = 500
-# Raw bytes a second of one slow processor, coded and proved, and decoded.
+# Raw bytes per second of one slow processor: coding with verification, and decoding.
 _CODED = {"fast": 3e8, "runtime": 1.5e8, "archive": 1.5e6}
 _DECODED = {"fast": 5e8, "runtime": 3e8, "archive": 2e6}
 _LEAST_MEMORY = 600_000_000  # bytes of a worker that codes in parts
-_ARCHIVED = 6  # bytes for each of a tensor that is coded whole
+_ARCHIVED = 6  # bytes of memory per byte of a tensor that is coded whole
 
-Heads = Mapping[Path, Source | PackedFile]  # of the files that have tensors
+Heads = Mapping[Path, Source | PackedFile]  # headers of the files that have tensors
 
 
 class Planner:

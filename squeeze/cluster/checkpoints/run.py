@@ -31,7 +31,7 @@ from squeeze.system.unchanged import stamp_of
 
 __all__ = ["pack", "unpack", "verify"]
 
-_READERS = 16  # headers that are read at a time
+_READERS = 16  # headers that are read concurrently
 Failed = Callable[[Done], None]
 
 

@@ -12,7 +12,7 @@ from squeeze.numerics.bitmodels.histories import learn
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH
 
-# Of one match: where it points (0: nowhere), bytes that agreed, a bit for each of its recent misses, the expected byte
+# One match: where it points (0: nowhere), matching bytes, a bit for each recent miss, the expected byte
 # with a leading one (0: none), and the entry of its adaptive map that is asked for the present bit (-1: none).
 STATE = layout.fields("pointer length misses expected entry")
 ENTRIES = 512  # adaptive map entries of one match: 32 lengths x 16 histories of misses

@@ -12,7 +12,9 @@ from squeeze.numerics.logistic import SQUASH, clamp_logit
 
 WEIGHT_ONE = 1 << 16
 APM_STEPS = 33
-IDENTITY = np.minimum(SQUASH[2048 - 128 * (APM_STEPS // 2) :: 128], (1 << 32) - 1).astype(np.uint32)  # of each step
+IDENTITY = np.minimum(SQUASH[2048 - 128 * (APM_STEPS // 2) :: 128], (1 << 32) - 1).astype(
+    np.uint32
+)  # the probability of each step
 
 
 @inline
