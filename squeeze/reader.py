@@ -55,8 +55,8 @@ def main(
             target = None if stdout else output or files.restored_name(source)
             _restore(source, target, force, dictionary, threads, limits)
     except ImportError as error:
-        said = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install {DISTRIBUTION}"
-        raise click.ClickException(said) from error
+        message = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install {DISTRIBUTION}"
+        raise click.ClickException(message) from error
     except (*EXPECTED_ERRORS, KeyboardInterrupt) as error:
         raise click.ClickException(explain(error, str(source))) from error
 

@@ -200,8 +200,8 @@ class Engine(Generic[K]):
         self._running: dict[Any, Call[K]] = {}
         self._seen, self._resources = 0.0, dict[str, float]()
         self._remote: dict[Callable[..., Any], Any] = {}
-        self._asked: dict[Needs, Needs] = {}  # the resources that calls with these needs request from Ray
-        self._lacking: dict[Needs, float] = {}  # the time since which no node has these resources
+        self._requests: dict[Needs, Needs] = {}  # the resources that calls with these needs request from Ray
+        self._missing_since: dict[Needs, float] = {}  # the time since which no node has these resources
         self._looked = 0.0
 
     @property
@@ -237,15 +237,15 @@ class Engine(Generic[K]):
 
     def submit(self, call: Call[K]) -> None:
         """Submit a call. Raise ClusterError if no node can take it and no node will be added."""
-        if call.needs not in self._asked:
-            self._asked[call.needs] = call.needs
+        if call.needs not in self._requests:
+            self._requests[call.needs] = call.needs
             self._look(call.needs)
         if call.function not in self._remote:
             self._remote[call.function] = self._ray.remote(_from_here(call.function))
-        asked = self._asked[call.needs]
-        needs = {"num_cpus": asked.cpus, "num_gpus": asked.gpus}
-        if asked.memory:
-            needs["memory"] = asked.memory
+        request = self._requests[call.needs]
+        needs = {"num_cpus": request.cpus, "num_gpus": request.gpus}
+        if request.memory:
+            needs["memory"] = request.memory
         options = {"name": call.name, "max_retries": 0, **needs}
         reference = self._remote[call.function].options(**options).remote(*call.arguments)
         self._running[reference] = call
@@ -256,24 +256,24 @@ class Engine(Generic[K]):
         If no node came in time, less memory is requested. Raises ClusterError if anything but memory is missing then.
         """
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        asked, now = self._asked[needs], time.monotonic()
-        if any(asked.met_by(node) for node in nodes):
-            self._lacking.pop(needs, None)
+        request, now = self._requests[needs], time.monotonic()
+        if any(request.met_by(node) for node in nodes):
+            self._missing_since.pop(needs, None)
             return
-        lacking = f"no node of the cluster has {asked}"
-        if self._grows and now - self._lacking.get(needs, now) < self.patience:
-            if needs not in self._lacking:
+        lacking = f"no node of the cluster has {request}"
+        if self._grows and now - self._missing_since.get(needs, now) < self.patience:
+            if needs not in self._missing_since:
                 self.warn(f"{lacking}; waiting up to {self.patience:g} s for one")
-            self._lacking.setdefault(needs, now)
+            self._missing_since.setdefault(needs, now)
             return
         came = f", and none came in {self.patience:g} s" if self._grows else ""
-        rest = [node for node in nodes if replace(asked, memory=0).met_by(node)]
+        rest = [node for node in nodes if replace(request, memory=0).met_by(node)]
         if not rest:
             raise ClusterError(lacking + came)
         most = int(max(node.get("memory", 0) for node in rest))
-        self._asked[needs] = replace(asked, memory=most)
+        self._requests[needs] = replace(request, memory=most)
         self.warn(f"{lacking}{came}; a task gets all memory of the largest, {most / 1e9:.1f} GB, and may fail")
-        self._lacking.pop(needs, None)
+        self._missing_since.pop(needs, None)
         for reference in [reference for reference, call in self._running.items() if call.needs == needs]:
             self._ray.cancel(reference, force=False)
             self.submit(self._running.pop(reference))

@@ -165,8 +165,8 @@ def result_or_error(file: File, action: Callable[[], Done]) -> Done:
     try:
         return action()
     except EXPECTED_ERRORS as error:
-        said, again = describe_error(error, file.source)
-        return Done(file, error=said, again=again)
+        message, again = describe_error(error, file.source)
+        return Done(file, error=message, again=again)
 
 
 def describe_error(error: BaseException, source: Path | None = None) -> tuple[str, bool]:
@@ -255,12 +255,12 @@ def _copy(part: Part, sink: BinaryIO | None, task: Task) -> None:
     """Decode the blocks of a part and verify their checksums."""
     with open_stream(part.file.source, **task.options) as reader:
         reader.seek(part.begin)
-        left = part.length
-        while left:
-            piece = reader.read(min(left, _PIECE))
+        remaining = part.length
+        while remaining:
+            piece = reader.read(min(remaining, _PIECE))
             if not piece:
                 raise DamagedError("the file holds less than its index says: it is damaged")
-            left -= len(piece)
+            remaining -= len(piece)
             if sink:
                 sink.write(piece)
 
@@ -302,19 +302,19 @@ def remove_parts(folder: Path) -> None:
 
 def _put_together(streams: list[Stream], opened: Iterable[BinaryIO], sink: BinaryIO) -> int:
     """Write parts one after another, verify the checksum of every stream, and return the bytes written."""
-    left, digest, written = deque(streams), xxhash.xxh3_64(), 0
-    wanted = left[0].raw_size  # raw bytes of the stream that is being written
+    remaining, digest, written = deque(streams), xxhash.xxh3_64(), 0
+    wanted = remaining[0].raw_size  # raw bytes of the stream that is being written
     for piece in (piece for part in opened for piece in passed_on(part, sink)):
         written += len(piece)
         rest = memoryview(piece)
-        while left and len(rest) >= wanted:
+        while remaining and len(rest) >= wanted:
             digest.update(rest[:wanted])
-            _compare(left.popleft(), digest.intdigest())
+            _compare(remaining.popleft(), digest.intdigest())
             digest.reset()
-            rest, wanted = rest[wanted:], left[0].raw_size if left else 0
+            rest, wanted = rest[wanted:], remaining[0].raw_size if remaining else 0
         digest.update(rest)
         wanted -= len(rest)
-    if left:
+    if remaining:
         raise DamagedError("a part of the restored file is missing: restore it again")
     return written
 

@@ -118,10 +118,10 @@ class Planner:
 
         Raises DictionaryError or LimitError.
         """
-        given = self._task.options
-        limits = given.get("limits") or Limits()
-        dictionary = as_dictionary(given.get("dictionary"), limits)
-        return Resources(given["threads"], given.get("model"), dictionary, limits, given.get("adapter"))
+        options = self._task.options
+        limits = options.get("limits") or Limits()
+        dictionary = as_dictionary(options.get("dictionary"), limits)
+        return Resources(options["threads"], options.get("model"), dictionary, limits, options.get("adapter"))
 
     def _seconds_a_byte(self, level: int) -> float:
         """Return the seconds per byte of a source at a level."""

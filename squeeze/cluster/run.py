@@ -60,7 +60,7 @@ class _Cut:
     waiting: int
     attempts: int = 1
     joins: int = 0  # tries of joining the parts
-    told: int = 0  # bytes of the file that were reported as progress
+    reported: int = 0  # bytes of the file that were reported as progress
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,10 @@ class Run:
         lost = isinstance(error, Lost)
         if error is not None:
             self.lost += lost
-            said = f"its worker was lost, {ATTEMPTS} times" if lost else type(error).__name__
+            reason = f"its worker was lost, {ATTEMPTS} times" if lost else type(error).__name__
             files = _files(key)
             again = lost or len(files) > 1  # one of several files has raised it
-            result = [Done(file, error=f"{said}: {first_line(error)}", again=again) for file in files]
+            result = [Done(file, error=f"{reason}: {first_line(error)}", again=again) for file in files]
         if isinstance(key, _Piece):
             yield from self._piece_ended(key, result if isinstance(result, Done) else result[0], lost)
             return
@@ -215,7 +215,7 @@ class Run:
             self._again(self._of_piece(replace(piece, attempts=piece.attempts + 1)), piece.attempts, lost)
         elif done.error or piece.part is None:
             cut.waiting = -1
-            yield self._noted(done, cut.attempts, cut.told)
+            yield self._noted(done, cut.attempts, cut.reported)
         else:
             cut.waiting -= 1
             self._tell(cut)
@@ -228,14 +228,14 @@ class Run:
         twice.
         """
         size = cut.file.size * (len(cut.parts) - cut.waiting) // (len(cut.parts) + 1)
-        if size > cut.told:
-            self.progress(size - cut.told)
-            cut.told = size
+        if size > cut.reported:
+            self.progress(size - cut.reported)
+            cut.reported = size
 
-    def _noted(self, done: Done, attempts: int, told: int = 0) -> Done:
+    def _noted(self, done: Done, attempts: int, reported: int = 0) -> Done:
         self.files += 1
         self.failures += bool(done.error)
-        self.progress(done.file.size - told)
+        self.progress(done.file.size - reported)
         if self.manifest:
             self.manifest.note(record_of(done, self.task.operation, attempts))
         return done

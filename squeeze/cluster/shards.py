@@ -92,8 +92,8 @@ def _guarded(planned: Planned, task: Task) -> Result:
     try:
         return here(planned, task)
     except EXPECTED_ERRORS as error:
-        said, again = describe_error(error)
-        return Result(error=said, again=again)
+        message, again = describe_error(error)
+        return Result(error=message, again=again)
 
 
 def by_workers(
@@ -110,8 +110,8 @@ def by_workers(
         result = outcome.result
         if outcome.error is not None:
             lost = isinstance(outcome.error, Lost)
-            said = f"its worker was lost, {ATTEMPTS} times" if lost else type(outcome.error).__name__
-            result = Result(error=f"{said}: {first_line(outcome.error)}")
+            message = f"its worker was lost, {ATTEMPTS} times" if lost else type(outcome.error).__name__
+            result = Result(error=f"{message}: {first_line(outcome.error)}")
         yield outcome.key, replace(result, attempts=outcome.attempts, lost=outcome.lost)
 
 

@@ -51,18 +51,18 @@ class Summary:
         for place, more in enumerate((1, done.raw, done.coded)):
             sums[place] += more
 
-    def as_json(self, going: Counts, processors: float) -> dict[str, Any]:
+    def as_json(self, counts: Counts, processors: float) -> dict[str, Any]:
         """Return the summary for `--json`."""
         return {
             "command": self.operation,
-            "files": going.files,
-            "failed": going.failures,
+            "files": counts.files,
+            "failed": counts.failures,
             "raw_size": self.raw,
             "coded_size": self.coded,
             "seconds": round(self.seconds, 3),
             "processors": processors,
-            "calls": going.calls,
-            "lost_calls": going.lost,
+            "calls": counts.calls,
+            "lost_calls": counts.lost,
             "endings": self.endings,
             "failures": self.failures,
         }

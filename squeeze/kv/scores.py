@@ -71,16 +71,16 @@ class Request:
     @staticmethod
     def of(module: Any, query: torch.Tensor, options: Mapping[str, Any]) -> Request:
         """Parse what transformers passes besides query, key, value and mask. None and False request nothing."""
-        given = {name: value for name, value in options.items() if value is not None and value is not False}
-        unknown = given.keys() - _HONOURED - _IN_THE_MASK
-        if given.get("dropout"):
+        present = {name: value for name, value in options.items() if value is not None and value is not False}
+        unknown = present.keys() - _HONOURED - _IN_THE_MASK
+        if present.get("dropout"):
             unknown |= {"dropout"}
         causal = options.get("is_causal")
         return Request(
-            scaling=given.get("scaling", query.shape[-1] ** -0.5),
+            scaling=present.get("scaling", query.shape[-1] ** -0.5),
             causal=getattr(module, "is_causal", True) if causal is None else causal,
-            scores=Scores(given.get("softcap"), given.get("s_aux")),
-            position_bias=given.get("position_bias"),
+            scores=Scores(present.get("softcap"), present.get("s_aux")),
+            position_bias=present.get("position_bias"),
             unknown=tuple(sorted(unknown)),
         )
 

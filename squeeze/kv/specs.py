@@ -28,7 +28,7 @@ def _split(words: str) -> tuple[str, dict[str, Any]]:
     known = scalar_types(POLICIES[name] if name in POLICIES else CALIBRATED[name])
     if name in POLICIES:
         fields = {field.name for field in dataclasses.fields(POLICIES[name])}
-        known |= {key: {asked.type} for key, asked in FROM_STATISTICS.items() if fields.issuperset(asked.fields)}
+        known |= {key: {decided.type} for key, decided in FROM_STATISTICS.items() if fields.issuperset(decided.fields)}
     return name, _options(f"policy {name}", parameters, "bits", known)
 
 

@@ -108,10 +108,10 @@ class LayerView:
         for kind, like in (("keys", self.residual[0]), ("values", self.residual[1])):
             decoded = []
             for group, fields in stores:
-                mine = _fields_of(fields, kind, first, last)
+                coded = _fields_of(fields, kind, first, last)
                 coder = group.keys if kind == "keys" else group.values
-                if _blocks(mine):
-                    decoded.append((group.heads, coder.decode(mine, start, dtype).flatten(2, 3)))
+                if _blocks(coded):
+                    decoded.append((group.heads, coder.decode(coded, start, dtype).flatten(2, 3)))
             if len(decoded) == 1 and decoded[0][0] is None:
                 keys_and_values.append(decoded[0][1])
                 continue

@@ -274,6 +274,6 @@ def check(device: str) -> None:
         raise
     except RuntimeError as error:
         raise DeviceError(f"{device} cannot run the language model: use `device='cpu'` ({error})") from None
-    for ours, theirs in zip(wanted, found, strict=True):
-        if not np.array_equal(ours, theirs.cpu().numpy(), equal_nan=True):
+    for expected, computed in zip(wanted, found, strict=True):
+        if not np.array_equal(expected, computed.cpu().numpy(), equal_nan=True):
             raise DeviceError(f"{device} does not compute as IEEE 754 says: use `device='cpu'`")

@@ -49,12 +49,12 @@ class Work(Generic[T]):
         """Execute a call that no thread has started. Return False if all are started."""
         for place, (future, work) in enumerate(self._waiting):
             if future.cancel():
-                mine = Future[T]()
+                done_here = Future[T]()
                 try:
-                    mine.set_result(work())
+                    done_here.set_result(work())
                 except Exception as error:
-                    mine.set_exception(error)
-                self._waiting[place] = (mine, work)
+                    done_here.set_exception(error)
+                self._waiting[place] = (done_here, work)
                 return True
         return False
 

@@ -41,8 +41,8 @@ def translated_errors(url: str) -> Iterator[None]:
     except SqueezeError:
         raise
     except ImportError as error:
-        said = f"{url}: {_words(error)}: {how_to_install('cloud')}"
-        raise PackageError(said, name=error.name) from error
+        message = f"{url}: {_words(error)}: {how_to_install('cloud')}"
+        raise PackageError(message, name=error.name) from error
     except (NotImplementedError, UnsupportedOperation) as error:
         raise SqueezeError(f"{url}: the store does not support this: {_words(error)}") from error
     except OSError as error:
@@ -90,5 +90,5 @@ def _refused(error: Exception, url: str) -> PermissionError:
 
 def _words(error: BaseException) -> str:
     """Return the message of an error, or its type if it has none, on one line."""
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return printable(" ".join(said.split()).rstrip(".") or type(error).__name__)
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return printable(" ".join(message.split()).rstrip(".") or type(error).__name__)

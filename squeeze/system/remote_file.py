@@ -55,8 +55,8 @@ class RemoteFile(SizedFile):
     def read(self, size: int | None = -1, /) -> bytes:
         if self.closed:
             raise ValueError("I/O operation on closed file")
-        left = max(self._size - self._position, 0)
-        data = bytearray(left if size is None or size < 0 else min(size, left))
+        remaining = max(self._size - self._position, 0)
+        data = bytearray(remaining if size is None or size < 0 else min(size, remaining))
         view, filled = memoryview(data), 0
         while filled < len(data):
             filled += self.readinto(view[filled:])

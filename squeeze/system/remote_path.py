@@ -165,8 +165,8 @@ class RemotePath:
         protocol = self._scheme.removesuffix("://").rpartition("::")[2]
         kinds = get_filesystem_class(protocol).__mro__
         if not any("target_options" in signature(kind.__init__).parameters for kind in kinds):
-            said = f"{protocol} does not support chained URLs ('::'): name its prefix, with -r"
-            raise SqueezeError(f"{self}: {said}")
+            reason = f"{protocol} does not support chained URLs ('::'): name its prefix, with -r"
+            raise SqueezeError(f"{self}: {reason}")
 
     def _look(self) -> dict[str, Any] | None:
         """Return what the store says now, or None if the object does not exist."""
@@ -294,8 +294,8 @@ class RemotePath:
                 return next((info for info in found if not again or info["name"] > last), None)
             except Exception as error:
                 if not in_order:
-                    said = "its listing broke off, and has no order to go on by: run again"
-                    raise SqueezeError(f"{self}: {said}") from error
+                    reason = "its listing broke and cannot resume, since its keys are not sorted: run again"
+                    raise SqueezeError(f"{self}: {reason}") from error
                 found, again = objects(fs, path), True  # restart the listing
                 raise
 
@@ -337,10 +337,10 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
 def _first_bytes(fs: Any, names: list[str], ends: list[int]) -> list[bytes | Exception]:
     """Return the first `ends[i]` bytes of each object, or an exception: by obstore if it can, otherwise by fsspec."""
     fast = first_bytes(fs, names, ends)
-    left = [number for number, data in enumerate(fast) if data is None]
+    missing = [number for number, data in enumerate(fast) if data is None]
     more = {"batch_size": _TOGETHER} if "batch_size" in signature(fs.cat_ranges).parameters else {}
-    ranges = [names[number] for number in left], [0] * len(left), [ends[number] for number in left]
-    slow = iter(fs.cat_ranges(*ranges, on_error="return", **more) if left else [])
+    ranges = [names[number] for number in missing], [0] * len(missing), [ends[number] for number in missing]
+    slow = iter(fs.cat_ranges(*ranges, on_error="return", **more) if missing else [])
     return [next(slow) if data is None else data for data in fast]
 
 
@@ -349,9 +349,9 @@ def look_together(paths: list[RemotePath]) -> None:
     stores: dict[int, list[RemotePath]] = {}
     for path in paths:
         stores.setdefault(id(path._place[0]), []).append(path)
-    for those in stores.values():
-        fs = those[0]._place[0]
-        for path, info in zip(those, infos(fs, [path._place[1] for path in those]), strict=True):
+    for group in stores.values():
+        fs = group[0]._place[0]
+        for path, info in zip(group, infos(fs, [path._place[1] for path in group]), strict=True):
             if not isinstance(info, Exception):
                 path._known = info
 

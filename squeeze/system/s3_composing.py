@@ -118,8 +118,8 @@ class Composed:
         self._parts.append(part)
         part.result()
 
-    def _ask(self, method: str, **given: Any) -> Any:
-        return retry(self._url, lambda: self._fs.call_s3(method, **self._place, **given))
+    def _ask(self, method: str, **arguments: Any) -> Any:
+        return retry(self._url, lambda: self._fs.call_s3(method, **self._place, **arguments))
 
     def close(self) -> None:
         """Send the rest and wait until all parts are stored."""

@@ -85,8 +85,8 @@ def discard_upload(file: Any) -> None:
 
 def _dropped(file: Any) -> None:
     discard_upload(file)
-    if left := getattr(file, "temp_file", None):  # the Hugging Face Hub's filesystem has a temporary file
-        Path(left.name).unlink(missing_ok=True)
+    if local := getattr(file, "temp_file", None):  # the Hugging Face Hub's filesystem has a temporary file
+        Path(local.name).unlink(missing_ok=True)
 
 
 def copier(sink: object, file: BinaryIO, count: int) -> Callable[[], None] | None:

@@ -56,14 +56,14 @@ class _Checkpoint:
         memory = memory_of(self.heads, self.task.options.get("level"))
         needs = Needs(self.task.options["threads"], 0, memory)
         kind = Kind(partial(Planner, self.heads), work.whole, work.part, work.join)
-        going = Run(self.engine, self.task, notes, needs, kind=kind, progress=self.progress)
-        for done in going.results(todo):
+        current_run = Run(self.engine, self.task, notes, needs, kind=kind, progress=self.progress)
+        for done in current_run.results(todo):
             if done.error:
                 self.failed(done)
             else:
                 self.results[work.name_in(root, done.file.source)] = done
-        if going.failures:
-            raise ClusterError(f"{going.failures} of {len(found)} files failed")
+        if current_run.failures:
+            raise ClusterError(f"{current_run.failures} of {len(found)} files failed")
         return {name: self.results[name] for name in (work.name_in(root, file.source) for file in found)}
 
     def _is_done(self, file: File, notes: Manifest, record: Record | None) -> bool:

@@ -27,8 +27,8 @@ def record(kind: np.dtype, **values: float) -> Any:
 def offsets(widths: Widths) -> Widths:
     """Return where each of several consecutive parts begins, as the NamedTuple that `widths` is."""
     make: Any = type(widths)
-    begun: Widths = make(*accumulate(widths[:-1], initial=0))
-    return begun
+    starts: Widths = make(*accumulate(widths[:-1], initial=0))
+    return starts
 
 
 def aligned_zeros(size: int) -> np.ndarray:
