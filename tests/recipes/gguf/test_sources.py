@@ -70,7 +70,9 @@ def test_every_expert_is_calibrated_by_its_own_tokens(tmp_path, kind):
     folder = gguf_models.save(kind, tmp_path / "model", fused=True, **SMALL)
     report = write(folder, tmp_path / "gptq.gguf", "gptq", type="q4_0")
     experts = [layer for layer in report.layers if ".experts." in layer.name]
-    told = re.compile(r"only \d+ calibration tokens reached its (32|64) inputs: calibrated on all 160 tokens of the layer")
+    told = re.compile(
+        r"only \d+ calibration tokens reached its (32|64) inputs: calibrated on all 160 tokens of the layer"
+    )
     few = {layer.name for layer in experts if any(map(told.fullmatch, layer.notes))}
     assert {layer.name for layer in experts if layer.tokens == 160} == few and 0 < len(few) < len(experts) == 48
     assert all(line.partition(":")[0] in few for line in report.fallbacks)
