@@ -134,7 +134,7 @@ class _FolderTar(Tar):
         self._position = 0
         super().__init__(items)  # type: ignore[arg-type]
 
-    def _made(self, entries: Iterable[Any]) -> Iterator[bytes]:
+    def _generate(self, entries: Iterable[Any]) -> Iterator[bytes]:
         for item in entries:
             kind = stat.S_IFMT(item.status.st_mode)
             if kind == stat.S_IFREG:
