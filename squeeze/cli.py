@@ -110,8 +110,7 @@ class Group(click.Group):
         return super().parse_args(ctx, ["compress"] if ctx.obj and args[0].startswith("-") else _as_filter(args))
 
     def invoke(self, ctx: click.Context) -> Any:
-        from squeeze.commands.echo import guard, mention  # what `--help` does not need
-        from squeeze.commands.job import EXPECTED_ERRORS, explain
+        from squeeze.commands.echo import EXPECTED_ERRORS, explain, guard, mention  # `--help` does not need them
         from squeeze.system import extras, files, notices
 
         guard()

@@ -14,8 +14,7 @@ import click
 
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.commands import options
-from squeeze.commands.echo import guard
-from squeeze.commands.job import EXPECTED_ERRORS, explain
+from squeeze.commands.echo import EXPECTED_ERRORS, explain, guard
 from squeeze.system import files
 from squeeze.system.binary import flush
 from squeeze.system.extras import DISTRIBUTION

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import squeeze
-from squeeze.commands.job import explain
+from squeeze.commands.echo import explain
 from squeeze.errors import SqueezeError
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z]|\s-[A-Za-z]\b")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from squeeze.commands import cluster as clusters, options
-from squeeze.commands.echo import echo
-from squeeze.commands.job import explain
+from squeeze.commands.echo import echo, explain
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
 from squeeze.commands.sections import command

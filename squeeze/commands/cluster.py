@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from squeeze.commands import options
-from squeeze.commands.echo import echo
-from squeeze.commands.job import explain
+from squeeze.commands.echo import echo, explain
 from squeeze.commands.sections import in_section
 from squeeze.errors import SqueezeError
 

@@ -1,15 +1,29 @@
-"""Standard streams: lines are printed escaped, and streams that are closed are replaced."""
+"""Standard streams: escaped lines, errors as one line, and replacements for closed streams."""
 
+import errno
 import io
 import os
+import re
 import sys
 from typing import Any
 
 import click
 
-from squeeze.errors import SqueezeError, escaped
+from squeeze.errors import SqueezeError, StorageError, escaped
 
-__all__ = ["echo", "guard", "mention"]
+__all__ = ["EXPECTED_ERRORS", "echo", "explain", "guard", "mention"]
+
+EXPECTED_ERRORS = (SqueezeError, OSError, MemoryError)
+_RENAMED = {  # arguments whose options have other names
+    "base_folder": "--base",
+    "dictionary": "-D",
+    "limits.memory": "--memlimit",
+    "limits.output": "--max-output",
+    "overwrite": "-f",
+    "span": "--range",
+    "target_bytes": "--target-size",
+}
+_ARGUMENT = re.compile(r"`([a-z_.]+)(?:=(?:True|'(\w+)'))?`")  # in messages of the library
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -25,6 +39,31 @@ def mention(text: str) -> None:
             echo(text, err=True)
     else:
         echo(text, err=True)
+
+
+def explain(error: BaseException, name: str = "") -> str:
+    """Return one line that says what went wrong with the file `name`, with options in place of arguments."""
+    name = "" if getattr(error, "is_named", False) else name
+    said = "; ".join([_explain(error, f"{name}: " if name else ""), *getattr(error, "__notes__", ())])
+    return escaped(_ARGUMENT.sub(_as_option, said))
+
+
+def _as_option(argument: re.Match[str]) -> str:
+    name, value = argument.groups()
+    option = _RENAMED.get(name, f"--{name.replace('_', '-')}")
+    return f"{option} {value}" if value else option
+
+
+def _explain(error: BaseException, prefix: str) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; unfinished files were left unchanged"
+    if isinstance(error, MemoryError):
+        return f"{prefix}not enough memory: use fewer threads (-T) or a smaller --block-size"
+    if isinstance(error, OSError) and error.strerror == os.strerror(errno.ENOSPC):
+        return f"{prefix}no space is left on the disk; nothing was replaced"
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, StorageError):
+        return f"{f'{error.filename}: ' if error.filename else prefix}{error.strerror}"
+    return str(error) if str(error).startswith(prefix) else f"{prefix}{error}"
 
 
 class _Closed(io.TextIOBase):

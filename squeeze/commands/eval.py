@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from squeeze.commands import cluster as clusters, options
-from squeeze.commands.echo import echo
-from squeeze.commands.job import explain
+from squeeze.commands.echo import echo, explain
 from squeeze.commands.models import judged, tasks_of, use
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page

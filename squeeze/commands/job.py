@@ -4,15 +4,12 @@ A file that fails is reported, and the next one follows. Each command does its o
 replaces files.
 """
 
-import errno
 import io
 import json
-import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,53 +17,16 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from squeeze.commands.echo import echo
+from squeeze.commands.echo import EXPECTED_ERRORS, echo, explain
 from squeeze.commands.options import STDOUT
 from squeeze.commands.progress import Tick, bar, is_shown
-from squeeze.errors import SqueezeError, StorageError, escaped
+from squeeze.errors import SqueezeError
 from squeeze.system import files, machine, storage, unchanged
 from squeeze.system.binary import flush
 from squeeze.system.moving import errors_after
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.resources import Totals
-
-EXPECTED_ERRORS = (SqueezeError, OSError, MemoryError)
-_RENAMED = {  # arguments whose options have other names
-    "base_folder": "--base",
-    "dictionary": "-D",
-    "limits.memory": "--memlimit",
-    "limits.output": "--max-output",
-    "overwrite": "-f",
-    "span": "--range",
-    "target_bytes": "--target-size",
-}
-_ARGUMENT = re.compile(r"`([a-z_.]+)(?:=(?:True|'(\w+)'))?`")  # in messages of the library
-
-
-def explain(error: BaseException, name: str = "") -> str:
-    """Return one line that says what went wrong with the file `name`, with options in place of arguments."""
-    name = "" if getattr(error, "is_named", False) else name
-    said = "; ".join([_explain(error, f"{name}: " if name else ""), *getattr(error, "__notes__", ())])
-    return escaped(_ARGUMENT.sub(_as_option, said))
-
-
-def _as_option(argument: re.Match[str]) -> str:
-    name, value = argument.groups()
-    option = _RENAMED.get(name, f"--{name.replace('_', '-')}")
-    return f"{option} {value}" if value else option
-
-
-def _explain(error: BaseException, prefix: str) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted; unfinished files were left unchanged"
-    if isinstance(error, MemoryError):
-        return f"{prefix}not enough memory: use fewer threads (-T) or a smaller --block-size"
-    if isinstance(error, OSError) and error.strerror == os.strerror(errno.ENOSPC):
-        return f"{prefix}no space is left on the disk; nothing was replaced"
-    if isinstance(error, OSError) and error.strerror and not isinstance(error, StorageError):
-        return f"{f'{error.filename}: ' if error.filename else prefix}{error.strerror}"
-    return str(error) if str(error).startswith(prefix) else f"{prefix}{error}"
 
 
 @dataclass
@@ -332,7 +292,8 @@ def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: f
     job.done, job.raw, job.coded = job.done + 1, job.raw + totals.raw, job.coded + totals.coded
     if job.reads_only:
         if not job.as_json and not job.quiet and not totals.damage:
-            echo(f"{record['file']}: OK")
+            with suppress(SqueezeError):  # standard output is closed: the exit code says the same
+                echo(f"{record['file']}: OK")
     elif job.verbose or (job.prints_each() and not job.recursive):
         job.say(f"{record['file']}: {job.sizes(totals.raw, totals.coded, seconds)}")
 

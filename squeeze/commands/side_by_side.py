@@ -165,10 +165,10 @@ def _serve(tasks: BinaryIO, results: BinaryIO) -> None:
     """Do tasks until the parent ends or asks for an end."""
     while True:
         try:
-            job, *task, work, settings = pickle.load(tasks)
+            job, path, target, work, settings = pickle.load(tasks)
         except EOFError:
             return
-        pickle.dump(_do(job, *task, work, settings), results)
+        pickle.dump(_do(job, path, target, work, settings), results)
         results.flush()
 
 

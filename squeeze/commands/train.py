@@ -11,6 +11,7 @@ import click
 
 from squeeze.commands import options
 from squeeze.commands.job import Job
+from squeeze.commands.models import use
 from squeeze.commands.progress import steps
 from squeeze.commands.sections import command, in_section
 from squeeze.errors import SqueezeError
@@ -147,7 +148,6 @@ def _network(
 ) -> None:
     # torch takes seconds to import, and other dictionaries do not need it.
     from squeeze.codecs.stream import training
-    from squeeze.commands.models import use
     from squeeze.recipes.train.distil import Training
     from squeeze.recipes.train.tune import tune
 
@@ -191,7 +191,6 @@ def _adapter(
     resume: bool,
 ) -> None:
     # torch takes seconds to import, and a dictionary does not need it.
-    from squeeze.commands.models import use
     from squeeze.recipes.train.adapt import adapt_to
     from squeeze.recipes.train.distil import Training
 

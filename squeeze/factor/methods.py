@@ -31,7 +31,7 @@ class Share(Checked):
 class RankOptions(Share):
     """Options of matrices on one basis (shared.py)."""
 
-    rank: int | None = option(None, "Rank of each matrix, instead of --keep", least=1)
+    rank: int | None = option(None, "Rank of each matrix, instead of a share to keep", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

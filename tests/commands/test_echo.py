@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze import cli
-from squeeze.commands.echo import echo
-from squeeze.commands.job import explain
+from squeeze.commands.echo import echo, explain
 from squeeze.errors import FormatError
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from squeeze.commands.job import EXPECTED_ERRORS, explain
+from squeeze.commands.echo import EXPECTED_ERRORS, explain
 from squeeze.kv import KIVI, QuantizedKVCache
 from squeeze.kv.contract import CACHE
 from tests.faults.disk import Disk, broken_at, full_from

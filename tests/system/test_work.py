@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from squeeze.commands.job import explain
+from squeeze.commands.echo import explain
 from squeeze.errors import DeviceError, SqueezeError
 from squeeze.system import work as module
 from squeeze.system.work import Discards, discards, forget, scratch_folder, work_folder
