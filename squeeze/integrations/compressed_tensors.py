@@ -56,7 +56,8 @@ TransformConfig.__name__ = (
 
 
 class CompressedTensorsLoader(CompressedTensorsHfQuantizer):
-    """A loader that allocates packed zero points and adds rotations after loading. `Mixture` loads models with experts."""
+    """A loader that allocates packed zero points and adds rotations after loading. `Mixture` loads models with
+    experts."""
 
     mixture: Mixture | None = None
 
@@ -171,7 +172,8 @@ class Mixture:
 
     @classmethod
     def of(cls, files: Sequence[str]) -> Mixture | None:
-        """Return a Mixture for the files that transformers is going to load, or None if they hold no quantised experts."""
+        """Return a Mixture for the files that transformers is going to load, or None if they hold no quantised
+        experts."""
         tables = (tensorfile.read(Path(file)).by_name for file in files if file.endswith(".safetensors"))
         found = any(is_expert(name) and name.endswith(".weight_scale") for table in tables for name in table)
         return cls(Path(files[0]).parent) if found else None

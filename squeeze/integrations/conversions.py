@@ -51,7 +51,7 @@ class Destination:
 
     @property
     def casts(self) -> bool:
-        """Whether transformers casts the converter's inputs to the dtype of the model, as it does unless they are
+        """True if transformers casts the converter's inputs to the dtype of the model, as it does unless they are
         quantised.
         """
         steps = self.converter.operations if self.converter else []
@@ -174,7 +174,8 @@ class Join(ConversionOps):
 def _layers(
     model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]
 ) -> Iterator[tuple[str, Layout, int]]:
-    """Yield the path, layout and number of experts of each module whose experts are stored one by one and not merged."""
+    """Yield the path, layout and number of experts of each module whose experts are stored one by one and not
+    merged."""
     found: dict[str, dict[str, str]] = {}
     for name in names:
         path, mark, rest = name.rpartition(".experts.")

@@ -67,7 +67,8 @@ class Part:
 
 
 class JoinedExperts:
-    """A decoder of experts that were packed one by one, or in several tensors of some rows each, such as gate and up."""
+    """A decoder of experts that were packed one by one, or in several tensors of some rows each, such as gate and
+    up."""
 
     def __init__(self, parts: Sequence[Sequence[Part]], dtype: torch.dtype, buffers: Buffers, slot: int):
         """Take the parts of each expert, in order; all experts have parts of the same shapes."""
@@ -139,7 +140,8 @@ def turned(experts: torch.Tensor, steps: Sequence[ConversionOps]) -> torch.Tenso
 
 
 class ExpertStack(torch.Tensor):
-    """A tensor of experts [experts, rows, columns] that is decoded on use; `swapped` exchanges the last two dimensions."""
+    """A tensor of experts [experts, rows, columns] that is decoded on use; `swapped` exchanges the last two
+    dimensions."""
 
     coded: CodedExperts
     payload: torch.Tensor

@@ -24,7 +24,7 @@ def open_stored(checkpoint: Checkpoint, base: Path | str | None = None) -> Store
 
     Args:
         checkpoint: The folder.
-        base: Base of a difference; by default it is searched beside the folder.
+        base: Base of a difference; by default it is searched next to the folder.
 
     Raises:
         FormatError: If no form recognises the weights.

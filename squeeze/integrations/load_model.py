@@ -27,7 +27,6 @@ from squeeze.integrations.load_options import PRODUCTS, load_options
 from squeeze.packing.chain import packed_files
 from squeeze.packing.manifest import CONVERTED, MANIFEST, METHODS
 from squeeze.prune.delta.stored import DeltaForm
-from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 from squeeze.system.limits import Limits
 
 __all__ = ["load_model", "tokenizer_of"]
@@ -52,7 +51,7 @@ def load_model(
             is the folder's own.
         device: Torch device.
         resident: Bytes of a packed folder's weights to decode once and keep.
-        base: Base of a folder of `squeeze delta` or `pack --base`; by default it is searched beside the folder.
+        base: Base of a folder of `squeeze delta` or `pack --base`; by default it is searched next to the folder.
         product: "exact" or "fused" for a packed folder, as in load_options.
 
     Raises:
@@ -77,14 +76,9 @@ def load_model(
     if checkpoint is None:
         return gguf.load(folder, dtype or (torch.float32 if device == "cpu" else None)).to(device)
     quiet()
-    # transformers takes seconds to import: only once a model is loaded
-    from squeeze.integrations import loading, quantised, transformers  # noqa: F401  the last registers packed folders
+    # transformers takes seconds to import, so only when a model is loaded; the second registers all loaders
+    from squeeze.integrations import quantised, transformers  # noqa: F401
 
-    loading.register()
-    if method is not None and method.endswith(COMPRESSED) and find_spec("compressed_tensors"):
-        from squeeze.integrations import compressed_tensors
-
-        compressed_tensors.register()
     dequantised = method is not None and method.removeprefix(f"{METHODS[0]}+") in CONVERTED
     kind = dtype or (torch.float32 if device == "cpu" and not dequantised else None)
     options = load_options(base=base, resident=resident or 0, product=product or PRODUCTS[0])
@@ -102,7 +96,7 @@ def _from_scratch(folder: Path, base: Path | str | None, dtype: torch.dtype | No
 
 
 def tokenizer_of(folder: Path | str) -> Any:
-    """Load the tokenizer of a folder or GGUF file; raises ModelError if there is none."""
+    """Load the tokenizer of a folder or GGUF file; raises ModelError if it has no tokenizer."""
     return gguf.load_tokenizer(folder) if gguf.is_gguf(folder) else load_tokenizer(folder)
 
 

@@ -48,7 +48,7 @@ def load_options(
 
     Args:
         base: Base of a difference (`squeeze delta`, `squeeze pack --base`), packed or not. By default it is searched
-            beside the folder.
+            next to the folder.
         resident: Bytes, or a text such as "2G", of large weights that are decoded once and kept.
         product: "exact", or "fused", which multiplies weights while it decodes them, in float32.
         check: Whether weights that stay coded are decoded once at loading and compared with their checksums. Use False

@@ -1,6 +1,6 @@
 """A check, on the meta device, that a folder's loader accepts it, before the folder gets its name.
 
-Only headers are read. Every stored tensor must have a place in the model, every tensor of the model must be stored, and
+Only headers are read. Every stored tensor must have a place in the model, and every tensor of the model must be stored.
 transformers must not read a weight of a module that stores it in another form.
 """
 
@@ -90,7 +90,8 @@ def check_planned(checkpoint: Checkpoint, modules: Iterable[str], described: Map
 
 
 def unopened(folder: Path, modules: Iterable[str]) -> set[str]:
-    """Return the modules of a checkpoint that cannot be loaded without a dense weight, because transformers reads it."""
+    """Return the modules of a checkpoint that cannot be loaded without a dense weight, because transformers reads
+    it."""
     model, modules = dense_model(folder), list(modules)
     found = model_modules(model, modules)
     for name in found.values():
@@ -157,7 +158,8 @@ def _misshapen(
 
 
 def _opened(model: nn.Module, checkpoint: Checkpoint) -> tuple[dict[str, Renamed], Mapping[str, tuple[int, ...]]]:
-    """Open a checkpoint as its loader does, and return where tensors go in the model and the shapes that headers tell."""
+    """Open a checkpoint as its loader does, and return where tensors go in the model and the shapes that headers
+    tell."""
     from squeeze.integrations.conversions import converters
 
     described = checkpoint.config.get("quantization_config") or {}

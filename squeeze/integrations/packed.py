@@ -59,7 +59,7 @@ class Payloads:
         Args:
             files: All files of the checkpoint.
             options: Options of loading.
-            base: An open base; by default the one in the options, or one beside the folder.
+            base: An open base; by default the one in the options, or one next to the folder.
 
         Raises:
             FormatError: If the files are not packed.
@@ -221,7 +221,8 @@ def _let_multiply(users: list[tuple[nn.Module, str]]) -> None:
 
 
 def _gather_blocks(model: nn.Module, buffers: Buffers, most: int) -> None:
-    """Make the coded linear layers of each member of a module list decode together, if they are at most `most` bytes."""
+    """Make the coded linear layers of each member of a module list decode together, if they are at most `most`
+    bytes."""
     blocks: dict[CodedLinear, nn.Module] = {}
     for modules in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
         for member in modules:  # lists in lists come later
@@ -247,7 +248,8 @@ def memory_of(model: nn.Module) -> dict[str, int]:
 
 
 def _mark_initialised(model: nn.Module, loaded: set[str]) -> None:
-    """Keep transformers from initialising modules whose tensors are all loaded, since it would fail on payload shapes."""
+    """Keep transformers from initialising modules whose tensors are all loaded, since it would fail on payload
+    shapes."""
     incomplete = {name for name, _ in model.named_parameters(remove_duplicate=False) if name not in loaded}
     incomplete |= {name for name, _ in model.named_buffers(remove_duplicate=False) if name not in loaded}
     above = {""} if incomplete else set()

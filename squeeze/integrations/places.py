@@ -57,7 +57,8 @@ class Place:
 
     @property
     def can_stay(self) -> bool:
-        """Whether it may be decoded at each use: its coding allows that, it has its own dtype, and it is large enough."""
+        """True if it may be decoded at each use: its coding allows that, it has its own dtype, and it is large
+        enough."""
         codings = [one.record.coding for one in self.stored]
         allowed = all(one.stays_coded or (self.experts > 0 and one.is_stored) for one in codings)
         large = sum(one.record.size for one in self.stored) >= _LEAST_CODED
@@ -66,12 +67,12 @@ class Place:
 
     @property
     def is_coded(self) -> bool:
-        """Whether decoded values share no memory with the payload."""
+        """True if decoded values share no memory with the payload."""
         return self.experts > 0 or not self.stored[0].record.coding.is_stored
 
     @property
     def needs_processor(self) -> bool:
-        """Whether only a CPU decodes it."""
+        """True if only a CPU decodes it."""
         return any(one.record.coding.cpu_only for one in self.stored)
 
     @property

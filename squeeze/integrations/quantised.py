@@ -64,7 +64,8 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
 
 
 def place(model: nn.Module, folder: Path | str) -> None:
-    """Replace layers of a model with dense weights by quantised ones, and round inputs and KV cache, as a folder says."""
+    """Replace layers of a model with dense weights by quantised ones, and round inputs and KV cache, as a folder
+    says."""
     stored, checkpoint = read(folder), Checkpoint.open(folder)
     _place(model, stored)
     _place_experts(model, stored)

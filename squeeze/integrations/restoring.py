@@ -39,7 +39,7 @@ def restored(folder: Path, base: Path | str | None = None) -> Iterator[Path]:
 
     Args:
         folder: The packed folder.
-        base: Base of a difference; by default it is searched beside the folder.
+        base: Base of a difference; by default it is searched next to the folder.
     """
     with scratch_folder() as scratch:
         plain = scratch / "model"

@@ -8,11 +8,11 @@ loads what `squeeze pack`, `quantize`, `prune` and `factorize` wrote. loading.py
 weights. This module loads what `pack` coded losslessly.
 
 Large weights stay coded in memory and are decoded just before use, into buffers that all modules share, so the model
-computes with the original bits. An embedding decodes the segments of the rows it needs, a linear layer that is large
-for the model (an output head) is applied some rows at a time, and of a layer's experts only those are decoded that
-tokens reach. Small tensors, and large ones that may be resident, are decoded once. Gradients with respect to inputs
-work, but decode into memory of their own. Pickled torch files and packed folders in other tools' formats are restored
-first (restoring.py).
+computes with the original bits. An embedding decodes the segments of the rows it needs. A linear layer that is large
+for the model (an output head) is applied some rows at a time. Only those of a layer's experts are decoded that tokens
+reach. Small tensors, and large ones that may be resident, are decoded once. Gradients with respect to inputs work, but
+decode into memory of their own. Pickled torch files and packed folders in other tools' formats are restored first
+(restoring.py).
 """
 
 from __future__ import annotations

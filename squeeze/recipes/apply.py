@@ -169,18 +169,14 @@ def apply(  # noqa: PLR0913
             following = next(iter(recipe.steps[number + 1 :]), None)
             if not record.is_file():
                 this_pass = Pass(common=recipe.common, original=source, then=following, resume=kept, device=device)
-                try:
-                    outcome = step.run(last, written, replace(this_pass, progress=progress))
-                except OptionError as error:  # the recipe's, and no option of the caller's
-                    raise SqueezeError(f"step {number + 1}, {step.name}: {error}") from error
-                if isinstance(outcome, Totals):
-                    for report in reports[-1:]:
-                        report.packed = outcome.raw, outcome.coded
-                else:
+                outcome = _run(step, number, last, written, replace(this_pass, progress=progress))
+                if isinstance(outcome, Report):
                     _finish(outcome, source, written, out, recipe)
                     if following is None or isinstance(following, Pack):
                         _measure(outcome, written, device, progress, text, windows, tasks)
                     reports.append(outcome)
+                elif reports:
+                    reports[-1].packed = outcome.raw, outcome.coded
                 files.write_text(record, json.dumps([report.as_json() for report in reports]))
             reports = [Report.from_json(entry) for entry in parse(record.read_bytes(), schema=[{...: object}])]
             if last != source:
@@ -188,6 +184,13 @@ def apply(  # noqa: PLR0913
             last = written
         folder.move_into_place(last, out, overwrite)
     return reports
+
+
+def _run(step: Step, number: int, source: Path, out: Path, this_pass: Pass) -> Report | Totals:
+    try:
+        return step.run(source, out, this_pass)
+    except OptionError as error:  # an option of the recipe, not of the caller
+        raise SqueezeError(f"step {number + 1}, {step.name}: {error}") from error
 
 
 def _finish(report: Report, source: Path, written: Path, out: Path, recipe: Recipe) -> None:

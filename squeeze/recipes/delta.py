@@ -67,42 +67,44 @@ def delta(  # noqa: PLR0913
         SqueezeError: If an input or an option is invalid.
     """
     settings = DELTA.read(options).settings
-    inner, base, tuned, out = _method(settings), *map(local_path, (base, tuned, out))
+    _method(settings)  # raises before anything is opened
+    base, tuned, out = map(local_path, (base, tuned, out))
     checkpoint = Checkpoint.open(tuned)
     for source in (base, tuned):
         folder.check_target(source, out, overwrite)
     weights = BaseWeights.open(base)
     weights.check_alike(checkpoint)
     unpacked = out.with_name(f".{out.name[:60]}.unpacked")
-    shared: dict[str, Any] = {
-        "resume": resume or not overwrite,
-        "overwrite": True,
-        "device": device,
-        "progress": progress,
-    }
-    run = Run(source=tuned, out=unpacked, common=settings, correction=settings.correction, **shared)
-    bits = settings.bits if settings.embedding_bits is None else settings.embedding_bits
-    described: dict[str, Any] = {"base": str(base), "sha256": list(weights.base.weights), "bits": settings.bits}
-    described |= {"pattern": settings.pattern, "group_size": settings.group_size, "embedding_bits": bits}
-    described |= run.described()
-    report = run.waiting(DeltaMethod.name, described)
-    if report is None:
-        network = Network(checkpoint)
-        check_ignored(network, settings.ignore)
-        methods, transposed = _methods(network, weights, inner, settings.ignore)
-        if bits:
-            checkpoint = RoundedCheckpoint.of(checkpoint, weights, bits, _outside(network, settings.ignore))
-        writer = make_writer(weights, transposed, checkpoint.float_type())
-        tokens = run.tokens()
-        report = run.compress(checkpoint, next(iter(methods.values())), writer, described, tokens, methods=methods)
-        if isinstance(checkpoint, RoundedCheckpoint):
-            report.left |= {name: str(rounding) for name, rounding in checkpoint.roundings.items()}
-            report.write(unpacked)
+    shared: dict[str, Any] = {"resume": resume or not overwrite, "overwrite": True, "device": device}
+    run = Run(source=tuned, out=unpacked, common=settings, correction=settings.correction, progress=progress, **shared)
+    report = _compressed(run, settings, checkpoint, base, weights)
     _name_exact(report, unpacked)
     if text is not None:
         measure(report, text, windows, device, base=base)
     pack_result(report, out, overwrite, threads, base=base)
     report.stored_bytes = sum(packed.file.size for packed in packed_files(out, Limits()))
+    return report
+
+
+def _compressed(run: Run, settings: Differing, checkpoint: Checkpoint, base: Path, weights: BaseWeights) -> Report:
+    """Write the folder of differences that is packed later, or take that of a stopped run, and return its report."""
+    bits = settings.bits if settings.embedding_bits is None else settings.embedding_bits
+    described: dict[str, Any] = {"base": str(base), "sha256": list(weights.base.weights), "bits": settings.bits}
+    described |= {"pattern": settings.pattern, "group_size": settings.group_size, "embedding_bits": bits}
+    described |= run.described()
+    report = run.waiting(DeltaMethod.name, described)
+    if report is not None:
+        return report
+    network = Network(checkpoint)
+    check_ignored(network, settings.ignore)
+    methods, transposed = _methods(network, weights, _method(settings), settings.ignore)
+    if bits:
+        checkpoint = RoundedCheckpoint.of(checkpoint, weights, bits, _outside(network, settings.ignore))
+    writer = make_writer(weights, transposed, checkpoint.float_type())
+    report = run.compress(checkpoint, next(iter(methods.values())), writer, described, run.tokens(), methods=methods)
+    if isinstance(checkpoint, RoundedCheckpoint):
+        report.left |= {name: str(rounding) for name, rounding in checkpoint.roundings.items()}
+        report.write(run.out)
     return report
 
 

@@ -22,6 +22,7 @@ from squeeze.engine.experts import Fused, Layout
 from squeeze.engine.report import NAME as REPORT
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.integrations.forms import open_stored
+from squeeze.integrations.opening import check_opens
 from squeeze.packing import folder
 from squeeze.packing.chain import packed_files
 from squeeze.packing.unpack import unpack
@@ -51,7 +52,7 @@ def densify(
         source: A folder in a stored form, packed or not.
         target: Folder to write.
         overwrite: Whether to replace an existing folder.
-        base: Base of a difference; by default it is searched beside the source.
+        base: Base of a difference; by default it is searched next to the source.
         limits: Memory that unpacking and a dense weight may take.
 
     Raises:
@@ -71,7 +72,7 @@ def densify(
 def _prepared(
     checkpoint: Checkpoint, target: Path, base: Path | str | None, limits: Limits
 ) -> Iterator[tuple[Checkpoint, Path | str | None]]:
-    """Open a checkpoint, unpacked beside `target` if it is packed, with the base of a difference."""
+    """Open a checkpoint, unpacked next to `target` if it is packed, with the base of a difference."""
     source, described = checkpoint.folder, checkpoint.config.get("quantization_config") or {}
     is_delta = described.get("quant_method") == DeltaForm.method
     differs = any(packed.description.base for packed in packed_files(source, limits))
@@ -91,8 +92,6 @@ def _densified(
     source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool, limits: Limits, base: Path | str | None
 ) -> int:
     """Write the dense folder and return the bytes of its tensors; `source` is the folder that messages name."""
-    from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
-
     model = dense_model(checkpoint.folder)
     tensors = _tensors(checkpoint, source, model, limits, base)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
@@ -160,7 +159,8 @@ def _loaded(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 
 
 def _together(model: nn.Module, names: Iterable[str]) -> list[tuple[list[str], Fused | None]]:
-    """Return groups of tensor names that are written together: single tensors, and the experts that the model merges."""
+    """Return groups of tensor names that are written together: single tensors, and the experts that the model
+    merges."""
     from squeeze.integrations.conversions import unmerged  # transformers takes seconds to import
 
     units: list[tuple[list[str], Fused | None]] = [(fused.all_names, fused) for fused in unmerged(model, names)]

@@ -111,7 +111,7 @@ def factorize(
 
 @dataclass(frozen=True)
 class Task:
-    """What is done to the matrices, with the parts of names that are left alone."""
+    """A factorisation as it is requested, with the parts of names that are left alone."""
 
     asked: Request[Factorizing]
     ignore: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class Task:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the method decides for the model as a whole."""
+        """True if the method decides for the model as a whole."""
         return isinstance(self.asked.method, str) and self.asked.method in WHOLE
 
     @cached_property
@@ -252,7 +252,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
 
 
 def family(name: str, keep: float) -> Method:
-    """Return the method of a name for a share of stored values; raises SqueezeError if there is none."""
+    """Return the method of a name for a share of stored values; raises SqueezeError if the name is unknown."""
     if name not in METHODS:
         raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join(METHODS)}")
     return cast(Method, load(METHODS[name])(keep=keep))

@@ -1,6 +1,6 @@
-"""What can be done to a checkpoint, and the options that belong to no method.
+"""Options of the operations on checkpoints, other than those of a method.
 
-Commands, recipes and functions all take these. Nothing here needs torch: `--help` reads it.
+Commands, recipes and functions all take these. Nothing here imports torch, because `--help` reads it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AUTO = "auto"  # its type that is chosen for each matrix
 
 @dataclass(frozen=True, kw_only=True)
 class Common(Checked):
-    """What every operation takes that changes weights (engine/calibration.py, engine/pipeline.py)."""
+    """Options of every operation that changes weights (engine/calibration.py, engine/pipeline.py)."""
 
     calibration: str | Path | torch.Tensor | None = option(
         None, "Calibration text: a file, a data set's name, or self (the model writes it); default: self"
@@ -64,13 +64,13 @@ class Common(Checked):
 
     @property
     def left_alone(self) -> tuple[str, ...]:
-        """Parts of the names of all that is left."""
+        """Parts of the names of all modules that are left alone."""
         return self.ignore if self.shared_experts else (*self.ignore, *SHARED_EXPERTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantizing(Checked):
-    """What quantising takes beside a method's options."""
+    """Options of quantising, other than a method's."""
 
     rotate: bool | str = option(
         False,
@@ -116,7 +116,7 @@ class Quantizing(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning(Checked):
-    """What pruning takes beside a method's options."""
+    """Options of pruning, other than a method's."""
 
     bits: int | None = option(None, "Bits per kept weight; quantises them in the same pass", least=2, most=8)
     group_size: int = option(128, "Inputs per scale, -1 for a whole row (--bits only)")
@@ -129,7 +129,7 @@ class Pruning(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Factorizing(Checked):
-    """What factorising takes beside a method's options."""
+    """Options of factorising, other than a method's."""
 
     outliers: int = option(0, "Entries of each matrix kept exact", least=0)
     bits: int | None = option(None, "Bits per value of the factors; quantises them with GPTQ", least=2, most=8)
@@ -140,7 +140,7 @@ class Factorizing(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Differing(Common):
-    """What becomes of the difference of a fine-tune from its base (prune/delta/method.py)."""
+    """Options of storing a fine-tune as its difference from a base (prune/delta/method.py)."""
 
     bits: int | None = option(None, "Bits per weight of the difference", least=2, most=8)
     pattern: str | None = option(None, "Sparsity of the difference: 2:4, a share such as 50%, or units such as 16x50%")
@@ -155,7 +155,7 @@ class Differing(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Recovering(Checked):
-    """Training of what is left after pruning (recipes/train/retrain.py)."""
+    """Options of retraining what pruning kept (recipes/train/retrain.py)."""
 
     minutes: float = option(20.0, "Longest training time, in minutes", least=0, most=MOST_MINUTES)
     steps: int | None = option(None, "Largest number of training steps; default: no limit", least=1)
@@ -166,7 +166,7 @@ class Recovering(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Packing(Checked):
-    """What packing takes (packing/pack.py)."""
+    """Options of packing (packing/pack.py)."""
 
     level: str = option(
         "runtime",
@@ -181,7 +181,7 @@ class Packing(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Share):
-    """A family and rank for each matrix, chosen within a share or a size (recipes/plan/plan.py)."""
+    """Options of a plan, which chooses family and rank by matrix within a share or a size (recipes/plan/plan.py)."""
 
     target_bytes: int | None = option(
         None, "Size of the whole checkpoint, such as 600M", least=1, unit="bytes", spelling="--target-size"
@@ -192,7 +192,7 @@ class Plan(Share):
 
 @dataclass(frozen=True, kw_only=True)
 class MoDeGPT(Share):
-    """Every block smaller by one ratio (recipes/plan/modegpt.py)."""
+    """Options of shrinking every block by one ratio (recipes/plan/modegpt.py)."""
 
 
 WHOLE: dict[str, Reference] = {"plan": Plan, "modegpt": MoDeGPT}  # look at the model as a whole

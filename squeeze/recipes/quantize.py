@@ -17,6 +17,7 @@ from squeeze.engine.pipeline import Progress, Writer, ignored
 from squeeze.engine.report import Report
 from squeeze.engine.sharding import Here, Workers
 from squeeze.errors import OptionError, SqueezeError, printable
+from squeeze.integrations.opening import check_planned
 from squeeze.options import Request
 from squeeze.packing.pack import pack
 from squeeze.quant.awq import AWQ, scaled
@@ -132,8 +133,6 @@ def _check_planned(run: Run, checkpoint: Checkpoint, methods: Mapping[str, GridM
     """Raise ModelError if transformers would not load what is planned. Experts are checked after writing."""
     if any(map(is_expert, methods)):
         return
-    from squeeze.integrations.opening import check_planned  # transformers takes seconds to import
-
     left = ignored(Network(checkpoint), run.common.left_alone)
     check_planned(checkpoint, methods, writer.config(left)["quantization_config"], run.out)
 

@@ -17,6 +17,7 @@ from squeeze.engine.pipeline import WORK, Compression, Progress, Writer, check_i
 from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.engine.sharding import Here, Workers
 from squeeze.errors import SqueezeError
+from squeeze.integrations.opening import check_opens
 from squeeze.options import Operation, Request, options_of, read_options
 from squeeze.packing import folder
 from squeeze.quant.sources import floats
@@ -33,7 +34,8 @@ _S = TypeVar("_S")
 
 
 def takes_models(function: _F) -> _F:
-    """Make a function of a folder and `out` also take a transformers model, which is saved to a folder beside `out`."""
+    """Make a function of a folder and `out` also take a transformers model, which is saved to a folder next to
+    `out`."""
 
     @wraps(function)
     def taking(source: Source, *args: Any, **options: Any) -> Report:
@@ -143,7 +145,7 @@ class Run:
             checkpoint=checkpoint,
             progress=self.progress,
             workers=self.workers,
-            check=None if writer.name == GGUF else partial(_check_opens, checkpoint, self.out),
+            check=None if writer.name == GGUF else partial(check_opens, source=checkpoint, target=self.out),
         ).run()
 
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
@@ -167,12 +169,6 @@ class Run:
         forget(self.out, WORK)
         report.target = str(self.out)
         return report
-
-
-def _check_opens(checkpoint: Checkpoint, out: Path, written: Path) -> None:
-    from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
-
-    check_opens(written, checkpoint, out)
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:

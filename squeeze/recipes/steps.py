@@ -27,7 +27,8 @@ __all__ = ["STEPS", "Common", "Pack", "Pass", "Prune", "Quantize", "Step"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One run of a step; `original` is the model that the recipe began with, and `then` the step that reads the result."""
+    """One run of a step; `original` is the model that the recipe began with, and `then` the step that reads the
+    result."""
 
     common: Common
     original: Path
@@ -206,7 +207,8 @@ STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Fa
 
 @contextmanager
 def _readable(out: Path, following: Step | None, form: str) -> Iterator[Path]:
-    """Yield the folder that a step writes: `out`, or a temporary one that is then expanded to dense weights in `out`."""
+    """Yield the folder that a step writes: `out`, or a temporary one that is then expanded to dense weights in
+    `out`."""
     written = out.with_name(f"{out.name}.{form}") if isinstance(following, Prune) else out
     yield written
     if written != out:

@@ -1,8 +1,8 @@
 """The config.json of a GGUF file, derived from its metadata.
 
 A file has only the divisors of Llama 3's rotary scaling, so its settings are solved for. With s the share of an angle f
-that is kept, f becomes f (s + (1 - s) / factor), and s = a f + b, clipped to [0, 1]. Of low, high and the trained
-context only the ratios matter: one of them is free.
+that is kept, f becomes f (s + (1 - s) / factor), and s = a f + b, clipped to [0, 1]. Only the ratios of low, high and
+the trained context matter, so one of them is free.
 """
 
 from collections.abc import Sequence

@@ -10,15 +10,15 @@ _GELU = "gelu_pytorch_tanh"
 
 @dataclass(frozen=True)
 class Family:
-    """How llama.cpp runs an architecture.
+    """An architecture as llama.cpp runs it.
 
     `name` is that of its network in the gguf package. `interleaved` means that rotary pairs are neighbouring rows of
     queries and keys; `experts`, that there are some. `activations` are the names of the only one that it runs.
     `shifted` norms are stored less 1 in a checkpoint and not in a file. A `windowed` model may have a sliding window in
-    all blocks, which llama.cpp ignores. With a `period`, the last of so many blocks attends to all tokens and the
-    others to a window; `local_base` is the rotary base in those, if it differs. `capped` models cap logits and
-    attention scores. With `by_width` blocks, queries are scaled by width / heads and not by head size. `tied` models
-    use the embedding as head.
+    all blocks, which llama.cpp ignores. With a `period` of N, every Nth block attends to all tokens and the others to a
+    window; `local_base` is the rotary base in those, if it differs. `capped` models cap logits and attention scores.
+    With `by_width` blocks, queries are scaled by width / heads and not by head size. `tied` models use the embedding as
+    head.
     """
 
     name: str

@@ -10,6 +10,7 @@ import torch
 from squeeze.checkpoint.checkpoint import Parts
 from squeeze.errors import ModelError
 from squeeze.integrations.gguf import GgufModel, description, tokenizer_files
+from squeeze.integrations.opening import check_opens
 from squeeze.lm import models, sources
 from squeeze.packing import folder
 from squeeze.system.storage import local_path
@@ -61,17 +62,10 @@ def import_gguf(
         size = _write_weights(model, work, content, progress or (lambda count: None))
         for name, document in written.items():
             (content / name).write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        _check_opens(content, target)
+        if find_spec("transformers"):
+            check_opens(content, target=target)
         folder.move_into_place(content, target, overwrite)
     return size
-
-
-def _check_opens(written: Path, target: Path) -> None:
-    """Raise ModelError if transformers, if it is installed, would not load the folder."""
-    if find_spec("transformers"):
-        from squeeze.integrations.opening import check_opens  # transformers takes seconds to import
-
-        check_opens(written, target=target)
 
 
 def _write_weights(model: GgufModel, work: Path, target: Path, progress: Callable[[int], None]) -> int:

@@ -264,7 +264,8 @@ class Metadata:
 
 
 def _number(table: Mapping[str, Any], key: str) -> float:
-    """Return a number of a configuration; raises KeyError if it is missing, and _WrongNumber if it is something else."""
+    """Return a number of a configuration; raises KeyError if it is missing, and _WrongNumber if it is something
+    else."""
     value = table[key]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _MOST:
         raise _WrongNumber(f"{key}: {printable(repr(value))} is not a number that GGUF has")

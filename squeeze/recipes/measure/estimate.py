@@ -1,4 +1,5 @@
-"""Estimates of the memory, disk and time that compressing a checkpoint takes, from its headers and one timed product."""
+"""Estimates of the memory, disk and time that compressing a checkpoint takes, from its headers and one timed
+product."""
 
 import re
 import time

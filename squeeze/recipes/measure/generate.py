@@ -121,8 +121,8 @@ def generate(  # noqa: PLR0913
 
     A draft model with the same vocabulary suggests tokens, which the model checks several at a time (speculative
     decoding, Leviathan et al. 2023, arXiv 2211.17192). The text is the one that the model writes alone, except with a
-    cache that quantises tokens: it quantises after each check, so that some tokens are read in full precision for
-    longer.
+    cache that quantises tokens. Such a cache quantises after each check, so that some tokens are read in full precision
+    for longer.
 
     Args:
         model: A model of `opened`.

@@ -40,7 +40,7 @@ class Row:
 
     `bits` are nominal bits a value, None for full precision. `passkeys` are those found and those hidden. `way` says
     how quality was measured: in "one pass" (kv/teacher.py), "stepped" through the cache some tokens at a time, or
-    "continued", stepped after half of each window was read as a prompt.
+    "continued". A continued measurement steps after half of each window was read as a prompt.
     """
 
     policy: str

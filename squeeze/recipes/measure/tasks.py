@@ -2,7 +2,7 @@
 github.com/EleutherAI/lm-evaluation-harness).
 
 A task is YAML that names a data set, a prompt and metrics. lm-eval has thousands of tasks and fetches their data from
-the Hugging Face Hub; tasks of a local folder may name local files. A task can run code: lm-eval imports the Python that
+the Hugging Face Hub. Tasks of a local folder may name local files. A task can run code: lm-eval imports the Python that
 it names, and renders its templates by Jinja without a sandbox.
 """
 

@@ -47,7 +47,7 @@ Maker = Callable[[float], Method]
 
 @dataclass
 class PlanContext:
-    """What options are fitted to (`fit`) and priced by (`validation`), with one block of the network loaded.
+    """A context in which options are fitted to `fit` and priced by `validation`, with one block of the network loaded.
 
     `dtype` and `bits` are those of a stored value. `families` create methods for a share of stored values. `notes` are
     remarks on a matrix's statistics. `shared` allows matrices on one basis. `whitened` and `weighted` hold the loss by

@@ -132,7 +132,8 @@ def make_plan(
 
 
 def _alone(units: Sequence[Unit], budget: int) -> dict[str, float]:
-    """Return the cost of each family alone, at the same share of every matrix's bits, unless it cannot be that small."""
+    """Return the cost of each family alone, at the same share of every matrix's bits, unless it cannot be that
+    small."""
     known: dict[str, Unit] = {}
     for member in units:
         known |= member.all()

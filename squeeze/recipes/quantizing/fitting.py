@@ -17,6 +17,7 @@ from squeeze.engine.experts import is_expert
 from squeeze.engine.network import Network, weight_of
 from squeeze.engine.pipeline import plan
 from squeeze.errors import FormatError, OptionError
+from squeeze.integrations.opening import unopened
 from squeeze.options import Request
 from squeeze.quant.formats import FORMATS
 from squeeze.quant.method import GridMethod
@@ -152,8 +153,6 @@ def _unopened(checkpoint: Checkpoint, methods: Mapping[str, GridMethod], format:
     lost = [name for name, grid in grids.items() if not FORMATS[format].keeps_weight(grid)]
     if not lost:
         return set()
-    from squeeze.integrations.opening import unopened  # transformers takes seconds to import
-
     return unopened(checkpoint.folder, lost)
 
 

@@ -222,7 +222,8 @@ def _trained(model: nn.Module) -> tuple[dict[str, adapter.LowRank], dict[str, np
 
 
 def _places(model: nn.Module, parts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield lm's name of each part of each block with its module's name, and of the last norm if norms are requested."""
+    """Yield lm's name of each part of each block with its module's name, and of the last norm if norms are
+    requested."""
     for i in range(model.config.num_hidden_layers):  # type: ignore[union-attr, arg-type]
         for part in parts:
             yield f"{i}.{part}", f"model.layers.{i}.{INNER[part][0].removesuffix('.weight')}"

@@ -170,7 +170,7 @@ def by_block(
     """Return a training by block and a function of what tensors become, or None.
 
     It returns None if training fits into memory, at `opening.nbytes` for each of the original's weights, unless the
-    stopped run in `work` went by block; and if parameters outside blocks are trained.
+    stopped run in `work` went by block. It also returns None if parameters outside blocks are trained.
 
     Args:
         original: Folder of the teacher.

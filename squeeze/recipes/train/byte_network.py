@@ -2,8 +2,8 @@
 
 A block is a recurrence and a feed-forward network, each after a norm and with a residual connection (the order of
 Griffin, De et al. 2024, arXiv:2402.19427). `Flat` is a stack of blocks over bytes. `ByWords` runs wider blocks once a
-word, after its first separating byte, and adds their output to every byte up to the next one (SpaceByte, Slagle 2024,
-arXiv:2404.14408, with recurrences in place of attention). That gives more parameters for the same work a byte, as do
+word, after its first separating byte, and adds their output to every byte up to the next one. That is SpaceByte (Slagle
+2024, arXiv:2404.14408) with recurrences in place of attention. It gives more parameters for the same work a byte, as do
 embeddings of the last two, three and four bytes by hash (Pagnoni et al. 2024, arXiv:2412.09871). Matrices of words are
 rounded to 4 bits during training, and tables if requested.
 """

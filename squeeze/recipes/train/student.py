@@ -23,7 +23,7 @@ __all__ = ["Opening", "Student", "norms"]
 
 @dataclass(frozen=True)
 class Opening:
-    """What is trained of a stored form.
+    """A way to train the weights of a stored form.
 
     `form` is the stored form. `open` replaces layers of a block by trainable ones and returns their parameters by name.
     `close` returns the stored tensors of such a block. `lacks` is the error for a folder with nothing to train. `rate`
@@ -58,7 +58,7 @@ class Student(Network):
 
     @property
     def runs(self) -> bool:
-        """Whether everything that is trained in memory is trained here as well; norms before the blocks are not."""
+        """True if everything that is trained in memory is trained here as well; norms before the blocks are not."""
         return not [name for name in self.outer() if "norm" in name and name not in self.units]
 
     def _made(self) -> Any:

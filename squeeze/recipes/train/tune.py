@@ -1,8 +1,8 @@
 """Fine-tuning of the small pretrained network of levels 5 and 6 on samples, stored in a dictionary with them.
 
-Of every twenty pieces of samples (or of all, if fewer) one is held out, three train the mixers' trust in the network,
-and the network learns from the rest, since it would seem too good on what it was trained on. The change is kept only if
-it makes the held-out pieces smaller. Otherwise all samples make a plain dictionary.
+One of every twenty pieces of samples is held out, or of all if there are fewer. Three train the mixers' trust in the
+network. The network learns from the rest, since it would seem too good on what it was trained on. The change is kept
+only if it makes the held-out pieces smaller. Otherwise all samples make a plain dictionary.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ class Tuning:
 
     @property
     def kept(self) -> bool:
-        """Whether the dictionary changes the network."""
+        """True if the dictionary changes the network."""
         return self.dictionary.change is not None
 
 

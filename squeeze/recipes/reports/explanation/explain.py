@@ -39,12 +39,7 @@ def explain(  # noqa: PLR0913
     """Measure the bits of every byte of a file, or of every token of a text at levels 7 to 9.
 
     The costs are those of the coder that decodes the file, so their sum is the size of the coded blocks, except for a
-    few bytes each. A binary decision without a prediction costs one bit. What the mixed prediction saves of it is
-    shared among the models in proportion to what each adds to the logit (integrated gradients, Sundararajan, Taly and
-    Yan 2017, arXiv:1703.01365). `saved` and `units.shares` are in these bits, negative where a model did harm.
-
-    The result has arrays (`units`, `bits_of_bytes`), totals (`blocks`, `by_content`, `by_class`, `lines`, `saved`) and
-    the forms `as_json()`, `to_html()` and `table()`.
+    few bytes each. `Explanation` says what the result holds.
 
     Args:
         source: Bytes, or a path or URL of a file. A .sqz file is explained as it was written, and takes no level.

@@ -37,7 +37,13 @@ class BlockCost:
 class Explanation:
     """The bits of every unit of a file, a byte or a token, and the predictions of its model.
 
-    `units` covers `span`, the requested bytes. `blocks` and `saved` cover the whole file.
+    It has arrays (`units`, `bits_of_bytes`), totals (`blocks`, `by_content`, `by_class`, `lines`, `saved`) and the
+    forms `as_json()`, `to_html()` and `table()`. `units` covers `span`, the requested bytes. `blocks` and `saved` cover
+    the whole file.
+
+    A binary decision without a prediction costs one bit. What the mixed prediction saves of it is shared among the
+    models in proportion to what each adds to the logit (integrated gradients, Sundararajan, Taly and Yan 2017,
+    arXiv:1703.01365). `saved` and `units.shares` are in these bits, negative if a model did harm.
     """
 
     name: str
@@ -77,7 +83,7 @@ class Explanation:
 
     @cached_property
     def _is_text(self) -> np.ndarray:
-        """Whether each shown byte is in a text block, bool."""
+        """Mask of the shown bytes that are in text blocks, bool."""
         begin = int(self.units.starts[0]) if len(self.units) else 0
         places = np.arange(begin, begin + self.shown.size)
         is_text = np.zeros(places.size, bool)
