@@ -137,6 +137,8 @@ def apply(  # noqa: PLR0913
 ) -> list[Report]:
     """Apply a recipe to a model's folder, and return a report of each pass over the blocks.
 
+    Raises SqueezeError, and writes nothing, if the recipe or an input is invalid.
+
     Args:
         recipe: The recipe or its file.
         source: The model's folder.
@@ -149,14 +151,9 @@ def apply(  # noqa: PLR0913
         overwrite: Whether to replace an existing folder.
         device: Torch device.
         progress: Called with what is done and what is left.
-
-    Raises:
-        SqueezeError: If the recipe or an input is invalid; nothing is written then.
     """
     source, out = local_path(source), local_path(out)
-    recipe = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
-    if calibration is not None:
-        recipe = replace(recipe, common=replace(recipe.common, calibration=calibration))
+    recipe = _calibrated(recipe if isinstance(recipe, Recipe) else Recipe.read(recipe), calibration)
     Checkpoint.open(source)
     folder.check_target(source, out, overwrite)
     task = {"source": stamps(source), "steps": recipe.given, "common": asdict(recipe.common)}
@@ -184,6 +181,13 @@ def apply(  # noqa: PLR0913
             last = written
         folder.move_into_place(last, out, overwrite)
     return reports
+
+
+def _calibrated(recipe: Recipe, calibration: Path | str | None) -> Recipe:
+    """Return the recipe with another calibration text, if one is given."""
+    if calibration is None:
+        return recipe
+    return replace(recipe, common=replace(recipe.common, calibration=calibration))
 
 
 def _run(step: Step, number: int, source: Path, out: Path, this_pass: Pass) -> Report | Totals:

@@ -38,8 +38,7 @@ def explain(  # noqa: PLR0913
 ) -> Explanation:
     """Measure the bits of every byte of a file, or of every token of a text at levels 7 to 9.
 
-    The costs are those of the coder that decodes the file, so their sum is the size of the coded blocks, except for a
-    few bytes each. `Explanation` says what the result holds.
+    The costs are the decoder's, so their sum is the size of the coded blocks, except for a few bytes each.
 
     Args:
         source: Bytes, or a path or URL of a file. A .sqz file is explained as it was written, and takes no level.
