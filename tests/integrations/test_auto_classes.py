@@ -38,7 +38,7 @@ def clip():
 
 
 def llava():
-    """Its tensors have other names in checkpoints than in memory."""
+    """Make a LLaVA model, whose tensors have other names in checkpoints than in memory."""
     config = transformers.LlavaConfig(
         text_config=transformers.LlamaConfig(**TEXT),
         vision_config=transformers.CLIPVisionConfig(**SEEN),
@@ -50,7 +50,7 @@ def llava():
 
 
 def whisper():
-    """It is initialised by the shapes of its tensors."""
+    """Make a Whisper model, which is initialised by the shapes of its tensors."""
     config = transformers.WhisperConfig(
         vocab_size=199, num_mel_bins=8, d_model=64, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=512,
         decoder_ffn_dim=512, encoder_attention_heads=4, decoder_attention_heads=4, max_source_positions=20,

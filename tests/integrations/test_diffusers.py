@@ -79,7 +79,7 @@ def test_an_autoencoder_of_another_type_than_was_stored():
             assert torch.equal(found(image.to(dtype)).sample, expected(image.to(dtype)).sample)
 
 
-def test_a_pipeline_and_back():
+def test_a_packed_pipeline_computes_what_the_original_does():
     unet = diffusers.UNet2DModel(
         sample_size=8,
         block_out_channels=(8, 8),
@@ -105,7 +105,7 @@ def test_a_pipeline_and_back():
 
 
 def test_what_is_for_storage_is_decoded_once():
-    """A difference in a folder of a pipeline finds its base beside the pipeline."""
+    """A difference in a pipeline's folder finds its base next to the pipeline."""
     model = transformer(torch.float32)
     model.save_pretrained("one/transformer")
     squeeze.pack("one", "archive", level="archive")

@@ -19,7 +19,7 @@ SEGMENT = 1 << 16  # bytes
 
 @pytest.fixture(scope="module")
 def mixtures(tmp_path_factory):
-    """The folder of a kind, and the same packed."""
+    """Return a function that makes the folder of a kind, and the same folder packed."""
     made = {}
 
     def make(kind, fused=False, level="runtime", **options):
@@ -44,7 +44,7 @@ def modules_of(model):
 
 @torch.no_grad()
 def compare(original, packed):
-    """Logits, and a text."""
+    """Compare the logits and a generated text."""
     assert modules_of(packed)
     assert torch.equal(original(IDS).logits, packed(IDS).logits)
     texts = [model.generate(IDS[:1, :5], max_new_tokens=6, do_sample=False) for model in (original, packed)]

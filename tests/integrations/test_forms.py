@@ -71,7 +71,7 @@ class ToyForm(StoredForm):
 
 @pytest.fixture(scope="module")
 def halved(folders, tmp_path_factory):
-    """A Llama whose linear weights are stored by halves, and the folder that it was made from."""
+    """Make a Llama whose linear weights are stored as halves, and its source folder."""
     form = ToyForm()
     FORMS[form.method] = form
     source, out = folders("llama"), tmp_path_factory.mktemp("toy") / "halved"
@@ -128,7 +128,7 @@ def test_every_form_names_itself():
 
 
 def test_no_stored_tensor_is_called_as_an_attribute_of_its_layer():
-    """It could not be registered."""
+    """Such a tensor could not be registered."""
     kinds = (StoredLinear, *StoredLinear.__subclasses__())
     leaves = {leaf for form in FORMS.values() for leaf in form.leaves}
     assert len(kinds) > 5 and not leaves & {name for kind in kinds for name in dir(kind)}

@@ -105,7 +105,7 @@ def test_entry_points_lead_somewhere():
 
 
 def installed(tmp_path):
-    """A folder that makes importlib find the entry points, as an installed squeeze does."""
+    """Make a folder in which importlib finds the entry points of an installed squeeze."""
     info = tmp_path / "site" / "squeeze_neural-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: squeeze-neural\nVersion: 0\n")

@@ -45,7 +45,7 @@ def sparse(folders, tmp_path_factory):
 
 @pytest.fixture
 def damaged(sparse, tmp_path):
-    """A sparse folder whose tensors are called otherwise."""
+    """Make a sparse folder whose tensors have other names."""
 
     def make(change):
         folder = shutil.copytree(sparse, tmp_path / "damaged")
@@ -57,7 +57,7 @@ def damaged(sparse, tmp_path):
 
 
 def logits(folder, **options):
-    """By transformers, of a model that sees."""
+    """Return the logits of a vision-language model, by transformers."""
     kind = transformers.AutoModelForImageTextToText
     model, found = kind.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **options)
     assert not any(found.values())
@@ -66,7 +66,7 @@ def logits(folder, **options):
 
 
 def apart(ours, theirs):
-    """The relative difference of logits."""
+    """Return the relative difference of logits."""
     return float((ours - theirs).norm() / theirs.norm())
 
 
@@ -134,7 +134,7 @@ def test_our_own_formats_need_no_dense_weight(folders, tmp_path, kind):
 
 
 def test_layers_that_transformers_leaves_aside(folders, tmp_path):
-    """Such as those that predict several tokens ahead: they stay, and readers are told that they are dense."""
+    """Layers that predict several tokens ahead stay, and the config says that they are dense."""
     folder = shutil.copytree(folders("llama"), tmp_path / "model")
     extra = {"model.layers.2.eh_proj.weight": torch.ones(64, 128), "model.layers.2.norm.weight": torch.ones(64)}
     (folder / "model.safetensors.index.json").unlink()
@@ -170,7 +170,7 @@ def test_a_source_may_lack_and_have_in_excess_what_it_did(folders, tmp_path):
         opening.check_opens(folder)
 
 
-def test_shapes_are_compared(folders, tmp_path):
+def test_refuses_a_tensor_of_another_shape(folders, tmp_path):
     folder = shutil.copytree(folders("llama"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 80}))
@@ -193,7 +193,7 @@ def test_the_loader_refuses_what_is_missing(damaged):
 
 
 def test_what_is_planned_is_checked_before_any_work(tmp_path, monkeypatch):
-    """Llama 4's experts, which stay dense, are taken apart by transformers' loader of compressed-tensors."""
+    """Llama 4's experts stay dense, and transformers' loader of compressed-tensors splits them."""
     folder = networks.save("llama4", tmp_path / "model")
     monkeypatch.setattr(pipeline, "_blocks", lambda *given: pytest.fail("a block was compressed"))
     place = r"out: would not load: Llama4ForCausalLM has no place for '.*experts.*: use the format squeeze or dense$"

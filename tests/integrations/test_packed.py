@@ -33,7 +33,7 @@ def load(folder, **options):
 
 
 def staying(model):
-    """Names of parameters that are held coded."""
+    """Return the names of parameters that are held coded."""
     for name, module in model.named_modules():
         leaves = ["weight"] if "coded_weight" in module.__dict__ else list(experts.experts_of(module))
         yield from (f"{name}.{leaf}" for leaf in leaves)
@@ -46,7 +46,7 @@ def flip(path, tensor, random):
 
 
 def large_payloads(folder, least):
-    """Each with its file: those of tensors of at least so many bytes."""
+    """Return the payloads of tensors of at least `least` bytes, each with its file."""
     for path in sorted(folder.glob("*.safetensors")):
         packed = container.read(path)
         pairs = zip(packed.file.tensors, packed.description.records, strict=True)
@@ -92,7 +92,7 @@ def test_checking_can_be_left_out(tmp_path):
 
 
 def test_pruned_weights_that_are_packed(tmp_path):
-    """The forms of our own have an option of their own for it."""
+    """Squeeze's own forms have an option of their own for it."""
     tiny_model(tmp_path / "model")
     squeeze.prune(tmp_path / "model", "magnitude", out=tmp_path / "sparse")
     squeeze.pack(tmp_path / "sparse", tmp_path / "packed")
@@ -136,7 +136,7 @@ def test_a_flipped_bit_is_told_on_a_gpu(tmp_path, level):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of mappings")
 def test_payloads_of_what_is_resident_are_no_longer_in_memory(tmp_path):
-    """Bytes of the file that are in memory, as the system counts them."""
+    """The test counts the bytes of the file that the system holds in memory."""
     config = transformers.LlamaConfig(
         vocab_size=4096, hidden_size=512, intermediate_size=2048, num_hidden_layers=2, num_attention_heads=8,
         tie_word_embeddings=False,
@@ -156,7 +156,7 @@ def test_payloads_of_what_is_resident_are_no_longer_in_memory(tmp_path):
 
 
 def in_memory(path):
-    """Bytes of a file in the mapping of it, if there is one."""
+    """Return the bytes of a mapped file that are in memory."""
     lines = Path("/proc/self/smaps").read_text().splitlines()
     place = next((k for k, line in enumerate(lines) if line.endswith(str(path))), len(lines))
     return 1024 * int(next((line.split()[1] for line in lines[place:] if line.startswith("Rss:")), 0))
@@ -165,7 +165,7 @@ def in_memory(path):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_resident_layer_computes_what_the_original_does(dtype, bias):
-    """Of the last position of a prompt torch computes otherwise where the weight takes no gradients."""
+    """For the last position of a prompt, torch computes differently if the weight takes no gradients."""
     from squeeze.integrations import coded
 
     layers = [torch.nn.Linear(576, 512, bias=bias, dtype=dtype) for _ in range(2)]
@@ -179,7 +179,7 @@ def test_a_resident_layer_computes_what_the_original_does(dtype, bias):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_logits_of_last_positions(tmp_path, kind, dtype):
+def test_logits_of_the_last_positions_are_the_originals(tmp_path, kind, dtype):
     folder = tiny_model(tmp_path / "model", dtype, tied=False, kind=kind)
     squeeze.pack(folder, tmp_path / "packed")
     original = transformers.AutoModelForCausalLM.from_pretrained(folder)

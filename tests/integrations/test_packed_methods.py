@@ -1,4 +1,4 @@
-"""What is done with models in torch can be done with packed ones: copies, pickles, casts, another weight."""
+"""Copies, pickles, casts and new weights work for packed models as for other torch models."""
 
 import copy
 import io

@@ -15,7 +15,7 @@ pytest.importorskip("squeeze.integrations.transformers")
 
 
 def rewrite(folder, change, described):
-    """Every tensor as `change` has it, and a quantization_config."""
+    """Rewrite every tensor by `change`, and add a quantization_config."""
     tensors = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
         tensors |= change(name, tensor)
@@ -26,7 +26,7 @@ def rewrite(folder, change, described):
 
 
 def as_fp8(name, tensor):
-    """float8_e4m3fn with a scale for each block of 128 x 128, as DeepSeek-V3 is published."""
+    """Return float8_e4m3fn with a scale for each block of 128 x 128, as DeepSeek-V3 is published."""
     if tensor.ndim != 2 or "embed" in name or "lm_head" in name or "gate.weight" in name:
         return {name: tensor}
     blocks = [-(-size // 128) for size in tensor.shape]
@@ -35,7 +35,7 @@ def as_fp8(name, tensor):
 
 
 def as_mxfp4(name, tensor):
-    """Blocks of 32 codes of 4 bits, two a byte, with a scale of 8 bits, as gpt-oss is published."""
+    """Return blocks of 32 codes of 4 bits, two a byte, with a scale of 8 bits, as gpt-oss is published."""
     if ".experts." not in name or "bias" in name:
         return {name: tensor}
     experts, inputs, outputs = tensor.shape

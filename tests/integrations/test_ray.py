@@ -43,7 +43,7 @@ def packed(path, text):
 
 
 def rows_of(sqz, path, rows, size):
-    """What all parts of a file give, without a cluster."""
+    """Return the rows of all parts of a file, without a cluster."""
     source = sqz.SqzDatasource(path, rows, {})
     tasks = source.get_read_tasks(source.estimate_inmemory_data_size() // size)
     return [row for task in tasks for table in task() for row in table.to_pylist()], len(tasks)
@@ -125,7 +125,7 @@ def test_samples_and_lines_there_and_back(sqz, tmp_path, cluster):
     assert sorted(row["text"] for row in sqz.read_sqz(tmp_path / "lines").take_all()) == sorted(LINES)
 
 
-def test_what_cannot_be_read_or_written(sqz, tmp_path):
+def test_refuses_other_files_and_unknown_kinds_of_rows(sqz, tmp_path):
     path = tmp_path / "a.txt.sqz"
     path.write_bytes(b"hello")
     with pytest.raises(FormatError, match=r"a\.txt\.sqz: not a \.sqz file"):

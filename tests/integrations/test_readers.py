@@ -1,4 +1,4 @@
-"""What others read of .sqz: frames of polars, datasets of Hugging Face, and arrays of zarr."""
+"""Other libraries read .sqz: frames of polars, datasets of Hugging Face, and arrays of zarr."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ ROWS = [{"number": number, "word": f"word {number}"} for number in range(300)]
 
 @pytest.fixture
 def written():
-    """Rows as JSON and as CSV, on the disk and in a store."""
+    """Write rows as JSON and as CSV, to the disk and to a store."""
     import squeeze.integrations.fsspec  # registers the codec
 
     texts = {
@@ -30,7 +30,7 @@ def written():
 
 
 @pytest.mark.parametrize("place", ["", "fake://bucket/"])
-def test_polars(written, place):
+def test_polars_reads_json_and_csv(written, place):
     polars = pytest.importorskip("polars", reason="polars is not installed")
     for name, read in (("rows.jsonl", polars.read_ndjson), ("rows.csv", polars.read_csv)):
         with fsspec.open(f"{place}{name}.sqz", compression="infer") as file:
@@ -41,7 +41,7 @@ def test_polars(written, place):
 
 @pytest.mark.parametrize("place", ["", "fake://bucket/"])
 @pytest.mark.parametrize("streaming", [True, False])
-def test_datasets(written, tmp_path, monkeypatch, place, streaming):
+def test_datasets_stream_and_load_rows(written, tmp_path, monkeypatch, place, streaming):
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)  # nothing is asked of the hub
     datasets.disable_progress_bars()
@@ -52,7 +52,7 @@ def test_datasets(written, tmp_path, monkeypatch, place, streaming):
 
 
 @pytest.mark.parametrize(("version", "chunk"), [(2, "0.0"), (3, "c/0/0")])
-def test_zarr(version, chunk):
+def test_zarr_stores_chunks_in_both_formats(version, chunk):
     zarr = pytest.importorskip("zarr", "3.1", reason="zarr is not installed")
     import numcodecs
     import numpy as np

@@ -25,7 +25,7 @@ NAMED = {"w4a16": "pack-quantized", "w8a8": "int-quantized", "fp8": "float-quant
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder in a form, or of a scheme of compressed-tensors, and the same packed."""
+    """Return a function that makes a folder in a form or scheme, and the same folder packed."""
     root, known = tmp_path_factory.mktemp("quantised"), {}
     source = gguf_models.save("llama", root / "model", dtype=torch.bfloat16)
 
@@ -114,7 +114,7 @@ def test_a_difference_is_unpacked_first(made, tmp_path):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "packed")
 
 
-def test_what_does_not_go_with_it(made):
+def test_refuses_resident_weights_and_products_of_restored_folders(made):
     for options in ({"resident": 1 << 20}, {"product": "fused"}):
         with pytest.raises(
             SqueezeError, match=r"is packed, and quantised as gptq, so that all of it is decoded at once$"

@@ -20,7 +20,7 @@ load = transformers.AutoModelForCausalLM.from_pretrained
 
 @pytest.fixture(params=["whole", "in shards"])
 def folder(request, tmp_path):
-    """A model in torch's own files."""
+    """Make a model in torch's own files."""
     made = tiny_model(tmp_path / "model", tied=False)
     index = made / "model.safetensors.index.json"
     shards = sorted(made.glob("*.safetensors"))

@@ -76,7 +76,7 @@ def test_linear_layers_are_resident_first(tmp_path, count):
 
 @pytest.mark.parametrize("level", ["fast", "runtime"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_fused_products(tmp_path, monkeypatch, level, dtype):
+def test_fused_products_are_close_and_run_on_few_rows(tmp_path, monkeypatch, level, dtype):
     folder = tiny_model(tmp_path / "model", tied=False)
     squeeze.pack(folder, tmp_path / "packed", level=level)
     models = [load(folder, dtype=torch.float32), load(folder, dtype=dtype)]
@@ -96,7 +96,7 @@ def test_fused_products(tmp_path, monkeypatch, level, dtype):
     assert not calls  # many rows are multiplied by torch
 
 
-def test_an_unknown_product(tmp_path):
+def test_refuses_an_unknown_product(tmp_path):
     squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
     choices = r"^no product 'sparse': choose from exact, fused$"
     with pytest.raises(OptionError, match=choices), integration.load_options(product="sparse"):
@@ -119,7 +119,7 @@ def test_large_heads_are_applied_in_pieces(tmp_path, monkeypatch, share):
 
 @pytest.mark.parametrize("share", [0, 16])
 def test_a_block_is_decoded_at_once(tmp_path, monkeypatch, share):
-    """As on a GPU: once in each pass over the model, of blocks that are small beside it."""
+    """Like a GPU, it decodes blocks that are small for the model once in each pass."""
     monkeypatch.setattr(coded, "_at_once", lambda device: True)
     decoded = []
     decode = Together.decode
@@ -174,7 +174,7 @@ def test_what_is_packed_for_storage_is_decoded_once(tmp_path):
 
 
 def moved(folder, step):
-    """Let the weights of a model's folder move a little, and one matrix of a layer be another."""
+    """Change all weights of a folder a little, and one matrix completely."""
     for path in sorted(folder.glob("*.safetensors")):
         state = load_file(path)
         for number, (name, value) in enumerate(sorted(state.items())):
@@ -186,7 +186,7 @@ def moved(folder, step):
 
 @pytest.fixture
 def chain(tmp_path):
-    """Three checkpoints of a model and their packed forms, each the difference from the one before."""
+    """Make three checkpoints, and pack each as the difference from the one before."""
     models, before = [tiny_model(tmp_path / "c1", tied=False)], None
     models += [moved(Path(shutil.copytree(models[0], tmp_path / f"c{step}")), step) for step in (2, 3)]
     (tmp_path / "run").mkdir()
@@ -197,7 +197,7 @@ def chain(tmp_path):
 
 
 def test_differences_are_decoded_once(chain):
-    """Of a chain: the logits are those of the checkpoint. What is no difference stays coded."""
+    """The logits of a chain are those of its checkpoint. Tensors that are not differences stay coded."""
     for model in chain:
         packed = load(model.parent / "run" / model.name)
         assert torch.equal(logits(packed, IDS), logits(load(model), IDS))
@@ -222,8 +222,8 @@ def test_the_base_of_a_difference_can_be_named(chain, tmp_path):
         load_model(tmp_path / "run" / "c1", base=chain[0])
 
 
-def test_a_difference_of_nothing(tmp_path):
-    """Its payloads are much smaller than the model that they stand for."""
+def test_a_model_packed_against_itself_loads(tmp_path):
+    """Its payloads are much smaller than the model that they represent."""
     folder = tiny_model(tmp_path / "model", tied=False)
     squeeze.pack(folder, tmp_path / "one")
     squeeze.pack(folder, tmp_path / "two", base=tmp_path / "one")
@@ -241,7 +241,7 @@ def test_a_damaged_base_is_named(chain, tmp_path):
         load(tmp_path / "run" / "c3")
 
 
-def test_squeeze_load(tmp_path):
+def test_squeeze_load_returns_the_state_dict(tmp_path):
     folder = tiny_model(tmp_path / "model")
     state = load(folder).state_dict()
     for level, base in (("runtime", None), ("archive", None), ("runtime", folder)):

@@ -57,7 +57,7 @@ def test_steps_join_where_one_pass_can_do_both():
     assert len(recipe("prune", {"recover": {"steps": 1}}, "pack").steps) == 3
 
 
-def test_a_recipe_in_yaml(tmp_path):
+def test_a_yaml_recipe_sets_common_options_and_steps(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("samples: 4\nignore: [lm_head]\nsteps:\n  - prune: {pattern: 2:4, rank: 1}\n  - pack\n")
     found = Recipe.read(path)
@@ -99,7 +99,7 @@ def test_errors_name_the_step(tmp_path, message):
     assert message in str(found.value) and "\n" not in str(found.value) and str(path) in str(found.value)
 
 
-def test_files_that_are_no_recipes(tmp_path):
+def test_refuses_files_that_are_not_recipes(tmp_path):
     (tmp_path / "x").write_text("steps: [")
     (tmp_path / "y").write_text("prune")
     for name, message in {"x": "is not YAML", "y": "is not a recipe", "z": "No such file"}.items():
@@ -130,7 +130,7 @@ def modules(folder):
     return {name: layer.sparse() for name, layer in layers.items()}
 
 
-def test_one_pass_and_packed(tmp_path, model, text):
+def test_pruning_and_quantising_join_in_one_pass_before_packing(tmp_path, model, text):
     import squeeze
 
     steps = [{"prune": {"refine": 1}}, {"quantize": {"group_size": 32}}]
@@ -145,7 +145,7 @@ def test_one_pass_and_packed(tmp_path, model, text):
     assert torch.equal(logits(tmp_path / "out"), logits(tmp_path / "wanted"))
 
 
-def test_folder_after_folder(tmp_path, model, text):
+def test_steps_that_cannot_join_read_each_others_folder(tmp_path, model, text):
     steps = [{"factorize": {"method": "svd", "keep": 0.9}}, {"prune": {"method": "magnitude"}}]
     reports = apply(recipe(*steps, calibration=str(text)), model, tmp_path / "out")
     assert [report.method for report in reports] == ["svd", "magnitude"]
@@ -197,7 +197,7 @@ def test_a_recipe_names_no_file_elsewhere(tmp_path, line, name):
         Recipe.read(path)
 
 
-def test_command(tmp_path, model, text):
+def test_the_command_applies_a_recipe(tmp_path, model, text):
     path = tmp_path / "recipe.yaml"
     path.write_text("samples: 4\nsequence_length: 48\nsteps:\n  - prune: {method: wanda}\n")
     given = ["--calibration", str(text), "-T", "1"]
@@ -213,7 +213,7 @@ def test_command(tmp_path, model, text):
 
 
 def test_values_of_a_recipe_that_do_not_go_together_exit_with_1(tmp_path, folders):
-    """They are in a file, so that the command is not used wrongly."""
+    """They are in a file, so the command itself is used correctly."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("steps: [quantize: {method: rtn, format: gptq, type: q4_k}]\n")
     done = call("apply", recipe, folders("llama"), tmp_path / "out", "-q")

@@ -21,7 +21,7 @@ LAYERS = {"llama": 14, "qwen2": 14, "gpt2": 8}
 
 
 def write_tuned(base, folder, seed=0, rows_of_embeddings=5):
-    """A fine-tune of a folder: all matrices and norms have moved a little, and a few rows of the embeddings."""
+    """Write a fine-tune: all matrices and norms change a little, and some rows of the embeddings."""
     shutil.copytree(base, folder)
     generator = torch.Generator().manual_seed(seed)
     for path in sorted(folder.glob("*.safetensors")):
@@ -36,7 +36,7 @@ def write_tuned(base, folder, seed=0, rows_of_embeddings=5):
 
 @pytest.fixture
 def pair(folders, tmp_path):
-    """A base and a fine-tune of it, side by side."""
+    """Make a base and a fine-tune of it."""
 
     def make(kind):
         base = shutil.copytree(folders(kind), tmp_path / "base")
@@ -47,7 +47,7 @@ def pair(folders, tmp_path):
 
 @pytest.fixture(scope="module")
 def llama(folders, tmp_path_factory):
-    """A folder of a base, a fine-tune of it and the difference."""
+    """Make a base, a fine-tune of it and the difference."""
     place = tmp_path_factory.mktemp("llama")
     base = shutil.copytree(folders("llama"), place / "base")
     delta(base, write_tuned(base, place / "tuned"), place / "out")
@@ -56,7 +56,7 @@ def llama(folders, tmp_path_factory):
 
 @pytest.fixture
 def made(llama, tmp_path):
-    """The base and the fine-tune in a test's own folder, with the difference as `out` beside them."""
+    """Copy base and fine-tune into the test's folder, with the difference as `out`."""
     shutil.copytree(llama, tmp_path, dirs_exist_ok=True)
     return tmp_path / "base", tmp_path / "tuned"
 
@@ -89,7 +89,7 @@ def tensors_of(folder):
     ],
     ids=str,
 )
-def test_every_architecture(tmp_path, pair, kind, options):
+def test_every_architecture_is_stored_as_differences(tmp_path, pair, kind, options):
     base, tuned = pair(kind)
     report = delta(base, tuned, tmp_path / "out", **options)
     assert len(report.layers) == LAYERS[kind] and not report.fallbacks
@@ -278,7 +278,7 @@ def test_damage_is_told(tmp_path, made, cut):
     assert message.count("\n") == 1 and not (tmp_path / "dense").exists()
 
 
-def test_what_does_not_belong_together(tmp_path, folders, pair):
+def test_refuses_a_base_of_another_architecture_or_shape(tmp_path, folders, pair):
     base, tuned = pair("llama")
     with pytest.raises(ModelError, match=r"tuned: expected the base's architecture qwen2 \(.*\), got llama"):
         delta(folders("qwen2"), tuned, tmp_path / "out")
@@ -300,7 +300,7 @@ def test_what_does_not_belong_together(tmp_path, folders, pair):
 
 
 @pytest.mark.parametrize("described", [None, {}, {"name": "base"}, {"name": "../base", "sha256": ["0"]}], ids=str)
-def test_descriptions_that_cannot_be(tmp_path, made, described):
+def test_refuses_an_invalid_description_of_the_base(tmp_path, made, described):
     path = tmp_path / "out" / "config.json"
     config = json.loads(path.read_text())
     config["quantization_config"]["base"] = described
@@ -313,7 +313,7 @@ def test_descriptions_that_cannot_be(tmp_path, made, described):
         load_model(tmp_path / "out")
 
 
-def test_command(tmp_path, folders):
+def test_the_command_measures_and_packs(tmp_path, folders):
     from tests.makers import tiny_models
 
     base = tiny_models.write_folder(tmp_path / "base", tiny_models.byte_level(), vocab_size=400)

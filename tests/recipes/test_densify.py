@@ -44,7 +44,7 @@ def test_hostile_descriptions_end_in_one_line(folders, way, value):
 
 
 def grown(kind):
-    """Tensors of a few kilobytes that stand for a matrix [2304, 2304] of a module."""
+    """Return tensors of a few kilobytes that represent a matrix [2304, 2304]."""
     count = 2304
     if kind == "train":
         core = torch.ones(1, 48, 48, 1)
@@ -58,7 +58,7 @@ def grown(kind):
 
 
 def factorised(folder, module, tensors):
-    """A folder that says that a module is stored so, in the place of its weight."""
+    """Write a folder that declares these tensors in place of a module's weight."""
     path = folder / "model.safetensors"
     stored = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(f"{module}.")}
     save_file(stored | {f"{module}.{leaf}": tensor.clone() for leaf, tensor in tensors.items()}, path)

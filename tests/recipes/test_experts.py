@@ -68,7 +68,7 @@ def test_a_network_of_experts_taken_apart_computes_the_same(mixture, kind):
 
 
 def kinds_and_formats():
-    """All, of which the quick ones have each format with a kind of separate experts and with each way to join them."""
+    """Return all pairs; the quick ones cover each format with separate experts and with each way to join them."""
     quick = {"dense": "mixtral", "compressed-tensors": "deepseek_v3", "gptq": "qwen3_moe", "squeeze": "deepseek_v3"}
     for format, kind in quick.items():
         for one, fused in [*((kind, False) for kind in KINDS), ("qwen3_moe", True)]:
@@ -118,7 +118,7 @@ def test_packed_experts_that_were_one_tensor_load(tmp_path, mixture):
 
 
 def test_experts_that_few_tokens_reach_are_shown_all_of_the_layer(tmp_path, mixture):
-    """And what they are then quantised by is what the tokens of the layer are, also behind the gate."""
+    """They are then quantised by the tokens of the whole layer, also behind the gate."""
     seen = {}
     compress = GPTQ.compress
 
@@ -195,7 +195,7 @@ def test_bits_of_experts_and_nothing_else(tmp_path, mixture):
         ("experts=9", "bits must be from 2 to 8, got 9"),
     ],
 )
-def test_bits_that_cannot_be(tmp_path, mixture, bits, message):
+def test_refuses_bits_by_name_that_match_nothing(tmp_path, mixture, bits, message):
     with pytest.raises(SqueezeError) as caught:
         squeeze.quantize(mixture("qwen3_moe"), "rtn", bits=bits, out=tmp_path / "out")
     assert message in str(caught.value) and "\n" not in str(caught.value)
@@ -241,8 +241,9 @@ def test_experts_are_pruned_and_factorised(tmp_path, mixture, kind):
     ],
 )
 def test_experts_whose_tensors_have_other_names_in_files(tmp_path, kind, prefix, leaves):
-    """experts.fc1.weight (Aria) and block_sparse_moe.input_linear.weight (Granite) hold all experts of a layer; LFM2's
-    lie one by one below the module's own name, as w1 to w3."""
+    """experts.fc1.weight (Aria) and block_sparse_moe.input_linear.weight (Granite) hold all experts of a layer. LFM2's
+    are separate, below the module's own name, as w1 to w3.
+    """
     source = zoo.write(tmp_path / "model", kind, torch.float32)
     report = squeeze.prune(source, "magnitude", pattern="2:4", out=tmp_path / "out")
     expert = f"model.layers.1.{prefix}.experts.3."
@@ -252,7 +253,7 @@ def test_experts_whose_tensors_have_other_names_in_files(tmp_path, kind, prefix,
 
 
 def test_the_choice_of_experts_is_that_of_the_checkpoint(tmp_path):
-    """A bias of the choice that is a buffer, as DeepSeek-V3's, decides in the calibration, too."""
+    """A routing bias in a buffer, as in DeepSeek-V3, counts in the calibration as well."""
     folder = mixtures.save("deepseek_v3", tmp_path / "model")
     tensors, name = load_file(folder / "model.safetensors"), "model.layers.1.mlp.gate.e_score_correction_bias"
     tensors[name] = torch.arange(6).to(tensors[name].dtype)

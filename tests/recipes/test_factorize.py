@@ -100,7 +100,7 @@ def test_a_plan_for_transposed_weights(tmp_path, folders):
     assert logits(tmp_path / "out").isfinite().all()
 
 
-def test_a_plan_for_experts(tmp_path, folders):
+def test_a_plan_gives_each_expert_a_form_within_the_budget(tmp_path, folders):
     tokens = torch.randint(0, 300, (30, 48), generator=torch.Generator().manual_seed(2))
     options = {"keep": 0.8, "calibration": tokens}
     one = squeeze.factorize(folders("mixtral"), "whitened", out=tmp_path / "one", **options)
@@ -123,7 +123,7 @@ def test_experts_that_too_few_tokens_reach_are_noted(tmp_path, folders):
 
 @pytest.mark.parametrize("tokens", [TOKENS[:2], TOKENS])
 def test_experts_are_stored_in_one_form_with_bits_and_outliers(tmp_path, folders, tokens):
-    """Whatever was planned for them, and however few tokens reach one."""
+    """This holds whatever was planned for them, and however few tokens reach one."""
     options = {"keep": 0.8, "calibration": tokens, "correction": 0.0}
     plain = squeeze.factorize(folders("mixtral"), out=tmp_path / "plain", **options)
     found = squeeze.factorize(folders("mixtral"), bits=8, outliers=3, group_size=32, out=tmp_path / "out", **options)
@@ -149,7 +149,7 @@ def test_experts_without_tokens_are_in_the_form_of_the_others(tmp_path, folders,
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("method", ["svd", "monarch", "plan"])
 def test_entries_are_kept_and_healed(tmp_path, folders, kind, method):
-    """In every form; also of weights that are stored turned."""
+    """This holds in every form, and for transposed weights."""
     options = {"calibration": TOKENS, "samples": 6, "keep": 0.6, "outliers": 5}
     if (kind, method) == ("gpt2", "monarch"):
         options["heal"] = 0.01
@@ -203,7 +203,7 @@ def test_a_target_size_is_met(tmp_path, folders):
     assert not (tmp_path / "no").exists()
 
 
-def test_outliers_and_bits(tmp_path, folders):
+def test_outliers_stay_exact_also_with_quantised_factors(tmp_path, folders):
     squeeze.factorize(folders("llama"), "svd", keep=0.5, outliers=5, out=tmp_path / "exact")
     model, original = load_model(tmp_path / "exact"), load_model(folders("llama"))
     name = "model.layers.0.self_attn.q_proj"
@@ -295,7 +295,7 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, resume=True, **options)
 
 
-def test_what_cannot_be_done_is_said(tmp_path, folders):
+def test_refuses_options_that_exclude_each_other(tmp_path, folders):
     with pytest.raises(SqueezeError, match="keep must be above 0"):
         squeeze.factorize(folders("llama"), "svd", keep=1.5, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="factors that are quantised cannot be healed: leave out `bits` or `heal`"):
@@ -319,7 +319,7 @@ def test_what_cannot_be_done_is_said(tmp_path, folders):
     assert not (tmp_path / "no").exists()
 
 
-def test_damaged_folders_are_refused(tmp_path, folders):
+def test_refuses_damaged_pivots_and_shapes(tmp_path, folders):
     squeeze.factorize(folders("llama"), "svd", keep=0.5, out=tmp_path / "out")
     path = tmp_path / "out" / "model.safetensors"
     tensors = load_file(path)
@@ -341,7 +341,7 @@ def test_the_command_knows_every_method():
     assert set(chosen.type.choices) == {*WHOLE, *METHODS}
 
 
-def test_the_commands(tmp_path, folders):
+def test_the_command_writes_a_folder_that_eval_and_densify_read(tmp_path, folders):
     run = CliRunner()
     target = tmp_path / "out"
     found = run.invoke(

@@ -1,5 +1,6 @@
-"""`squeeze generate` and `squeeze kv-eval` of models whose attention is not Llama's: sinks, softcaps, latent caches, no
-registry of attention functions, and no attention at all.
+"""`squeeze generate` and `squeeze kv-eval` of models whose attention differs from Llama's.
+
+They have sinks, softcaps, latent caches, no registry of attention functions, or no attention at all.
 """
 
 import json
@@ -46,7 +47,7 @@ def test_the_text_is_that_of_transformers(tmp_path, name):
 
 @pytest.mark.parametrize("name", list(kv_models.ASKING))
 def test_a_policy_costs_something_in_every_kind_of_attention(tmp_path, text, name):
-    """Codes of 2 bits change predictions: a KL of 0 would say that the cache was never asked."""
+    """Codes of 2 bits change predictions, so a KL of 0 would mean that the cache was never read."""
     folder = kv_models.write(kv_models.ASKING[name](vocab_size=400), tmp_path)
     policy = "kivi:2,group=8,window=16"
     found = call("kv-eval", folder, "--text", text, "--policy", policy, "--context", 200, "--windows", 1, "--json")
@@ -59,7 +60,7 @@ def test_a_policy_costs_something_in_every_kind_of_attention(tmp_path, text, nam
 
 @pytest.mark.parametrize("name, least", [("gpt_oss", 78), ("falcon", 98)])
 def test_the_shortest_context_measures_something(tmp_path, text, name, least):
-    """One token fewer is refused: a row with the bits of a policy and a KL of 0 would say that it costs nothing."""
+    """One token fewer is refused, since a KL of 0 in a row with a policy's bits would mislead."""
     folder = kv_models.write(kv_models.ASKING[name](vocab_size=400), tmp_path)
     words = "kv-eval", folder, "--text", text, "--policy", "kivi:2,window=8", "--windows", 1, "--no-cost", "--json"
     refused = call(*words, "--context", least - 1)

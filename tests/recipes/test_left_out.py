@@ -1,4 +1,4 @@
-"""What a recipe leaves out: by itself, and as `--ignore` asks."""
+"""Modules that a recipe leaves out, by itself or because of `--ignore`."""
 
 import pytest
 import torch

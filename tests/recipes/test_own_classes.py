@@ -20,7 +20,7 @@ def logits(folder):
 
 
 def test_matrices_of_groups_and_tables_of_integers_stay(tmp_path):
-    """DeepSeek V4 has a class below Linear that multiplies group by group, and a table that chooses experts."""
+    """DeepSeek V4 has a subclass of Linear that multiplies group by group, and a table that chooses experts."""
     source = zoo.write(tmp_path / "model", "deepseek_v4", torch.float32)
     report = squeeze.prune(source, "magnitude", pattern="2:4", out=tmp_path / "out")
     stored = {name: why for name, why in report.left.items() if "DeepseekV4GroupedLinear" in why}

@@ -39,7 +39,7 @@ def logits(folder):
 
 
 @pytest.mark.parametrize("kind", ("llama", "qwen2", "gpt2", "qwen2_moe"))
-def test_every_architecture(tmp_path, folders, kind):
+def test_every_architecture_is_pruned_and_stored_sparse(tmp_path, folders, kind):
     for name, dense in (("dense", True), ("sparse", False)):
         report = squeeze.prune(folders(kind), SparseGPT(), calibration=TOKENS, out=tmp_path / name, dense=dense)
     assert {layer.pattern for layer in report.layers} == {"2:4"}
@@ -92,7 +92,7 @@ def test_what_is_stored_is_the_weight(number):
     torch.testing.assert_close(Sparse24Linear.of(weight)(x), x @ weight.dequantize().T)
 
 
-def test_sizes():
+def test_stored_bits_a_weight_are_below_their_bounds():
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn((512, 512), generator=generator).bfloat16()
     plain = SparseFormat().tensors("", Magnitude().apply(weight))
@@ -176,7 +176,7 @@ def with_tokenizer(tmp_path_factory):
     return tiny_models.write_folder(folder, tiny_models.byte_level(), vocab_size=400)
 
 
-def test_command(tmp_path, with_tokenizer):
+def test_the_command_permutes_measures_and_recovers(tmp_path, with_tokenizer):
     text = tmp_path / "text.txt"
     text.write_text(tiny_models.TRAINING_TEXT.decode()[:6000])
     out = tmp_path / "out"
@@ -225,7 +225,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, folders, monkeypatch):
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-def test_bad_input_is_named(tmp_path, folders):
+def test_refuses_an_unknown_method_and_a_missing_folder(tmp_path, folders):
     with pytest.raises(SqueezeError, match="method 'x' is unknown"):
         squeeze.prune(folders("llama"), "x", out=tmp_path / "out")
     with pytest.raises(FormatError, match="not a folder of a model"):

@@ -30,7 +30,7 @@ def logits(folder):
 
 
 @pytest.mark.parametrize("kind", networks.KINDS)
-def test_every_architecture(tmp_path, folders, kind):
+def test_every_architecture_is_quantised_in_its_own_names(tmp_path, folders, kind):
     report = squeeze.quantize(
         folders(kind), GPTQ(bits=8, group_size=32), calibration=TOKENS, out=tmp_path / "out", format="dense"
     )
@@ -67,7 +67,7 @@ def test_experts_without_tokens_fall_back_and_say_so(tmp_path, folders):
 
 
 def test_blocks_see_what_the_blocks_before_became(tmp_path, folders):
-    """The statistics of the last matrix are those of the compressed network's own inputs."""
+    """The statistics of the last matrix are of the compressed network's own inputs."""
     seen = {}
     compress = GPTQ.compress
 
@@ -159,7 +159,7 @@ def test_one_scale_for_a_matrix_is_stored_in_every_format(tmp_path, folders, for
 
 
 def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatch):
-    """Stopped at each block in turn, a run ends in the same bytes."""
+    """A run that is stopped at any block ends in the same bytes."""
 
     def run(name, resume=False):
         squeeze.quantize(
@@ -200,7 +200,7 @@ def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatc
         run("other", resume=True)
 
 
-def test_self_calibration(tmp_path, folders):
+def test_self_calibration_samples_its_tokens(tmp_path, folders):
     report = squeeze.quantize(
         folders("llama"), GPTQ(bits=4), out=tmp_path / "out", format="dense", samples=3, sequence_length=24
     )
@@ -220,7 +220,7 @@ def test_self_calibration(tmp_path, folders):
         (lambda f: change(f, lambda t: t.reshape(2, -1)), "has shape"),
     ],
 )
-def test_bad_checkpoints(tmp_path, folders, damage, message):
+def test_refuses_damaged_checkpoints(tmp_path, folders, damage, message):
     import shutil
 
     source = tmp_path / "model"
@@ -271,7 +271,7 @@ def text(tmp_path):
     return path
 
 
-def test_command(tmp_path, with_tokenizer, text):
+def test_the_command_measures_and_writes_a_page(tmp_path, with_tokenizer, text):
     out = tmp_path / "out"
     command = ["quantize", str(with_tokenizer), str(out), "--group-size", "16", "--calibration", str(text)]
     command += ["--samples", "4", "--sequence-length", "48", "-T", "1", "--format", "squeeze", "--text", str(text)]
@@ -300,7 +300,7 @@ def test_command(tmp_path, with_tokenizer, text):
     assert (done.exit_code, "--max-ppl-increase and --max-kl need --text" in done.output) == (2, True)
 
 
-def test_packed_at_once(tmp_path, with_tokenizer):
+def test_pack_makes_the_same_weights_in_fewer_bytes(tmp_path, with_tokenizer):
     command = ["quantize", str(with_tokenizer), str(tmp_path / "plain"), "--method", "rtn", "-q"]
     assert CliRunner().invoke(main, command).exit_code == 0
     command[2] = str(tmp_path / "packed")
@@ -344,7 +344,7 @@ def test_stopped_while_it_is_packed_it_goes_on(tmp_path, with_tokenizer, monkeyp
     assert logits(tmp_path / "back").isfinite().all()
 
 
-def test_calibration_that_cannot_be_used(tmp_path, with_tokenizer, text):
+def test_refuses_a_calibration_that_is_too_short_or_unreadable(tmp_path, with_tokenizer, text):
     def run(calibration, **options):
         squeeze.quantize(with_tokenizer, GPTQ(), calibration=calibration, out=tmp_path / "out", **options)
 
@@ -379,7 +379,7 @@ def test_tokens_that_the_model_cannot_take(tmp_path, folders):
             squeeze.quantize(folders("gpt2"), GPTQ(), calibration=tokens, out=tmp_path / "out", format="dense")
 
 
-def test_quality_is_checked():
+def test_a_report_fails_a_bound_of_quality():
     from squeeze.engine.report import Quality, Report
 
     report = Report("in", "out", "rtn", "dense", {}, before=Quality(10.0, 5, 1.0), after=Quality(12.0, 5, 1.0, 0.2))

@@ -1,4 +1,4 @@
-"""Going on with a run that was stopped in the training that comes last, and what is refused then."""
+"""Resuming of runs that were stopped in their last step, the training, and errors."""
 
 import json
 
@@ -23,7 +23,7 @@ MINUTES = 0.02
 
 @pytest.fixture
 def stopped(tmp_path, folders, monkeypatch):
-    """Prunes and recovers with other arguments than those of a run that was stopped after a step of training."""
+    """Return a function that resumes a run which was stopped after one step of training."""
 
     def stop(what, done, total):
         if what.startswith("recovery") and done == 1:

@@ -1,4 +1,4 @@
-"""What is made for servers, in the commands that run a model."""
+"""Folders for inference servers, in the commands that run a model."""
 
 import json
 
@@ -34,7 +34,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=WAYS)
 def served(request, original, text, tmp_path_factory):
-    """The folder, and the report of the command that measured it at once."""
+    """Make a folder, and the report of the command that measured it at once."""
     out = tmp_path_factory.mktemp("out") / "out"
     calibration = ("--calibration", text, "--samples", 4, "--sequence-length", 64)
     done = call("quantize", original, out, *WAYS[request.param], *calibration, "--text", text, "-q")
@@ -60,7 +60,7 @@ def test_generate_and_compare(original, served, tmp_path):
     assert done.exit_code == 0, done.output
 
 
-def test_tasks(served, tmp_path):
+def test_eval_scores_tasks_on_a_served_folder(served, tmp_path):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     folder = tasks.write(tmp_path / "tasks")
     done = call("eval", served[0], "--tasks", "first", "--task-folder", folder, "--task-limit", 2, "-T", 1)

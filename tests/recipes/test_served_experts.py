@@ -29,7 +29,7 @@ LOSSES = {8: 0.05, 4: 0.2}  # of weights, relative, by bits
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
-    """A folder, and its weights as transformers holds them."""
+    """Return a function that makes a folder, and its weights as transformers holds them."""
 
     @functools.cache
     def made(kind, fused, width):
@@ -40,7 +40,7 @@ def mixture(tmp_path_factory):
 
 
 def cases():
-    """Every scheme with every kind; the quick ones have each of both, and those of FP8 in fused checkpoints."""
+    """Return every scheme with every kind; the quick ones cover each, and FP8 in fused checkpoints."""
     kinds = [(kind, False) for kind in KINDS] + [(kind, True) for kind in KINDS if kind != "gpt_oss"]
     quick = {("fp8_dynamic", "qwen3_moe", True), ("fp8", "mixtral", True), ("fp8_block", "deepseek_v3", False)}
     quick |= {("w8a8", "gpt_oss", False), ("w4a8", "mixtral", False), ("nvfp4", "qwen3_moe", False)}
@@ -52,7 +52,7 @@ def cases():
 
 
 def layers(model):
-    """The modules that hold experts, of each layer that has some."""
+    """Return the modules that hold experts, one for each layer with some."""
     found = [(number, layer.mlp) for number, layer in enumerate(model.model.layers)]
     return [(number, block.experts) for number, block in found if hasattr(block, "experts")]
 
@@ -64,13 +64,13 @@ def stored_name(kind, layer, expert, leaf):
 
 
 def rounded(x, checkpoint, module):
-    """Inputs as a scheme rounds them, by what is stored of a module."""
+    """Round inputs as a module's stored scheme says."""
     activations = checkpoint.spec.of(module).activations
     return ACTIVATIONS[activations](x, checkpoint.weight(module).input_range) if activations else x
 
 
 def by_hand(kind, layer, experts, checkpoint):
-    """What an experts module computes with rounded inputs, token by token."""
+    """Compute the output of an experts module with rounded inputs, token by token."""
 
     def matrix(name, expert):
         weight = getattr(experts, name)[expert]
@@ -91,7 +91,7 @@ def by_hand(kind, layer, experts, checkpoint):
 
 
 def reference(kind, dense, checkpoint):
-    """The densified model, whose linear modules and experts round their inputs."""
+    """Return the densified model with rounding of inputs in linear modules and experts."""
     model = load_model(dense)
     for name in checkpoint.modules:
         if ".experts." not in name:
@@ -103,7 +103,7 @@ def reference(kind, dense, checkpoint):
 
 
 def weights_of(kind, experts, expert):
-    """By leaf, of a module of either form."""
+    """Return the weights of an expert by leaf, for a module of either form."""
     if hasattr(experts, "experts"):
         return {leaf: getattr(experts.experts[expert], leaf).weight for leaf in PUBLISHED}
     layout = Layout(kind == "gpt_oss", kind == "gpt_oss", kind == "gpt_oss")
@@ -205,7 +205,7 @@ def test_after_our_import_transformers_runs_what_is_stored(tmp_path, mixture, sc
 
 
 def loaded_by_transformers(folder, dense):
-    """Check that experts are those of the densified folder, by transformers alone."""
+    """Check that transformers alone loads the experts of the densified folder."""
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
     from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
     from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
@@ -225,7 +225,7 @@ def loaded_by_transformers(folder, dense):
 @pytest.mark.parametrize("kind, fused", [("mixtral", True), ("mixtral", False), ("qwen3_moe", True)])
 @pytest.mark.parametrize("scheme, options", [("w4a16", {"group_size": 32}), ("fp8_dynamic", {})])
 def test_transformers_takes_the_names(tmp_path, mixture, kind, fused, scheme, options):
-    """Experts of a checkpoint that holds them in one tensor are called as this architecture's checkpoints call them."""
+    """Fused experts get the names that checkpoints of this architecture use."""
     source, _ = mixture(kind, fused)
     squeeze.quantize(source, "rtn", scheme=scheme, out=tmp_path / "out", **options)
     names = load_file(tmp_path / "out" / "model.safetensors")
@@ -234,7 +234,7 @@ def test_transformers_takes_the_names(tmp_path, mixture, kind, fused, scheme, op
 
 
 def test_packed_mixtures_compute_the_same(tmp_path, mixture):
-    """With a cache that is rounded, too."""
+    """The folder has a quantised KV cache as well."""
     source, _ = mixture("gpt_oss")
     squeeze.quantize(source, "rtn", scheme="nvfp4", kv_scheme="fp8", out=tmp_path / "out", calibration=TOKENS[:1])
     squeeze.pack(tmp_path / "out", tmp_path / "packed")
@@ -243,7 +243,7 @@ def test_packed_mixtures_compute_the_same(tmp_path, mixture):
 
 
 def test_names_of_earlier_versions_are_read(tmp_path, mixture, monkeypatch):
-    """Which called experts of every checkpoint that held them in one tensor alike."""
+    """Those gave the same names to the experts of every fused checkpoint."""
     source, _ = mixture("mixtral", True)
     squeeze.quantize(source, "rtn", scheme="mxfp4", out=tmp_path / "out")
     monkeypatch.setattr("squeeze.engine.sources.published", lambda *told: {})

@@ -28,7 +28,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Inline:
 
 @pytest.fixture
 def work(in_folder) -> None:
-    """A model, a text, and two recipes."""
+    """Make a model, a text, and two recipes."""
     tiny_models.write_folder(Path("model"), tiny_models.byte_level(), vocab_size=400)
     Path("text.txt").write_text(tiny_models.TRAINING_TEXT.decode()[:3000])
     for name, bits in (("four", 4), ("eight", 8)):
@@ -59,7 +59,7 @@ def test_a_table_of_size_against_quality(engine, work):
     assert json.loads(Path("small/model-four/compression_report.json").read_text())["settings"]["bits"] == 3
 
 
-def test_without_a_cluster_and_what_fails(work):
+def test_a_broken_model_fails_and_the_others_finish(work):
     Path("broken").mkdir()
     result = call(*SWEEP, "--models", "broken", "--json", "-q")
     assert result.exit_code == 1
@@ -104,7 +104,7 @@ def test_calls_are_tried_again_and_errors_are_not():
     assert lost.count("lost") == ATTEMPTS and engine.calls == 4 + 1 + ATTEMPTS - 1
 
 
-def test_misuse(work):
+def test_refuses_incomplete_and_conflicting_arguments(work):
     assert "--models needs -o" in usage_error("apply", "four.yaml", "--models", "model")
     assert "go with --models" in usage_error("apply", "four.yaml", "model", "x", "--cluster", "local")
     assert "give RECIPE.yaml, IN and OUT" in usage_error("apply", "four.yaml", "model")

@@ -1,4 +1,4 @@
-"""What it takes to add a method or a format: a class and an entry of one dict, and every way in knows it."""
+"""A new method or format needs a class and an entry in one dict; commands, recipes and functions then know it."""
 
 import json
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 def toy_pruning():
     @dataclass(frozen=True, kw_only=True)
     class Smallest(PruningMethod):
-        """The smallest weights stay, multiplied."""
+        """A method that keeps the smallest weights, multiplied."""
 
         name: ClassVar[str] = "toy"
         needs_hessian: ClassVar[bool] = False
@@ -51,7 +51,7 @@ def toy_pruning():
 def toy_quantising():
     @dataclass(frozen=True, kw_only=True)
     class Shrunk(RTN):
-        """Rounding of weights that are made smaller first."""
+        """A method that rounds weights after making them smaller."""
 
         name: ClassVar[str] = "toy"
 
@@ -65,7 +65,7 @@ def toy_quantising():
 
 @dataclass(frozen=True)
 class ToyFormat(SqueezeFormat):
-    """Our own format under another name."""
+    """A copy of squeeze's own format under another name."""
 
     name: str = "toy"
 
@@ -92,7 +92,7 @@ def run(*arguments):
     return done.stdout
 
 
-def test_a_pruning_method(tmp_path, folders, monkeypatch):
+def test_a_pruning_method_is_known_to_functions_commands_and_recipes(tmp_path, folders, monkeypatch):
     monkeypatch.setitem(PRUNING, "toy", toy_pruning())
     source, shared = folders("llama"), {"method": "toy", "times": 4.0, "pattern": "1:4", "dense": True}
     squeeze.prune(source, out=tmp_path / "python", **shared)
@@ -106,7 +106,7 @@ def test_a_pruning_method(tmp_path, folders, monkeypatch):
     assert "| `times` | `--times` | number | 2 | above 0 | toy: Factor of the weights" in operation_table(PRUNE)
 
 
-def test_a_quantisation_method(tmp_path, folders, monkeypatch):
+def test_a_quantisation_method_is_known_to_functions_commands_and_recipes(tmp_path, folders, monkeypatch):
     monkeypatch.setitem(QUANTISING, "toy", toy_quantising())
     source, shared = folders("llama"), {"method": "toy", "times": 0.25, "group_size": 16, "format": "dense"}
     squeeze.quantize(source, out=tmp_path / "python", **shared)
@@ -126,7 +126,7 @@ def test_a_quantisation_method(tmp_path, folders, monkeypatch):
     assert (said.exit_code, said.output) == (2, f"Error: {wrong}\n")
 
 
-def test_a_format(tmp_path, folders, monkeypatch):
+def test_a_format_is_known_to_functions_commands_and_recipes(tmp_path, folders, monkeypatch):
     monkeypatch.setitem(FORMATS, "toy", ToyFormat())
     source, shared = folders("gpt2"), {"method": "rtn", "group_size": 16, "format": "toy"}
     squeeze.quantize(source, out=tmp_path / "python", **shared)
@@ -142,7 +142,7 @@ def test_a_format(tmp_path, folders, monkeypatch):
 
 
 def test_toys_are_gone_again():
-    """Each test above leaves the dicts as they were."""
+    """Each test above leaves the dicts unchanged."""
     assert "toy" not in {*PRUNING, *QUANTISING, *FORMATS}
     assert "--times" not in run("prune", "--help") + run("quantize", "--help")
     assert GridMethod.__subclasses__()

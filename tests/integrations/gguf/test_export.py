@@ -37,7 +37,7 @@ def test_llama_cpp_has_the_network_that_transformers_has(tmp_path, kind):
 
 @pytest.mark.parametrize(("kind", "blocks"), [("gemma2", 46), pytest.param("gemma3", 62, marks=pytest.mark.slow)])
 def test_the_largest_gemmas_scale_queries_by_the_width(tmp_path, kind, blocks):
-    """llama.cpp tells them by their number of blocks."""
+    """llama.cpp recognises them by their number of blocks."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "query_pre_attn_scalar": 16}
     folder = gguf_models.save(kind, tmp_path / "model", num_hidden_layers=blocks, **sizes)
     Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
@@ -71,7 +71,7 @@ def test_a_window_that_llama_cpp_does_not_know_is_told(tmp_path, kind):
 
 
 def with_head(folder, head):
-    """The folder with an output head of its own, whatever its configuration says."""
+    """Give a folder an output head of its own, whatever its configuration says."""
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, "lm_head.weight": head(tensors["model.embed_tokens.weight"])}, folder / "model.safetensors")
     return folder
@@ -79,7 +79,7 @@ def with_head(folder, head):
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
 def test_weights_decide_whether_the_head_is_the_embedding(tmp_path, kind):
-    """And not `tie_word_embeddings`, as in transformers."""
+    """`tie_word_embeddings` does not decide, as in transformers."""
     folder = with_head(gguf_models.save(kind, tmp_path / "model"), lambda weight: weight.flip(0).contiguous())
     squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf", type="q8_0")
     assert "output.weight" in GgufFile(tmp_path / "out.gguf").shapes
@@ -157,7 +157,7 @@ def test_what_the_file_says_of_the_model(llama, tmp_path):
     assert {key: fields[key] for key in wanted} == wanted
 
 
-def test_a_full_disk(tmp_path, llama):
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, llama):
     export = Export.of(Checkpoint.open(llama))
     with hostile.largest_file(300_000), pytest.raises(OSError, match=r"the disk does not take all of .*/out\.gguf'$"):
         export.write(tmp_path / "out.gguf")
@@ -231,7 +231,7 @@ def test_configurations_that_say_no_numbers(tmp_path, kind, changes, message):
         Export.of(Checkpoint.open(folder))
 
 
-def test_other_architectures(tmp_path, folders):
+def test_refuses_an_unknown_architecture_and_a_folder_without_tokenizer(tmp_path, folders):
     known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma, gemma2, gemma3_text"
     with pytest.raises(ModelError, match=f"the architecture 'gpt2' cannot be written as GGUF, only {known}$"):
         squeeze.quantize(folders("gpt2"), "rtn", out=tmp_path / "out.gguf", format="gguf")
@@ -239,7 +239,7 @@ def test_other_architectures(tmp_path, folders):
         squeeze.quantize(folders("llama"), "rtn", out=tmp_path / "out.gguf", format="gguf")
 
 
-def test_a_tensor_without_a_name(tmp_path):
+def test_refuses_a_tensor_that_gguf_has_no_name_for(tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = gguf_models.save("qwen2", tmp_path / "model")

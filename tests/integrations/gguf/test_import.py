@@ -108,7 +108,7 @@ def test_quantised_tensors_are_rounded_once(tmp_path):
     assert torch.equal(load_model(tmp_path / "out").state_dict()[name], wanted)
 
 
-def test_command_and_errors(tmp_path):
+def test_the_command_writes_a_folder_and_refuses_damaged_files(tmp_path):
     path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level())
     out = tmp_path / "out"
     done = CliRunner().invoke(main, ["import", str(path), str(out), "--json"])

@@ -87,7 +87,7 @@ def test_it_has_the_folders_tokens(tmp_path, kind):
     assert (found.bos_token, found.eos_token) == (wanted.bos_token, wanted.eos_token)
 
 
-def test_eval_and_compare_take_it(qwen, file, text):
+def test_eval_and_compare_measure_a_gguf_file(qwen, file, text):
     done = call("eval", file, "--original", qwen, "--text", text, "--window", 64, "--windows", 2, "--json")
     assert done.exit_code == 0, done.output
     tokens = torch.tensor(load_tokenizer(qwen)(TEXT * 20)["input_ids"])
@@ -100,7 +100,7 @@ def test_eval_and_compare_take_it(qwen, file, text):
     assert compare(file, file, ["def main():"], tokens=8).kl_mean == pytest.approx(0, abs=1e-6)
 
 
-def test_generate_and_kv_eval_take_it(file, text):
+def test_generate_and_kv_eval_run_a_gguf_file(file, text):
     for helped in ((), ("--draft", file), ("--kv", "kivi:8,group=8,window=16")):
         done = call("generate", file, "def main():", "-n", 12, "-T", 1, "--json", *helped)
         assert done.exit_code == 0 and json.loads(done.stdout)["tokens"] == 12, done.output
@@ -129,7 +129,7 @@ def test_quantize_measures_it(qwen, tmp_path, text):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "text.txt"]
 
 
-def test_options_of_folders(file):
+def test_refuses_options_of_packed_folders(file):
     with pytest.raises(SqueezeError, match=r"model\.gguf: is not packed, so that all of it is resident$"):
         load_model(file, resident=0)
     with pytest.raises(SqueezeError, match=r"model\.gguf: is not packed, so that no product decodes its weights$"):
@@ -139,7 +139,7 @@ def test_options_of_folders(file):
 
 
 def rewritten(kind, tmp_path, **fields):
-    """A file of one of KINDS whose metadata has other fields; None for none."""
+    """Write a file of one of KINDS with changed metadata; None removes a field."""
     folder = gguf_models.save(kind, tmp_path / "model")
     Export.of(Checkpoint.open(folder)).write(tmp_path / "plain.gguf")
     reader = gguf.GGUFReader(tmp_path / "plain.gguf")
@@ -183,7 +183,7 @@ def rewritten(kind, tmp_path, **fields):
         ("qwen2", {"attn_logit_softcapping": 2.0}, "a cap on attention logits is not supported; "),
     ],
 )
-def test_metadata_that_does_not_fit(tmp_path, kind, fields, message):
+def test_refuses_metadata_that_contradict_the_tensors(tmp_path, kind, fields, message):
     path = rewritten(kind, tmp_path, **fields)
     for read in (load_model, lambda path: import_gguf(path, tmp_path / "back")):
         with pytest.raises(ModelError, match=message):
@@ -191,14 +191,14 @@ def test_metadata_that_does_not_fit(tmp_path, kind, fields, message):
     assert not (tmp_path / "back").exists()
 
 
-def test_what_files_leave_out(tmp_path):
-    """Gemma 2 has caps and a window also where its file does not name them, as llama.cpp has it."""
+def test_settings_that_a_file_lacks_are_llama_cpps(tmp_path):
+    """Gemma 2 has caps and a window even if its file does not have them, as in llama.cpp."""
     left_out = dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "attention__sliding_window"))
     config = load_model(rewritten("gemma2", tmp_path, **left_out)).config
     assert (config.attn_logit_softcapping, config.final_logit_softcapping, config.sliding_window) == (50, 30, 4096)
 
 
-def test_other_files(tmp_path, qwen, file, text):
+def test_refuses_other_architectures_and_truncated_files(tmp_path, qwen, file, text):
     path = tiny_models.write_gguf(tmp_path / "a.gguf", tiny_models.byte_level(), architecture="phi3")
     known = "plain llama, mistral, qwen2, qwen3, qwen3moe, gemma, gemma2 and gemma3 models are"
     done = call("eval", path, "--text", text)
@@ -214,7 +214,7 @@ def test_other_files(tmp_path, qwen, file, text):
     assert done.exit_code == 1 and done.output.count("\n") == 1
 
 
-def test_more_weights_than_the_file_has(tmp_path, monkeypatch):
+def test_refuses_metadata_of_a_larger_model(tmp_path, monkeypatch):
     path = rewritten("qwen2", tmp_path)
     told = GgufModel.views
     monkeypatch.setattr(GgufModel, "views", lambda self: dict(list(told(self).items())[:3]))
@@ -231,7 +231,7 @@ def test_more_weights_than_the_file_has(tmp_path, monkeypatch):
     ids=str,
 )
 def test_llama3s_scaling_comes_back(tmp_path, factor, low, high, trained):
-    """Also where no angle, one or all of them lie on the ramp, or all are kept or divided."""
+    """It comes back also if no angle, one or all of them lie on the ramp, or all are kept or divided."""
     rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": factor, "original_max_position_embeddings": trained}
     rope |= {"low_freq_factor": low, "high_freq_factor": high}
     folder = gguf_models.save("llama", tmp_path / "model", rope_parameters=rope)

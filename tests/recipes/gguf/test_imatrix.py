@@ -29,7 +29,7 @@ def llama(tmp_path_factory):
 
 
 def read(path):
-    """As llama.cpp's quantiser has it: the importance of each tensor, ones where no token came."""
+    """Return the importance of each tensor as llama.cpp's quantiser reads it, with ones if no token came."""
     tensors = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
     found = {}
     for name in (name.removesuffix(".counts") for name in tensors if name.endswith(".counts")):
@@ -54,7 +54,7 @@ def test_it_holds_the_mean_squares_of_all_inputs(tmp_path, llama):
         assert torch.allclose(torch.from_numpy(values[0]), wanted, rtol=1e-4), name
 
 
-def test_it_says_what_it_was_made_of(tmp_path, llama):
+def test_the_file_names_its_calibration(tmp_path, llama):
     text = tmp_path / "text.txt"
     text.write_text("def main():\n    return 1\n" * 40)
     imatrix(llama, tmp_path / "a.gguf", calibration=text, samples=2, sequence_length=16)
@@ -92,7 +92,7 @@ def test_llama_cpps_quantiser_loses_less_with_it(tmp_path, llama):
     assert lost["imatrix"] < 0.95 * lost["plain"]
 
 
-def test_the_command(tmp_path, llama):
+def test_the_command_writes_the_file_once(tmp_path, llama):
     out = tmp_path / "a.gguf"
     arguments = [*map(str, ("imatrix", llama, "-o", out)), "--samples", "2", "--sequence-length", "8", "-T", "1"]
     done = CliRunner().invoke(main, [*arguments, "--json"])

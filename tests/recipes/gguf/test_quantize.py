@@ -196,7 +196,7 @@ def test_the_size_of_a_file_is_known_before_it_is_written(tmp_path):
         ({"method": GPTQ()}, "the grid integer is none of GGUF's: choose from q4_0, .*"),
     ],
 )
-def test_options_that_do_not_go_with_it(llama, tmp_path, options, message):
+def test_refuses_options_that_a_type_decides(llama, tmp_path, options, message):
     with pytest.raises(OptionError, match=f"^{message}$"):
         squeeze.quantize(llama, out=tmp_path / "out.gguf", format="gguf", calibration=TOKENS, **options)
     assert not list(tmp_path.iterdir())
@@ -204,7 +204,7 @@ def test_options_that_do_not_go_with_it(llama, tmp_path, options, message):
 
 @pytest.mark.parametrize("format", ["compressed-tensors", "squeeze", "dense"])
 @pytest.mark.parametrize("type", ["q4_k", "auto"])
-def test_types_in_other_formats(llama, tmp_path, format, type):
+def test_refuses_a_type_for_another_format(llama, tmp_path, format, type):
     with pytest.raises(OptionError, match=f"^a type is one of the format gguf, not of {format}$"):
         squeeze.quantize(llama, "rtn", out=tmp_path / "out", format=format, type=type)
     assert not list(tmp_path.iterdir())
@@ -212,7 +212,7 @@ def test_types_in_other_formats(llama, tmp_path, format, type):
 
 @pytest.mark.parametrize("options", [{"type": "q4_k"}, {"type": "auto", "target_bytes": 10**6}], ids=str)
 def test_a_network_of_which_no_matrix_fits(tmp_path, monkeypatch, options):
-    """It is told before anything is written for the calibration."""
+    """The error comes before anything is written for the calibration."""
     sizes = {"hidden_size": 72, "intermediate_size": 136, "num_attention_heads": 3, "num_key_value_heads": 3}
     folder = gguf_models.save("llama", tmp_path / "model", **sizes)
     monkeypatch.setattr("squeeze.recipes.run.Run.tokens", None)
@@ -223,7 +223,7 @@ def test_a_network_of_which_no_matrix_fits(tmp_path, monkeypatch, options):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_grids_of_gguf_in_other_formats(llama, tmp_path):
+def test_grids_of_gguf_go_to_gguf_or_dense_only(llama, tmp_path):
     with pytest.raises(FormatError, match=r"^the grid q4_k is one of GGUF's: use the format gguf, or dense$"):
         squeeze.quantize(llama, RTN(grid="q4_k"), out=tmp_path / "out")
     squeeze.quantize(llama, RTN(grid="q4_k"), out=tmp_path / "out", format="dense")
@@ -231,7 +231,7 @@ def test_grids_of_gguf_in_other_formats(llama, tmp_path):
         squeeze.quantize(llama, "rtn", out=tmp_path / "out.gguf", format="gguf", type="q9_k")
 
 
-def test_the_command(tmp_path, llama):
+def test_the_command_writes_the_type_and_refuses_to_overwrite(tmp_path, llama):
     out = tmp_path / "out.gguf"
     arguments = ["quantize", llama, out, "--format", "gguf", "--method", "rtn", "--type", "q5_k", "-T", "1"]
     done = CliRunner().invoke(main, [*map(str, arguments), "--json"])

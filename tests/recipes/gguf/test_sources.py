@@ -1,4 +1,4 @@
-"""GGUF files of folders that hold their weights otherwise than file and network do: experts, and FP8 in blocks."""
+"""GGUF files of folders with experts, or with FP8 in blocks, which file and network hold differently."""
 
 import json
 import re
@@ -28,13 +28,13 @@ def write(folder, out, method="rtn", **options):
 
 
 def values(path):
-    """Every tensor, by name."""
+    """Return every tensor by name."""
     file = GgufFile(path)
     return {name: np.array(file.float_rows(name, 0, shape[0])) for name, shape in file.shapes.items()}
 
 
 def check_same(one, other):
-    """Two files say the same, in whatever order."""
+    """Check that two files have the same contents in any order."""
     ours, theirs = values(one), values(other)
     assert ours.keys() == theirs.keys()
     assert not [name for name in ours if not np.array_equal(ours[name], theirs[name])]
@@ -99,8 +99,8 @@ def test_experts_of_a_layer_have_one_type(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
-def test_fp8_in_blocks(tmp_path, kind):
-    """The file of a folder in FP8 with a scale for each block is that of what the folder stands for, in bf16."""
+def test_fp8_in_blocks_is_exported_as_its_bf16_weights(tmp_path, kind):
+    """The file equals that of the dequantised folder in bf16."""
     sizes = {**SMALL, "num_experts": 4, "dtype": torch.bfloat16}
     plain = gguf_models.save(kind, tmp_path / "plain" / "model", **sizes)
     stored, meant = {}, {}

@@ -1,4 +1,4 @@
-"""`squeeze advise`: plain words."""
+"""`squeeze advise`: its verdict as text."""
 
 import json
 
@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
     return tiny_models.write_folder(tmp_path_factory.mktemp("m") / "model", tiny_models.byte_level(), vocab_size=400)
 
 
-def test_command(tmp_path, folder):
+def test_the_command_says_if_sparsity_is_faster(tmp_path, folder):
     done = CliRunner().invoke(main, ["advise", str(folder)])
     assert done.exit_code == 0, done.output
     assert done.output.endswith("2:4 is not faster than dense weights here; what it saves is size.\n")

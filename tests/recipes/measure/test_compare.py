@@ -34,14 +34,14 @@ def other(tmp_path_factory, folder):
 
 @torch.inference_mode()
 def likeliest(model, ids, count):
-    """Tokens written one by one, without a cache."""
+    """Generate greedily without a cache."""
     for _ in range(count):
         ids = torch.cat([ids, model(ids[None]).logits[0, -1:].argmax(-1)])
     return ids
 
 
 @torch.inference_mode()
-def test_texts_and_distances(folder, other):
+def test_texts_and_divergences_are_those_of_a_plain_loop(folder, other):
     found = compare(folder, other, PROMPTS, tokens=12)
     first, second, tokenizer = load_model(folder), load_model(other), load_tokenizer(folder)
     divergences, agreed = [], []
@@ -66,13 +66,13 @@ def test_texts_and_distances(folder, other):
     assert [place.kl for place in found.worst] == sorted((place.kl for place in found.worst), reverse=True)
 
 
-def test_a_model_beside_itself(folder):
+def test_a_model_compared_with_itself_is_identical(folder):
     found = compare(folder, folder, PROMPTS[:2], tokens=8)
     assert (found.identical, found.same, found.top1_agreement) == (2, 1.0, 1.0)
     assert found.kl_mean == pytest.approx(0, abs=1e-6) and found.intervals == {}
 
 
-def test_command(folder, other, tmp_path):
+def test_the_command_prints_texts_json_and_a_page(folder, other, tmp_path):
     (tmp_path / "prompts.txt").write_text("def main():\n\n<b>\n")
     asked = ("compare", folder, other, "--prompts", tmp_path / "prompts.txt", "-n", 6, "-T", 1)
     done = call(*asked)
@@ -90,7 +90,7 @@ def test_command(folder, other, tmp_path):
     assert done.exit_code == 0, done.output
 
 
-def test_prompts(tmp_path):
+def test_prompts_come_from_lines_or_json(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"prompt": "one\\ntwo"}\n{"text": "three"}\n')
     assert read_prompts(tmp_path / "a.jsonl") == ["one\ntwo", "three"]
 
@@ -105,14 +105,14 @@ def test_prompts(tmp_path):
         ("a.jsonl", b"[1\n", 'a line is not a JSON object with a "prompt" or a "text"'),
     ],
 )
-def test_what_is_no_prompt(tmp_path, name, content, message):
+def test_refuses_files_without_prompts(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SqueezeError) as raised:
         read_prompts(tmp_path / name)
     assert str(raised.value) == f"{tmp_path / name}: {message}"
 
 
-def test_models_of_different_tokens(folder, tmp_path):
+def test_refuses_models_with_different_vocabularies(folder, tmp_path):
     tokenizer = tiny_models.sentence_piece()
     foreign = tiny_models.write_folder(tmp_path / "foreign", tokenizer, vocab_size=tokenizer.get_vocab_size())
     with pytest.raises(SqueezeError, match="have different tokens: their predictions cannot be compared"):

@@ -86,12 +86,12 @@ def test_the_number_of_windows_is_a_limit(folder):
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_nothing_to_predict(folder, count):
+def test_refuses_a_text_of_fewer_than_two_tokens(folder, count):
     with pytest.raises(SqueezeError, match=f"expected at least 2 tokens to measure perplexity, got {count}"):
         evaluate(load_model(folder), TOKENS[:count])
 
 
-def test_what_is_not_a_model(tmp_path, folder):
+def test_refuses_folders_that_are_not_models(tmp_path, folder):
     (tmp_path / "config.json").write_text('{"model_type": "nonesuch"}')
     with pytest.raises(FormatError, match="has neither"):
         load_model(tmp_path)
@@ -107,7 +107,7 @@ def test_what_is_not_a_model(tmp_path, folder):
             load(tmp_path / "model.safetensors")
 
 
-def test_command(tmp_path, folder, other):
+def test_the_command_prints_json_and_compares(tmp_path, folder, other):
     text = tmp_path / "text.txt"
     text.write_text("def main():\n    return 1\n" * 20)
     done = CliRunner().invoke(main, ["eval", str(folder), "--text", str(text), "--window", "32", "--json"])

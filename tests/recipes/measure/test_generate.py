@@ -39,7 +39,7 @@ def test_generate_streams_and_says_what_memory_it_took(folder):
 
 
 def test_what_a_model_prints_is_not_in_its_text(folder, monkeypatch):
-    """As transformers' Reformer does with each token."""
+    """Transformers' Reformer prints something with each token."""
     asked = "generate", folder, "def main():", "-n", 5, "-T", 1, "-q"
     expected = call(*asked).stdout
     prepare = GenerationMixin.prepare_inputs_for_generation
@@ -112,7 +112,7 @@ def test_a_prompt_is_read_once(folder, tmp_path, kv):
     assert (tmp_path / "prompt.kv").read_bytes() == written
 
 
-def test_what_a_prompts_file_refuses(folder, tmp_path):
+def test_a_saved_prompt_refuses_other_models_policies_and_prompts(folder, tmp_path):
     path = tmp_path / "prompt.kv"
 
     def said(*arguments, model=folder):
@@ -154,7 +154,7 @@ def test_what_a_prompts_file_refuses(folder, tmp_path):
         (("a", "--kv", "5"), "5 bits are not supported: choose from 1, 2, 3, 4, 8"),
     ],
 )
-def test_generate_errors(folder, arguments, message):
+def test_the_command_refuses_bad_arguments_in_one_line(folder, arguments, message):
     found = call("generate", folder, *arguments)
     assert found.exit_code == 1
     assert found.output.splitlines()[-1].endswith(message)
@@ -185,7 +185,7 @@ def test_settings_of_a_folder_make_no_work_without_end(tmp_path, tokenizer, faul
     assert isinstance(done.exception, SystemExit | None), done.exception
 
 
-def test_settings_that_count_are_kept(tmp_path, tokenizer):
+def test_only_harmless_generation_settings_are_kept(tmp_path, tokenizer):
     folder = tiny_models.write_folder(tmp_path / "model", tokenizer, vocab_size=400)
     told = {"eos_token_id": [1, 2], "top_k": 7, "repetition_penalty": 1.5, "num_beams": 4}
     (folder / "generation_config.json").write_text(json.dumps(told))

@@ -1,4 +1,4 @@
-"""`squeeze kv-eval`: its words, its errors, and what it measures."""
+"""`squeeze kv-eval`: its output, errors and measurements."""
 
 import json
 
@@ -32,7 +32,7 @@ def test_kv_eval_as_a_table(folder, text):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_kv_eval_in_16_bits(folder, text, dtype):
-    """As a model is on a GPU: every way of measuring, and what calibration finds."""
+    """GPUs use 16 bits: every way of measuring and calibration run."""
     words = "kivi:4", "rotated:3", "blockfloat:4,ordered=1", "transform:3", "kivi:mean=6,group=16", "kivi:4+snapkv:40"
     policies = [word for one in words for word in ("--policy", one)]
     found = call("kv-eval", folder, "--text", text, *policies, "--calibration", text, "--context", 200, "--windows", 1,
@@ -74,7 +74,7 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
          "time: in a context of 64 it codes nothing that is measured: use --context 78 or more, or a policy with"),
     ],
 )  # fmt: skip
-def test_kv_eval_errors(folder, text, arguments, message):
+def test_the_command_refuses_bad_policies_and_contexts(folder, text, arguments, message):
     found = call("kv-eval", folder, "--text", text, *arguments)
     assert found.exit_code == 1
     assert found.output.splitlines()[-1].startswith(f"Error: {message}")

@@ -20,7 +20,7 @@ lm_eval_tasks = pytest.importorskip("lm_eval.tasks", reason="lm-eval is not inst
 
 @pytest.fixture(scope="module", autouse=True)
 def without_network(tmp_path_factory):
-    """The Hub is not asked, and what is read of local files is noted elsewhere than in the user's folder."""
+    """Set lm-eval offline, with caches outside the user's folder."""
     import datasets
     import huggingface_hub
 
@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 @torch.inference_mode()
 def chosen(model_folder, question):
-    """The answer whose text is likeliest. As lm-eval has it, white space that ends the question begins the answer."""
+    """Return the likeliest answer. As in lm-eval, white space at the end of a question moves to the answer."""
     model, tokenizer = load_model(model_folder), load_tokenizer(model_folder)
     losses = []
     for answer in makers.ANSWERS:
@@ -71,7 +71,7 @@ def test_scores_are_those_of_the_likeliest_answers(model, folder):
     assert {"acc", "acc_norm"} == found.keys()
 
 
-def test_beside_the_original(model, other, folder):
+def test_scores_come_with_those_of_the_original(model, other, folder):
     tasks = Tasks.load(["first"], folder)
     alone = {one.metric: one for one in scores(tasks, other)}
     both = {one.metric: one for one in scores(tasks, model, other)}
@@ -80,13 +80,13 @@ def test_beside_the_original(model, other, folder):
     assert same["acc"].drop == same["acc"].drop_stderr == 0
 
 
-def test_a_relative_folder(model, folder, monkeypatch):
+def test_a_relative_task_folder_leaves_the_current_one(model, folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     tasks = Tasks.load(["first"], Path(folder.name), limit=1)
     assert tasks.names == ("first",) and Path.cwd() == folder.parent
 
 
-def test_groups_generation_and_limits(model, folder):
+def test_groups_and_generation_respect_the_limit(model, folder):
     told = []
     tasks = Tasks.load(["both", "written"], folder, limit=4)
     found = scores(tasks, model, progress=lambda label, done, total: told.append((done, total)))
@@ -97,7 +97,7 @@ def test_groups_generation_and_limits(model, folder):
     assert told[-1] == (26, 26)  # 8 examples of 3 answers, and 2 to be written
 
 
-def test_every_form(model, folder, tmp_path):
+def test_packed_and_quantised_models_score_alike(model, folder, tmp_path):
     squeeze.pack(model, tmp_path / "packed")
     squeeze.quantize(model, bits=8, method="rtn", format="squeeze", out=tmp_path / "quantised")
     tasks = Tasks.load(["first"], folder, limit=3)
@@ -107,7 +107,7 @@ def test_every_form(model, folder, tmp_path):
     assert len(scores(tasks, tiny_models.write_gguf(tmp_path / "a.gguf", tiny_models.byte_level()))) == len(dense)
 
 
-def test_eval(model, other, folder, tmp_path):
+def test_the_command_scores_tasks_as_json_and_a_page(model, other, folder, tmp_path):
     asked = ("eval", other, "--tasks", "first,second", "--task-folder", folder, "-T", 1)
     done = call(*asked, "--original", model, "--json", "--report", tmp_path / "page.html")
     assert done.exit_code == 0, done.output
@@ -152,7 +152,7 @@ def test_quantize_and_apply(model, folder, tmp_path):
         ("broken", "broken: Unable to find"),
     ],
 )
-def test_tasks_that_cannot_be_had(folder, name, message, monkeypatch):
+def test_refuses_unknown_tasks_and_missing_data(folder, name, message, monkeypatch):
     real = lm_eval_tasks.TaskManager  # without the tasks that lm-eval brings, to index which takes seconds
     monkeypatch.setattr(lm_eval_tasks, "TaskManager", lambda **given: real(**given | {"include_defaults": False}))
     with pytest.raises(SqueezeError) as raised:
@@ -170,13 +170,13 @@ def test_tasks_that_cannot_be_had(folder, name, message, monkeypatch):
         (("--tasks", "first", "--max-task-drop", 1), "--max-task-drop needs --tasks and --original"),
     ],
 )
-def test_usage(model, folder, arguments, message):
+def test_the_command_refuses_options_without_tasks(model, folder, arguments, message):
     folders = ("--task-folder", folder) if "first" in arguments else ()
     done = call("eval", model, *arguments, *folders)
     assert done.exit_code == 2 and message in done.output
 
 
-def test_errors_of_folders(model, tmp_path):
+def test_refuses_a_missing_task_folder(model, tmp_path):
     done = call("eval", model, "--tasks", "first", "--task-folder", tmp_path / "missing")
     assert (done.exit_code, done.output) == (1, f"Error: {tmp_path / 'missing'}: no such folder\n")
     done = call("quantize", model, tmp_path / "out", "--max-task-drop", 1)

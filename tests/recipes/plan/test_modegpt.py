@@ -28,7 +28,7 @@ def factorised(folders, kind, method, out, **options):
 
 
 @pytest.mark.parametrize("kind", ("llama", "qwen2", "qwen3", "mixtral"))
-def test_pairs_at_one_ratio(tmp_path, folders, kind):
+def test_every_pair_keeps_the_same_share(tmp_path, folders, kind):
     report = factorised(folders, kind, "modegpt", tmp_path / "out", keep=0.9)
     assert 16 * 0.88 < report.bits_per_weight <= 16 * 0.9
     assert {layer.method for layer in report.layers} == {"sliced"} and not report.fallbacks
@@ -63,7 +63,7 @@ def test_pairs_of_which_a_part_is_ignored_stay_whole(tmp_path, folders):
     }
 
 
-def test_scores_choose_what_matters():
+def test_ridge_scores_keep_the_channels_that_matter():
     generator = torch.Generator().manual_seed(3)
     x = torch.randn((300, 16), generator=generator) * torch.logspace(0, -1, 16)
     seen = InputStatistics()
@@ -100,7 +100,7 @@ def test_experts_without_statistics_keep_their_largest_channels():
     assert (found["gate"][3] == 0).all() and (found["down"][:, 3] == 0).all()
 
 
-def test_what_cannot_be_done_is_said(tmp_path, folders):
+def test_refuses_other_architectures_and_invalid_shares(tmp_path, folders):
     with pytest.raises(
         ModelError, match=r"known pairs of matrices \(llama, mistral, qwen2, qwen3, mixtral, qwen2_moe\), got 'gpt2'"
     ):

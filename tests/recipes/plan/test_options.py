@@ -1,4 +1,4 @@
-"""What a plan chooses from: prices are those of other tokens, bits those that are stored, pairs fit their blocks."""
+"""Options of a plan: prices come from other tokens, bits are those stored, and pairs fit their blocks."""
 
 import pytest
 import torch

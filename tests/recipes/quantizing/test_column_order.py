@@ -1,4 +1,4 @@
-"""What config.json tells of the order in which GPTQ took the columns."""
+"""The config.json of a GPTQ folder tells the order of its columns."""
 
 import importlib
 from importlib.util import find_spec

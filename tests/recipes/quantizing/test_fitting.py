@@ -1,4 +1,4 @@
-"""What a format or grid cannot hold is known before anything is done, and what serves in its place loads elsewhere."""
+"""Matrices that do not fit a format or grid are found before any work, and their replacement loads elsewhere."""
 
 import json
 import re
@@ -23,7 +23,7 @@ ODD = {"narrow": (32, 96), "ragged": (192, 200), "odd": (48, 72)}  # hidden_size
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory):
-    """Folders of models of odd sizes."""
+    """Make folders of models with odd sizes."""
     known = {}
 
     def make(kind):
@@ -38,7 +38,7 @@ def odd(tmp_path_factory):
 
 
 def loaded(folder, symmetric=True):
-    """By transformers and compressed-tensors alone."""
+    """Load a folder by transformers and compressed-tensors alone."""
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
     options = {} if symmetric else {"quantization_config": transformers.CompressedTensorsConfig(dequantize=True)}
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **options).eval()
@@ -48,7 +48,7 @@ def loaded(folder, symmetric=True):
 
 
 def check(folder, symmetric=True):
-    """The package has the weights that we have stored."""
+    """Check that the package loads the stored weights."""
     model = loaded(folder, symmetric)
     stored = read(folder)
     for name, weight in stored.weights():
@@ -92,7 +92,7 @@ def test_groups_that_do_not_divide_rows_are_smaller(tmp_path, odd, kind, symmetr
 @pytest.mark.parametrize("format", [*sorted(FORMATS.keys() - {"bitsandbytes"}), DENSE])
 @pytest.mark.parametrize("grid", ["integer", "nf4", "mxfp4", "fp8", "fp8-block"])
 def test_every_format_holds_what_fits_it(format, grid):
-    """Of any shape: what is said to fit is stored, and read back; what is not, is not stored."""
+    """For any shape, a matrix that fits is stored and read back, and one that does not is refused."""
     method = RTN(grid=grid, group_size=64, bits=4, symmetric=format != "awq")
     for outputs, inputs in ((64, 32), (40, 96), (33, 128), (32, 7), (5, 200)):
         serving, wrong = fitting(method, format, outputs, inputs)

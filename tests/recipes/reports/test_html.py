@@ -13,7 +13,7 @@ from tests.makers import inputs, reports
 
 
 class Page(HTMLParser):
-    """The policy of a page, what stands before it, and its scripts that run."""
+    """The policy of a page, what precedes it, and its scripts that run."""
 
     def __init__(self, text: str):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pages of reports: what is shown of each command's, and what is refused."""
+"""Pages of reports: what is shown of each command's report, and errors."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ def facts_of(page: str) -> dict:
     return json.loads(zlib.decompress(base64.b64decode(packed[1])))
 
 
-def test_a_model():
+def test_a_model_report_becomes_facts_matrices_and_parts():
     record = reports.model()
     (run,) = shown([record])
     assert run.lead == (
@@ -86,20 +86,20 @@ def test_numbers_that_json_lacks():
     assert run["matrices"][0]["values"]["error"] is None and run["rows"][0]["perplexity"] is None
 
 
-def test_names_are_text():
+def test_names_cannot_add_markup():
     record = reports.model("</script><b>")
     record["fallbacks"] = ["<i>"]
     page = render(shown([record]))
     assert "<b>" not in page and "<i>" not in page and page.count("</script>") == 3
 
 
-def test_places():
+def test_a_name_gives_layer_and_matrix():
     assert place("model.layers.12.mlp.experts.3.up_proj") == (12, "mlp.experts.3.up_proj")
     assert place("transformer.h.0.attn.c_attn.weight") == (0, "attn.c_attn")
     assert place("model.embed_tokens") == (None, "model.embed_tokens")
 
 
-def test_small_parts_are_one():
+def test_small_parts_of_the_treemap_are_joined():
     parts = parts_of({"a": 10_000, "model.layers.0.norm": 3, "model.layers.1.norm": 4, "b": 2}, {"a": 4.0})
     assert [(part.id, part.parent, part.bytes) for part in parts] == [
         ("*", None, 0),
@@ -111,7 +111,7 @@ def test_small_parts_are_one():
     assert parts_of({}, {}) == ()
 
 
-def test_reading(tmp_path):
+def test_reports_are_read_from_files_lines_and_folders(tmp_path):
     one, many, lines = tmp_path / "one.json", tmp_path / "many.json", tmp_path / "lines.json"
     one.write_text(json.dumps(reports.model(blocks=1)))
     many.write_text(json.dumps([reports.model(blocks=1)] * 2))
@@ -124,7 +124,7 @@ def test_reading(tmp_path):
     "text",
     ["", "{}", "[]", "[1]", "nonsense", '{"layers": 3}', '{"tool": "x"}', '{"tool": "x"}\n{"policy": "y"}', "\ud800"],
 )
-def test_what_is_no_report(tmp_path, text):
+def test_refuses_files_that_are_not_reports(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(FormatError, match=r"x\.json: is no report of squeeze, or damaged"):

@@ -41,7 +41,7 @@ def training(steps: int, **settings) -> Training:
 
 
 @pytest.mark.parametrize("halves", [False, True])
-def test_it_learns(folder, text, tmp_path, monkeypatch, halves):
+def test_an_adapter_lowers_the_bits_of_held_out_text(folder, text, tmp_path, monkeypatch, halves):
     monkeypatch.setattr(trainer, "in_halves", lambda device: halves)
     out = tmp_path / "out.safetensors"
     done = adapt_to([text], folder, out, training(30), rank=4)
@@ -89,7 +89,7 @@ def test_a_stopped_run_goes_on(folder, text, tmp_path, monkeypatch):
 
 
 def test_a_stopped_run_goes_on_for_longer(folder, text, tmp_path):
-    """Also one that was stopped before it saved the first time."""
+    """So does one that was stopped before it saved the first time."""
 
     def stop(name: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
@@ -108,8 +108,8 @@ def test_a_time_that_does_not_end_is_refused(minutes):
         Training(minutes=minutes)
 
 
-def test_passages(folder, tmp_path):
-    """Held-out ones are not learned."""
+def test_one_passage_in_twenty_is_held_out(folder, tmp_path):
+    """Held-out passages are not trained on."""
     path = tmp_path / "text"
     path.write_bytes(TEXT[:60_000])
     model = models.find(folder)
@@ -121,7 +121,7 @@ def test_passages(folder, tmp_path):
     assert len(few.tokens) == 40
 
 
-def test_what_is_refused(folder, text, tmp_path):
+def test_refuses_an_existing_file_and_too_little_text(folder, text, tmp_path):
     out = tmp_path / "out"
     out.touch()
     with pytest.raises(SqueezeError, match="already exists; use `overwrite=True` to overwrite"):

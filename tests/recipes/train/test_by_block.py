@@ -75,8 +75,7 @@ def test_what_is_learned_is_the_same_to_the_bit(tmp_path, monkeypatch, task, hal
 
 @pytest.mark.parametrize(("kind", "task"), [("mixtral", "svd"), ("qwen2_moe", "blocks first"), ("mixtral", "sparse")])
 def test_experts_stay_as_they_are_and_others_learn_the_same(tmp_path, monkeypatch, kind, task):
-    """In float32: bits may differ, since each expert's matrices are multiplied by themselves, and in memory several at
-    once. In bfloat16 such a difference would be one of 2^-8."""
+    """The test runs in float32, where only the order of products differs. In bfloat16 the difference would be 2^-8."""
     for module in (trainer, by_block):
         monkeypatch.setattr(module, "in_halves", lambda device: False)
     _, make, train = TASKS[task]
@@ -124,7 +123,7 @@ def test_one_block_is_in_memory_and_a_stopped_run_goes_on(tmp_path, monkeypatch)
     assert all(torch.equal(wanted[name], found[name]) for name in wanted)
 
 
-def test_what_cannot_be_trained(tmp_path, monkeypatch):
+def test_refuses_a_folder_with_nothing_to_train(tmp_path, monkeypatch):
     short(monkeypatch)
     source = networks.save("llama", tmp_path / "model")
     with pytest.raises(SqueezeError, match="has no factors in floating point to heal"):

@@ -1,4 +1,4 @@
-"""The loss of distillation beside its definition."""
+"""The loss of distillation compared with its definition."""
 
 import pytest
 import torch

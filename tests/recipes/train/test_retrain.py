@@ -101,7 +101,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     assert all(torch.equal(wanted[name].sparse(), found[name].sparse()) for name in wanted)
 
 
-def test_the_report_and_what_is_refused(tmp_path):
+def test_the_report_names_the_steps_and_quantised_weights_are_refused(tmp_path):
     source = model(tmp_path / "model")
     shared = {"calibration": TOKENS, "out": tmp_path / "out"}
     report = squeeze.prune(source, SparseGPT(refine=0), recover=0.001, **shared)

@@ -1,4 +1,4 @@
-"""Networks tuned on samples: what they bring, that a stopped run goes on, and what is refused."""
+"""Networks tuned on samples: gains, resuming, and errors."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def test_a_stopped_run_gives_the_same(samples, tmp_path, monkeypatch):
 
 
 def made(change):
-    """A dictionary of little else than a change."""
+    """Make a dictionary with little besides a change."""
     content, pieces = dictionaries.sample_pieces(RECORDS[:40])
     return dictionaries.make(5, content, dictionaries.TrainingPieces([], pieces[:2], []), 1 << 10, change)
 
@@ -81,7 +81,7 @@ def test_what_makes_files_no_smaller_is_not_kept(samples, tmp_path):
     assert done.dictionary.identity == squeeze.train(samples, level=5, text_size=0).identity
 
 
-def test_what_is_refused(samples, tmp_path):
+def test_refuses_other_levels_tables_and_small_samples(samples, tmp_path):
     with pytest.raises(LevelError, match="level 4 has no network: train at level 5 or 6"):
         tune(samples, tmp_path / "out", training(1), level=4)
     (tmp_path / "table").write_bytes(inputs.records(800))

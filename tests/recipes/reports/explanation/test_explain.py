@@ -1,4 +1,4 @@
-"""`squeeze.explain`: sums, blocks, files that are compressed already, spans, and another level beside."""
+"""`squeeze.explain`: sums, blocks, compressed files, spans, and a comparison of levels."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ TEXT = inputs.words(6_000) + b"\nA line of its own.\n"
 
 
 def agrees(explanation: Explanation) -> bool:
-    """Whether every block's bits are its payload, but for what names its content and ends its coder."""
+    """Check that every block's bits equal its payload, except for its content name and the end of its coder."""
     return all(-2 <= block.payload - block.bits / 8 <= 12 for block in explanation.blocks)
 
 
@@ -34,7 +34,7 @@ def test_bits_add_up_to_the_coded_file(level):
     }
 
 
-def test_blocks_of_several_kinds():
+def test_noise_between_texts_is_a_stored_block():
     text = inputs.words(1 << 19)
     data = text + inputs.random_bytes(1 << 19) + text
     explanation = squeeze.explain(data, 1, threads=2)
@@ -49,7 +49,7 @@ def test_blocks_of_several_kinds():
 
 
 @pytest.mark.parametrize("data", [b"", b"a", bytes(range(256)), b"\xff\xfe" * 50, inputs.machine_code(300)])
-def test_odd_inputs(data):
+def test_every_input_has_bytes_json_and_a_page(data):
     explanation = squeeze.explain(data, 1)
     assert explanation.shown.tobytes() == data
     assert json.dumps(explanation.as_json())
@@ -82,7 +82,7 @@ def test_a_span_shows_a_part_of_the_whole():
         squeeze.explain(TEXT, 2, span=(9_000, None))
 
 
-def test_another_level_beside():
+def test_another_level_is_compared():
     explanation = squeeze.explain(TEXT, 1, against=2)
     assert explanation.against is not None
     assert (explanation.level, explanation.against.level) == (1, 2)
@@ -91,7 +91,7 @@ def test_another_level_beside():
     assert f"at level 1, and {explanation.against.coded_size:,} at level 2." in explanation.to_html()
 
 
-def test_what_is_refused_costs_nothing(monkeypatch):
+def test_refuses_bad_levels_before_compressing(monkeypatch):
     monkeypatch.setattr("squeeze.recipes.reports.explanation.explain.compress_stream", None)
     with pytest.raises(squeeze.LevelError, match="level 12 does not exist"):
         squeeze.explain(TEXT, 1, against=12)
@@ -157,7 +157,7 @@ CSV = b"time,place,note\n" + b"".join(
 )
 
 
-def test_columns_of_separated_text():
+def test_bits_of_csv_add_up_by_column():
     explanation = squeeze.explain(CSV, 1)
     sums = explanation.by_column
     assert list(sums) == ["time", "place", "note"]

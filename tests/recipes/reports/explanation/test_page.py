@@ -1,4 +1,4 @@
-"""The page: it needs nothing else, and has what the explanation has."""
+"""The HTML page of an explanation: it is self-contained and holds the whole explanation."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from tests.makers import inputs
 
 
 def read(html: str) -> tuple[dict, dict[str, np.ndarray]]:
-    """The facts and columns of a page, as its script reads them."""
+    """Return the facts and columns of a page, as its script reads them."""
     facts = json.loads(re.search(r'<script id="facts"[^>]*>(.*?)</script>', html, re.DOTALL)[1])
     packed = re.search(r'<script id="columns"[^>]*>(.*?)</script>', html, re.DOTALL)[1]
     raw, offset, columns = zlib.decompress(base64.b64decode(packed)), 0, {}
@@ -54,7 +54,7 @@ def test_what_a_file_says_stays_text(tmp_path):
     assert "<title>a&lt;b&gt;&amp;.txt: where" in html
 
 
-def test_a_page_that_would_be_too_long(monkeypatch):
+def test_refuses_a_page_above_its_limit(monkeypatch):
     monkeypatch.setattr(page, "_MOST", 1 << 20)
     explanation = squeeze.explain(b"abc" * 400_000, 1)
     with pytest.raises(squeeze.OptionError, match="a page shows 1 MiB at most: choose a part with `span`"):

@@ -13,7 +13,7 @@ NAMES = b"\0.text\0.bss\0.names\0"
 
 
 def elf(bits: int, order: str) -> bytes:
-    """A header, .text of 400 bytes, the names, and a table of sections; .bss takes no bytes."""
+    """Return an ELF file with .text of 400 bytes, the names and a table of sections; .bss takes no bytes."""
     word, start = ("Q", 64) if bits == 64 else ("I", 52)
     code = bytes(range(200)) * 2
     table = start + len(code) + len(NAMES)
