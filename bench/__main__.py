@@ -48,7 +48,7 @@ def run(name: str, measure: Measure, arguments: list[str]) -> int:
     about, count = about_run(name, measure, arguments), 0
     for row in measure.rows(options):
         count += 1
-        print(json.dumps({**about, "row": row}) if options.json else shown(row), flush=True)
+        print(json.dumps({**about, "row": row}) if options.json else format_row(row), flush=True)
         if measure.key and measure.keeps(row) and not options.no_save:
             records.save(name, measure, about, row, options.results)
     return 0 if count or not measure.key else 1
@@ -79,11 +79,11 @@ def about_run(name: str, measure: Measure, arguments: list[str]) -> records.Reco
     }
 
 
-def shown(row: Row) -> str:
-    return "  ".join(f"{name} {text(value)}" for name, value in row.items() if value is not None)
+def format_row(row: Row) -> str:
+    return "  ".join(f"{name} {format_value(value)}" for name, value in row.items() if value is not None)
 
 
-def text(value: object) -> str:
+def format_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

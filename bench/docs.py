@@ -55,7 +55,7 @@ def update(root: Path, results: Path, write: bool) -> list[Path]:
     changed = []
     for path in pages(root):
         text = path.read_text()
-        if (made := filled(text, path, root, results)) != text:
+        if (made := fill(text, path, root, results)) != text:
             changed.append(path)
             if write:
                 path.write_text(made)
@@ -66,7 +66,7 @@ def pages(root: Path) -> list[Path]:
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
-def filled(text: str, path: Path, root: Path, results: Path = RESULTS) -> str:
+def fill(text: str, path: Path, root: Path, results: Path = RESULTS) -> str:
     """Return a page's text with everything between markers generated again.
 
     Args:
@@ -101,11 +101,11 @@ def table(name: str, *wanted: str, results: Path = RESULTS, captioned: bool = Tr
         return f"*Not measured yet: `python -m bench {measure_name}`*"
     lines = measure.tables[name].lines(rows)
     if wanted:
-        lines = [*lines[:2], *(line for row in wanted for line in named(lines[2:], row, name))]
+        lines = [*lines[:2], *(line for row in wanted for line in lines_named(lines[2:], row, name))]
     return "\n".join([*lines, *(["", records.caption(measure_name, record)] if captioned else [])])
 
 
-def named(lines: list[str], row: str, table: str) -> list[str]:
+def lines_named(lines: list[str], row: str, table: str) -> list[str]:
     """Return the lines of a table whose first cell is `row`. Raises DocsError if no line has it."""
     found = [line for line in lines if line.startswith(f"| {row} |")]
     if not found:

@@ -52,7 +52,7 @@ def corpus(folder: Path, size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Spent:
+class Times:
     """Wall-clock time of a command, and CPU time of the command and of each Ray worker, in seconds.
 
     Workers are sorted by CPU time: Ray may start more workers than there are cores.
@@ -63,7 +63,7 @@ class Spent:
     workers: list[float]
 
 
-def spent(folder: Path, level: str, *arguments: str) -> Spent:
+def time_run(folder: Path, level: str, *arguments: str) -> Times:
     """Measure the time to compress a copy of a folder.
 
     Args:
@@ -78,15 +78,15 @@ def spent(folder: Path, level: str, *arguments: str) -> Spent:
         before, started, workers = os.times(), time.perf_counter(), dict[int, float]()
         with subprocess.Popen(command) as running:
             while running.poll() is None:
-                workers |= at_work()
+                workers |= worker_seconds()
                 time.sleep(_EVERY)
         if running.returncode:
             raise SystemExit("Error: the files were not compressed")
         passed, after = time.perf_counter() - started, os.times()
-        return Spent(passed, sum(after[2:4]) - sum(before[2:4]), sorted(workers.values()))
+        return Times(passed, sum(after[2:4]) - sum(before[2:4]), sorted(workers.values()))
 
 
-def at_once(folder: Path, level: str) -> float:
+def time_two_commands(folder: Path, level: str) -> float:
     """Return the seconds until two commands of one thread each have both compressed a copy of a folder."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         copies = [shutil.copytree(folder, Path(name, copy)) for copy in ("a", "b")]
@@ -98,7 +98,7 @@ def at_once(folder: Path, level: str) -> float:
         return time.perf_counter() - started
 
 
-def at_work() -> dict[int, float]:
+def worker_seconds() -> dict[int, float]:
     """Return the CPU seconds of Ray workers below this process that compress, by process number."""
     import psutil
 
@@ -118,15 +118,15 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         folder = Path(name, "corpus")
         size = corpus(folder, options.bytes)
         for level in options.levels.split(","):
-            runs: dict[str, list[Spent]] = {"without": [], "1": [], "2": []}
+            runs: dict[str, list[Times]] = {"without": [], "1": [], "2": []}
             together = []
             for _ in range(options.runs):
-                together.append(at_once(folder, f"-{level}"))
-                runs["without"].append(spent(folder, f"-{level}", "-T", "1"))
+                together.append(time_two_commands(folder, f"-{level}"))
+                runs["without"].append(time_run(folder, f"-{level}", "-T", "1"))
                 for workers in ("1", "2"):
                     context = ray.init(num_cpus=int(workers), include_dashboard=False, log_to_driver=False)
                     os.environ["RAY_ADDRESS"] = context.address_info["address"]
-                    runs[workers].append(spent(folder, f"-{level}", "--cluster", "auto"))
+                    runs[workers].append(time_run(folder, f"-{level}", "--cluster", "auto"))
                     ray.shutdown()
                     del os.environ["RAY_ADDRESS"]
             none, one, two = (min(runs[key], key=lambda run: run.passed) for key in ("without", "1", "2"))

@@ -45,13 +45,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             squeeze("decompress", "--member", member.name, "-o", restored, shards.replace("{}", "0"))
             if restored.read_bytes() != member.read_bytes():
                 sys.exit("Error: the member differs from the original")
-            coded = stored("corpus", ".sqz")
+            coded = stored_bytes("corpus", ".sqz")
             print(f"\nEvery object was proved by the manifest; {member.name} came out of a shard as it was.\n")
             yield {
                 "files": len(list((source / "corpus").iterdir())),
                 "bytes": size,
                 "compressed": coded,
-                "in shards": stored("shards", ".tar.sqz"),
+                "in shards": stored_bytes("shards", ".tar.sqz"),
                 **killed,
             }
 
@@ -72,7 +72,7 @@ def two_nodes() -> Iterator[list[Any]]:
         del os.environ["RAY_ADDRESS"]
 
 
-def at_work(nodes: list[Any]) -> list[int]:
+def busy_workers(nodes: list[Any]) -> list[int]:
     """Return the process numbers of workers that run one of our tasks, which their process titles show."""
     import psutil
 
@@ -91,7 +91,7 @@ def compress_and_kill(nodes: list[Any], *arguments: str | Path) -> Row:
     running = subprocess.Popen(command("compress", "-3", "-r", "--block-size", "256K", *where, f"{_BUCKET}/corpus"))
     killed = 0
     while running.poll() is None:
-        if not killed and (workers := at_work(nodes)):
+        if not killed and (workers := busy_workers(nodes)):
             time.sleep(1)  # let it be in the middle of something
             killed = workers[0]
             os.kill(killed, signal.SIGKILL)
@@ -111,7 +111,7 @@ def squeeze(*arguments: str | Path) -> None:
     subprocess.run(command(*arguments), check=True)
 
 
-def stored(prefix: str, ending: str) -> int:
+def stored_bytes(prefix: str, ending: str) -> int:
     """Return the total bytes of objects with this prefix and suffix."""
     import fsspec
 

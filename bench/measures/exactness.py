@@ -73,7 +73,7 @@ def run(name: str, job: dict[str, object], environment: dict[str, str]) -> Row:
     return {"way": name, "decoded": Path(str(job["other"])).stem, **json.loads(done.stdout)}
 
 
-def ways() -> list[str]:
+def runs_of_this_processor() -> list[str]:
     """Return the names of the runs whose instruction sets this processor has."""
     known = machine()["flags"]
     lacking = [environment for flag, environment in NEEDED.items() if flag not in known]
@@ -90,7 +90,7 @@ def measure(source: Path, lanes: int, model: str | None, folder: Path) -> list[R
         folder: folder for the compressed files
     """
     results: list[Row] = []
-    names = ways()
+    names = runs_of_this_processor()
     for name in (name for name in WAYS if name not in names):
         print(f"{name}: left out, this processor does not have it", file=sys.stderr)
     files = {name: folder / f"{name}.sqz" for name in names}

@@ -51,7 +51,7 @@ def recipes() -> dict[str, dict[str, Any]]:
     return found
 
 
-def made(bench: Bench, name: str, out: Path) -> Row:
+def write_folder(bench: Bench, name: str, out: Path) -> Row:
     """Write the folder of a row, and return its bytes, fallbacks and families.
 
     Args:
@@ -61,7 +61,7 @@ def made(bench: Bench, name: str, out: Path) -> Row:
     """
     options = recipes()[name]
     if "heal" in options:
-        return healed(bench, bench.work / f"out-{options['heal']}", out)
+        return heal_copy(bench, bench.work / f"out-{options['heal']}", out)
     shared = {"calibration": bench.calibration, "samples": bench.args.samples, "overwrite": True}
     packed = options.pop("pack", False)
     if "quantize" in options:
@@ -79,7 +79,7 @@ def made(bench: Bench, name: str, out: Path) -> Row:
     return known
 
 
-def healed(bench: Bench, source: Path, out: Path) -> Row:
+def heal_copy(bench: Bench, source: Path, out: Path) -> Row:
     shutil.copytree(source, out, dirs_exist_ok=True)
     tokens = calibration_tokens(bench.original, bench.calibration, 400, 512, 0)
     done = heal(bench.original, out, tokens, Training(minutes=bench.args.heal))
@@ -90,7 +90,7 @@ def healed(bench: Bench, source: Path, out: Path) -> Row:
 
 def measure(bench: Bench, name: str) -> Row:
     out, started = bench.work / f"out-{name}", time.perf_counter()
-    known = made(bench, name, out)
+    known = write_folder(bench, name, out)
     seconds = time.perf_counter() - started
     found = bench.quality(out)
     if not any(row.get("heal") == name for row in recipes().values()):

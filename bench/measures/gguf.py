@@ -17,7 +17,7 @@ import numpy as np
 import squeeze
 from bench.measure import Measure, Row, option
 from bench.shared import llamacpp
-from bench.shared.small_models import ADAPTED, WORK, folder_of, named, original
+from bench.shared.small_models import ADAPTED, WORK, folder_of, original, with_adapter_suffix
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
@@ -36,7 +36,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield bench.row(kind)
 
 
-def called(kind: str, size: str, bound: float | None) -> str:
+def row_name(kind: str, size: str, bound: float | None) -> str:
     """Return a row's name: its type with the size and the bound, requested or default.
 
     Args:
@@ -100,12 +100,12 @@ class Bench:
         draws of windows.
         """
         kind, _, size = kind.partition(":")
-        name = called(kind, size, self.args.bound)
+        name = row_name(kind, size, self.args.bound)
         ours = self.work / f"ours-{name}.gguf"
         if not ours.is_file():
             self._make(ours, kind, int(size) if size else None)
         types, mine = types_of(ours), self._losses(ours) - self.before
-        row = {"type": named(name, self.args.adapted), "samples": self.args.samples, "windows": len(mine)}
+        row = {"type": with_adapter_suffix(name, self.args.adapted), "samples": self.args.samples, "windows": len(mine)}
         row |= {"bytes": ours.stat().st_size, "gap": float(mine.mean())}
         if size:
             return row
@@ -114,8 +114,8 @@ class Bench:
         return {
             **row,
             "imatrix": float(theirs.mean()),
-            **{"of imatrix": float(mine.mean() / theirs.mean()), "sure": sure(theirs - mine)},
-            **{"plain": None if plain is None else float(plain.mean()), "matrices": share(types, kind)},
+            **{"of imatrix": float(mine.mean() / theirs.mean()), "sure": is_better(theirs - mine)},
+            **{"plain": None if plain is None else float(plain.mean()), "matrices": share_of_type(types, kind)},
         }
 
     def _make(self, path: Path, kind: str, size: int | None) -> None:
@@ -141,7 +141,7 @@ def types_of(path: Path) -> dict[str, int]:
     return {name: int(file.kind(name)) for name in sorted(file.shapes)}
 
 
-def share(types: dict[str, int], kind: str) -> float:
+def share_of_type(types: dict[str, int], kind: str) -> float:
     """Return the share of the blocks' matrices that have the requested type itself."""
     import gguf
 
@@ -150,7 +150,7 @@ def share(types: dict[str, int], kind: str) -> float:
     return sum(number == wanted for number in blocks) / len(blocks)
 
 
-def sure(better: np.ndarray) -> bool:
+def is_better(better: np.ndarray) -> bool:
     """Return True if the mean of a bootstrap sample of windows is above 0 in 90 % of draws."""
     random = np.random.default_rng(0)
     means = random.choice(better, (_DRAWS, len(better))).mean(1)

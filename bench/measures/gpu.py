@@ -55,9 +55,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         if name in done:
             print(f"Note: {name}: measured before", file=sys.stderr)
         elif options.together:
-            yield from measured(name)
+            yield from measure(name)
         else:
-            yield from apart(name, 60 * options.minutes, measured)
+            yield from in_a_process(name, 60 * options.minutes, measure)
 
 
 def cases() -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ def names() -> list[str]:
     return [*(case.name for case in cases()), MODEL, FILES]
 
 
-def measured(name: str) -> Iterator[Row]:
+def measure(name: str) -> Iterator[Row]:
     torch.manual_seed(1)
     with torch.no_grad():
         if name == MODEL:
@@ -79,10 +79,10 @@ def measured(name: str) -> Iterator[Row]:
         elif name == FILES:
             yield from level_8()
         else:
-            yield from contend(next(case for case in cases() if case.name == name), Gpu())
+            yield from measure_case(next(case for case in cases() if case.name == name), Gpu())
 
 
-def apart(name: str, seconds: float, work: Callable[[str], Iterator[Row]]) -> Iterator[Row]:
+def in_a_process(name: str, seconds: float, work: Callable[[str], Iterator[Row]]) -> Iterator[Row]:
     """Yield the rows of a case from a process of its own.
 
     Args:
@@ -116,7 +116,7 @@ def _send(sending: Connection, work: Callable[[str], Iterator[Row]], name: str) 
     sending.send(None)
 
 
-def contend(case: Any, device: Any) -> Iterator[Row]:
+def measure_case(case: Any, device: Any) -> Iterator[Row]:
     """Yield a row for each implementation of a case. Failures are reported on standard error."""
     data = case.data(device)
     expected, first = case.expected(data), 0.0

@@ -62,14 +62,14 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     if FP8 in policies:
         policies.remove(FP8)
         for context in options.context:
-            yield {**about, **known(served(options.model, text, calibration, context, options.windows))}
+            yield {**about, **row_of(measure_fp8(options.model, text, calibration, context, options.windows))}
     if policies:
         for row in kv_eval.rows(options.model, text, tuple(policies), tuple(options.context), measured):
-            yield {**about, **known(row)}
+            yield {**about, **row_of(row)}
 
 
 @torch.inference_mode()
-def served(folder: Path, text: Path, calibration: Path, context: int, windows: int) -> kv_eval.Row:
+def measure_fp8(folder: Path, text: Path, calibration: Path, context: int, windows: int) -> kv_eval.Row:
     """Measure an FP8 cache as a server has it. Its tokens are read in one pass.
 
     Args:
@@ -91,7 +91,7 @@ def served(folder: Path, text: Path, calibration: Path, context: int, windows: i
     return kv_eval.Row(FP8, context, 8.0, distance(), before)
 
 
-def known(row: kv_eval.Row) -> Row:
+def row_of(row: kv_eval.Row) -> Row:
     found = {"policy": row.policy, "context": row.context, "way": row.way, "bits": row.bits}
     found |= {"perplexity": row.distance.perplexity, "percent": row.percent, "kl": row.distance.kl}
     if row.cost:

@@ -28,13 +28,13 @@ BASE = "llama.cpp, one token at a time"
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     if (load := os.getloadavg()[0]) > 0.5:
         print(f"Note: other work (load {load:.1f}) slows llama.cpp most: its threads spin", file=sys.stderr)
-    medians = measured(runs(options), options.repeat)
+    medians = measure(runs(options), options.repeat)
     for name, value in medians.items():
         row = {"what": name, "tokens_per_second": round(value, 1), "ratio": round(value / medians[BASE], 3)}
         yield row | {"threads": options.threads}
 
 
-def measured(tasks: dict[str, Callable[[], int]], repeat: int) -> dict[str, float]:
+def measure(tasks: dict[str, Callable[[], int]], repeat: int) -> dict[str, float]:
     """Return tokens per second of each run, after one warm-up that compiles."""
     tasks[next(reversed(tasks))]()
     speeds: dict[str, list[float]] = {name: [] for name in tasks}

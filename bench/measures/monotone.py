@@ -14,7 +14,7 @@ from pathlib import Path
 
 import squeeze
 from bench.measure import Measure, Row, option
-from bench.shared.texts import found
+from bench.shared.texts import find_file
 from bench.tables import Column, Listing
 
 SHARE, SLACK = 1.001, 32  # a file may have this share of the size one level below, and these bytes more
@@ -29,14 +29,15 @@ _ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each pair of consecutive levels, and one for each file that grows."""
     levels = sorted(int(level) for level in options.levels.split(","))
-    paths = [*map(found, options.files)] or chosen(options.folder, options.skip + options.count)[options.skip :]
+    paths = [find_file(path) for path in options.files]
+    paths = paths or choose_files(options.folder, options.skip + options.count)[options.skip :]
     longest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[: options.encoded]
     named = f"{len(paths)} after the first {options.skip}" if options.skip else f"all {len(paths)}"
-    yield from _compared(((str(path), first(path, options.first)) for path in paths), levels, named)
+    yield from _compare(((str(path), first(path, options.first)) for path in paths), levels, named)
     encoded = [(path, name) for path in longest for name in _ENCODINGS]
     if encoded:
         texts = ((f"{path} in {name}", in_encoding(path, name, options.first)) for path, name in encoded)
-        yield from _compared(texts, levels, f"{named}, {len(encoded)} encoded")
+        yield from _compare(texts, levels, f"{named}, {len(encoded)} encoded")
 
 
 def first(path: Path, count: int) -> bytes:
@@ -55,7 +56,7 @@ def in_encoding(path: Path, name: str, count: int) -> bytes:
     return _ENCODINGS[name](first(path, count))[:count]
 
 
-def _compared(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str) -> Iterator[Row]:
+def _compare(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str) -> Iterator[Row]:
     """Yield the rows of named inputs. `named` describes the set of all inputs."""
     pairs = list(itertools.pairwise(levels))
     worst, grown = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0)
@@ -79,7 +80,7 @@ def size(data: bytes, level: int) -> int:
     return len(coded)
 
 
-def chosen(folder: Path, count: int, most: int | None = None) -> list[Path]:
+def choose_files(folder: Path, count: int, most: int | None = None) -> list[Path]:
     """Choose files below a folder, always the same ones and the same number of each suffix.
 
     Args:

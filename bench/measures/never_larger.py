@@ -8,9 +8,9 @@ from pathlib import Path
 from sysconfig import get_path
 
 from bench.measure import Measure, Row, option
-from bench.measures.monotone import chosen, first, size
-from bench.shared.made_numbers import made
-from bench.shared.texts import found
+from bench.measures.monotone import choose_files, first, size
+from bench.shared.made_numbers import generate
+from bench.shared.texts import find_file
 from bench.tables import Column, Listing
 
 SLACK = 32  # bytes
@@ -20,21 +20,21 @@ _FOLDERS = f"/usr/share:/usr/lib:/etc:{get_path('purelib')}"
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each level and kind of file, and one for each file that is larger."""
     levels = [int(level) for level in options.levels.split(",")]
-    paths = {"given": [*map(found, options.files)], "of the machine": of_machine(options)}
+    paths = {"given": [*map(find_file, options.files)], "of the machine": files_of_machine(options)}
     for name, of_kind in paths.items():
-        yield from _compared(name, ((str(path), first(path, options.most)) for path in of_kind), levels)
-    yield from _compared("made", made(options.made), levels)
+        yield from _compare(name, ((str(path), first(path, options.most)) for path in of_kind), levels)
+    yield from _compare("made", generate(options.made), levels)
 
 
-def of_machine(options: argparse.Namespace) -> list[Path]:
+def files_of_machine(options: argparse.Namespace) -> list[Path]:
     """Choose files below each folder, always the same ones, of every suffix and below the size limit."""
     folders = [folder for folder in options.folders.split(":") if Path(folder).is_dir()]
     counts = [options.count * (i + 1) // len(folders) - options.count * i // len(folders) for i in range(len(folders))]
-    below = (chosen(Path(folder), count, options.most) for folder, count in zip(folders, counts, strict=True))
+    below = (choose_files(Path(folder), count, options.most) for folder, count in zip(folders, counts, strict=True))
     return list(chain.from_iterable(below))
 
 
-def _compared(name: str, inputs: Iterator[tuple[str, bytes]], levels: list[int]) -> Iterator[Row]:
+def _compare(name: str, inputs: Iterator[tuple[str, bytes]], levels: list[int]) -> Iterator[Row]:
     files, raw, xz = 0, 0, 0
     ours, larger, worst = (dict.fromkeys(levels, 0) for _ in range(3))
     for file, data in inputs:

@@ -49,10 +49,10 @@ def row(path: Path, options: argparse.Namespace) -> Row:
     for name, level in (("squeeze", "runtime"), ("archive", "archive")):
         if level == "runtime" or options.archive:
             found[name] = packed_size(path, level)
-    if zipnn := theirs(path, dtype):
+    if zipnn := zipnn_run(path, dtype):
         found["zipnn"] = zipnn(1)[0]
         for threads in (1, 2) if options.runs else ():
-            times = medians({"squeeze": ours(tensors), "zipnn": zipnn}, threads, options.runs)
+            times = medians({"squeeze": squeeze_run(tensors), "zipnn": zipnn}, threads, options.runs)
             for place, way in enumerate(("encode", "decode")):
                 found[f"{way}, {threads}"] = round(times["zipnn"][place] / times["squeeze"][place], 3)
     for program in (*_QUICK, *(_SLOW if options.slow else ())):
@@ -117,7 +117,7 @@ def decode(dtype: str, data: np.ndarray, payload: np.ndarray | None, threads: in
     return data if payload is None else floats.decode(payload, dtype, data.size, threads)
 
 
-def ours(tensors: Tensors) -> Run:
+def squeeze_run(tensors: Tensors) -> Run:
     def run(threads: int) -> tuple[int, tuple[float, float]]:
         start = time.perf_counter()
         payloads = list(in_order(((data.size, partial(encode, dtype, data)) for dtype, data in tensors), threads))
@@ -131,7 +131,7 @@ def ours(tensors: Tensors) -> Run:
     return run
 
 
-def theirs(path: Path, dtype: str) -> Run | None:
+def zipnn_run(path: Path, dtype: str) -> Run | None:
     """Return a function that runs zipnn, or None if it is not installed."""
     try:
         import zipnn

@@ -20,7 +20,7 @@ import numpy as np
 
 import squeeze
 from bench.measure import Measure, Row, option
-from bench.shared.small_models import ADAPTED, OPTIONS, Bench, bytes_of, compared_with_base, named
+from bench.shared.small_models import ADAPTED, OPTIONS, Bench, bytes_of, compared_with_base, with_adapter_suffix
 from bench.tables import Column, Listing, percent
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.quant.awq import AWQ
@@ -35,7 +35,7 @@ GROUP = 64
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     bench = Bench(options, "quantize")
     for row in bench.run(recipes(), lambda name: measure(bench, name)):
-        yield row | {field: named(row[field], options.adapted) for field in ("name", "base")}
+        yield row | {field: with_adapter_suffix(row[field], options.adapted) for field in ("name", "base")}
 
 
 def recipes() -> dict[str, tuple]:

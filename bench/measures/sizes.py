@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Measure, Row, option
-from bench.shared.texts import corpus, found
+from bench.shared.texts import corpus, find_file
 from bench.tables import Column, Pivot
 from squeeze.recipes.measure import benchmark
 from squeeze.recipes.measure.benchmark import Rival, Tool
@@ -20,14 +20,14 @@ _SHOWN = ("xz -9e", "zstd -19 long", "brotli -q 11", "bzip2 -9", "zpaq -m5", "7z
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    tools = chosen(options.levels, options.against, options.threads)
-    for path in [*map(found, options.files)] or corpus(options.below):
+    tools = choose_tools(options.levels, options.against, options.threads)
+    for path in [*map(find_file, options.files)] or corpus(options.below):
         for tool in tools:
             coded, *_ = tool.run(path)
             yield {"file": path.name, "raw": path.stat().st_size, "tool": tool.name, "bytes": int(coded)}
 
 
-def chosen(levels: str, against: str, threads: int = 1) -> list[Tool]:
+def choose_tools(levels: str, against: str, threads: int = 1) -> list[Tool]:
     """Return the named tools, with a note for each that is not installed. Each tool checks its round trip when it runs.
 
     Args:

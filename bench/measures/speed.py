@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from bench.measure import Measure, Row, option
-from bench.measures.sizes import RIVALS, chosen
-from bench.shared.texts import found
+from bench.measures.sizes import RIVALS, choose_tools
+from bench.shared.texts import find_file
 from bench.tables import Column, Listing, significant
 from squeeze.recipes.measure import benchmark
 from squeeze.recipes.measure.benchmark import Tool
@@ -23,10 +23,10 @@ _FILE = "enwik8.1m"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    tools = chosen(options.levels, ",".join([options.base, *options.against.split(",")]))
-    rival = chosen("", options.base)[0].name
-    for path in map(found, options.files or [Path(_FILE)]):
-        times = turns(tools, path, options.runs)
+    tools = choose_tools(options.levels, ",".join([options.base, *options.against.split(",")]))
+    rival = choose_tools("", options.base)[0].name
+    for path in map(find_file, options.files or [Path(_FILE)]):
+        times = shortest_times(tools, path, options.runs)
         raw, (_, *base) = path.stat().st_size, times[rival]
         for tool in tools:
             size, packing, unpacking = times[tool.name]
@@ -35,7 +35,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             yield row | {"compress": round(base[0] / packing, 3), "decompress": round(base[1] / unpacking, 3)}
 
 
-def turns(tools: list[Tool], path: Path, runs: int) -> dict[str, tuple[int, float, float]]:
+def shortest_times(tools: list[Tool], path: Path, runs: int) -> dict[str, tuple[int, float, float]]:
     """Return bytes, and the shortest seconds of compression and decompression, by tool.
 
     Args:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-__all__ = ["made"]
+__all__ = ["generate"]
 
 _Maker = Callable[[np.random.Generator, np.dtype, int], bytes]
 _INTEGERS = ("<u2", ">u2", "<u4", ">u4", "<u8", ">u8")
 _FLOATS = ("<f4", ">f4", "<f8", ">f8")
 
 
-def made(count: int) -> Iterator[tuple[str, bytes]]:
+def generate(count: int) -> Iterator[tuple[str, bytes]]:
     """Yield `count` files as (name, content), of 4 kB to 120 kB, always the same ones."""
     kinds = list(_kinds())
     for i in range(count):

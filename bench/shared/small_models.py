@@ -75,7 +75,7 @@ class Bench:
 
     def run(self, names: Iterable[str], measure: Callable[[str], Row]) -> Iterator[Row]:
         """Yield the requested rows as they are measured."""
-        wanted = self.chosen(names)
+        wanted = self.choose_rows(names)
         if "original" not in self.found:
             self._keep("original", self._evaluated(self.original, False).as_json())
         for name in wanted:
@@ -84,7 +84,7 @@ class Bench:
             else:
                 yield self._keep(name, measure(name))
 
-    def chosen(self, names: Iterable[str]) -> list[str]:
+    def choose_rows(self, names: Iterable[str]) -> list[str]:
         """Return the names of the requested rows."""
         known = list(names)
         wanted = self.args.rows.split(",") if self.args.rows else known
@@ -112,7 +112,7 @@ def compared_with_base(rows: Sequence[Row]) -> list[Row]:
     return [row | {"of base": share} for row, share in zip(rows, shares, strict=True)]
 
 
-def named(row: str, adapted: bool) -> str:
+def with_adapter_suffix(row: str, adapted: bool) -> str:
     """Return a row's name, which ends in -adapted for the model with the adapter."""
     return row + "-adapted" * adapted
 

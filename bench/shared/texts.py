@@ -4,17 +4,17 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["corpus", "found", "read"]
+__all__ = ["corpus", "find_file", "read"]
 
 
 def read(path: Path | None, name: str, count: int) -> bytes:
     """Return the first bytes of a file, by default those of the corpus text `name`."""
     if path is None and not os.environ.get("SQUEEZE_CORPUS"):
         sys.exit(f"Error: name a file, or set SQUEEZE_CORPUS to a folder that holds text/{name}")
-    return found(path or Path(os.environ["SQUEEZE_CORPUS"], "text", name)).read_bytes()[:count]
+    return find_file(path or Path(os.environ["SQUEEZE_CORPUS"], "text", name)).read_bytes()[:count]
 
 
-def found(path: Path) -> Path:
+def find_file(path: Path) -> Path:
     """Return a file, or the file of the corpus with its name."""
     folder = os.environ.get("SQUEEZE_CORPUS")
     if path.exists() or not folder:

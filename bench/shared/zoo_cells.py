@@ -94,7 +94,7 @@ class _Model:
             raise Refused(f"transformers does not either: {' '.join(str(error).split())[:200]}") from error
         return str(tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True))
 
-    def made(self, command: str, *options: object) -> Path:
+    def run(self, command: str, *options: object) -> Path:
         """Run a command with a calibration text on the folder, and return its output folder."""
         self.text.write_text(TEXT)
         calibration = ("--calibration", self.text, "--samples", 4, "--sequence-length", 64)
@@ -189,7 +189,7 @@ def _pack(model: _Model) -> None:
 
 
 def _quantize(model: _Model) -> str | None:
-    folder = model.made("quantize")
+    folder = model.run("quantize")
     model.check(_logits(load_model(folder)), folder)
     notes = Report.read(folder).notes
     if any(note.startswith("experts: transformers alone") for note in notes):
@@ -208,17 +208,17 @@ def _process() -> ProcessPoolExecutor:
 
 
 def _quantize_own(model: _Model) -> None:
-    folder = model.made("quantize", "--format", "squeeze", "--bits", 8)
+    folder = model.run("quantize", "--format", "squeeze", "--bits", 8)
     model.check(_logits(load_model(folder)), folder, far=0.3)
 
 
 def _prune(model: _Model) -> None:
-    folder = model.made("prune")
+    folder = model.run("prune")
     model.check(_logits(load_model(folder)), folder, far=None)
 
 
 def _factorize(model: _Model) -> None:
-    folder = model.made("factorize", "--keep", 0.8)
+    folder = model.run("factorize", "--keep", 0.8)
     model.check(_logits(load_model(folder)), folder, far=None)
 
 

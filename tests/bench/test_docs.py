@@ -65,22 +65,22 @@ def test_a_table_without_results_names_its_benchmark(results: Path) -> None:
 
 def test_some_rows_of_a_table_in_the_order_in_which_they_are_named(results: Path) -> None:
     write(results, rows=[ROW | {"what": name} for name in "abc"])
-    made = docs.filled("<!-- table: lm-speed | c | a -->\n<!-- end -->", PAGE, ROOT, results)
+    made = docs.fill("<!-- table: lm-speed | c | a -->\n<!-- end -->", PAGE, ROOT, results)
     assert made.splitlines()[4:6] == ["| c | 12 | 1.50 |", "| a | 12 | 1.50 |"]
 
 
 def test_rows_have_no_caption(results: Path) -> None:
-    made = docs.filled("<!-- rows: lm-speed -->\n<!-- end -->", PAGE, ROOT, results)
+    made = docs.fill("<!-- rows: lm-speed -->\n<!-- end -->", PAGE, ROOT, results)
     assert made.splitlines()[-3:] == ["| encode | 12 | 1.50 |", "", "<!-- end -->"]
 
 
 def test_text_between_markers_is_replaced(results: Path) -> None:
     text = "before\n<!-- table: lm-speed -->\nold\n<!-- end -->\nafter\n"
-    made = docs.filled(text, PAGE, ROOT, results)
+    made = docs.fill(text, PAGE, ROOT, results)
     assert "old" not in made
     assert made.startswith("before\n<!-- table: lm-speed -->\n\n| task |")
     assert made.endswith("\n\n<!-- end -->\nafter\n")
-    assert docs.filled(made, PAGE, ROOT, results) == made
+    assert docs.fill(made, PAGE, ROOT, results) == made
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_text_between_markers_is_replaced(results: Path) -> None:
 )
 def test_a_table_or_plot_that_does_not_exist_is_an_error(text: str, message: str, results: Path) -> None:
     with pytest.raises(DocsError, match=re.escape(message)):
-        docs.filled(text, PAGE, ROOT, results)
+        docs.fill(text, PAGE, ROOT, results)
 
 
 def test_files_that_a_command_names_need_not_be_in_the_corpus(

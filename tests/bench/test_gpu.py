@@ -31,7 +31,7 @@ class Fake:
 def test_every_way_of_a_case_gives_the_right_result(case, monkeypatch):
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     with torch.no_grad():
-        rows = list(gpu.contend(case, Fake()))
+        rows = list(gpu.measure_case(case, Fake()))
     expected = [way.name for way in case.ways if not way.package and way.name != "torch semi-structured"]
     assert [row["way"] for row in rows] == expected  # semi-structured products need sparse tensor cores
     assert [row["us"] for row in rows] == [2.0] * len(rows)
@@ -61,7 +61,7 @@ def test_a_run_continues_where_it_was_stopped(tmp_path, monkeypatch, capsys):
         yield {"case": name, "way": "squeeze", "us": 1.0}
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu, "measured", one)
+    monkeypatch.setattr(gpu, "measure", one)
     words = ["gpu", "--together", "--results", str(tmp_path), "--only"]
     assert main([*words, "2:4"]) == 0
     first = list(measured)
@@ -100,7 +100,7 @@ def hangs(name):
 def test_a_case_that_breaks_or_hangs_ends_alone(work, seconds, reason, monkeypatch, capsys):
     fork = multiprocessing.context.ForkContext()
     monkeypatch.setattr(multiprocessing, "get_context", lambda way: fork)
-    assert list(gpu.apart("two", seconds, work)) == [{"case": "two", "way": "a"}]
+    assert list(gpu.in_a_process("two", seconds, work)) == [{"case": "two", "way": "a"}]
     assert capsys.readouterr().err == f"Note: two: failed: {reason}\n"
 
 
@@ -116,7 +116,7 @@ def test_a_failing_implementation_is_reported_and_the_others_run(capsys):
         Way("another shape", lambda data: [lambda: torch.ones(3)]),
     )
     case = Case("case", lambda device: None, lambda data: torch.ones(2), ways)
-    assert list(gpu.contend(case, Fake())) == [{"case": "case", "way": "right", "us": 2.0}]  # with no x
+    assert list(gpu.measure_case(case, Fake())) == [{"case": "case", "way": "right", "us": 2.0}]  # with no x
     assert capsys.readouterr().err.splitlines() == [
         "Note: case, first: failed: RuntimeError: no image of this kernel",
         "Note: case, wrong: failed: ValueError: the result is wrong: its relative error is 1.00e+00",

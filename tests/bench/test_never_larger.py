@@ -3,7 +3,7 @@
 from bench.__main__ import parser
 from bench.measure import load
 from bench.measures import never_larger
-from bench.shared.made_numbers import made
+from bench.shared.made_numbers import generate
 from tests.makers import inputs
 
 
@@ -33,5 +33,5 @@ def test_files_are_chosen_below_each_folder_and_none_is_too_long(tmp_path):
 
 
 def test_made_files_are_always_the_same():
-    assert list(made(3)) == list(made(3))
-    assert len({data for _, data in made(44)}) == 44
+    assert list(generate(3)) == list(generate(3))
+    assert len({data for _, data in generate(44)}) == 44

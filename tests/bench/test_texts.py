@@ -1,6 +1,6 @@
 import pytest
 
-from bench.shared.texts import found, read
+from bench.shared.texts import find_file, read
 
 
 def test_a_file_of_the_corpus_is_found_by_its_name(tmp_path, monkeypatch):
@@ -12,9 +12,9 @@ def test_a_file_of_the_corpus_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.delenv("SQUEEZE_CORPUS", raising=False)
     with pytest.raises(SystemExit, match=r"name a file, or set SQUEEZE_CORPUS to a folder that holds text/a\.txt"):
         read(None, "a.txt", 3)
-    assert not found(place.relative_to(tmp_path / "corpus")).exists()
+    assert not find_file(place.relative_to(tmp_path / "corpus")).exists()
     monkeypatch.setenv("SQUEEZE_CORPUS", str(tmp_path / "corpus"))
     assert read(None, "a.txt", 5) == b"words"
     assert read(place.relative_to(tmp_path / "corpus"), "b.txt", 3) == b"wor"
     with pytest.raises(SystemExit, match=r"there is no file b\.txt here, or in the corpus"):
-        found(place.with_name("b.txt").relative_to(place.parent))
+        find_file(place.with_name("b.txt").relative_to(place.parent))
