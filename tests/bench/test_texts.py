@@ -4,7 +4,7 @@ from bench.shared.texts import find_file, read
 
 
 def test_a_file_of_the_corpus_is_found_by_its_name(tmp_path, monkeypatch):
-    """The recorded commands of tables name files this way."""
+    """Recorded commands of tables name files this way."""
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "corpus" / "text" / "a.txt"
     place.parent.mkdir(parents=True)
