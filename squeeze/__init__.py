@@ -3,8 +3,7 @@
 Files: `compress` and `decompress` bytes, `compress_stream` and `decompress_stream` files, `open` for random access,
 `train` a dictionary, `explain` what a file costs.
 
-Checkpoints, lossless: `pack` and `unpack` a folder, `verify` it, `load` it into transformers, `safe_open` single
-tensors.
+Checkpoints, lossless: `pack` and `unpack` a folder, `verify` it, `load` its tensors by name, `safe_open` single ones.
 
 Checkpoints, smaller: `quantize`, `prune`, `factorize`, store a fine-tune as a `delta`, and `densify` back to plain
 weights. `GPTQ`, `RTN` and `SparseGPT` are methods with options of their own.

@@ -1,6 +1,6 @@
 """Options declared once, as fields of dataclasses, for the command line, recipes, Python and the docs.
 
-    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
+    damping: float = option(0.01, "Damping, as a share of the Hessian's mean diagonal", least=0)
 
 A field that is declared without `option` can be set in Python only. An `Operation`, such as quantize, lists its methods
 and its own settings, and checks the options of a call. This module imports neither click nor torch, so that `--help`
@@ -48,7 +48,7 @@ class Option:
         name: The name of the field.
         types: Names of the types that a value may have, such as ("int", "None").
         default: The value of an option that is not given.
-        help: One sentence that ends with a full stop.
+        help: A noun phrase without a full stop, as `--help` shows it.
         least: Lower bound of a number, inclusive.
         above: Lower bound of a number, exclusive.
         most: Upper bound of a number, inclusive.
@@ -154,7 +154,7 @@ def option(default: T, help: str, **facts: Any) -> T:
 
     Args:
         default: The field's default.
-        help: One sentence that ends with a full stop.
+        help: A noun phrase without a full stop, as `--help` shows it.
         facts: Other attributes of `Option`, such as `least=1` or `choices=("a", "b")`.
     """
     assert set(facts) <= set(_FACTS), facts

@@ -19,6 +19,13 @@ class RTN(GridMethod):
     statistics.
 
     The range of each group is that of its weights, or with `clip` the one with the least squared error.
+
+    Attributes:
+        bits: bits per weight, 2 to 8.
+        group_size: inputs per scale, -1 for a whole row.
+        symmetric: no zero points.
+        grid: the values that a weight is rounded to, such as integer, nf4 or mxfp4.
+        clip: search for each group's clipping range.
     """
 
     name: ClassVar[str] = "rtn"

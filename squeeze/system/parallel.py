@@ -16,7 +16,11 @@ from typing import Any, Generic, TypeVar
 
 __all__ = ["LARGE", "Work", "in_order", "ordered_map", "parallel_ranges", "working"]
 
+R = TypeVar("R")
 T = TypeVar("T")
+LARGE = 1 << 24  # bytes from which a tensor gets all threads
+_BATCH = 1 << 21  # the least bytes of a batch
+_IN_FLIGHT = 1 << 26  # bytes of batches in flight
 _KEPT = 2  # pools that are kept for each number of threads
 _idle: dict[int, list[ThreadPoolExecutor]] = {}
 if hasattr(os, "register_at_fork"):
@@ -83,13 +87,6 @@ def working(threads: int) -> Iterator[Work[Any]]:
             idle.append(pool)
         else:
             pool.shutdown(wait=False)
-
-
-T = TypeVar("T")
-R = TypeVar("R")
-LARGE = 1 << 24  # bytes from which a tensor gets all threads
-_BATCH = 1 << 21  # the least bytes of a batch
-_IN_FLIGHT = 1 << 26  # bytes of batches in flight
 
 
 def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> Iterator[T]:
