@@ -1,7 +1,7 @@
-"""Architectures whose tensors can be changed together so that the function stays: what is known of each.
+"""Architectures whose tensors can be changed together so that the network's function stays.
 
-Quantising, pruning and factorising single matrices take every decoder that transformers runs and need nothing of this.
-What the exact engine runs is lm/config.py's.
+Quantising, pruning and factorising single matrices support every decoder of transformers and need nothing of this. The
+architectures of the exact engine are in lm/config.py.
 """
 
 from collections.abc import Mapping
@@ -23,19 +23,21 @@ __all__ = [
 ]
 
 EMBEDDING, HEAD, LAST_NORM = "model.embed_tokens", "lm_head", "model.norm"
-NORM_BEFORE = {  # of a block: the norm whose output a matrix reads
+NORM_BEFORE = {  # the norm of a block whose output a matrix reads
     **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "input_layernorm"),
     **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), "post_attention_layernorm"),
 }
-SHARED_EXPERTS = (".shared_expert.", ".shared_experts.", ".shared_mlp.")  # parts of names of what sees every token
+SHARED_EXPERTS = (".shared_expert.", ".shared_experts.", ".shared_mlp.")  # in names of experts that see every token
 
 
 @dataclass(frozen=True)
 class Architecture:
     """A decoder with Llama's names: RMSNorm before attention and MLP, rotary positions, gated MLPs.
 
-    experts: its MLPs are mixtures of experts. normed_heads: queries and keys are normalised in each head, so that no
-    channel of theirs can be left out.
+    Attributes:
+        experts: whether its MLPs are mixtures of experts.
+        normed_heads: whether queries and keys are normalised in each head, so that none of their channels can be left
+            out.
     """
 
     experts: bool = False
@@ -53,8 +55,16 @@ ARCHITECTURES = {  # by config.json's model_type
 
 
 def architecture_of(config: Mapping[str, Any], message: str, experts: bool = True) -> Architecture:
-    """The architecture of a configuration. message: of the error, with {kind} and {known}. experts: whether mixtures of
-    experts are taken. Raises ModelError for others."""
+    """Return the architecture of a configuration.
+
+    Args:
+        config: the configuration.
+        message: of the error, with {kind} and {known}.
+        experts: whether mixtures of experts are supported.
+
+    Raises:
+        ModelError: the architecture is not supported.
+    """
     kind = config.get("model_type")
     known = ARCHITECTURES if experts else {name: one for name, one in ARCHITECTURES.items() if not one.experts}
     if kind not in known:
@@ -63,5 +73,5 @@ def architecture_of(config: Mapping[str, Any], message: str, experts: bool = Tru
 
 
 def head_size(config: Mapping[str, Any]) -> int:
-    """Channels of an attention head."""
+    """Return the channels of an attention head."""
     return int(config.get("head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))

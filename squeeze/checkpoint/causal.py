@@ -1,6 +1,4 @@
-"""Whether a network can be measured and continued as a causal language model: no token sees a later one, its logits are
-numbers, and it has a position for every token.
-"""
+"""Checks that a network is a causal language model: no token sees a later one, logits are finite, positions suffice."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ _ENDINGS = (((5, 6), (5, 7)), ((8, 9), (8, 10)))  # pairs of texts that differ i
 
 @torch.inference_mode()
 def check_causal(model: Any) -> None:
-    """Raises ModelError if `model` is not a causal language model, or computes logits that are not numbers."""
+    """Raise ModelError if a model is not a causal language model, or computes logits that are not numbers."""
     if all(_sees_later(model, *pair) for pair in _ENDINGS):
         raise ModelError(
             f"{_name(model)}: expected a causal language model, got {type(model).__name__}, whose tokens see later ones"
@@ -29,9 +27,9 @@ def check_causal(model: Any) -> None:
 
 
 def _sees_later(model: Any, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether the logits of a token change with the one after it."""
+    """Return whether the logits of a token change with the token after it."""
     first, second = (_first_logits(model, ids) for ids in (one, other))
-    least = max(_LEAK, 4 * torch.finfo(first.dtype).eps)  # experts may add up in another order
+    least = max(_LEAK, 4 * torch.finfo(first.dtype).eps)  # the order in which experts are added may differ
     return bool((first - second).float().norm() > least * first.float().norm())
 
 
@@ -42,17 +40,17 @@ def _first_logits(model: Any, tokens: tuple[int, ...]) -> torch.Tensor:
         logits = model(ids, use_cache=False).logits
     check_finite(model, logits, ids)
     first: torch.Tensor = logits[0, 0]
-    return first.where(first.isfinite(), 0)  # a token that is ruled out has -inf
+    return first.where(first.isfinite(), 0)  # an excluded token has -inf
 
 
 def check_finite(model: Any, logits: torch.Tensor, ids: torch.Tensor) -> None:
-    """Raises ModelError if logits of ids [B, L] are not numbers, and names the first tensor or layer at fault."""
+    """Raise ModelError if logits of ids [B, L] are not numbers, naming the first tensor or layer at fault."""
     if bool(_is_wrong(logits)):
         raise ModelError(f"{_name(model)}: computes logits that are not numbers: {_first_wrong(model, ids)}")
 
 
 def _is_wrong(values: torch.Tensor) -> torch.Tensor:
-    """NaN or +inf; -inf only rules a token out."""
+    """Return whether values have NaN or +inf; -inf only excludes a token."""
     return values.isnan().any() | values.isposinf().any()
 
 
@@ -82,18 +80,18 @@ def _first_wrong(model: Any, ids: torch.Tensor) -> str:
 
 
 def _all_finite(tensor: torch.Tensor) -> torch.Tensor:
-    """Of any floating-point dtype; those of 8 bits cannot be compared before they are converted."""
+    """Return whether a tensor of any floating-point dtype is finite; 8-bit floats are converted first."""
     return (tensor.float() if tensor.dtype.itemsize == 1 else tensor).isfinite().all()
 
 
 def position_limit(model: Any) -> int | None:
-    """Tokens that a model has positions for; None if it computes positions of any number (rotary, ALiBi)."""
+    """Return the number of tokens that a model has positions for; None if positions are computed (rotary, ALiBi)."""
     limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and any(limit <= rows <= limit + 8 for rows in _tables(model)) else None
 
 
 def _tables(model: nn.Module) -> Iterator[int]:
-    """Rows of each table of positions: an embedding, or a tensor that a module keeps."""
+    """Yield the rows of each table of positions: an embedding, or a tensor that a module holds."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and _is_of_positions(name):
             yield module.num_embeddings
@@ -108,8 +106,10 @@ def _is_of_positions(name: str) -> bool:
 
 
 def check_positions(model: Any, tokens: int, advice: str) -> None:
-    """Raises SqueezeError if a model has no position for the last of so many tokens. advice: what to choose instead,
-    with {} for the most."""
+    """Raise SqueezeError if a model has no position for the last of `tokens` tokens.
+
+    `advice` says what to choose instead, with {} for the limit.
+    """
     limit = position_limit(model)
     if limit is not None and tokens > limit:
         raise SqueezeError(

@@ -1,6 +1,7 @@
-"""Checkpoints as folders of safetensors: tensors by name in, shards and an index out, few in memory at a time.
+"""Checkpoints as folders of safetensors: tensors by name, shards with an index, few tensors in memory at a time.
 
-What the tensors mean to a network is network.py's.
+The meaning of tensors for a network is in engine/network.py. A View is a tensor that no file has, made of stored
+tensors whenever it is loaded.
 """
 
 import errno
@@ -37,8 +38,15 @@ DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 @dataclass(frozen=True)
 class View:
-    """What stands in the place of a file for one tensor. dtype: as safetensors names it. read(index): its values, or
-    with an index those of this entry of its first dimension, without the others in memory."""
+    """A tensor made of stored ones when it is loaded.
+
+    Attributes:
+        name: of the tensor.
+        dtype: safetensors' name.
+        shape: of the tensor.
+        read: read(None) returns its values; read(index) returns one entry of the first dimension, without the others in
+            memory.
+    """
 
     name: str
     dtype: str
@@ -60,15 +68,17 @@ _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)|inline_container|file write fail
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's folder, every header of which has been checked. files: by the name of each tensor, where it lies, or
-    what makes it."""
+    """A model's folder, whose headers have all been checked.
+
+    `files` has the file of each tensor by name, or the View that makes it.
+    """
 
     folder: Path
     files: Mapping[str, tensorfile.TensorFile | View]
 
     @classmethod
     def open(cls, folder: Path | str) -> "Checkpoint":
-        """Raises FormatError where the folder is not a whole checkpoint in safetensors."""
+        """Open a folder. Raises FormatError if it is not a whole checkpoint in safetensors."""
         folder = local_path(folder)
         if not folder.is_dir():
             raise FormatError(f"{folder}: not a folder of a model; `squeeze import` makes one of a GGUF file")
@@ -95,14 +105,14 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Of the tensors as they are loaded: where they are made of quantised ones, not a word of that."""
+        """The config.json of the tensors as they are loaded: without a quantization_config if views dequantise them."""
         config = read_config(self.folder)
         if any(isinstance(file, View) for file in self.files.values()):
             config.pop("quantization_config", None)
         return config
 
     def showing(self, views: Mapping[str, View], hidden: Container[str] = ()) -> "Checkpoint":
-        """One that has `views` besides its tensors, or in the place of those of the names `hidden`."""
+        """Return a checkpoint with additional views, and without the tensors whose names are in `hidden`."""
         others = {name: file for name, file in self.files.items() if name not in hidden}
         return replace(self, files={**others, **views})
 
@@ -111,8 +121,10 @@ class Checkpoint:
 
     @cached_property
     def has_own_head(self) -> bool:
-        """Whether an output head is stored that is not the embedding. The weights decide, as in transformers, and not
-        what config.json says of tied ones."""
+        """True if the checkpoint stores an output head that differs from the embedding.
+
+        The weights decide, as in transformers, not what config.json says of tied ones.
+        """
         embedding, head = f"{EMBEDDING}.weight", f"{HEAD}.weight"
         if head not in self.files or embedding not in self.files or self.config.get("tie_word_embeddings") is False:
             return head in self.files
@@ -122,28 +134,33 @@ class Checkpoint:
         return not torch.equal(loaded[embedding], loaded[head])
 
     def turns(self, module: str) -> int:
-        """Inputs of a Hadamard's block by which the network turns what a module is given, as hadamard.turned has it;
-        1 where it does not."""
+        """Return the Hadamard block size by which the network rotates a module's inputs; 1 if it does not."""
         return 1
 
     def bytes_of(self, names: Iterable[str]) -> int:
         return sum(self.info(name).size for name in names)
 
     def float_type(self) -> torch.dtype:
-        """The type of most of the weights. Raises SqueezeError where they are not of floats."""
+        """Return the dtype of most of the weights. Raises SqueezeError if that is not a float dtype."""
         sizes: dict[str, int] = {}
         for name in self.files:
             info = self.info(name)
             sizes[info.dtype] = sizes.get(info.dtype, 0) + info.size
         main_type = _FLOATS.get(max(sizes, key=lambda dtype: sizes[dtype]))
         if main_type is None:
-            raise SqueezeError(f"{self.folder}: most of its tensors are not of floats")
+            raise SqueezeError(f"{self.folder}: expected weights of bf16, fp16 or fp32, most are of other dtypes")
         return main_type
 
     def load(
         self, names: Iterable[str], device: torch.device | str = "cpu", strict: bool = True
     ) -> dict[str, torch.Tensor]:
-        """Tensors in their own types. strict: raises FormatError where one is not of floats, or not all finite."""
+        """Return tensors in their own dtypes.
+
+        Args:
+            names: of the tensors.
+            device: where to load them.
+            strict: raise FormatError if a tensor is not of floats, or not finite.
+        """
         loaded: dict[str, torch.Tensor] = {}
         by_file: dict[Path, list[str]] = {}
         for name in names:
@@ -164,24 +181,25 @@ class Checkpoint:
         return loaded
 
     def entry(self, name: str, index: int) -> torch.Tensor:
-        """One entry of a tensor's first dimension, without the others in memory, whatever its values are."""
+        """Return one entry of a tensor's first dimension, without the others in memory and without a check of its
+        values."""
         file = self.files[name]
         return file.read(index) if isinstance(file, View) else tensorfile.load_entry(file.path, name, index)
 
 
 def _check_names(folder: Path, names: Iterable[str]) -> None:
-    """Raises FormatError where there are no tensors, or one's name is none that can be written."""
+    """Raise FormatError if there are no tensors, or a name cannot be written."""
     names = list(names)
     if not names:
-        raise FormatError(f"{folder}: its weights are no tensors at all")
+        raise FormatError(f"{folder}: expected weights, found no tensors")
     for name in names:
         if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
-            raise FormatError(f"{folder}: {printable(repr(name))} is no name of a tensor")
+            raise FormatError(f"{folder}: {printable(repr(name))} is not a valid name of a tensor")
 
 
 @contextmanager
 def saved(model: nn.Module, beside: Path) -> Iterator[Path]:
-    """A model of transformers as a folder, for as long as it takes, on the disk of `beside`."""
+    """Save a model of transformers to a temporary folder on the disk of `beside`, for the `with` block."""
     with tempfile.TemporaryDirectory(dir=beside.absolute().parent) as folder:
         with disk_told(Path(folder)):
             model.save_pretrained(folder)  # type: ignore[operator]
@@ -190,7 +208,7 @@ def saved(model: nn.Module, beside: Path) -> Iterator[Path]:
 
 @contextmanager
 def disk_told(path: Path) -> Iterator[None]:
-    """A disk that is full, which safetensors and torch tell in words, as the OSError that it is."""
+    """Turn a full disk, which safetensors and torch report in words, into an OSError."""
     try:
         yield
     except (SafetensorError, RuntimeError) as error:
@@ -203,7 +221,7 @@ def disk_told(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Parts:
-    """Output in the making: one file for each part that is done, which a stopped run finds again."""
+    """An unfinished checkpoint: one file for each finished part, which a resumed run reuses."""
 
     folder: Path
 
@@ -221,7 +239,8 @@ class Parts:
         unfinished.replace(self.path(part))
 
     def join(self, parts: Iterable[str], folder: Path, max_shard: int = MAX_SHARD) -> int:
-        """Join parts to shards of at most `max_shard` bytes (or one part) and an index; the bytes of all tensors."""
+        """Join parts to shards of at most `max_shard` bytes (or one part) and an index, and return the bytes of all
+        tensors."""
         shards: list[list[tensorfile.TensorFile]] = []
         room = -1
         for part in parts:
@@ -246,7 +265,7 @@ class Parts:
 
 
 def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:
-    """One safetensors file of the tensors of several, without decoding them."""
+    """Write the tensors of several safetensors files to one, without decoding them, and return their bytes."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for file in files:

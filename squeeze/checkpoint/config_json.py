@@ -1,6 +1,12 @@
-"""What a model's config.json may say: types, ranges, and no more layers than the weights can be of.
+"""Checks of a model's config.json: types, ranges, and no more layers than the weights can have.
 
-It is checked before transformers sees it, which believes what it reads.
+It is checked before transformers reads it, which trusts it.
+
+A `quantization_config` that only squeeze supports is guarded, so that transformers refuses to load it without `import
+squeeze.integrations.transformers`. Otherwise, if transformers does not know a `quant_method`, it only warns and
+continues with random weights, and it ignores the rotations of a `transform_config`. So config.json has such
+descriptions as compressed-tensors with a config group that neither that package nor a server understands, and that
+names the import.
 """
 
 import re
@@ -18,7 +24,7 @@ __all__ = ["CONFIG", "check_config", "check_description", "check_layers", "guard
 CONFIG = "config.json"
 _MANY = 1 << 31
 _MOST = 1e30  # of a number of a rotary embedding
-_WHOLE = {  # least, most; some families call the same by other names
+_WHOLE = {  # smallest and largest integer; families use different names
     **dict.fromkeys(("hidden_size", "n_embd", "d_model"), (1, 1 << 20)),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), (1, 1 << 14)),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), (1, 1 << 14)),
@@ -31,7 +37,7 @@ _WHOLE = {  # least, most; some families call the same by other names
     "sliding_window": (0, _MANY),
     "num_labels": (0, 1 << 20),
 }
-_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")  # null stands for no size
+_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")  # may not be null
 _SINGLE = ("hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings")  # the same for all layers
 _NUMBERS = {
     **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), (0.0, 1.0)),
@@ -52,7 +58,8 @@ _FETCHED = ("attn_implementation", "_attn_implementation", "experts_implementati
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json of a model's folder. Raises FormatError where it is none that a model can have."""
+    """Return a folder's config.json, checked, with its `quantization_config` unguarded. Raises FormatError if it is
+    invalid."""
     path = folder / CONFIG
     if not path.is_file():
         raise FormatError(f"{folder}: not a model's folder: {why_missing(folder, CONFIG)}")
@@ -72,17 +79,17 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_description(described: Mapping[str, Any]) -> None:
-    """Raises FormatError for a `quantization_config` that says what only the caller may say."""
+    """Raise FormatError if a `quantization_config` sets an option that only the caller may set."""
     for key in _OF_CALLERS:
         if key in described:
             raise FormatError(
-                f"quantization_config: {key} is for the caller to say, and never read from a file: delete it there, "
+                f"quantization_config: {key} is an option of the caller, and never read from a file: delete it there, "
                 "and use load_options"
             )
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raises FormatError, in one line, for a value of a wrong type or out of bounds."""
+    """Raise FormatError for a value of a wrong type or out of range."""
     for key, value in config.items():
         if key in _WHOLE:
             _check_whole(key, value)
@@ -107,7 +114,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def check_layers(config: Mapping[str, Any], tensors: int) -> None:
-    """Raises FormatError where a model has more layers than its weights have tensors, or experts without end."""
+    """Raise FormatError if a model has more layers than its weights have tensors, or too many experts."""
     layers = max((config[key] for key in _LAYERS if isinstance(config.get(key), int)), default=1)
     if layers > tensors:
         raise FormatError(f"it describes {layers} layers, and the weights are {tensors} tensors")
@@ -124,7 +131,7 @@ def _wrong(key: str, value: Any, fault: str) -> FormatError:
 
 
 def _check_whole(key: str, value: Any) -> None:
-    """A whole number, or a list of some: one for each layer, or several tokens."""
+    """Check an integer, or a list of integers: one for each layer, or several tokens."""
     least, most = _WHOLE[key]
     if isinstance(value, list) and key in _SINGLE:
         raise _wrong(key, value, "is not a whole number")
@@ -149,17 +156,17 @@ def _check_number(key: str, value: Any) -> None:
 
 def _check_type(key: str, value: str) -> None:
     if not _TYPES.fullmatch(value):
-        raise _wrong(key, value, "is no type of numbers")
+        raise _wrong(key, value, "is not a dtype")
 
 
 def _is_named(value: Any) -> bool:
-    """Whether all implementations are of transformers, and none of a repository."""
+    """Return whether all implementations are names of transformers, and not of repositories."""
     values = value.values() if isinstance(value, dict) else [value]
     return all(one is None or (isinstance(one, str) and one.isidentifier()) for one in values)
 
 
 def _check_rope(config: Mapping[str, Any]) -> None:
-    """Rotary scaling is a table of finite numbers, or one for each kind of layer."""
+    """Check that rotary scaling is a table of finite numbers, or one table for each kind of layer."""
     for key in ("rope_scaling", "rope_parameters"):
         table = config.get(key)
         if not isinstance(table, (dict, type(None))):
@@ -183,11 +190,11 @@ def _check_heads(config: Mapping[str, Any]) -> None:
 
 _GROUP = "import squeeze.integrations.transformers"
 _CLAIMED = "compressed-tensors"
-_OURS = "squeeze-"  # which our own forms begin with
+_OURS = "squeeze-"  # prefix of the quant_method of our own forms
 
 
 def guarded(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What is to be written of a description: others' forms that need nothing of ours stay as they are."""
+    """Return the description to be written; descriptions that need nothing of squeeze stay unchanged."""
     method = str(described.get("quant_method"))
     if method.startswith(_OURS):
         ours = {key: value for key, value in described.items() if key != "quant_method"}
@@ -198,7 +205,7 @@ def guarded(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unguarded(described: dict[str, Any]) -> dict[str, Any]:
-    """The description that `guarded` was given, or one that it did not make as it is."""
+    """Return the description that `guarded` was given; other descriptions unchanged."""
     groups = described.get("config_groups")
     if described.get("quant_method") != _CLAIMED or not isinstance(groups, dict) or _GROUP not in groups:
         return described

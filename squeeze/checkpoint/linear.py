@@ -1,7 +1,7 @@
-"""The linear layer of every stored form: it takes the place of a dense one, and multiplies by what is stored.
+"""The linear layer of every stored form, which replaces a dense one and multiplies by the stored tensors.
 
-A form's own layer says how its tensors are prepared and how rows are multiplied by them. Everything else is here: what
-was prepared is kept, activations are flattened to rows, the bias is added.
+A form's own layer defines how its tensors are prepared and how rows are multiplied. This module caches what was
+prepared, flattens activations to rows, and adds the bias.
 """
 
 from abc import ABC, abstractmethod
@@ -18,14 +18,14 @@ from squeeze.errors import FormatError, SqueezeError
 
 __all__ = ["Kept", "StoredLinear", "Tensors"]
 
-P = TypeVar("P")  # what a layer prepares of its tensors
+P = TypeVar("P")  # the prepared form of a layer's tensors
 Tensors = tuple[torch.Tensor | None, ...]
 
 
 class Kept(Generic[P]):
-    """The prepared form of some tensors, valid until one of them is replaced.
+    """A cache of the prepared form of some tensors, valid until one of them is replaced.
 
-    A value written into a tensor is not noticed: whoever writes calls `forget`. Copies and pickles are empty.
+    In-place changes of a tensor are not noticed: call `forget`. Copies and pickles are empty.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Kept(Generic[P]):
         return type(self), ()
 
     def find(self, tensors: Tensors, key: Hashable = None) -> P | None:
-        """Return what was prepared of these tensors under this key; None if it was not, or for others."""
+        """Return what was prepared of these tensors under this key; None if it is not cached."""
         same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
         return self._prepared if same and key == self._key else None
 
@@ -52,15 +52,19 @@ class Kept(Generic[P]):
 
 
 class StoredLinear(nn.Module, ABC, Generic[P]):
-    """y = x W^T + b with a weight W [O, I] in a stored form. For inference: what is stored takes no gradients, unless a
-    child says so; x does.
+    """y = x W^T + b with a weight W [O, I] in a stored form.
 
-    A child defines `prepare`, `multiply`, `dequantize` and `weight_dtype`. by_dtype: whether what it prepares depends
-    on the dtype of activations. differentiable: whether `multiply` lets gradients through; if it does not, activations
-    that take gradients are multiplied by the dense weight.
+    It is for inference: stored tensors take no gradients unless a subclass enables them; x does. A subclass defines
+    `prepare`, `multiply`, `dequantize` and `weight_dtype`.
+
+    Attributes:
+        known_leaves: all leaves that the form may have; empty for those that are stored.
+        by_dtype: whether the prepared form depends on the dtype of activations.
+        differentiable: whether `multiply` supports gradients; if not, activations that need them are multiplied by the
+            dense weight.
     """
 
-    known_leaves: ClassVar[tuple[str, ...]] = ()  # all that the form may have; without, those that are stored
+    known_leaves: ClassVar[tuple[str, ...]] = ()
     by_dtype: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     bias: nn.Parameter | None
@@ -73,7 +77,15 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         bias: torch.Tensor | None = None,
         name: str = "",
     ) -> None:
-        """stored: the tensors by leaf. name: of the module, in errors."""
+        """Hold the stored tensors.
+
+        Args:
+            in_features: I.
+            out_features: O.
+            stored: tensors by leaf.
+            bias: [O], or None.
+            name: of the module, in errors.
+        """
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.leaves = self.known_leaves or tuple(stored)
@@ -85,16 +97,18 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
 
     @abstractmethod
     def prepare(self, dtype: torch.dtype) -> P:
-        """What `multiply` needs of the tensors that are stored now. dtype: of activations, if `by_dtype`. Raises
-        FormatError if the tensors are not those of such a layer."""
+        """Return the prepared form of the stored tensors, for `multiply`.
+
+        `dtype` is that of activations, if `by_dtype`. Raises FormatError if the tensors are not those of such a layer.
+        """
 
     @abstractmethod
     def multiply(self, rows: torch.Tensor, prepared: P) -> torch.Tensor:
-        """rows [R, I] -> [R, O] in their dtype, without the bias."""
+        """Multiply rows [R, I] to [R, O] in their dtype, without the bias."""
 
     @abstractmethod
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return the dense weight [O, I], made anew: a value written into it changes nothing."""
+        """Return a new dense weight [O, I]; changing it does not change the layer."""
 
     @property
     @abstractmethod
@@ -123,7 +137,7 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         return found
 
     def _made_of(self) -> Tensors:
-        """All tensors that what is prepared may be made of, quickly: each product asks."""
+        """Return all tensors that the prepared form may depend on. It is called for every product, so it is fast."""
         return (*self._buffers.values(), *self._parameters.values())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -134,12 +148,12 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         return y if bias is None else y + bias
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        """x [..., I] -> x W^T [..., O]."""
+        """Multiply x [..., I] to [..., O], without the bias."""
         shape = *x.shape[:-1], self.out_features
         return self.multiply(self.flattened(x), self.prepared(x.dtype)).view(shape) if x.numel() else x.new_zeros(shape)
 
     def flattened(self, x: torch.Tensor) -> torch.Tensor:
-        """x [..., I] as [R, I]."""
+        """Return x [..., I] as [R, I]."""
         return x.reshape(prod(x.shape[:-1]), self.in_features)
 
     def _check(self, x: torch.Tensor) -> None:
@@ -148,19 +162,17 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
             raise SqueezeError(f"{self._name}: expected {wanted}, got {got}")
 
     def _check_shape(self, shape: Iterable[int]) -> None:
-        """Raises FormatError if what is stored is a matrix of another shape than the layer's."""
+        """Raise FormatError if the stored matrix has another shape than the layer."""
         got, wanted = tuple(shape), (self.out_features, self.in_features)
         if got != wanted:
-            raise FormatError(
-                f"{self._name}: is a matrix of {got[0]} x {got[1]}, and the layer is {wanted[0]} x {wanted[1]}"
-            )
+            raise FormatError(f"{self._name}: expected a matrix of {wanted[0]} x {wanted[1]}, got {got[0]} x {got[1]}")
 
     def _bias_as(self, dtype: torch.dtype) -> torch.Tensor | None:
         return None if self.bias is None else self.bias.to(dtype)
 
     @property
     def _is_fetched(self) -> bool:
-        """Whether accelerate keeps the stored tensors elsewhere, and brings them for each call."""
+        """True if accelerate keeps the stored tensors elsewhere, and loads them for each call."""
         return bool(getattr(getattr(self, "_hf_hook", None), "offload", False))
 
     def _hold(self, leaf: str, tensor: torch.Tensor | None) -> None:
@@ -170,12 +182,12 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         before = self._places()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self._places() != before:  # a move to where all lies already keeps it: a CUDA graph may point there
+        if self._places() != before:  # a move that changes nothing keeps the cache: a CUDA graph may point there
             self._kept.forget()
         return self
 
     def _places(self) -> list[tuple[int, torch.device, torch.dtype]]:
-        """Which tensors are stored, and where: a parameter is moved in place."""
+        """Return the identity, device and dtype of each stored tensor; a parameter is moved in place."""
         return [(id(tensor), tensor.device, tensor.dtype) for tensor in self.stored().values()]
 
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:

@@ -1,7 +1,7 @@
-"""The files of a model's folder that are not its weights: they go along to every folder that is made of it.
+"""The files of a model's folder that are not its weights: they are copied to every folder made from it.
 
-What does not go along are other copies of the weights, which would still be the original's, and states of training.
-Each is named, so that nothing is lost without a word.
+Other copies of the weights, which would be the original's, and training states are not copied. They are named, so that
+nothing is lost silently.
 """
 
 import os
@@ -16,18 +16,18 @@ from squeeze.errors import FormatError, printable
 __all__ = ["copy_other_files", "left_out"]
 
 _SAFE = ".safetensors"
-_COPIES = (".gguf", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".mlmodel")  # of whole networks
-_STATES = ("optimizer", "scheduler", "scaler", "rng_state")  # what a trainer leaves begins with these
+_COPIES = (".gguf", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".mlmodel")  # whole networks
+_STATES = ("optimizer", "scheduler", "scaler", "rng_state")  # prefixes of files that a trainer writes
 _TRAINING = re.compile(r"checkpoint-\d+")
-_KEPT = "training_args.bin"  # settings, no weights
+_KEPT = "training_args.bin"  # settings, not weights
 _WEIGHTS = "weights in another file, which are the original's"
 _TRAINED = "a state of training"
 
 
 def copy_other_files(source: Path, target: Path) -> tuple[str, ...]:
-    """Copy all files and subfolders of a model's folder but its weights; what stays behind is returned, in words.
+    """Copy all files and subfolders of a model's folder except its weights, and return what was left out, in words.
 
-    Raises FormatError if one of them is a link out of the folder.
+    Raises FormatError if a file is a link out of the folder.
     """
     for name, reason in _files(source):
         if reason is None:
@@ -39,7 +39,7 @@ def copy_other_files(source: Path, target: Path) -> tuple[str, ...]:
 
 
 def left_out(source: Path) -> tuple[str, ...]:
-    """Return in words what `copy_other_files` leaves behind, a line for each reason."""
+    """Return what `copy_other_files` leaves out, a line for each reason."""
     reasons: dict[str, list[str]] = {}
     for name, reason in _files(source):
         if reason:
@@ -53,8 +53,8 @@ def _listed(names: list[str]) -> str:
 
 
 def _files(source: Path) -> Iterator[tuple[str, str | None]]:
-    """Everything in a folder but the weights that are read, by its path below the folder; None for what goes along,
-    else why it does not."""
+    """Yield every file of a folder except the weights, by relative path, with the reason if it is left out, else
+    None."""
     weights = {path.relative_to(source).as_posix() for path in weight_files(source)} | {WEIGHTS, INDEX}
     for root, folders, files in os.walk(source):
         place = Path(root)
@@ -78,8 +78,11 @@ def _reason_of_folder(folder: Path, is_top: bool) -> str | None:
 
 
 def _reason(path: Path, is_top: bool) -> str | None:
-    """Why a file stays behind; None if it goes along. Weights below the folder go along if they are a part of their
-    own, with a configuration beside them: the layers of a sentence encoder, adapters."""
+    """Return why a file is left out; None if it is copied.
+
+    Weights in subfolders are copied if they have a configuration of their own: the layers of a sentence encoder,
+    adapters.
+    """
     name, suffix, index = path.name, path.suffix, path.name.endswith(".index.json")
     if name == _KEPT or (name.startswith("adapter_model.") and (path.parent / "adapter_config.json").is_file()):
         return None
@@ -94,7 +97,7 @@ def _reason(path: Path, is_top: bool) -> str | None:
 
 
 def _weight_map(path: Path) -> bool:
-    """Whether an index in a subfolder is of files that stay behind."""
+    """Return whether an index in a subfolder is of files that are left out."""
     try:
         files = set(read_index(path).values())
         return any(_reason(path.parent / file, is_top=False) for file in files)

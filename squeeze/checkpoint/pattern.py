@@ -1,4 +1,5 @@
-"""Patterns of sparsity: which weights of a matrix [O, I] may stay. Their masks are masks.py's: `--help` reads this."""
+"""Patterns of sparsity: which weights of a matrix [O, I] may stay. `--help` reads this module, so it does not import
+torch."""
 
 import re
 from dataclasses import dataclass
@@ -8,16 +9,18 @@ from squeeze.errors import SqueezeError, printable
 
 __all__ = ["Pattern"]
 
-_LONGEST = 40  # characters that a pattern has
+_LONGEST = 40  # most characters of a pattern
 _SYNTAX = re.compile(r"(\d+):(\d+)|(?:(\d+)x)?(\d+(?:\.\d+)?)%")
-_LARGEST = 32  # of the groups of N:M
+_LARGEST = 32  # largest M of N:M
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """N:M: of every `of` consecutive inputs of a row at most `kept` stay; the last group may be shorter. With `of` 0 a
-    share `removed` goes, weight by weight, or in whole units of `unit` consecutive inputs of a row (GQSA, Zeng et al.
-    2024, arXiv 2412.17560).
+    """A pattern of sparsity.
+
+    N:M keeps at most `kept` of every `of` consecutive inputs of a row; the last group may be shorter. With `of` 0 a
+    share `removed` is removed: single weights, or units of `unit` consecutive inputs of a row (GQSA, Zeng et al. 2024,
+    arXiv 2412.17560).
     """
 
     kept: int = 2
@@ -29,11 +32,12 @@ class Pattern:
         if self.of and not 0 < self.kept <= self.of <= _LARGEST:
             raise SqueezeError(f"pattern {self.kept}:{self.of}: N:M keeps N of M, at least 1 and at most M, M <= 32")
         if not self.of and not (0 <= self.removed < 1 and self.unit >= 1):
-            raise SqueezeError(f"pattern {self}: the share removed is from 0 % to less than 100 %")
+            raise SqueezeError(f"pattern {self}: the share removed must be from 0 % to less than 100 %")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """ "2:4" keeps 2 of every 4; "50%" removes half of the weights, "16x50%" half of the units of 16."""
+        """Parse a pattern: "2:4" keeps 2 of every 4, "50%" removes half of the weights, "16x50%" half of the units
+        of 16."""
         match = _SYNTAX.fullmatch(text.strip()) if len(text) <= _LONGEST else None
         if not match:
             raise SqueezeError(
@@ -52,5 +56,5 @@ class Pattern:
         return f"{self.unit}x{100 * self.removed:g}%" if self.unit > 1 else f"{100 * self.removed:g}%"
 
     def step(self, block: int) -> int:
-        """Columns whose mask is chosen at once where weights change from column to column."""
+        """Return the columns whose mask is chosen at once if weights change from column to column."""
         return self.of or -(-block // self.unit) * self.unit

@@ -1,6 +1,6 @@
-"""What a pickle would build, as a tree of values and of the names of what it would call. Nothing of it is run.
+"""Pickles as trees of values and of the names of functions that they would call. Nothing is executed.
 
-Opcodes are told apart by the standard library's pickletools, which runs none either.
+Opcodes are parsed by the standard library's pickletools, which does not execute them either.
 """
 
 import pickletools
@@ -16,9 +16,9 @@ from squeeze.system.limits import Limits
 __all__ = ["Name", "Node", "Persistent", "read"]
 
 MAX_OPCODES = 1 << 24
-_STEP_MEMORY = 400  # bytes that a step may take, and what is made of it later
-_ASKED = 1 << 10  # steps between two looks at the limits
-_LONGEST = 200  # letters of a name that is imported
+_STEP_MEMORY = 400  # most bytes of memory for a step and its later results
+_ASKED = 1 << 10  # steps between two checks of the limits
+_LONGEST = 200  # most letters of an imported name
 _MARK = object()
 
 
@@ -31,25 +31,31 @@ class Name:
 
 @dataclass(eq=False, slots=True)
 class Persistent:
-    """What lies elsewhere: torch's storages."""
+    """An object outside the pickle: torch's storages."""
 
     id: Any
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A dict or a list, or what a call would return. Items have a key in a dict, and their number elsewhere."""
+    """A dict or list, or the result of a call. Items have a key in a dict, and their number elsewhere."""
 
-    function: Any = None  # Name, where it is a call
+    function: Any = None  # a Name, for a call
     arguments: tuple[Any, ...] = ()
     items: list[tuple[Any, Any]] = field(default_factory=list)
 
 
 def read(file: BinaryIO, names: set[str], limits: Limits | None = None) -> Any:
-    """The tree of one pickle, after which `file` stands. The names of all that it would import are added to `names`.
+    """Return the tree of one pickle, and leave `file` after it.
 
-    Raises FormatError where it is no pickle, or one that is damaged or too long, and LimitError where the tree takes
-    more memory than `limits` allow.
+    Args:
+        file: the pickle.
+        names: the names of everything that it would import are added.
+        limits: of memory.
+
+    Raises:
+        FormatError: it is not a pickle, is damaged or too long.
+        LimitError: the tree needs more memory than `limits` allow.
     """
     machine = _Machine(names)
     try:
@@ -71,7 +77,7 @@ def _built(machine: "_Machine", file: BinaryIO, limits: Limits) -> Any:
 
 
 class _Machine:
-    """The stack and the memo of a pickle."""
+    """The stack and memo of a pickle."""
 
     def __init__(self, names: set[str]):
         self.stack: list[Any] = []
@@ -89,7 +95,7 @@ class _Machine:
             raise ValueError(name)
 
     def marked(self) -> list[Any]:
-        """What is above the last mark, which goes, too."""
+        """Pop and return everything above the last mark, and the mark."""
         place = len(self.stack) - 1
         while self.stack[place] is not _MARK:
             place -= 1
@@ -104,12 +110,12 @@ class _Machine:
         self.stack.append(tuple(reversed(values)))
 
     def add(self, values: list[Any]) -> None:
-        """To the list, set or call on top."""
+        """Append values to the list, set or call on top of the stack."""
         items = self.stack[-1].items
         items.extend(enumerate(values, len(items)))
 
     def put(self, values: list[Any]) -> None:
-        """Keys and values, into the dict or call on top."""
+        """Add keys and values to the dict or call on top of the stack."""
         self.stack[-1].items.extend(zip(values[::2], values[1::2], strict=True))
 
     def call(self, function: Any, arguments: tuple[Any, ...]) -> None:
@@ -141,7 +147,7 @@ class _Machine:
         self.put(values)
 
     def pair(self) -> list[Any]:
-        """The two values on top, which go."""
+        """Pop and return the two top values."""
         value = self.stack.pop()
         return [self.stack.pop(), value]
 

@@ -1,7 +1,7 @@
-"""The one door to transformers: what it is asked of a model's folder, and what becomes of its errors.
+"""The only module that loads models with transformers, and turns its errors into ModelError.
 
-Only safetensors and JSON on this machine are read, and no code that lies in the folder is run. What a folder says is
-checked before; whatever transformers raises all the same becomes one line.
+Only local safetensors and JSON are read, and no code of a model's folder is executed. A folder's description is checked
+first; whatever transformers still raises becomes one line.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,11 +39,11 @@ SAFE = {"local_files_only": True, "trust_remote_code": False}
 _OURS = (SqueezeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, BrokenPipeError)
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _MOST_GROWTH = 4096
-_EXPANDED = 1024  # weights that a stored byte may stand for
+_EXPANDED = 1024  # most weights per stored byte
 
 
 def quiet() -> None:
-    """Let transformers neither warn nor draw bars."""
+    """Suppress transformers' warnings and progress bars."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -52,26 +52,30 @@ def quiet() -> None:
 
 @contextmanager
 def explained(subject: object, *through: type[BaseException]) -> Iterator[None]:
-    """What another library raises of a model, as a ModelError in one line that begins with its folder. through: what is
-    no error."""
+    """Turn any exception of another library into a ModelError of one line that begins with `subject`.
+
+    Exceptions in `through`, and our own, pass unchanged.
+    """
     let_by: tuple[type[BaseException], ...] = (*_OURS, *through)
     try:
         yield
     except let_by:
         raise
-    except BaseException as error:  # panics of compiled libraries are no Exceptions
+    except BaseException as error:  # panics of compiled libraries are not Exceptions
         raise ModelError(f"{subject}: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
-    """What an error of another library says, in one line."""
+    """Return the message of another library's error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return printable(" ".join(lines[:2]) if lines and lines[0].endswith(":") else lines[0] if lines else repr(error))
 
 
 def load_config(folder: Path | str) -> Any:
-    """The folder's configuration by transformers. Raises FormatError for one that no model can have, ModelError for one
-    that transformers has no code for."""
+    """Return the folder's configuration from transformers.
+
+    Raises FormatError if it is invalid, ModelError if transformers does not support it.
+    """
     document = read_config(Path(folder))
     quiet()
     from transformers import AutoConfig
@@ -82,7 +86,7 @@ def load_config(folder: Path | str) -> Any:
         raise ModelError(f"{folder}: {_unknown(kind, document)}")
     with explained(folder):
         config = AutoConfig.from_pretrained(folder, **SAFE)
-        config.return_dict = True  # which all who call the model rely on
+        config.return_dict = True  # callers of the model rely on it
     return config
 
 
@@ -96,8 +100,10 @@ def _unknown(kind: str | None, config: Mapping[str, Any]) -> str:
 
 
 def empty_model(config: Any) -> "nn.Module":
-    """The causal language model that a configuration describes, without memory for its weights. Raises ModelError if it
-    describes a model of another kind."""
+    """Return the causal language model of a configuration, without memory for its weights.
+
+    Raises ModelError if the configuration describes another kind of model.
+    """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -110,20 +116,22 @@ def empty_model(config: Any) -> "nn.Module":
 
 
 def kind_of(config: Any) -> str:
-    """The class of the model that a configuration describes."""
+    """Return the class name of the model that a configuration describes."""
     named = getattr(config, "architectures", None)
     return printable(named[0]) if isinstance(named, list) and named else type(config).__name__
 
 
 def check_decoder(config: Any, folder: Path) -> None:
-    """Raises ModelError if a configuration describes an encoder, or an encoder and a decoder."""
+    """Raise ModelError if a configuration describes an encoder, or an encoder and a decoder."""
     if getattr(config, "is_decoder", None) is False or getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{folder}: expected a decoder-only language model, got {kind_of(config)}")
 
 
 def dense_model(folder: Path | str) -> "nn.Module":
-    """The model of a folder, quantised or not, as it is with dense weights, without memory for them: of the class that
-    `architectures` names in config.json, or else the causal language model."""
+    """Return the dense model of a folder, quantised or not, without memory for its weights.
+
+    Its class is the one that `architectures` names in config.json, or else the causal language model.
+    """
     import torch
 
     config = load_config(folder)
@@ -139,7 +147,7 @@ def dense_model(folder: Path | str) -> "nn.Module":
 
 
 def _class_of(config: Any) -> Any:
-    """The class of transformers that wrote a folder, if its configuration names one for such a configuration."""
+    """Return the class of transformers that the configuration names, if it fits the configuration; else None."""
     import transformers
 
     name = next(iter(config.architectures or []), None)
@@ -150,8 +158,10 @@ def _class_of(config: Any) -> Any:
 
 
 def check_size(model: "nn.Module", checkpoint: "Checkpoint", besides: int = 0) -> None:
-    """Raises FormatError where a model that is described has more weights than its files can hold. Nothing but headers
-    is read. besides: weights that are elsewhere."""
+    """Raise FormatError if a described model has more weights than its files can hold. Only headers are read.
+
+    `besides` are weights stored elsewhere.
+    """
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     claimed = sum(value.numel() for name, value in model.named_parameters() if name not in tied)
     claimed_besides = sum(value.numel() for value in model.buffers())
@@ -167,7 +177,7 @@ def check_size(model: "nn.Module", checkpoint: "Checkpoint", besides: int = 0) -
 
 
 def existing_folder(path: Path | str) -> Path:
-    """The folder of a model. Raises ModelError where there is none."""
+    """Return the folder of a model. Raises ModelError if it does not exist."""
     folder = local_path(path)
     if folder.is_file():
         raise ModelError(f"{folder}: is a file, not a model's folder: `squeeze import` makes one of a GGUF file")
@@ -179,7 +189,7 @@ def existing_folder(path: Path | str) -> Path:
 
 
 def load_tokenizer(folder: Path | str) -> Any:
-    """The folder's tokenizer by transformers. Raises ModelError where it has none."""
+    """Return the folder's tokenizer from transformers. Raises ModelError if it has none."""
     folder = existing_folder(folder)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError(f"{folder}: has no tokenizer that transformers can load")
@@ -195,7 +205,7 @@ def load_tokenizer(folder: Path | str) -> Any:
 
 
 def _check_growth(path: Path) -> None:
-    """Raises FormatError where a tokenizer would make texts longer without end: each replacement after the other."""
+    """Raise FormatError if a tokenizer's chained replacements would make texts very much longer."""
     tokenizer = read_object(path)
     for stage in ("normalizer", "decoder"):
         growth, waiting = 1, [tokenizer.get(stage)]

@@ -1,7 +1,8 @@
-"""A quantised weight matrix: what every method returns, every format stores and every kernel multiplies by.
+"""A quantised weight matrix, which methods return, formats store and kernels multiply by; and codes packed in words.
 
-Holds the values and says what they stand for; choosing them is left to the methods (rtn.py, gptq.py),
-bit packing to formats/ and the kernels.
+Methods (rtn.py, gptq.py) choose the values. Packed codes of a row are a stream of bits, the first code in the lowest
+ones. Words have 32 bits and are little-endian; codes straddle them if their bits do not divide 32 (3 bits: 32 codes in
+3 words). Each row starts with a new word. All formats share this layout.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ __all__ = ["Nesting", "QuantizedTensor", "pack", "unpack", "words_for"]
 
 
 class Nesting(Protocol):
-    """How scales are stored."""
+    """Quantised scales."""
 
     @property
     def stored_bits(self) -> int: ...
@@ -21,24 +22,23 @@ class Nesting(Protocol):
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """A weight [O, I] as integers on a grid; input i belongs to group i // group_size, of which there are G.
+    """A weight [O, I] as codes on a grid; input i belongs to group i // group_size, one of G.
 
-    codes: uint8 [O, I], 0 .. levels - 1.
-    scales: [P, O, G] in the dtype in which they are stored (float16, bfloat16, float32); P is 1 but for planes.
-    zeros: uint8 [O, G], the code that stands for 0; None where the grid has no zero points: symmetric
-        integers, whose zero is 2^(bits - 1), and codebooks.
-    bits: stored for each code.
-    group_size: inputs that share a scale; the last group may be shorter. I itself means one scale a row.
-    codebook: float32 [P, levels], what each code stands for before its scale (NF4, MXFP4, NVFP4, ternary
-        planes); None for integers. A weight is the sum over P of scales[p] * codebook[p, code].
-    global_scale: float32 [], a factor of every weight, where the scales themselves are narrow (NVFP4).
-    outliers: (int64 [K] inputs, [O, K] in the weight's own dtype) columns kept as they were; the codes
-        below them count for nothing.
-    scale_bits: bits that the format stores for one scale, where fewer than its dtype has (MXFP4: 8).
-    nested: how a format stores the scales in two levels, where it does: an object with `stored_bits`, whose scales are
-        `scales` already.
-    input_range: float32 [], the largest magnitude of what the weight is multiplied with, where the format stores it
-        as the scale of activations.
+    Attributes:
+        codes: uint8 [O, I], 0 .. levels - 1.
+        scales: [P, O, G] in the dtype in which they are stored (float16, bfloat16, float32); P is 1 except for planes.
+        zeros: zero points uint8 [O, G], the codes of the weight 0; None for symmetric integers, whose zero is 2^(bits -
+            1), and for codebooks.
+        bits: stored for each code.
+        group_size: inputs that share a scale; the last group may be shorter. I means one scale a row.
+        codebook: values of codes before scaling, float32 [P, levels] (NF4, MXFP4, NVFP4, ternary planes); None for
+            integers. A weight is the sum over P of scales[p] * codebook[p, code].
+        global_scale: factor of every weight, float32 [], if scales are narrow (NVFP4).
+        outliers: columns kept unquantised: int64 [K] inputs, and [O, K] in the weight's own dtype. Their codes are
+            ignored.
+        scale_bits: stored for one scale, if fewer than its dtype has (MXFP4: 8).
+        input_range: largest magnitude of the inputs, float32 [], if the format stores it as the scale of activations.
+        nested: quantised form of the scales, with `stored_bits`; `scales` are its values.
     """
 
     codes: torch.Tensor
@@ -55,16 +55,16 @@ class QuantizedTensor:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(O, I)."""
+        """The shape (O, I)."""
         return self.codes.shape[0], self.codes.shape[1]
 
     @property
     def symmetric(self) -> bool:
-        """Whether the grid is of integers without zero points."""
+        """True if the grid is of integers without zero points."""
         return self.zeros is None and self.codebook is None
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """[O, I], computed in float32 and rounded once to `dtype`."""
+        """Return the weight [O, I], computed in float32 and rounded once to `dtype`."""
         group = torch.arange(self.codes.shape[1], device=self.codes.device) // self.group_size
         if self.codebook is None:
             zero = 1 << (self.bits - 1) if self.zeros is None else self.zeros.to(torch.float32)[:, group]
@@ -82,7 +82,7 @@ class QuantizedTensor:
 
     @property
     def stored_bits(self) -> int:
-        """Bits of all that it takes: codes, scales, zero points, global scale, outliers and their places."""
+        """The bits of codes, scales, zero points, global scale, and outliers with their places."""
         scale_bits = self.scale_bits or 8 * self.scales.element_size()
         of_scales = self.nested.stored_bits if self.nested else self.scales.numel() * scale_bits
         total = self.codes.numel() * self.bits + of_scales
@@ -97,12 +97,12 @@ class QuantizedTensor:
 
 
 def words_for(count: int, bits: int) -> int:
-    """Words that `count` codes take."""
+    """Return the number of words for `count` codes."""
     return -(-count * bits // 32)
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """uint8 [R, N], each below 2^bits -> int32 [R, words_for(N, bits)], zero padded."""
+    """Pack codes uint8 [R, N] below 2^bits into int32 [R, words_for(N, bits)], zero padded."""
     rows, count = codes.shape
     blocks = -(-count // 32)
     padded = torch.nn.functional.pad(codes, (0, blocks * 32 - count)).view(rows, blocks, 32)
@@ -110,14 +110,14 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     for i in range(32):
         word, shift = divmod(i * bits, 32)
         field = padded[:, :, i].to(torch.int32)
-        words[:, :, word] |= field << shift  # what does not fit falls off
+        words[:, :, word] |= field << shift  # the upper bits overflow
         if shift + bits > 32:
             words[:, :, word + 1] |= field >> (32 - shift)
     return words.view(rows, blocks * bits)[:, : words_for(count, bits)].contiguous()
 
 
 def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    """int32 [R, words_for(count, bits)] -> uint8 [R, count]."""
+    """Unpack int32 [R, words_for(count, bits)] into codes uint8 [R, count]."""
     rows, blocks = words.shape[0], -(-count // 32)
     padded = torch.nn.functional.pad(words, (0, blocks * bits - words.shape[1])).view(rows, blocks, bits)
     codes = torch.empty((rows, blocks, 32), dtype=torch.uint8, device=words.device)

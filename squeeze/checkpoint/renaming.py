@@ -1,7 +1,7 @@
-"""Names of a checkpoint's tensors in transformers: many are called otherwise in a model than in its files.
+"""Names of a checkpoint's tensors in transformers, which often differ from the names of a model's parameters.
 
-transformers renames every tensor by the rules of its architecture, and then at most one converter takes it, which
-merges, splits or turns tensors. Both directions of a name come from here, so that nobody guesses prefixes.
+transformers renames every tensor by the rules of its architecture; then at most one converter takes it, which merges,
+splits or transposes tensors. Both directions of a name come from here, so that no prefix is guessed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ __all__ = ["Fit", "Renamed", "fit_of", "model_modules", "renamed", "transposed"]
 
 @dataclass(frozen=True)
 class Renamed:
-    """A tensor of a checkpoint in a model. target: its name there, or the first of several; converter: the one that
-    takes it, by its source pattern `pattern`, or None if it is only renamed; claimed: whether the model has `target`.
+    """A tensor of a checkpoint in a model.
+
+    Attributes:
+        target: its name in the model, or the first of several.
+        pattern: source pattern of the converter that takes it, or None.
+        converter: that converter; None if the tensor is only renamed.
+        claimed: whether the model has `target`.
     """
 
     target: str
@@ -37,8 +42,11 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a checkpoint and a model fit together, by what transformers itself would report. unclaimed: tensors of the
-    checkpoint that it would leave aside; missing: tensors of the model that it would fill with random numbers.
+    """The differences between a checkpoint and a model that transformers itself would report.
+
+    Attributes:
+        unclaimed: tensors of the checkpoint that are ignored.
+        missing: tensors of the model that are filled with random numbers.
     """
 
     unclaimed: frozenset[str]
@@ -46,12 +54,12 @@ class Fit:
 
 
 def renamed(model: nn.Module, names: Iterable[str], conversions: Sequence[Any] | None = None) -> dict[str, Renamed]:
-    """Return what transformers makes of each tensor's name when it loads a checkpoint into a model.
+    """Return the name and converter of each tensor when transformers loads a checkpoint into a model.
 
     Args:
         model: the model, whose weights may be on the meta device.
-        names: all tensors of the checkpoint; some rules depend on which other tensors there are.
-        conversions: the rules; default: those that transformers has for a dense checkpoint of the model.
+        names: all tensors of the checkpoint; some rules depend on which others there are.
+        conversions: the rules; default: those of transformers for a dense checkpoint of the model.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
@@ -73,7 +81,7 @@ def renamed(model: nn.Module, names: Iterable[str], conversions: Sequence[Any] |
 
 
 def model_modules(model: nn.Module, modules: Iterable[str]) -> dict[str, str]:
-    """Return the model's name of each of a checkpoint's modules that has a weight of its own there.
+    """Return the model's names of a checkpoint's modules, by the checkpoint's names.
 
     Modules whose weight is merged with others, or that the model lacks, are left out.
     """
@@ -86,13 +94,13 @@ def model_modules(model: nn.Module, modules: Iterable[str]) -> dict[str, str]:
 
 
 def transposed(model: nn.Module, modules: Iterable[str]) -> set[str]:
-    """Return which of a checkpoint's modules store their matrix as [I, O], as GPT-2's do."""
+    """Return the modules of a checkpoint that store their matrix as [I, O], as GPT-2's do."""
     found = model_modules(model, modules)
     return {source for source, name in found.items() if type(model.get_submodule(name)).__name__ == "Conv1D"}
 
 
 def fit_of(model: nn.Module, places: Mapping[str, Renamed]) -> Fit:
-    """Compare a checkpoint with a model. places: of all tensors of the checkpoint, as `renamed` has them."""
+    """Compare a checkpoint with a model. `places` are all tensors of the checkpoint, from `renamed`."""
     loaded: Any = model
     made = {target for place in places.values() if place.claimed for target in place.targets}
     unclaimed = {place.target: name for name, place in places.items() if not place.claimed}

@@ -1,8 +1,8 @@
-"""Reading safetensors files: the header is checked in full before a tensor is touched.
+"""Reading of safetensors files: the header is checked in full before a tensor is read.
 
-A file is 8 bytes of header length, a JSON header, and the tensors end to end. Tensors come as bytes (`read_tensor`) or
-in torch (`load`, by the package safetensors); lm/tensor_files.py has them as a memory map.
-The format: github.com/huggingface/safetensors.
+A file is 8 bytes of header length, a JSON header, and the tensors end to end. Tensors are read as bytes (`read_tensor`)
+or in torch (`load`, with the package safetensors); lm/mapped.py maps them to memory. The format:
+github.com/huggingface/safetensors.
 """
 
 import re
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
-MAX_HEADER = 100_000_000  # bytes, as safetensors has it
+MAX_HEADER = 100_000_000  # bytes, the limit of the package safetensors
 _MAX_RANK = 64
 _MOST = 1 << 63  # values of a tensor, counting a size of 0 as 1: torch's strides have 64 bits
 # Bits of one element.
@@ -45,19 +45,18 @@ _DTYPE = re.compile("[A-Z0-9_]{1,32}", re.IGNORECASE | re.ASCII)
 
 
 def layout_of(dtype: str) -> str:
-    """Return the dtype that a coder takes a tensor for: one whose bits lie alike, and bytes if this version does not
-    know the dtype."""
+    """Return the dtype that a coder uses for a tensor: one with the same bit layout, or bytes for unknown dtypes."""
     return _LAYOUTS.get(dtype, dtype if dtype in ELEMENT_BITS else "U8")
 
 
 def fits(dtype: str, shape: Sequence[int], size: int) -> bool:
-    """Return whether a tensor has `size` bytes. A dtype that this version does not know may have any number of them."""
+    """Return whether a tensor has `size` bytes. A tensor of an unknown dtype may have any size."""
     return dtype not in ELEMENT_BITS or 8 * size == prod(shape) * ELEMENT_BITS[dtype]
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies: `begin` to `end` are offsets in the file."""
+    """The place of a tensor in a file, from `begin` to `end`."""
 
     name: str
     dtype: str
@@ -86,8 +85,8 @@ class TensorFile:
 
     @cached_property
     def gaps(self) -> list[bytes]:
-        """The bytes of `header` before each tensor, and behind the last one; all stand before the first, in a file of
-        safetensors."""
+        """The bytes of `header` before each tensor and after the last one; in a safetensors file all are before the
+        first."""
         gaps, end, used = [], 0, 0
         for begin, stop in [*((tensor.begin, tensor.end) for tensor in self.tensors), (self.size, self.size)]:
             gaps.append(self.header[used : used + begin - end])
@@ -100,20 +99,22 @@ class TensorFile:
 
 
 def named(name: str) -> str:
-    """How a message names a tensor."""
+    """Return how a message names a tensor."""
     return f"tensor '{printable(name)}'"
 
 
 def read(path: Path, limits: Limits | None = None) -> TensorFile:
-    """Check the header of a safetensors file. Raises FormatError or its children, each with the fault it found, and
-    LimitError where reading the header takes more memory than `limits` allow."""
+    """Check the header of a safetensors file.
+
+    Raises FormatError or its children for a fault, and LimitError if the header needs more memory than `limits` allow.
+    """
     with path.open("rb") as file:
         size = files.status(file).st_size
         return parse(path, size, read_header(file, size), limits)
 
 
 def read_header(file: BinaryIO, size: int) -> bytes:
-    """All bytes before the tensors of a file of `size` bytes."""
+    """Return all bytes before the tensors of a file of `size` bytes."""
     start = file.read(8)
     if len(start) < 8:
         raise TruncatedError("the file ends within the first 8 bytes: it is not a whole safetensors file")
@@ -157,7 +158,7 @@ def _tensor(name: str, entry: Any, start: int) -> Tensor:
         return type(value) is int and 0 <= value < 1 << 63
 
     if not name.isprintable() and not _is_unicode(name):
-        raise FormatError(f"{named(name)} is no name of a tensor: it is not valid Unicode")
+        raise FormatError(f"{named(name)}: its name is not valid Unicode")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise FormatError(f"{named(name)}: the header's entry is not one of dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -175,20 +176,20 @@ def _tensor(name: str, entry: Any, start: int) -> Tensor:
 
 
 def check_known(tensors: Iterable[Tensor]) -> None:
-    """Raises FormatError if this version does not know a tensor's dtype, so that only its bytes can be used."""
+    """Raise FormatError if a tensor's dtype is unknown, so that only its bytes can be used."""
     for tensor in tensors:
         if tensor.dtype not in ELEMENT_BITS:
             raise FormatError(f"{named(tensor.name)}: dtype '{printable(tensor.dtype)}' is unknown to this version")
 
 
 def check_shape(name: str, shape: Sequence[int]) -> None:
-    """Raises FormatError where no tensor has this shape."""
+    """Raise FormatError if no tensor can have this shape."""
     if len(shape) > _MAX_RANK or prod(size or 1 for size in shape) >= _MOST:
         raise FormatError(f"{named(name)}: the shape {printable(shape)} is impossible")
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether a text is without lone surrogates, which JSON can spell and UTF-8 cannot."""
+    """Return whether a text has no lone surrogates, which are valid in JSON but not in UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -210,7 +211,7 @@ def _check_tiling(tensors: list[Tensor], size: int, start: int) -> None:
 
 
 def read_tensor(file: BinaryIO, tensor: Tensor) -> Bytes:
-    """A tensor's bytes, in an array of their own."""
+    """Return a tensor's bytes in a new array."""
     data = np.empty(tensor.size, np.uint8)
     file.seek(tensor.begin)
     view, filled = data.data, 0
@@ -223,7 +224,7 @@ def read_tensor(file: BinaryIO, tensor: Tensor) -> Bytes:
 
 
 def load(path: Path, names: Iterable[str] | None = None, device: str = "cpu") -> "dict[str, torch.Tensor]":
-    """Tensors of a file in torch, all or those named. Raises DamagedError where the file is damaged."""
+    """Return tensors of a file in torch, all or those named. Raises DamagedError if the file is damaged."""
     try:
         with safe_open(path, framework="pt", device=device) as file:  # type: ignore[no-untyped-call]
             return {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
@@ -232,7 +233,7 @@ def load(path: Path, names: Iterable[str] | None = None, device: str = "cpu") ->
 
 
 def load_entry(path: Path, name: str, index: int) -> "torch.Tensor":
-    """One entry of a tensor's first dimension. Raises DamagedError where the file is damaged."""
+    """Return one entry of a tensor's first dimension. Raises DamagedError if the file is damaged."""
     try:
         with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
             entry: torch.Tensor = file.get_slice(name)[index]

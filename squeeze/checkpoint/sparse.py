@@ -1,4 +1,4 @@
-"""A pruned weight matrix: what every method returns and every format stores."""
+"""A pruned weight matrix, which methods return and formats store; and the masks of patterns."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +16,7 @@ Values = torch.Tensor | QuantizedTensor
 
 
 def dense_of(values: Values) -> torch.Tensor:
-    """float32, what floats or codes stand for."""
+    """Return floats or codes as float32 values."""
     return values.dequantize() if isinstance(values, QuantizedTensor) else values.to(torch.float32)
 
 
@@ -26,13 +26,13 @@ def _bits(values: Values) -> int:
 
 @dataclass(frozen=True)
 class Adapters:
-    """A low-rank addition left^T @ right: [R, O] and [R, I], both as floats or quantised along their rows."""
+    """A low-rank addition left^T @ right, [R, O] and [R, I], as floats or quantised along their rows."""
 
     left: Values
     right: Values
 
     def dense(self) -> torch.Tensor:
-        """float32 [O, I]."""
+        """Return the addition, float32 [O, I]."""
         return dense_of(self.left).T @ dense_of(self.right)
 
     @property
@@ -42,8 +42,14 @@ class Adapters:
 
 @dataclass(frozen=True)
 class SparseTensor:
-    """A weight [O, I]. values: floats in the dtype in which they are stored, or codes on a grid; those outside the mask
-    count for nothing. mask: bool [O, I], which hold to the pattern. adapters: what is added to it (SLiM)."""
+    """A pruned weight [O, I].
+
+    Attributes:
+        values: floats in the dtype in which they are stored, or codes on a grid; those outside the mask are ignored.
+        mask: bool [O, I], which follows the pattern.
+        pattern: of sparsity.
+        adapters: a low-rank addition (SLiM), or None.
+    """
 
     values: Values
     mask: torch.Tensor
@@ -52,21 +58,21 @@ class SparseTensor:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(O, I)."""
+        """The shape (O, I)."""
         return self.mask.shape[0], self.mask.shape[1]
 
     def sparse(self) -> torch.Tensor:
-        """float32 [O, I] without the adapters: 0 outside the mask."""
+        """Return the weight without the adapters, float32 [O, I]: 0 outside the mask."""
         return dense_of(self.values).masked_fill(~self.mask, 0.0)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """[O, I], with the adapters, rounded once to `dtype`."""
+        """Return the weight [O, I] with the adapters, rounded once to `dtype`."""
         weight = self.sparse()
         return (weight if self.adapters is None else weight + self.adapters.dense()).to(dtype)
 
     @property
     def stored_bits(self) -> int:
-        """Of the values kept, their grid, the mask and the adapters, before any of it is entropy-coded."""
+        """The bits of the kept values, their grid, the mask and the adapters, before entropy coding."""
         count = self.mask.numel()
         kept = int(self.mask.sum())
         if isinstance(self.values, QuantizedTensor):
@@ -76,7 +82,7 @@ class SparseTensor:
         return values + round(self._mask_bits()) + (self.adapters.stored_bits if self.adapters else 0)
 
     def _mask_bits(self) -> float:
-        """log2 of the number of masks."""
+        """Return log2 of the number of possible masks."""
         pattern, count = self.pattern, self.mask.numel()
         if pattern.of:
             return count / pattern.of * log2(comb(pattern.of, pattern.kept))
@@ -86,8 +92,13 @@ class SparseTensor:
 
 
 def mask_of(pattern: Pattern, scores: torch.Tensor, by_row: bool = False) -> torch.Tensor:
-    """bool [R, C], True where a weight stays: those with the highest scores [R, C]. Of N:M in each group; else
-    over all of them, or in each row."""
+    """Return the mask of a pattern, bool [R, C], True where a weight stays: those with the highest scores.
+
+    Args:
+        pattern: the pattern.
+        scores: [R, C].
+        by_row: without N:M, compare the scores of each row instead of all.
+    """
     rows, columns = scores.shape
     size = pattern.of or pattern.unit
     groups = -(-columns // size)
@@ -109,8 +120,11 @@ def mask_of(pattern: Pattern, scores: torch.Tensor, by_row: bool = False) -> tor
 
 
 def violations(pattern: Pattern, weight: torch.Tensor) -> int:
-    """Groups of a matrix [O, I] that hold more than they may. Without N:M, units that are missing from the share
-    removed, but for one a row, since shares are rounded."""
+    """Return the number of groups of a matrix [O, I] that keep too many weights.
+
+    Without N:M, return the number of units by which the removed share is missed, with a tolerance of one a row for
+    rounding.
+    """
     rows, columns = weight.shape
     size = pattern.of or pattern.unit
     groups = -(-columns // size)
@@ -123,7 +137,7 @@ def violations(pattern: Pattern, weight: torch.Tensor) -> int:
 
 @lru_cache
 def combinations_of(kept: int, of: int) -> torch.Tensor:
-    """bool [C, M]: every way to keep N of M, in lexicographic order of the places kept. Of 2:4 there are 6."""
+    """Return every mask that keeps N of M, bool [C, M], in lexicographic order of the kept places; 6 for 2:4."""
     chosen = list(combinations(range(of), kept))
     masks = torch.zeros((len(chosen), of), dtype=torch.bool)
     for row, places in zip(masks, chosen, strict=True):

@@ -1,6 +1,6 @@
-"""What a checkpoint stores in place of dense weights: the protocol of all forms, quantised, sparse and factorised.
+"""The protocol of stored forms of weights: quantised, sparse, factorised, and differences from a base.
 
-Which forms there are is integrations/forms.py's.
+integrations/forms.py has the table of forms.
 """
 
 from abc import ABC, abstractmethod
@@ -21,21 +21,28 @@ Leaves = Mapping[str, torch.Tensor]  # the tensors of one module, by the last pa
 
 
 class Expandable(Protocol):
+    """A weight in another form than dense."""
+
     @property
     def shape(self) -> tuple[int, int]:
-        """(O, I)."""
+        """The shape (O, I)."""
         ...
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The dense weight [O, I]."""
+        """Return the dense weight [O, I]."""
         ...
 
 
 @dataclass(frozen=True)
 class Stored:
-    """The weights of one checkpoint that are not dense. modules: by name, the last parts of their tensors' names;
-    dtype: of the dense weights; weight(module, tensors): the weight [O, I] of a module, by its tensors' whole names,
-    FormatError where they contradict each other."""
+    """The weights of one checkpoint that are not dense.
+
+    Attributes:
+        modules: leaves of each module, by its name.
+        dtype: of the dense weights.
+        weight: weight(module, tensors) returns the weight [O, I] of a module from its tensors by full name. Raises
+            FormatError if they are inconsistent.
+    """
 
     modules: Mapping[str, list[str]]
     dtype: torch.dtype
@@ -45,8 +52,10 @@ class Stored:
 class StoredForm(ABC):
     """A form of stored weights, which `squeeze densify` expands and transformers loads as layers that multiply by it.
 
-    method: the `quant_method` of its folders' `quantization_config`. leaves: last parts of its tensors' names; mark:
-    the leaf that every module in this form has.
+    Attributes:
+        method: the `quant_method` in its folders' `quantization_config`.
+        leaves: last parts of its tensors' names.
+        mark: the leaf that every module in this form has.
     """
 
     method: ClassVar[str]
@@ -55,24 +64,35 @@ class StoredForm(ABC):
 
     @abstractmethod
     def check(self, described: Mapping[str, Any]) -> None:
-        """Raises FormatError for a `quantization_config` that this version cannot read."""
+        """Raise FormatError for a `quantization_config` that this version cannot read."""
 
     @abstractmethod
     def open(self, checkpoint: Checkpoint, base: Path | str | None = None) -> Stored | None:
-        """Return the weights of a folder that are in this form; None if there are none. base: where the caller says
-        that the base of a difference is. Raises FormatError for a newer version."""
+        """Return the weights of a folder that are in this form, or None.
+
+        `base` is the path of a difference's base, if the caller names it. Raises FormatError for a newer version.
+        """
 
     @abstractmethod
     def weight(self, module: str, leaves: Leaves) -> Expandable:
-        """The weight of a module. Raises FormatError where its tensors contradict each other."""
+        """Return the weight of a module. Raises FormatError if its tensors are inconsistent."""
 
     @abstractmethod
     def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
-        """The layer that takes the place of a linear one of `shape` (O, I). leaves: tensors without values. Raises
-        FormatError where these are not of such a layer."""
+        """Return the layer that replaces a linear one.
+
+        Args:
+            module: its name.
+            shape: (O, I).
+            leaves: tensors without values.
+            bias: [O], or None.
+
+        Raises:
+            FormatError: the tensors are not those of such a layer.
+        """
 
     def modules_of(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """By module in this form, its leaves among the tensors named."""
+        """Return the leaves of each module in this form among the named tensors."""
         leaves_of: dict[str, list[str]] = {}
         for name in names:
             module, _, leaf = name.rpartition(".")
@@ -81,25 +101,25 @@ class StoredForm(ABC):
         return {module: leaves for module, leaves in leaves_of.items() if self.mark in leaves}
 
     def float_type(self, leaves: Leaves, weight: torch.Tensor) -> torch.dtype | None:
-        """The type that a layer holds its floats in, in place of `weight`; None for the stored one."""
+        """Return the dtype in which a layer holds its floats instead of that of `weight`; None for the stored one."""
         return None
 
     def settle(self, model: nn.Module) -> None:  # noqa: B027  most forms leave nothing to do
-        """What is left to do once all layers of a model are in place."""
+        """Finish a model once all its layers are in place."""
 
 
 def expanded(module: str, weight: Expandable, dtype: torch.dtype, limits: Limits | None = None) -> torch.Tensor:
-    """The dense weight of a module. Raises LimitError where it takes more memory than may be."""
+    """Return the dense weight of a module. Raises LimitError if it needs more memory than `limits` allow."""
     (limits or Limits()).need_memory(4 * weight.shape[0] * weight.shape[1], f"{module}: its weight")
     return weight.dequantize(dtype)
 
 
 def named(module: str, leaves: Leaves) -> dict[str, torch.Tensor]:
-    """Tensors of a module by their whole names."""
+    """Return the tensors of a module by full name."""
     return {f"{module}.{leaf}": tensor for leaf, tensor in leaves.items()}
 
 
 def dtype_named(name: object, default: torch.dtype = torch.bfloat16) -> torch.dtype:
-    """torch's dtype of a name in a config.json; the default where there is none."""
+    """Return torch's dtype of a name in a config.json; the default if there is no such dtype."""
     dtype = getattr(torch, str(name).removeprefix("torch."), None)
     return dtype if isinstance(dtype, torch.dtype) else default

@@ -1,4 +1,4 @@
-"""Texts as tokens: files, data sets of this machine, and the tokenizer of a model's folder."""
+"""Texts as tokens: files, local data sets, and the tokenizer of a model's folder."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ __all__ = ["read_text", "read_tokens", "tokenize"]
 def read_tokens(
     text: Path | str, folder: Path | str, load: Callable[[Path | str], Any] = load_tokenizer
 ) -> torch.Tensor:
-    """int64 [T]: the tokens of a UTF-8 text file, by the tokenizer that `load` makes of a model's folder."""
+    """Return the tokens of a UTF-8 text file, int64 [T], by the tokenizer that `load` returns for a model's folder."""
     try:
         content = Path(text).read_text("utf-8")
     except UnicodeDecodeError:
@@ -28,7 +28,7 @@ def read_tokens(
 
 
 def tokenize(tokenizer: Any, text: str) -> torch.Tensor:
-    """int64 [T], with the tokens that the tokenizer puts before a text. Raises ModelError where it fails."""
+    """Return the tokens of a text, int64 [T], with those that the tokenizer adds. Raises ModelError if it fails."""
     with explained(getattr(tokenizer, "name_or_path", "") or "the tokenizer"):
         ids = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
     tokens: torch.Tensor = ids.to(torch.int64)
@@ -36,7 +36,7 @@ def tokenize(tokenizer: Any, text: str) -> torch.Tensor:
 
 
 def read_text(source: str | Path) -> str:
-    """The text of a file or data set."""
+    """Return the text of a file or data set."""
     path = local_path(source)
     if not path.is_file():
         return _dataset(str(source))
@@ -66,7 +66,10 @@ def _dataset(name: str) -> str:
 
 @contextmanager
 def _offline(config: Any) -> Iterator[None]:
-    """Let the package datasets, whose config it is, ask no server; its own option for that lets it ask for names."""
+    """Make the package datasets, whose config this is, work offline in the `with` block.
+
+    Its own option for that would still ask for names.
+    """
     from huggingface_hub import constants
 
     modules: list[Any] = [config, constants]

@@ -1,8 +1,8 @@
-"""Files of torch.save and of torch.distributed.checkpoint: where their storages lie, found without running anything.
+"""Files of torch.save and torch.distributed.checkpoint: the places of their storages, found without executing anything.
 
-A file is taken for what torch writes: zip archives of entries that are not compressed, one, or several end to end in a
-file of a distributed checkpoint; or, of the time before torch 1.6, pickles with storages behind them. The rest of its
-bytes are the file's `header`, so that header and storages together are every byte.
+A file is expected to be what torch writes. That is an uncompressed zip archive, or several end to end in a file of a
+distributed checkpoint; or, from before torch 1.6, pickles followed by storages. The other bytes of the file are its
+`header`, so that header and storages together are every byte.
 """
 
 import os
@@ -23,37 +23,47 @@ __all__ = ["SUFFIXES", "CompressedError", "TorchFile", "plain", "read"]
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".distcp")
 _MAX_PICKLE = 1 << 26  # bytes
-_LEAST = 256  # bytes of a storage that is coded
-_MAX_GAP = 1 << 16  # bytes between storages that belong to the header
-_PIECE = 1 << 26  # bytes of what lies between them else, coded at a time
+_LEAST = 256  # fewest bytes of a storage that is coded
+_MAX_GAP = 1 << 16  # most bytes between storages that belong to the header
+_PIECE = 1 << 26  # bytes of longer gaps that are coded at a time
 _MAGIC = 0x1950A86A20F9469CFC6C
 _MAX_NAME = 1000
-_MAX_PLACE = 1 << 63  # in a file
+_MAX_PLACE = 1 << 63  # largest offset in a file
 _LOCAL = 30  # bytes of a zip entry's local header without name and extra field
 
 
 class CompressedError(FormatError):
-    """A file that torch loads and does not write: in its archive the entries are compressed, so that none can be coded
-    in place."""
+    """A file that torch loads but does not write: its archive's entries are compressed, so they cannot be coded in
+    place."""
 
 
 @dataclass(frozen=True)
 class TorchFile:
-    """file: its storages as tensors. can_run: names in its pickles that may run code when torch loads it without
-    weights_only."""
+    """A file of torch.
+
+    Attributes:
+        file: its storages as tensors.
+        can_run: names in its pickles that may execute code when torch loads it without weights_only.
+    """
 
     file: TensorFile
     can_run: tuple[str, ...]
 
     @property
     def coded(self) -> int:
-        """Bytes of its storages."""
+        """The bytes of its storages."""
         return sum(tensor.size for tensor in self.file.tensors)
 
 
 def read(path: Path, limits: Limits | None = None) -> TorchFile:
-    """Raises FormatError where the file is none of torch's, CompressedError where one is compressed, TruncatedError
-    where it is cut off, and LimitError where reading its pickles takes more memory than `limits` allow."""
+    """Find the storages of a file.
+
+    Raises:
+        FormatError: the file is not torch's.
+        CompressedError: its archive is compressed.
+        TruncatedError: it was cut off.
+        LimitError: its pickles need more memory than `limits` allow.
+    """
     size, names = path.stat().st_size, set[str]()
     with path.open("rb") as file:
         start = file.read(4)
@@ -68,7 +78,7 @@ def read(path: Path, limits: Limits | None = None) -> TorchFile:
 
 
 def plain(path: Path) -> TensorFile:
-    """A file of which nothing is known: its bytes."""
+    """Return a file of unknown content as bytes."""
     size = path.stat().st_size
     with path.open("rb") as file:
         tensors = tuple(_tiled([], size))
@@ -76,7 +86,7 @@ def plain(path: Path) -> TensorFile:
 
 
 def _of_archives(file: BinaryIO, size: int, names: set[str], limits: Limits | None) -> Iterator[tuple[int, Storage]]:
-    """Where each storage begins, and what it is. Archives are found from the last to the first."""
+    """Yield the offset and description of each storage. Archives are found from the last to the first."""
     end, archives = size, 0
     while end:
         try:
@@ -86,7 +96,7 @@ def _of_archives(file: BinaryIO, size: int, names: set[str], limits: Limits | No
                 yield from _of_archive(file, archive, end, names, limits)
         except (FormatError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
             if archives:
-                return  # what is before belongs to no archive
+                return  # the bytes before belong to no archive
             raise (error if isinstance(error, FormatError) else _cut_off()) from None
         if not 0 <= begin < end:
             return
@@ -141,7 +151,7 @@ def _of_archive(
 
 
 def _data_of(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
-    """Where the bytes of an entry begin."""
+    """Return the offset of an entry's bytes."""
     if not 0 <= entry.header_offset < _MAX_PLACE:
         raise _cut_off()
     file.seek(entry.header_offset)
@@ -161,7 +171,7 @@ def _content(file: BinaryIO, entry: zipfile.ZipInfo, end: int) -> bytes:
 
 
 def _of_pickles(file: BinaryIO, size: int, names: set[str], limits: Limits | None) -> Iterator[tuple[int, Storage]]:
-    """Of the form that torch wrote before 1.6: five pickles, and each storage after its length."""
+    """Yield the storages of a file from before torch 1.6: five pickles, and each storage after its length."""
     file.seek(0)
     pickles = BytesIO(file.read(_MAX_PICKLE))
     if pickled.read(pickles, names, limits) != _MAGIC:
@@ -181,7 +191,7 @@ def _of_pickles(file: BinaryIO, size: int, names: set[str], limits: Limits | Non
 
 
 def _tiled(found: list[tuple[int, Storage]], size: int) -> Iterator[Tensor]:
-    """The storages that are worth it as tensors in the order of their bytes, and pieces of long gaps between them."""
+    """Yield the storages that are worth coding as tensors in the order of their bytes, and pieces of long gaps."""
     end, taken = 0, set[str]()
     for number, (begin, storage) in enumerate(sorted(found, key=lambda one: one[0])):
         step = ELEMENT_BITS[storage.dtype] // 8
@@ -201,7 +211,7 @@ def _gap(begin: int, end: int, taken: set[str]) -> Iterator[Tensor]:
 
 
 def _unique(name: str, other: str, taken: set[str]) -> str:
-    """The name, where no tensor has it and a safetensors file can have it, or another."""
+    """Return the name if it is valid in safetensors and not taken yet, else another."""
     is_name = name and name.isprintable() and name != "__metadata__" and len(name) < _MAX_NAME and name not in taken
     chosen = name if is_name else other
     while chosen in taken:
@@ -211,7 +221,7 @@ def _unique(name: str, other: str, taken: set[str]) -> str:
 
 
 def _between(file: BinaryIO, size: int, tensors: tuple[Tensor, ...]) -> bytes:
-    """All bytes that belong to no tensor."""
+    """Return all bytes that belong to no tensor."""
     parts, end = [], 0
     for begin, stop in [*((tensor.begin, tensor.end) for tensor in tensors), (size, size)]:
         file.seek(end)

@@ -1,4 +1,4 @@
-"""Which storages a pickle of torch.save names, and what it calls the tensors in them."""
+"""The storages that a pickle of torch.save names, and the names of their tensors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ _DTYPES = {
     **{"float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"},
     **{"uint16": "U16", "uint32": "U32", "uint64": "U64"},
 }
-_SIZES = {"ComplexDouble": 16}  # bytes of an element, where it is no element of the dtype
+_SIZES = {"ComplexDouble": 16}  # bytes of an element, if it is not that of the dtype
 _UNTYPED = "torch.storage.UntypedStorage"
 _REBUILD = "torch._utils._rebuild_"
-_LONGEST = 1000  # letters of a name that more is added to, and that are taken of a key
-_MOST_ARGUMENTS = 16  # that are looked at, of what makes a tensor
-_MOST_DIMENSIONS = 64  # as torch has them
-# What makes data and no more; any other name may run code when its file is loaded.
+_LONGEST = 1000  # letters of a name from which nothing is added, and most letters of a key
+_MOST_ARGUMENTS = 16  # arguments of a tensor's constructor that are examined
+_MOST_DIMENSIONS = 64  # torch's limit
+# Names that only make data; any other may execute code when its file is loaded.
 _DATA = {
     *("collections.OrderedDict", "collections.Counter", "collections.defaultdict", "_codecs.encode"),
     *("torch.Size", "torch.Tensor", "torch.device", "torch.nn.parameter.Parameter", "torch.serialization._get_layout"),
@@ -42,8 +42,14 @@ _DATA = {
 
 @dataclass(frozen=True)
 class Storage:
-    """dtype: safetensors' name for its values. shape: of a tensor that covers it, or its number of values. size: bytes.
-    name: where the pickle has the first tensor of it, with dots between keys."""
+    """A storage.
+
+    Attributes:
+        dtype: safetensors' name of its values' dtype.
+        shape: of a tensor that covers it, or its number of values.
+        size: bytes.
+        name: path of its first tensor in the pickle, with dots between keys.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -52,12 +58,12 @@ class Storage:
 
 
 def can_run(names: set[str]) -> list[str]:
-    """Those of the names a pickle imports that do more than make data, sorted."""
+    """Return the names that do more than make data, sorted."""
     return sorted(name for name in names if name not in _DATA and not name.startswith(_REBUILD))
 
 
 def storages(tree: Any) -> dict[str, Storage]:
-    """By their keys."""
+    """Return the storages of a tree, by key."""
     known: dict[str, Storage] = {}
     for path, found, dtype, shape in _tensors(tree):
         key, storage = _storage(found.id, path, dtype, shape)
@@ -67,8 +73,8 @@ def storages(tree: Any) -> dict[str, Storage]:
 
 
 def _tensors(tree: Any) -> Iterator[tuple[str, Persistent, str | None, tuple[int, ...]]]:
-    """Each storage that is met, where, and the dtype and shape of a tensor that is made of it; containers that are met
-    again are passed over."""
+    """Yield each storage with its path, and the dtype and shape of a tensor made of it; repeated containers are
+    skipped."""
     stack: list[tuple[str, Any, Any]] = [("", "", tree)]
     seen: set[int] = set()
     while stack:
@@ -111,7 +117,7 @@ def _below(path: str, key: Any) -> str:
 
 
 def _storage(id: Any, path: str, dtype: str | None, shape: tuple[Any, ...]) -> tuple[str | None, Storage | None]:
-    """The key and the storage of what torch's pickles say of one: a word, its class, key, device and length."""
+    """Return the key and the storage of a persistent id of torch: a word, its class, key, device and length."""
     if not isinstance(id, tuple) or len(id) < 5 or id[0] != "storage" or not isinstance(id[1], Name):
         return None, None
     _, kind, key, _, count = id[:5]

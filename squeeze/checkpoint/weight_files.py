@@ -1,6 +1,9 @@
-"""Which files of a model's folder hold its weights: safetensors that lie in the folder, and nothing else.
+"""The files of a model's folder with its weights: local safetensors only. Also folders of the Hugging Face hub's cache.
 
-PyTorch's own files can hold programs, so they are never read: it is said how to convert them.
+PyTorch's own files can contain programs, so they are never read; the error says how to convert them.
+
+A repository in the cache is models--ORG--NAME/{blobs,refs,snapshots}: every file is stored once as a blob, and as a
+link in each snapshot that has it. Walking over such a folder would find each file several times.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,12 +33,12 @@ __all__ = [
 ]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-MANIFEST = "squeeze.json"  # of a packed folder
+MANIFEST = "squeeze.json"  # in a packed folder
 TORCH = (".bin", ".pt", ".pth", ".ckpt")
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The file of all weights, or the shards that the index names. Raises FormatError where there are none."""
+    """Return the file of all weights, or the shards that the index names. Raises FormatError if they are missing."""
     if (folder / WEIGHTS).is_file():
         names = [WEIGHTS]
     elif (folder / INDEX).is_file():
@@ -53,7 +56,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """The shard of each tensor, by the names in an index. Raises FormatError where that is no such table."""
+    """Return the shard of each tensor from an index. Raises FormatError if the index is invalid."""
     table = read_object(path).get("weight_map")
     if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
         raise FormatError(f"{path}: its weight_map is not a table of tensors and the files that they are in")
@@ -61,9 +64,9 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def own_files(tensors: Mapping[Path, Iterable[str]], indexes: Iterable[Path]) -> dict[str, Path]:
-    """Return the file of each tensor, by its name: of several that hold it, the one that an index names.
+    """Return the file of each tensor by name; if several files have it, the one that an index names.
 
-    tensors: the names in each file. Raises FormatError if several files hold a tensor, and the indexes do not name one.
+    `tensors` are the names in each file. Raises FormatError if the indexes do not decide.
     """
     holders: dict[str, list[Path]] = {}
     for path, names in tensors.items():
@@ -85,7 +88,7 @@ def own_files(tensors: Mapping[Path, Iterable[str]], indexes: Iterable[Path]) ->
 
 
 def how_to_convert(path: Path) -> str:
-    """What is said of a file of PyTorch's."""
+    """Return an error message for a PyTorch file, with the command that converts it."""
     script = (
         "import torch; from safetensors.torch import save_file; "
         f"w = torch.load({path.name!r}, weights_only=True, map_location='cpu'); "
@@ -95,7 +98,7 @@ def how_to_convert(path: Path) -> str:
 
 
 def shard_at(folder: Path, name: str) -> Path:
-    """A shard. Raises FormatError where it is missing, or lies elsewhere."""
+    """Return the path of a shard. Raises FormatError if it is missing, or outside the folder."""
     try:
         path = below(folder, name)
     except FormatError:
@@ -108,20 +111,20 @@ def shard_at(folder: Path, name: str) -> Path:
 
 
 def check_inside(folder: Path, name: str) -> None:
-    """Raises FormatError where a file of the folder is a link to what lies elsewhere."""
+    """Raise FormatError if a file of the folder is a link out of it."""
     path = (folder / name).resolve()
     if not any(path.is_relative_to(home) for home in _homes(folder)):
         raise FormatError(f"{folder}: {printable(name)} is a link out of the folder: put the file itself there")
 
 
 def _homes(folder: Path) -> list[Path]:
-    """Where its files may lie: in itself, and beside the snapshots of a cache of the Hugging Face hub."""
+    """Return the folders in which its files may be: itself, and the blobs of a hub cache."""
     home = folder.resolve()
     return [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
 
 
 _BLOBS, _SNAPSHOTS, _REFS = "blobs", "snapshots", "refs"
-_NAMED = 3  # in a message
+_NAMED = 3  # snapshots that a message names
 
 
 def is_repository(folder: Path) -> bool:
@@ -130,7 +133,7 @@ def is_repository(folder: Path) -> bool:
 
 
 def snapshot_of(folder: Path) -> Path:
-    """Return the snapshot that a repository of the cache is: that of the branch main, or else the only one.
+    """Return the snapshot of a repository in the cache: that of the branch main, or the only one.
 
     Raises FormatError if there are several, or none.
     """
@@ -149,7 +152,7 @@ def snapshot_of(folder: Path) -> Path:
 
 
 def dangling(link: Path) -> str:
-    """Return what a message says of a link to a file that is not there."""
+    """Return the words of a message on a link to a missing file."""
     return f"is a link to {printable(link.readlink())}, which is not there"
 
 
@@ -163,7 +166,7 @@ def why_missing(folder: Path, name: str) -> str:
 
 
 def repositories_in(folder: Path) -> list[Path]:
-    """Return the repositories that lie in a folder, such as the cache itself."""
+    """Return the repositories in a folder, such as the cache itself."""
     if remote(folder):
         return []
     below = cast("list[Path]", sorted(folder.iterdir()))

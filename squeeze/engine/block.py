@@ -1,8 +1,8 @@
 """Compression of one block of a checkpoint, each matrix on the inputs that it sees.
 
-Linear modules are compressed in the order in which they run, those that share an input together; each sees the effect
-of the ones before it. pipeline.py goes through the blocks; gathering.py collects statistics of a shard of the
-calibration; solving.py compresses a matrix; sharding.py has the workers.
+Linear modules are compressed in the order in which they run, those that share an input together. Each sees the effect
+of the ones before it. pipeline.py goes through the blocks, gathering.py collects statistics of a shard of the
+calibration, solving.py compresses a matrix, and sharding.py has the workers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -182,8 +182,7 @@ class _Walk:
         return gathering.joined(stage, self.workers.over(gathering.statistics, parts), keep)
 
     def _reached_by_few(self, stage: Stage, statistics: Mapping[str, InputStatistics]) -> Stage | None:
-        """Return the groups of experts whose statistics are of too few tokens for their method; None if there are
-        none."""
+        """Return the groups of experts whose statistics are of too few tokens for their method, or None."""
         few = [
             group
             for group in stage.groups

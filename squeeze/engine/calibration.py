@@ -158,9 +158,9 @@ def error_propagated(
 ) -> list[torch.Tensor]:
     """Correct weights for the errors of earlier layers: quantisation error propagation.
 
-    Each W [O, I] becomes W + strength W D (H + damping)^-1, towards the least squares fit of the original's outputs,
-    with D the mean of (y - x) x^T and H that of x x^T (QEP, Arai and Ichikawa 2025, arXiv 2504.09629). Weights stay if
-    H has no Cholesky factor.
+    Each W [O, I] becomes W + strength W D (H + damping)^-1, towards the least squares fit of the original's outputs
+    (QEP, Arai and Ichikawa 2025, arXiv 2504.09629). D is the mean of (y - x) x^T and H that of x x^T. Weights stay if H
+    has no Cholesky factor.
 
     Args:
         weights: matrices that share their inputs.

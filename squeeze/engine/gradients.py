@@ -93,7 +93,7 @@ def _of_loss(
 def _gradient(
     network: Network, value: torch.Tensor, hidden: torch.Tensor, gradient: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the gradient of a value with respect to `hidden`. Raises ModelError if there is none."""
+    """Return the gradient of a value with respect to `hidden`. Raises ModelError if no gradient reaches it."""
     if value.requires_grad:
         value.backward(gradient)  # type: ignore[no-untyped-call]
     if hidden.grad is None:

@@ -45,7 +45,7 @@ _LEAST_ROWS = 32  # matrices with fewer rows, such as gates, stay dense
 
 @dataclass(frozen=True)
 class Writer:
-    """How results are stored.
+    """A format as the pipeline uses it: functions that return what is stored.
 
     Attributes:
         name: of the format.

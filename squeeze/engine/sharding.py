@@ -85,7 +85,7 @@ def shards_of(folder: Path, tokens: torch.Tensor, width: int, block: int, origin
 
 @dataclass(frozen=True)
 class Setting:
-    """How a block runs at present.
+    """The present setup of a block, with which it runs on a shard.
 
     Attributes:
         call: its arguments.

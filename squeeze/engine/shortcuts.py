@@ -1,8 +1,8 @@
 """Parts of a block that need not run again.
 
-Once all matrices of a child module, such as attention, are compressed, its output is fixed: the product of its last
-matrix with that matrix's inputs, which were recorded for that matrix. So these inputs are kept, and later runs of the
-block start from them.
+Once all matrices of a child module, such as attention, are compressed, its output is fixed. It is the product of its
+last matrix with that matrix's inputs, which were recorded for that matrix. So these inputs are kept, and later runs of
+the block start from them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint belongs to which parameter of a network, by what transformers makes of their names.
+"""The match of a checkpoint's tensors with a network's parameters, by the rules of transformers for their names.
 
 Experts that the network holds in one tensor a layer are replaced by a module for each of them (experts.py), whose
 parameters are matched one by one.
@@ -27,10 +27,12 @@ _Names = dict[str, list[tuple[str, int]]]  # by parameter, tensors with the plac
 class Matched:
     """A network and a checkpoint, matched by names.
 
-    checkpoint: with a view of each expert's matrices in place of the tensors that hold those of a whole layer.
-    sources: the checkpoint's tensor for each parameter. fused: those tensors of whole layers. converted: parameters
-    that transformers splits or joins. unclaimed: tensors that transformers ignores, such as layers for multi-token
-    prediction.
+    Attributes:
+        checkpoint: with a view of each expert's matrices in place of the tensors that hold those of a whole layer.
+        sources: the checkpoint's tensor for each parameter.
+        fused: the tensors of whole layers of experts.
+        converted: parameters that transformers splits or joins.
+        unclaimed: tensors that transformers ignores, such as layers for multi-token prediction.
     """
 
     checkpoint: Checkpoint

@@ -1,9 +1,9 @@
 """Plans for running a network block by block, found by running the model's own forward.
 
-A walk runs one block after the other, each on all sequences. Whatever differs between sequences passes from block to
-block as a state: the hidden states and, in some architectures, values that depend on the tokens (per-layer embeddings,
-the first hidden states) or that earlier blocks made (shared keys and values, chosen tokens). All other arguments are
-the same for every sequence. An architecture that computes between its blocks is refused.
+A walk runs one block after the other, each on all sequences. Values that differ between sequences pass from block to
+block as a state. It has the hidden states and, in some architectures, values that depend on the tokens (per-layer
+embeddings, the first hidden states) or that earlier blocks made (shared keys and values, chosen tokens). All other
+arguments are the same for every sequence. An architecture that computes between its blocks is refused.
 """
 
 import math
@@ -27,7 +27,7 @@ class Unwalkable(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """How a block is called.
+    """A block's call.
 
     Attributes:
         args, kwargs: its arguments, with a Slot for each part of the state.
@@ -44,7 +44,7 @@ class Call:
 
     @property
     def changes_arguments(self) -> bool:
-        """Whether the block writes part of the state into an argument."""
+        """True if the block writes part of the state into an argument."""
         return any(path[0] != OUT for path in self.writes)
 
     def run(self, block: nn.Module, state: torch.Tensor) -> torch.Tensor:

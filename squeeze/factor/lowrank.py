@@ -1,9 +1,9 @@
 """Low rank by truncated singular value decomposition, of the matrix itself or whitened by its inputs.
 
 The loss is E ||S_o^T (W - W') x||^2 over inputs x with H = E[x x^T]. With S_i S_i^T = H the best W' of rank R is S_o^-T
-P S_o^T W, where P projects on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o = I is the
-plain SVD; S_i a Cholesky factor of H is SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378). With S_o S_o^T = E[g
-g^T], for gradients g of the loss with respect to outputs, it is the second-order rise of the model's loss under K-FAC's
+P S_o^T W. P projects on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o = I is the plain
+SVD; S_i a Cholesky factor of H is SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378). S_o S_o^T = E[g g^T], for
+gradients g of the loss with respect to outputs, makes it the second-order rise of the model's loss under K-FAC's
 approximation (Martens and Grosse 2015, arXiv 1503.05671).
 
 Factors are stored without their gauge freedom: R pivot rows of the matrix, and the other rows as coefficients of them.

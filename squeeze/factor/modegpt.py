@@ -1,14 +1,14 @@
 """Pairs of matrices with fewer channels between them, as in MoDeGPT: smaller dense matrices.
 
-MoDeGPT (Lin et al. 2024, arXiv 2408.09632) reduces what is between two matrices of a block: channels of the MLP
+MoDeGPT (Lin et al. 2024, arXiv 2408.09632) reduces what is between two matrices of a block. That is channels of the MLP
 (Nystrom), rotary pairs of queries and keys (CR), and the values of each head (SVD). Each function here ranks what can
-be left out, with the rise of the loss that a Curvature predicts for every number left out, and makes the pair for one
-of them. Matrices keep their shapes, with 0 for what is left out; `RowColumnPruning` stores the rest. The published
-method uses `leverage` for channels and G = I elsewhere: recipes/plan/modegpt.py.
+be left out by the rise of the loss that a Curvature predicts, and makes the pair for a number left out. Matrices keep
+their shapes, with 0 for what is left out; `RowColumnPruning` stores the rest. The published method uses `leverage` for
+channels and G = I elsewhere: recipes/plan/modegpt.py.
 
-Instead of ridge leverage scores, channels are ranked by backward elimination: each by its cost once the remaining ones
-have compensated for it (the optimal brain surgeon of Hassibi and Stork 1992 for columns, as in ZipLM, Kurtic et al.
-2023, arXiv 2302.04089). `leverage` gives MoDeGPT's scores.
+Channels are ranked by backward elimination instead of ridge leverage scores: each by its cost once the remaining ones
+have compensated for it. That is the optimal brain surgeon (Hassibi and Stork 1992) for columns, as in ZipLM (Kurtic et
+al. 2023, arXiv 2302.04089). `leverage` gives MoDeGPT's scores.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,7 @@ PAIRS = "expected an architecture with known pairs of matrices ({known}), got {k
 
 @dataclass(frozen=True, kw_only=True)
 class RowColumnPruning:
-    """Store a matrix W (out, in) without its rows and columns that are 0. `always`: in this form even if there are
-    none."""
+    """Store a matrix W (out, in) without its rows and columns that are 0. `always`: use this form for every matrix."""
 
     name: ClassVar[str] = "sliced"
     needs_hessian: ClassVar[bool] = False

@@ -51,7 +51,7 @@ class WithOutliers:
 class Quantised:
     """Quantise the factors of another method, each for the inputs that it gets.
 
-    Of two factors the second is fitted to the quantised first. Forms of more than two factors stay as they are, and the
+    The second of two factors is fitted to the quantised first. Forms of more than two factors stay as they are, and the
     report says so.
     """
 

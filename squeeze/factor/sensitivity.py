@@ -1,8 +1,8 @@
 """Prediction of the rise of a model's loss when a matrix is put into low rank, from statistics of its patches.
 
 A matrix is divided into 8 x 8 patches; each has local spectra, magnitudes, the size of its inputs, the depth of its
-block and the kind of its layer. A small convolutional network gives every patch a score, and the damage of a matrix is
-the sum of exp(score) over its patches, so it ranks matrices and patches (after Minima's sensitivity predictor). Its
+block and the kind of its layer. A small convolutional network gives every patch a score. The damage of a matrix is the
+sum of exp(score) over its patches, so it ranks matrices and patches (after Minima's sensitivity predictor). Its
 weights, in sensitivity.safetensors, were trained on damage that `measure` found; `train` does so for another model. It
 needs no gradients and one forward pass; curvature.py needs gradients and more memory, and is more exact.
 """
@@ -143,8 +143,9 @@ def features_of(weight: torch.Tensor, inputs: torch.Tensor, depth: float, kind: 
 def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return eight statistics of a patch.
 
-    They are logarithms of root mean squares, of the largest value, of the inputs, of what reaches the outputs, and of
-    the condition number; and shares of energy outside the first quarter and half of the spectrum, and after whitening.
+    Five are logarithms: of the root mean squares of the weights, of the inputs and of the contribution to outputs, of
+    the largest value, and of the condition number. Three are shares of energy: outside the first quarter and half of
+    the spectrum, and after whitening.
     """
     plain = torch.linalg.svdvals(patch).square()
     behind = torch.linalg.svdvals(patch * scale).square()
@@ -275,8 +276,8 @@ def _from_block(
 def train(measured: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: int = 0) -> Predictor:
     """Train a predictor by the squared error of log damages.
 
-    Of other models, whose losses have other scales, differences from the model's mean count. Raises SqueezeError if
-    there are fewer than two examples.
+    For examples of other models, whose losses have other scales, differences from the model's mean are used. Raises
+    SqueezeError if there are fewer than two examples.
 
     Args:
         measured: examples with damage.

@@ -1,8 +1,8 @@
 """Joint low rank of matrices that read the same inputs: one basis of rows for all of them.
 
 The matrices are stacked, [O1 + O2 + .., I], and the stack gets the whitened SVD and the pivots of a single matrix
-(lowrank.py). Of its R pivot rows each matrix has some; its other rows are coefficients of all R. Queries and keys use
-similar directions of their inputs, so the stack needs fewer values than both on their own.
+(lowrank.py). Each matrix has some of the stack's R pivot rows; its other rows are coefficients of all R. Queries and
+keys use similar directions of their inputs, so the stack needs fewer values than both on their own.
 """
 
 from collections.abc import Mapping

@@ -177,8 +177,8 @@ class FactorLinear(StoredLinear[Form]):
 
 
 def join(model: nn.Module) -> None:
-    """Connect every layer that is stored without its basis to the layer that has it. Raises FormatError if there is
-    none."""
+    """Connect every layer that is stored without its basis to the layer that has it. Raises FormatError if that is
+    missing."""
     for name, module in model.named_modules():
         if isinstance(module, FactorLinear) and (owner := basis_of(name, dict(module.named_buffers()))):
             basis_layer = dict(model.named_modules()).get(owner)

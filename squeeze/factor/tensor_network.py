@@ -1,9 +1,9 @@
 """Tensor trains, Tucker and tensor rings of a matrix, by singular value decompositions of unfoldings.
 
 A matrix [O, I] with O = o1 o2 .. and I = i1 i2 .. is a tensor. Inputs are taken into account by whitening each input
-mode: H = E[x x^T] is replaced by the Kronecker product of its partial traces, whose Cholesky factors the cores undo
-(for Tucker, whose input mode is whole, H itself). TT-SVD: Oseledets 2011; its error is at most the root of the sum of
-the squared errors of its steps. Truncated HOSVD: De Lathauwer, De Moor and Vandewalle 2000. TR-SVD: Zhao et al. 2016
+mode. For that H = E[x x^T] is replaced by the Kronecker product of its partial traces, whose Cholesky factors the cores
+undo (for Tucker, whose input mode is whole, H itself). TT-SVD: Oseledets 2011; its error is at most the root of the sum
+of the squared errors of its steps. Truncated HOSVD: De Lathauwer, De Moor and Vandewalle 2000. TR-SVD: Zhao et al. 2016
 (arXiv 1606.05535).
 """
 

@@ -30,12 +30,12 @@ class PruningMethod(PatternOptions, ABC):
 
     @property
     def quantises(self) -> bool:
-        """Whether the kept weights are quantised."""
+        """True if kept weights are quantised."""
         return False
 
     @property
     def corrects(self) -> bool:
-        """Whether error propagation may change a weight before it is pruned."""
+        """True if error propagation may change a weight before it is pruned."""
         return True
 
     @abstractmethod

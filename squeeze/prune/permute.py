@@ -1,9 +1,9 @@
 """Channel permutation: the order of channels with which an N:M pattern keeps most, in a Llama-type network.
 
-Groups of N:M are neighbouring inputs. Which inputs are neighbours is free if the network does not depend on their
-order: for the residual stream (one order for all), the hidden channels of each MLP, and the values of each attention
-head. Pool and Yu 2021 (NVIDIA) search such orders by swaps, RIA (Zhang et al. 2024) by assigning one channel to each
-group; this does the latter, with pairwise exchanges. The function stays.
+Groups of N:M are neighbouring inputs. The order of inputs is free where the network does not depend on it. That holds
+for the residual stream (one order for all), the hidden channels of each MLP, and the values of each attention head.
+Pool and Yu 2021 (NVIDIA) search such orders by swaps, RIA (Zhang et al. 2024) by assigning one channel to each group;
+this does the latter, with pairwise exchanges. The function stays.
 """
 
 from collections.abc import Iterable

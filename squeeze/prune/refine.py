@@ -83,9 +83,9 @@ def reconstruct(
 ) -> torch.Tensor:
     """Return the values [O, I] that keep most of a layer's outputs, with the mask fixed.
 
-    A row w of W becomes the q with the row's mask that minimises (w - q) H (w - q)^T: linear equations in the kept
-    weights, solved for all rows at once by conjugate gradients. Every product is one of matrices, so the cost is a few
-    tens of O I^2 multiplications; a factorisation for each row would cost O I^3 / 24.
+    A row w of W becomes the q with the row's mask that minimises (w - q) H (w - q)^T. These are linear equations in the
+    kept weights, solved for all rows at once by conjugate gradients. Every product is one of matrices, so the cost is a
+    few tens of O I^2 multiplications; a factorisation for each row would cost O I^3 / 24.
 
     Args:
         weight: W [O, I].

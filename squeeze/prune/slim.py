@@ -1,8 +1,8 @@
 """SLiM: a sparse (and quantised) matrix plus a low-rank addition that compensates for the loss.
 
-Mozaffari et al. 2024 (arXiv 2410.09615) weight the loss by the magnitude of each input. With the whole Hessian H = C
-C^T instead of its diagonal, the singular value decomposition of (W - Q) C gives the addition of rank R with the least
-squared error of outputs, in closed form. Its two factors are quantised as well.
+Mozaffari et al. 2024 (arXiv 2410.09615) weight the loss by the magnitude of each input. Here the whole Hessian H = C
+C^T replaces its diagonal. The singular value decomposition of (W - Q) C then gives the addition of rank R with the
+least squared error of outputs, in closed form. Its two factors are quantised as well.
 """
 
 from dataclasses import dataclass, field

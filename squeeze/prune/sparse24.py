@@ -1,11 +1,11 @@
 """The format of sparse weights: kept values and their mask, each entropy-coded, in safetensors.
 
 docs/format.md specifies it. A module has sparse_mask and sparse_values, uint8 payloads of tensors/zeros.py and
-floats.py (or raw bytes if these are not longer), and sparse_grid int64 [9]: O, I, N, M, removed share in parts per
-million (without N:M), the unit, the number of the values' dtype in DTYPES, and bits and group size of codes, or 0. If
-values are codes, those of the kept weights are packed 8 // bits to a byte (3 bits: two, 5 and more: one), and scales,
-zeros, codebook and global_scale are as in QuantizedTensor. Adapters are left_* and right_*: weight, or the tensors of
-the format squeeze.
+floats.py, or raw bytes if these are not longer. sparse_grid, int64 [9], has O, I, N, M, the removed share in parts per
+million (without N:M) and the unit. It ends with the number of the values' dtype in DTYPES, and bits and group size of
+codes, or 0. Codes of the kept weights are packed 8 // bits to a byte (3 bits: two, 5 and more: one); scales, zeros,
+codebook and global_scale are as in QuantizedTensor. Adapters are left_* and right_*: weight, or the tensors of the
+format squeeze.
 """
 
 from collections.abc import Mapping

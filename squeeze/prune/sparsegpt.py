@@ -1,8 +1,8 @@
 """SparseGPT: prunes one group of columns after the other, and changes later columns to compensate for the error.
 
-Frantar and Alistarh 2023 (arXiv 2301.00774): with the Cholesky factor U of the inverse Hessian, weight w of column j
-costs w^2 / U_jj^2. The mask of M columns is chosen from the weights as changed so far; the error of pruning, and of
-rounding by a quantiser in the same pass, is spread over later columns as in GPTQ. refine.py improves the result.
+With the Cholesky factor U of the inverse Hessian, weight w of column j costs w^2 / U_jj^2 (Frantar and Alistarh 2023,
+arXiv 2301.00774). The mask of M columns is chosen from the weights as changed up to there. The error of pruning, and of
+rounding in the same pass, is spread over later columns as in GPTQ. refine.py improves the result.
 """
 
 from dataclasses import dataclass

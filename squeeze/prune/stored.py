@@ -23,7 +23,7 @@ _FORMAT = SparseFormat()
 class Sparse24Linear(StoredLinear[sparse24.Runtime]):
     """y = x W^T + b with a sparse weight, stored as in sparse24.py.
 
-    On the CPU W is expanded once and multiplied like a dense weight; on a GPU kernels that read only the kept values
+    On the CPU W is expanded once and multiplied like a dense weight. On a GPU, kernels that read only the kept values
     are used where kernels/sparse24 measured them to be faster.
     """
 

@@ -1,8 +1,8 @@
 """Choice of the bits of each matrix: the smallest rise of the loss for a given size.
 
-The loss that rounding a matrix causes is measured: its squared errors, weighted with the diagonal of the empirical
-Fisher information of the weight on calibration text (as in OBD, LeCun et al. 1990, and SqueezeLLM, Kim et al. 2023).
-That is half the rise of the loss to second order. The choice is a multiple-choice knapsack problem.
+The rise of the loss that rounding a matrix causes is estimated to second order: half the sum of its squared errors,
+weighted with the diagonal of the empirical Fisher information. That is measured on calibration text, as in OBD (LeCun
+et al. 1990) and SqueezeLLM (Kim et al. 2023). The choice is a multiple-choice knapsack problem.
 """
 
 import re

@@ -91,7 +91,7 @@ class BlockGrid:
 
     @cached_property
     def _even(self) -> bool:
-        """Whether levels are successive integers."""
+        """The levels are successive integers."""
         return all(b - a == 1 for a, b in pairwise(self.levels))
 
     def check(self, inputs: int) -> None:

@@ -1,7 +1,7 @@
 """GPTQ: rounds one column of a matrix after the other, and changes later columns to compensate for the error.
 
-Frantar et al. 2022 (arXiv 2210.17323): with the Cholesky factor U of the inverse Hessian, the error of column j is
-spread over the columns after it in proportion to row j of U. refine.py improves the result.
+With the Cholesky factor U of the inverse Hessian, the error of column j is spread over the columns after it in
+proportion to row j of U (Frantar et al. 2022, arXiv 2210.17323). refine.py improves the result.
 """
 
 from dataclasses import dataclass, replace

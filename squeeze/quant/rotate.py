@@ -2,9 +2,9 @@
 
 QuaRot (Ashkboos et al. 2024, arXiv 2404.00456). R1 rotates the residual stream (the embedding, every input of a block's
 matrices, every output), R2 the values of each attention head. The weights of RMSNorm go into the matrices after it.
-`online` adds rotations at run time: R4 rotates the inputs of down_proj, whose weight is rotated to match, and R3
-queries and keys after their rotary positions, which changes no weight. R1 in blocks of 16 or 32 is what MR-GPTQ (2025,
-arXiv 2509.23202) uses for FP4, whose groups are that small.
+`online` adds two rotations at run time. R4 rotates the inputs of down_proj, whose weight is rotated to match. R3
+rotates queries and keys after their rotary positions, which changes no weight. R1 in blocks of 16 or 32 is what MR-GPTQ
+(2025, arXiv 2509.23202) uses for FP4, whose groups are that small.
 
 Run-time rotations are described as compressed-tensors does, in a `transform_config`: by Sylvester's Hadamard matrix in
 blocks, in float32. vLLM runs those of linear layers.
@@ -114,7 +114,8 @@ class RotatedCheckpoint(Checkpoint):
 
     @cached_property
     def transforms(self) -> dict[str, int]:
-        """The Hadamard block sizes of R3 and R4, powers of two. Raises ModelError if there are none."""
+        """The Hadamard block sizes of R3 and R4, powers of two. Raises ModelError if the network's sizes do not
+        allow them."""
         size, inputs = head_size(self.config), int(self.config["intermediate_size"])
         if size & (size - 1):
             raise ModelError(f"expected a head size that is a power of two, to rotate at run time, got {size}")

@@ -135,5 +135,5 @@ def test_other_inputs_are_refused(x, got):
 
 def test_another_shape_is_refused():
     layer = Toy(5, 3, {"whole": WHOLE, "scale": torch.ones(1)}, name="a.b")
-    with pytest.raises(FormatError, match=r"a\.b: is a matrix of 3 x 4, and the layer is 3 x 5"):
+    with pytest.raises(FormatError, match=r"a\.b: expected a matrix of 3 x 5, got 3 x 4"):
         layer(torch.ones(1, 5))

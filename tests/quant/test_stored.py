@@ -192,7 +192,7 @@ def test_experts_are_expanded_into_the_tensor_that_holds_them_all(tmp_path):
     [
         (0, 9, r"m\.codes: expected shape \[9, 8\], got \[8, 8\]"),
         (1, 33, r"m\.codes: expected shape \[8, 5\], got \[8, 8\]"),
-        (1, 63, "m: is a matrix of 8 x 63, and the layer is 8 x 64"),
+        (1, 63, "m: expected a matrix of 8 x 64, got 8 x 63"),
         (2, 1, "1 bits: choose from"),
         (2, 5, r"m\.codes: expected shape \[8, 10\], got \[8, 8\]"),
         (2, 9, "9 bits: choose from"),

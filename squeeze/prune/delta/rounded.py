@@ -1,7 +1,7 @@
 """Rounding of differences outside the blocks' matrices, such as those of embeddings, before `pack --base` codes them.
 
 They are rounded to multiples of one step a tensor, as coarse as a number of bits needs. A uniform step with entropy
-coding is close to the least error for a number of bits, whatever the distribution (Gish and Pierce, 1968); rows that
+coding is close to the least error for a number of bits, whatever the distribution (Gish and Pierce, 1968). Rows that
 training hardly changed cost next to nothing.
 """
 

@@ -1,7 +1,7 @@
 """AWQ checkpoints as AutoAWQ writes them (version GEMM): 4 bits with zero points, one group size for all matrices.
 
-A module has qweight int32 [I, O / 8] and qzeros int32 [G, O / 8], eight outputs a word in the order 0 2 4 6 1 3 5 7
-from its lowest bits, and scales float16 [G, O]. A weight is (code - zero) * scale.
+A module has qweight int32 [I, O / 8], qzeros int32 [G, O / 8] and scales float16 [G, O]. A word has eight outputs in
+the order 0 2 4 6 1 3 5 7, from its lowest bits. A weight is (code - zero) * scale.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,11 @@
 """bitsandbytes checkpoints of 4 bits, as transformers writes and loads them: NF4 with double quantisation.
 
-A module has weight uint8 [O I / 2, 1], row by row, the first code of two in the upper bits; weight.absmax uint8 [O I /
-64], codes of scales; weight.nested_absmax float32 [ceil(O I / 64 / 256)]; weight.nested_quant_map float32 [256];
-weight.quant_map float32 [16]; and weight.quant_state.bitsandbytes__nf4, the bytes of a JSON object with types, shape,
-block sizes and the mean of scales. Without double quantisation weight.absmax are the scales in float32.
+A module has these tensors:
+
+- weight, uint8 [O I / 2, 1]: codes row by row, the first of two in the upper bits. - weight.absmax, uint8 [O I / 64]:
+codes of scales; without double quantisation the scales, float32. - weight.nested_absmax, float32 [ceil(O I / 64 /
+256)], and weight.nested_quant_map, float32 [256]. - weight.quant_map, float32 [16]. -
+weight.quant_state.bitsandbytes__nf4: the bytes of a JSON object with types, shape, block sizes and the mean of scales.
 """
 
 import json

@@ -1,18 +1,18 @@
 """The tensors of a module's weight in each format of compressed-tensors.
 
-pack-quantized: weight_packed int32 [O, ceil(I bits / 32)], codes packed along the inputs; weight_scale [O, G];
-weight_shape int64 [2]; if the grid is asymmetric weight_zero_point int32 [ceil(O bits / 32), G], packed along the
+pack-quantized: weight_packed int32 [O, ceil(I bits / 32)], codes packed along the inputs. weight_scale [O, G],
+weight_shape int64 [2]. If the grid is asymmetric, weight_zero_point int32 [ceil(O bits / 32), G], packed along the
 outputs. Codes and zero points are stored from 0; the client subtracts 2^(bits - 1). Other writers add weight_g_idx
 int32 [I], the group of each input, if groups are scattered (actorder).
 
-int-quantized: weight int8 [O, I] and weight_zero_point int8 [O, G], with 2^(bits - 1) already subtracted; weight_scale
+int-quantized: weight int8 [O, I] and weight_zero_point int8 [O, G], with 2^(bits - 1) already subtracted. weight_scale
 [O, G].
 
-float-quantized and naive-quantized: weight float8_e4m3fn [O, I]; weight_scale [O, G], [O / 128, I / 128] or [1].
+float-quantized and naive-quantized: weight float8_e4m3fn [O, I]. weight_scale [O, G], [O / 128, I / 128] or [1].
 
-nvfp4-pack-quantized and mxfp4-pack-quantized: weight_packed uint8 [O, I / 2], the first code of two in the lower bits;
-weight_scale float8_e4m3fn [O, G], to be divided by weight_global_scale float32 [1], or uint8 [O, G], exponents of two
-plus 127.
+nvfp4-pack-quantized and mxfp4-pack-quantized: weight_packed uint8 [O, I / 2], the first code of two in the lower bits.
+NVFP4 has weight_scale float8_e4m3fn [O, G], to be divided by weight_global_scale float32 [1]; MXFP4 has weight_scale
+uint8 [O, G], exponents of two plus 127.
 """
 
 from collections.abc import Mapping

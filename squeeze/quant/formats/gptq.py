@@ -1,10 +1,10 @@
 """GPTQ checkpoints of AutoGPTQ, GPTQModel, transformers and vLLM: the formats `gptq` and `gptq_v2`.
 
-A module has qweight int32 [I bits / 32, O], codes packed along the inputs; qzeros int32 [G, O bits / 32], packed along
-the outputs; scales [G, O]; g_idx int32 [I], the group of each input. Version 1 stores zero points minus one: its words
-are those of version 2 minus 1 in every field, with borrows between fields in files of GPTQModel. Clients disagree about
-a zero point of 0, and GPTQModel loads only asymmetric grids of its own making, so asymmetric grids are written as
-version 2.
+A module has qweight int32 [I bits / 32, O], packed along the inputs, and qzeros int32 [G, O bits / 32], packed along
+the outputs. It also has scales [G, O], and g_idx int32 [I], the group of each input. Version 1 stores zero points minus
+one. Its words are those of version 2 minus 1 in every field, with borrows between fields in files of GPTQModel. Clients
+disagree about a zero point of 0, and GPTQModel loads only asymmetric grids of its own making, so asymmetric grids are
+written as version 2.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The description of a quantised checkpoint, which every format writes into config.json in its own terms.
 
 A description may have regular expressions for module names. Python's `re` backtracks, so an expression could take very
-long; the number of ways to match is bounded from the expression itself, and one above a limit is refused, whatever it
+long. The number of ways to match is bounded from the expression itself; one above a limit is refused, whatever it
 means.
 """
 

@@ -116,7 +116,8 @@ class Trellis(TrellisOptions):
 def _best_scales(
     weight: torch.Tensor, hessian: torch.Tensor, levels: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
-    """Return the scales that minimise each row's error with its levels; the present ones if there are none."""
+    """Return the scales that minimise each row's error with its levels. A row keeps its scale if its levels are all
+    0."""
     pulled = levels @ hessian
     energy = (levels * pulled).sum(1)
     best = (weight * pulled).sum(1) / energy
