@@ -122,7 +122,7 @@ def test_positions():
 def test_windows_end_where_positions_do(tmp_path, text, kind):
     folder = kv_models.write(absolute(kind), tmp_path)
     found = call("eval", folder, "--text", text, "--windows", 2)
-    assert found.exit_code == 0 and "windows of 48 tokens: the model has positions for no more" in found.output
+    assert found.exit_code == 0 and "windows of 48 tokens: the model has no more positions" in found.output
     assert json.loads(call("eval", folder, "--text", text, "--windows", 2, "--json", "-q").output)["window"] == 48
     asked = call("eval", folder, "--text", text, "--window", 64)
     assert asked.exit_code == 1

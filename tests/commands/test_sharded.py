@@ -193,7 +193,7 @@ def test_shards_that_exist_need_force(tree):
     larger = [*SHARDS, "out/part-{}.tar.sqz", "-f"]
     larger[larger.index("40K")] = "80K"
     said = fails(*larger)
-    assert said.startswith("Error: out/part-") and "is there from an earlier run" in said
+    assert said.startswith("Error: out/part-") and "it is a shard of another run" in said
     assert sorted(Path("out").iterdir()) == sorted([*before, manifest])
 
 

@@ -233,7 +233,7 @@ def test_an_interrupt_tells_how_to_continue(monkeypatch):
     assert result.exit_code == 1
     place = Path.cwd() / ".b.safetensors.packing"
     assert result.stderr == (
-        "Error: interrupted; what was not done by then is as it was; "
+        "Error: interrupted; unfinished files were left unchanged; "
         f"finished work is kept in {place}: repeat the command to resume\n"
     )
     assert place.is_dir()
