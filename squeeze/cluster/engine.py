@@ -127,7 +127,7 @@ def _note() -> Path:
 
 
 def _noted() -> str:
-    """Return the recorded address if a cluster answers there. The file survives a reboot, and Ray would wait for
+    """Return the recorded address, or "". The record survives a reboot, after which Ray would wait there for
     minutes.
     """
     try:
@@ -215,8 +215,8 @@ class Engine(Generic[K]):
         return float(self._resources.get(name, 0.0))
 
     def at_once(self, needs: Needs) -> float:
-        """Return how many calls with these needs run at the same time, by processors, or by GPUs if a call needs
-        some.
+        """Return how many calls with these needs run at the same time: by GPUs if they need some, otherwise by
+        processors.
         """
         if needs.gpus:
             return max(self._of_all("GPU") / needs.gpus, 1.0)

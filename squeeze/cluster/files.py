@@ -331,7 +331,9 @@ def _opened(paths: Iterable[Path]) -> Iterator[BinaryIO]:
 
 
 def _prepared(task: Task) -> tuple[Settings, int]:
-    """Return the settings that parts are compressed with, or None, and the most raw bytes of a block."""
+    """Return the settings that parts are compressed with, empty if nothing is compressed, and the most raw bytes of a
+    block.
+    """
     if task.operation != COMPRESS:
         return Settings(), 0
     options = dict(task.options)

@@ -90,7 +90,7 @@ def check_fields(layer: PackedLayer, group: HeadGroup, block: int, fields: Field
 def _kinds(coder: Coder, block: int, size: int, dtype: torch.dtype, known: dict[Any, Kinds]) -> Kinds:
     """Return the shape and dtype of each field that a coder writes for one block of a head.
 
-    A coder without `kinds` has to code a block and decode it again.
+    A TransformCoder knows them. Any other coder codes a block of zeros and decodes it again.
     """
     if block * size > _MOST_VALUES:
         raise misfit()

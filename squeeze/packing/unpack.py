@@ -75,7 +75,23 @@ def verify(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> Totals:
-    """Decode a packed file or folder and compare every checksum; nothing is written. Raises as `unpack` does."""
+    """Decode a packed file or folder and compare every checksum, without writing anything.
+
+    Args:
+        source: the packed file or folder, a path or a URL that fsspec reads.
+        base: the base of a difference, if it is not where the file says.
+        threads: threads of the decoder.
+        limits: limits on memory.
+        progress: called with the bytes done since the last call.
+
+    Returns:
+        The bytes decoded and read.
+
+    Raises:
+        FormatError: if the source is not packed, or (as a child of it) damaged.
+        LimitError: if `limits` do not allow the memory.
+        SqueezeError: if the base is missing or another.
+    """
     source = storage.path_of(source)
     return Restoring.of(source, base, threads, limits, progress).restore(source, None)
 

@@ -217,8 +217,7 @@ def _restoring_job(
 
 
 def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes], frozenset[str]]:
-    """Return the SHA-256 of each file of a packed checkpoint, the contents of changed files, and the names of packed
-    files.
+    """Return what a packed checkpoint says of its files: their SHA-256, the contents of changed ones, and packed names.
 
     Raises DamagedError if a file is missing or has an unexpected content.
     """
