@@ -30,7 +30,7 @@ _FOLLOW = in_section(
     click.option(
         "--follow",
         is_flag=True,
-        help="Pack each checkpoint of a run in folder IN into folder OUT as it is completed",
+        help="Pack each new checkpoint of the run in folder IN into folder OUT",
     ),
     click.option("--interval", metavar="S", type=_SECONDS, help="Seconds between two checks of IN; default: 10"),
     click.option(

@@ -214,7 +214,7 @@ def densify(
     "--device",
     default="cpu",
     metavar="NAME",
-    help="cpu, cuda, a100, h100, h200, l4, l40s, rtx 4090 or rtx 5090; default: cpu",
+    help="Device: cpu, cuda, a100, h100, h200, l4, l40s, rtx 4090 or rtx 5090; default: cpu",
 )
 @click.option("--batch", default=1, metavar="N", type=click.IntRange(1), help="Tokens per product; default: 1")
 @click.option("--bits", default="16", type=click.Choice(["16", "4"]), help="Bits per kept value; default: 16")

@@ -28,7 +28,7 @@ class SparseGPTOptions(PatternOptions):
     block_size: int = option(128, "Columns per block of error updates", least=1)
     refine: int = option(4, "Rounds of the search for the best mask of each N:M group", least=0)
     reconstruct: int = option(8, "Reconstruction steps after the masks are chosen", least=0)
-    keep_zeros: bool = option(False, "Keep the zeros of a model that is pruned already, and quantise its other weights")
+    keep_zeros: bool = option(False, "Keep the zeros of a pruned model, and quantise its other weights")
     exact: bool = option(False, "Compute in float64")
 
 

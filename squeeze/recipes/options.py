@@ -143,7 +143,7 @@ class Differing(Common):
     """Options of storing a fine-tune as its difference from a base (prune/delta/method.py)."""
 
     bits: int | None = option(None, "Bits per weight of the difference", least=2, most=8)
-    pattern: str | None = option(None, "Sparsity of the difference: 2:4, a share such as 50%, or units such as 16x50%")
+    pattern: str | None = option(None, "Sparsity of the difference: 2:4, a share (50%) or units (16x50%)")
     group_size: int = option(128, "Inputs per scale, -1 for a whole row")
     embedding_bits: float | None = option(
         None,

@@ -46,4 +46,4 @@ def test_a_name_that_only_looks_like_another_is_unknown(name):
 
 def test_the_command_names_every_gpu():
     (device,) = (option for option in advise.params if option.name == "device")
-    assert device.help == f"cpu, cuda, {', '.join(list(GPUS)[:-1])} or {list(GPUS)[-1]}; default: cpu"
+    assert device.help == f"Device: cpu, cuda, {', '.join(list(GPUS)[:-1])} or {list(GPUS)[-1]}; default: cpu"

@@ -19,7 +19,6 @@ import squeeze
 from squeeze.codecs.stream.container import FORMAT, NUMERICS
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.errors import DeviceError
-from squeeze.numerics.jit import cache_root
 from squeeze.system import machine
 from squeeze.system.extras import DISTRIBUTION
 from squeeze.version import __version__
@@ -55,6 +54,7 @@ def gather(full: bool = False) -> dict[str, Fact]:
 
 
 def _measured() -> dict[str, Fact]:
+    from squeeze.numerics.jit import cache_root  # imports numba, which takes half a second
 
     fastest = [f"{shape}: {kernel}" for gpu in sorted(set(_gpus())) for shape, kernel in _fastest(gpu).items()]
     return {
