@@ -46,11 +46,7 @@ def load(
         resident: bytes, or a text such as "2G". Tensors, in order, that fit into them are decoded now and kept, and
             every access returns the same one.
 
-    Raises:
-        OptionError: for another text.
-        FormatError: if `path` is not packed.
-        DamagedError: if it is damaged.
-        LimitError: if it takes more memory than `limits` allow.
+    Raises OptionError for another text, FormatError if `path` is not packed, DamagedError, and LimitError.
 
     >>> weights = load("my-model-packed", device="cuda")  # doctest: +SKIP
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
@@ -80,11 +76,9 @@ def load(
         except (FormatError, LimitError) as error:
             raise type(error)(f"{escaped(str(place))}: {error}") from None
     own = own_files(entries, folder.indexes_in(path, found))
-    weights = {name: entries[place][name] for name, place in own.items()}
-    for entry in weights.values():
-        if entry.record.size <= kept:
-            kept -= entry.keep(threads)
-    return Weights(weights, threads)
+    weights = Weights({name: entries[place][name] for name, place in own.items()}, threads)
+    weights.keep(kept)
+    return weights
 
 
 def _no_weights(path: Path) -> FormatError:
@@ -230,6 +224,12 @@ class Weights(Mapping[str, torch.Tensor]):
             size = self.entries[name].record.size
             raise SqueezeError(f"{named(name)} needs a contiguous buffer of {size} bytes, not {out.nbytes}")
         return self.entries[name].decode(out, self.threads)
+
+    def keep(self, size: int) -> None:
+        """Decode tensors for good, in order, as long as they fit into `size` bytes."""
+        for entry in self.entries.values():
+            if entry.record.size <= size:
+                size -= entry.keep(self.threads)
 
     @property
     def nbytes(self) -> int:

@@ -106,16 +106,9 @@ def pack(  # noqa: PLR0913
     with work_folder(target, "packing", task) as work:
         callbacks = progress or (lambda count: None), on_tensor or (lambda *sizes: None)
         job = _Job(work, level, known, threads, verify, *callbacks)
-        taken = {name: job.take(path, name) for name, path in contents.files.items()}
-        coded = sum(file.coded for file in taken.values())
-        if contents.root.is_dir():
-            hashes = {name: file.sha256 for name, file in taken.items()}
-            states = [name for name, file in taken.items() if file.is_state]
-            coded += manifest.write(contents.root, job.content, hashes, states)
-        notes = [*contents.notes, *notes, *(file.note for file in taken.values() if file.note)]
-        notes += unhelpful(contents.root, job.content, known)
+        totals = job.pack(contents, notes)
         folder.move_into_place(job.content, target, overwrite)
-    return Totals(sum(file.raw for file in taken.values()), coded, contents.left_out, tuple(notes))
+    return totals
 
 
 def check_level(level: str) -> None:
@@ -217,6 +210,18 @@ class _Job:
     def content(self) -> Path:
         """The folder or file that becomes the target."""
         return self.work / folder.CONTENT
+
+    def pack(self, contents: folder.Contents, notes: list[str]) -> Totals:
+        """Pack all files of a checkpoint; notes: messages so far."""
+        taken = {name: self.take(path, name) for name, path in contents.files.items()}
+        coded = sum(file.coded for file in taken.values())
+        if contents.root.is_dir():
+            hashes = {name: file.sha256 for name, file in taken.items()}
+            states = [name for name, file in taken.items() if file.is_state]
+            coded += manifest.write(contents.root, self.content, hashes, states)
+        notes = [*contents.notes, *notes, *(file.note for file in taken.values() if file.note)]
+        notes += unhelpful(contents.root, self.content, self.base)
+        return Totals(sum(file.raw for file in taken.values()), coded, contents.left_out, tuple(notes))
 
     def take(self, source: Path, name: str) -> _Taken:
         """Pack or copy one file, which has this name in the folder."""
