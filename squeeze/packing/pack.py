@@ -87,10 +87,8 @@ def pack(  # noqa: PLR0913
     Returns:
         The bytes before and after, with messages.
 
-    Raises:
-        FormatError: for a source that is not a file of tensors, or a damaged one.
-        SqueezeError: if a file is in the way.
-        VerifyError: if a coded tensor does not decode to itself.
+    Raises FormatError for a source that is not a file of tensors or is damaged, SqueezeError if a file is in the way,
+    and VerifyError if a coded tensor does not decode to itself.
     """
     source, target = storage.path_of(source), storage.path_of(target)
     if place := storage.remote(target):
