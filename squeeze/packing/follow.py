@@ -93,13 +93,15 @@ class Follow:
     def _found(self, journal: Journal) -> list[str]:
         """Return the names of possible checkpoints that are not packed yet, the earliest first."""
         paths = [path for path in self.source.iterdir() if not path.name.startswith((".", "tmp-"))]
-        return sorted((p.name for p in paths if p.name not in journal.packed and training_run.may_be(p)), key=order)
+        return sorted(
+            (p.name for p in paths if p.name not in journal.packed and training_run.may_become_checkpoint(p)), key=order
+        )
 
     def _look(self, name: str, journal: Journal) -> Iterator[Event]:
         """Pack a checkpoint if it is complete and unchanged since the last look, and delete what it makes obsolete."""
         path, before = self.source / name, self._looks.get(name)
         self._looks[name] = stamp = training_run.stamp(path)
-        if stamp is None or stamp != before or stamp == self._failed.get(name) or training_run.missing(path):
+        if stamp is None or stamp != before or stamp == self._failed.get(name) or training_run.why_incomplete(path):
             return
         try:
             events = self._pack(name, journal)
@@ -119,13 +121,13 @@ class Follow:
     def _drop(self, journal: Journal, keep: int) -> Iterator[Event]:
         """Delete packed checkpoints that nothing needs."""
         try:
-            names = training_run.superfluous(self.target, journal, keep)
+            names = training_run.deletable(self.target, journal, keep)
         except training_run.UnreadableError as error:
             yield Event(LEFT, error.name, why=str(error))
             return
         for old in names:
             try:
-                why = training_run.foreign(self.target / old)
+                why = training_run.why_not_deletable(self.target / old)
             except (SqueezeError, OSError) as error:
                 why = str(error)
             if why:
@@ -177,7 +179,7 @@ class Follow:
         """Delete the checkpoints before one that was just packed. The last one stays: a run may resume from it."""
         for old in journal.earlier(name):
             source, target = self.source / old, self.target / old
-            if source.is_symlink() or not training_run.may_be(source):
+            if source.is_symlink() or not training_run.may_become_checkpoint(source):
                 continue
             try:
                 verify(target, threads=self.threads)
@@ -197,7 +199,7 @@ class Follow:
         for name in self._found(journal):
             if name not in self._failed:
                 yield Event(
-                    LEFT, name, why=training_run.missing(self.source / name) or "it was written to until the end"
+                    LEFT, name, why=training_run.why_incomplete(self.source / name) or "it was written to until the end"
                 )
 
 

@@ -22,13 +22,13 @@ __all__ = [
     "Journal",
     "Stamp",
     "UnreadableError",
-    "foreign",
+    "deletable",
     "group",
-    "may_be",
-    "missing",
+    "may_become_checkpoint",
     "order",
     "stamp",
-    "superfluous",
+    "why_incomplete",
+    "why_not_deletable",
 ]
 
 Stamp = tuple[tuple[str, int, int], ...]  # name, size and time of each file
@@ -36,7 +36,7 @@ _OF_TRAINER = re.compile(r"checkpoint-\d+")
 _FIRST, _LAST = "training_args.bin", "trainer_state.json"  # what transformers' Trainer writes early, and at the end
 
 
-def may_be(path: Path) -> bool:
+def may_become_checkpoint(path: Path) -> bool:
     """Return whether `path` is a file or folder of tensors, or may become one.
 
     A folder is judged by the names in it and one level below, a file of torch by whether it holds enough tensors.
@@ -63,7 +63,7 @@ def stamp(path: Path) -> Stamp | None:
     return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)
 
 
-def missing(path: Path) -> str:
+def why_incomplete(path: Path) -> str:
     """Return why a checkpoint is incomplete, or "" if nothing shows that it is."""
     try:
         return _of_folder(path) if path.is_dir() else _of_file(path)
@@ -165,7 +165,7 @@ class UnreadableError(SqueezeError):
         return made
 
 
-def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
+def deletable(target: Path, journal: Journal, keep: int) -> list[str]:
     """Return the checkpoints of the journal that may be deleted.
 
     The last `keep` of each kind stay, and all bases of checkpoints in the folder, whether these are in the journal or
@@ -188,7 +188,7 @@ def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
     return [name for name in ours if known.get(name) and name not in set(needed)]
 
 
-def foreign(path: Path) -> str:
+def why_not_deletable(path: Path) -> str:
     """Return why a packed checkpoint must not be deleted, since it holds more than squeeze wrote; "" if it may be.
 
     Raises SqueezeError and OSError if the checkpoint cannot be read.

@@ -140,12 +140,12 @@ def test_an_incomplete_checkpoint_waits(name, reason):
 def test_distributed_checkpoints_and_shards_wait_for_their_last_file(tmp_path):
     (tmp_path / "step-1/model").mkdir(parents=True)
     torch.save(torch.ones(9), tmp_path / "step-1/model/__0_0.distcp")
-    assert training_run.missing(tmp_path / "step-1") == "has no .metadata next to model/__0_0.distcp yet"
+    assert training_run.why_incomplete(tmp_path / "step-1") == "has no .metadata next to model/__0_0.distcp yet"
     (tmp_path / "step-1/model/.metadata").touch()
-    assert training_run.missing(tmp_path / "step-1") == ""
+    assert training_run.why_incomplete(tmp_path / "step-1") == ""
     write(tmp_path / "step-1/a.safetensors", {})
     (tmp_path / "step-1/model.safetensors.index.json").write_text('{"weight_map": {"w": "b.safetensors"}}')
-    assert "the shard b.safetensors is missing" in training_run.missing(tmp_path / "step-1")
+    assert "the shard b.safetensors is missing" in training_run.why_incomplete(tmp_path / "step-1")
 
 
 def test_other_folders_and_links_are_ignored():

@@ -364,7 +364,7 @@ def test_pickles_respect_the_limit_of_memory(state, monkeypatch):
     with pytest.raises(LimitError, match=r"^its pickle needs [\d,]+ bytes of memory, and the limit is 1,073,741,824: "):
         torch_file.read(Path("model/optimizer.pt"), limits)
     assert squeeze.pack("model/optimizer.pt", "alone").notes[0].endswith("it is packed as plain bytes")
-    assert training_run.missing(Path("model")) == ""
+    assert training_run.why_incomplete(Path("model")) == ""
     comes_back("model")
     assert same("packed/optimizer.pt", "model/optimizer.pt")
     with pytest.raises(LimitError, match=r"^model/optimizer.pt: its pickle needs "):
