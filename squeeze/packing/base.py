@@ -14,9 +14,9 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import codings, container, folder
-from squeeze.packing.at_hand import to_reread
 from squeeze.packing.chain import Hashes, base_not_found, find_packed, packed_files
 from squeeze.packing.container import PackedFile
+from squeeze.packing.fetch_cache import rereadable
 from squeeze.packing.record import Record
 from squeeze.packing.sources import CODED, source_of
 from squeeze.packing.tensors.content import Content
@@ -187,12 +187,12 @@ class Base:
             return None
         file, tensor, record = found
         reading = Positional(opened.enter_context(file.path.open("rb")))
-        stored = to_reread(reading, tensor.begin, tensor.size, opened)
+        stored = rereadable(reading, tensor.begin, tensor.size, opened)
         if record is None:
             return stored
         other = self.base.content_for(record, name, scope, opened) if self.base else None
         with self._about(file):
-            return record.restore_to_reread(name, stored, other, opened)
+            return record.restore_rereadable(name, stored, other, opened)
 
     def _bytes(self, scope: str, name: str, like: Tensor | Record) -> Bytes | None:
         found = self._found(scope, name, like)

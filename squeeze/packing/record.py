@@ -10,8 +10,8 @@ import xxhash
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, named
 from squeeze.errors import DamagedError
-from squeeze.packing.at_hand import spooled
 from squeeze.packing.coding import Coding, Form
+from squeeze.packing.fetch_cache import spooled
 from squeeze.packing.running_hash import checksum_of
 from squeeze.packing.tensors.content import Content, pieces
 
@@ -93,7 +93,7 @@ class Record:
         if checksum.intdigest() != self.checksum:
             raise other_checksum(name)
 
-    def restore_to_reread(self, name: str, payload: Content, base: Content | None, opened: ExitStack) -> Content:
+    def restore_rereadable(self, name: str, payload: Content, base: Content | None, opened: ExitStack) -> Content:
         """Return the raw bytes in a form that can be read several times, until `opened` is closed.
 
         Args are those of `restore`. Raises DamagedError if the checksum differs.

@@ -18,9 +18,9 @@ import xxhash
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.errors import DamagedError, FormatError, VerifyError
 from squeeze.packing import codings
-from squeeze.packing.at_hand import to_reread
 from squeeze.packing.base import Base
 from squeeze.packing.coding import Form, Subject
+from squeeze.packing.fetch_cache import rereadable
 from squeeze.packing.record import Record
 from squeeze.packing.running_hash import Hashing, checksum_of
 from squeeze.packing.tensors.content import Content, InFile, whole
@@ -100,7 +100,7 @@ class Run:
     def _followed(self, tensor: Tensor) -> tuple[Tensor, Content, Callable[[], int], ExitStack]:
         """Return a large tensor, its bytes, a function that waits for its checksum, and a stack to close at the end."""
         opened = ExitStack()
-        content = to_reread(self.reading, tensor.begin, tensor.size, opened)
+        content = rereadable(self.reading, tensor.begin, tensor.size, opened)
         return tensor, content, self.hashing.follow(content).result, opened
 
     def _code_large(

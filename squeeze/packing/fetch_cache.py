@@ -12,12 +12,12 @@ from squeeze.packing.tensors.content import PART, Content, InFile, InMemory
 from squeeze.packing.tensors.float_writer import FileWriter, copy
 from squeeze.system.binary import Positional
 
-__all__ = ["AtHand", "spooled", "to_reread"]
+__all__ = ["FetchCache", "rereadable", "spooled"]
 
 _IN_MEMORY = 1 << 26  # bytes: a larger content goes to a temporary file
 
 
-def to_reread(file: Positional, begin: int, size: int, opened: ExitStack) -> Content:
+def rereadable(file: Positional, begin: int, size: int, opened: ExitStack) -> Content:
     """Return `size` bytes of a file from `begin` on, in a form that is cheap to read several times.
 
     Bytes of an object at a URL are cached until `opened` is closed.
@@ -25,7 +25,7 @@ def to_reread(file: Positional, begin: int, size: int, opened: ExitStack) -> Con
     content = InFile(file, begin, size)
     if file.is_local:
         return content
-    kept = AtHand(content)
+    kept = FetchCache(content)
     opened.callback(kept.close)
     return kept
 
@@ -37,7 +37,7 @@ def spooled(content: Content, opened: ExitStack) -> Content:
     return InFile(file, 0, content.size)
 
 
-class AtHand:
+class FetchCache:
     """A content that reads every byte of another one once, in order, and keeps it until it is closed.
 
     Up to 64 MiB stay in memory; a larger content goes to a nameless temporary file.

@@ -9,8 +9,8 @@ import pytest
 
 import squeeze
 from squeeze.errors import StorageError
-from squeeze.packing import at_hand, run
-from squeeze.packing.at_hand import AtHand
+from squeeze.packing import fetch_cache, run
+from squeeze.packing.fetch_cache import FetchCache
 from squeeze.packing.tensors import content
 from squeeze.packing.tensors.content import InMemory
 from squeeze.system import parallel, remote_errors, remote_file
@@ -31,7 +31,7 @@ def small(in_folder, monkeypatch):
         monkeypatch.setattr(module, "LARGE", 1 << 18)
     for module in (content, at_hand):
         monkeypatch.setattr(module, "PART", 1 << 16)
-    monkeypatch.setattr(at_hand, "_IN_MEMORY", 1 << 19)
+    monkeypatch.setattr(fetch_cache, "_IN_MEMORY", 1 << 19)
     monkeypatch.setattr(remote_file, "_AHEAD", 1 << 18)
     monkeypatch.setattr(remote_errors, "_WAITS", (0.0, 0.0, 0.0))
 
@@ -46,7 +46,7 @@ def one_file(monkeypatch):
         made.append(tempfile.TemporaryFile())  # noqa: SIM115
         return made[-1]
 
-    monkeypatch.setattr(at_hand, "TemporaryFile", make)
+    monkeypatch.setattr(fetch_cache, "TemporaryFile", make)
     return made
 
 
@@ -106,7 +106,7 @@ def test_a_pack_over_http_fetches_each_byte_once():
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_any_order_is_fetched_in_order(limit, monkeypatch):
-    monkeypatch.setattr(at_hand, "_IN_MEMORY", limit)
+    monkeypatch.setattr(fetch_cache, "_IN_MEMORY", limit)
     data, asked, wrong = np.frombuffer(np.random.default_rng(1).bytes(1_000_000), np.uint8), [], []
 
     class Source(InMemory):
@@ -114,7 +114,7 @@ def test_any_order_is_fetched_in_order(limit, monkeypatch):
             asked.append((begin, begin + out.size))
             super().fill(begin, out)
 
-    kept = AtHand(Source(data))
+    kept = FetchCache(Source(data))
 
     def read(seed):
         generator = np.random.default_rng(seed)
