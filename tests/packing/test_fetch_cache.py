@@ -29,7 +29,7 @@ def small(in_folder, monkeypatch):
     Store.reset()
     for module in (run, parallel):
         monkeypatch.setattr(module, "LARGE", 1 << 18)
-    for module in (content, at_hand):
+    for module in (content, fetch_cache):
         monkeypatch.setattr(module, "PART", 1 << 16)
     monkeypatch.setattr(fetch_cache, "_IN_MEMORY", 1 << 19)
     monkeypatch.setattr(remote_file, "_AHEAD", 1 << 18)
