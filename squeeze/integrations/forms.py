@@ -35,4 +35,4 @@ def open_stored(checkpoint: Checkpoint, base: Path | str | None = None) -> Store
         stored = form.open(checkpoint, base)
         if stored is not None and stored.modules:
             return stored
-    raise FormatError(f"{checkpoint.folder}: its weights are dense, or stored in a form that squeeze does not know")
+    raise FormatError(f"{checkpoint.folder}: its weights are dense or in an unknown form")

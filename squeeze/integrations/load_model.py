@@ -65,14 +65,17 @@ def load_model(
     is_packed = (folder / MANIFEST).is_file()
     if is_packed and method not in (None, *FORMS, *METHODS):
         if resident is not None or product is not None:
-            raise SqueezeError(f"{folder}: is packed, and quantised as {method}, so that all of it is decoded at once")
+            raise SqueezeError(
+                f"{folder}: is packed and quantised as {method}, so all of it is decoded at once: "
+                "leave out `resident` and `product`"
+            )
         return _from_scratch(folder, base, dtype, device)
     if resident is not None and not is_packed:
-        raise SqueezeError(f"{folder}: is not packed, so that all of it is resident")
+        raise SqueezeError(f"{folder}: is not packed, so all of it is resident: leave out `resident`")
     if base is not None and method != DeltaForm.method and not is_packed:
         raise SqueezeError(f"{folder}: is no difference from a base, and needs none")
     if product is not None and not is_packed:
-        raise SqueezeError(f"{folder}: is not packed, so that no product decodes its weights")
+        raise SqueezeError(f"{folder}: is not packed, so no product decodes its weights: leave out `product`")
     if checkpoint is None:
         return gguf.load(folder, dtype or (torch.float32 if device == "cpu" else None)).to(device)
     quiet()

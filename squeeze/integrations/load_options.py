@@ -29,7 +29,7 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         if self.product not in PRODUCTS:
-            raise OptionError(f"no product {printable(repr(self.product))}: choose from {', '.join(PRODUCTS)}")
+            raise OptionError(f"expected a product of {', '.join(PRODUCTS)}, got {printable(repr(self.product))}")
 
 
 _current: ContextVar[LoadOptions] = ContextVar("squeeze_load_options", default=LoadOptions())  # noqa: B039  frozen

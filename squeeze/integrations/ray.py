@@ -102,7 +102,7 @@ class _Part:
 
 def _checked(rows: str) -> str:
     if rows not in ROWS:
-        raise OptionError(f"rows are {', '.join(ROWS)}, and not {rows!r}")
+        raise OptionError(f"expected rows of {', '.join(ROWS)}, got {rows!r}")
     return rows
 
 
@@ -200,7 +200,7 @@ def _objects(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
     for lines in _chunks(file, part):
         if found := [json.loads(line) for line in lines if line.strip()]:
             if not all(isinstance(row, dict) for row in found):
-                raise SqueezeError("a line is no JSON object")
+                raise SqueezeError("a line is not a JSON object")
             yield _table(found)
 
 
@@ -267,7 +267,7 @@ def _as_json(value: object) -> str:
     """Return ISO 8601 text for a time; raises SqueezeError for other values that JSON cannot hold."""
     if isinstance(value, date | time):
         return value.isoformat()
-    raise SqueezeError(f"a row holds a value of type {type(value).__name__}, which JSON has no form for: convert it")
+    raise SqueezeError(f"a row holds a value of type {type(value).__name__}, which JSON cannot hold: convert it")
 
 
 def _text_line(row: dict[str, Any]) -> bytes:

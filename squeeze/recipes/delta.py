@@ -111,7 +111,7 @@ def _compressed(run: Run, settings: Differing, checkpoint: Checkpoint, base: Pat
 def _method(settings: Differing) -> Method:
     """Return the method that compresses a difference; raises SqueezeError if no option asks for one."""
     if settings.bits is None and settings.pattern is None:
-        raise SqueezeError("a difference is rounded, pruned, or both: give bits, a pattern, or the two")
+        raise SqueezeError("a difference needs `bits`, a `pattern`, or both")
     grid = None
     if settings.bits is not None:
         grid = GPTQ(bits=settings.bits, group_size=settings.group_size, refine=3 if settings.bits == 2 else 1)
@@ -142,7 +142,7 @@ def _methods(
             transposed += [name] if turned else []
             methods[name] = DeltaMethod(inner=inner, name_in_base=f"{name}.weight", transposed=turned, base=base)
     if not methods:
-        raise SqueezeError(f"{network.checkpoint.folder}: no matrix is left whose difference could be coded")
+        raise SqueezeError(f"{network.checkpoint.folder}: no matrix is left to store as a difference")
     return methods, transposed
 
 

@@ -141,20 +141,18 @@ class Task:
         """Raise SqueezeError for unknown options and those that exclude each other."""
         settings, outliers, bits = self.asked.settings, self.asked.settings.outliers, self.asked.settings.bits
         if self.asked.given.get("target_bytes") is not None and self.name != PLAN:
-            raise SqueezeError("a size to reach needs the method plan")
+            raise SqueezeError("`target_bytes` needs the method plan")
         for name in self.asked.given.get("families", ()):
             family(name, self.asked.given.get("keep", 1.0))
         self.asked.create_method()
         if bits:
             self.grid()
         if bits and settings.heal:
-            raise SqueezeError("factors that are quantised cannot be healed: leave out `bits` or `heal`")
+            raise SqueezeError("quantised factors cannot be healed: leave out `bits` or `heal`")
         if self.name == SharedSVD.name and (bits or outliers):
             raise SqueezeError("matrices on one basis have neither `bits` nor `outliers`: use the method whitened")
         if self.name == PAIRED and outliers and not bits:
-            raise SqueezeError(
-                "modegpt leaves out channels, and keeps what is left exactly: there are no outliers to keep"
-            )
+            raise SqueezeError("modegpt removes channels and keeps the others exactly: leave out `outliers`")
 
     def grid(self) -> GPTQ:
         """Return the quantisation of the factors."""

@@ -215,9 +215,9 @@ def _prepared(
     """
     scales = {name: method for name, method in methods.items() if isinstance(method, AWQ)}
     if settings.rotate and settings.smooth:
-        raise SqueezeError("a rotation leaves nothing to smooth: choose one of the two")
+        raise SqueezeError("rotation and smoothing exclude each other: choose one")
     if scales and (settings.rotate or settings.smooth):
-        raise SqueezeError("awq scales channels itself: it goes with neither a rotation nor smoothing")
+        raise SqueezeError("awq scales channels itself: leave out rotation and smoothing")
     if settings.rotate:
         return RotatedCheckpoint.of(checkpoint, run.common.seed, settings.rotation_block, settings.rotate == FULL)
     if tokens is None or not (settings.smooth or scales):

@@ -55,7 +55,7 @@ def pairs(recipes: Sequence[Path], models: Sequence[Path], folder: Path) -> list
     found = [Pair(recipe, model, folder / f"{model.name}-{recipe.stem}") for model in models for recipe in recipes]
     names = [pair.target for pair in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise SqueezeError(f"two would become {twice}: give models and recipes names of their own")
+        raise SqueezeError(f"two results would be {twice}: rename a model or a recipe")
     return found
 
 

@@ -55,7 +55,7 @@ def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:
     size = model.config.get_text_config().vocab_size
     if tokens.numel() and int(tokens.max()) >= size:
         raise SqueezeError(
-            f"the tokenizer gives token {int(tokens.max())}, and the model has {size}: they do not belong together"
+            f"the tokenizer gives token {int(tokens.max())}, but the model has only {size}: use its own tokenizer"
         )
 
 

@@ -50,6 +50,6 @@ def test_refuses_wrong_inputs_before_it_computes(note: Path):
         "Error: level 2 uses no language model: compare models at levels 7 to 9"
     )
     assert usage_error("explain", "-1", "--range", "9000:", note) == (
-        f"Error: the range begins at byte 9000, and there are {len(TEXT)} bytes: choose one within"
+        f"Error: expected a range within {len(TEXT)} bytes, got one that begins at byte 9000"
     )
     assert names() == ["note.txt"]

@@ -32,12 +32,12 @@ def test_a_page_compares_runs():
 def test_refuses_pages_and_runs_that_cannot_be_used():
     Path("a.json").write_text("{}")
     Path("note.txt").write_text("mine")
-    assert fails("report", "a.json") == "Error: a.json: is no report of squeeze, or damaged\n"
+    assert fails("report", "a.json") == "Error: a.json: is not a report of squeeze, or damaged\n"
     assert fails("report", "b.json") == "Error: b.json: No such file or directory\n"
     assert fails("report", "a.json", "-o", "note.txt") == (
-        "Error: note.txt is in the way, and is no page of squeeze: name another file\n"
+        "Error: note.txt exists and is not a page of squeeze: name another file\n"
     )
-    assert fails("report", "a.json", "-o", "no/page.html") == "Error: no/page.html: there is no folder no\n"
+    assert fails("report", "a.json", "-o", "no/page.html") == "Error: no/page.html: the folder no does not exist\n"
     assert fails("inspect", "a.json", "--report", "note.txt").startswith("Error: note.txt is in the way")
     assert usage_error("pack", "--follow", "--report", "p.html", "x", "y") == (
         "Error: --report shows one checkpoint: leave out --follow"

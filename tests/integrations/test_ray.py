@@ -131,7 +131,7 @@ def test_refuses_other_files_and_unknown_kinds_of_rows(sqz, tmp_path):
     with pytest.raises(FormatError, match=r"a\.txt\.sqz: not a \.sqz file"):
         sqz.SqzDatasource(path, "lines", {})
     for action in (lambda: sqz.SqzDatasource(path, "pictures", {}), lambda: sqz.SqzDatasink(tmp_path, "x", {})):
-        with pytest.raises(OptionError, match="rows are lines, json, samples, and not '"):
+        with pytest.raises(OptionError, match="expected rows of lines, json, samples, got '"):
             action()
     with pytest.raises(SqueezeError, match=r"holds no files that end in \.jsonl\.sqz"):
         sqz.SqzDatasource(tmp_path, "json", {})

@@ -117,7 +117,8 @@ def test_a_difference_is_unpacked_first(made, tmp_path):
 def test_refuses_resident_weights_and_products_of_restored_folders(made):
     for options in ({"resident": 1 << 20}, {"product": "fused"}):
         with pytest.raises(
-            SqueezeError, match=r"is packed, and quantised as gptq, so that all of it is decoded at once$"
+            SqueezeError,
+            match=r"is packed and quantised as gptq, so all of it is decoded at once: leave out `resident` and `product`$",
         ):
             load_model(made("gptq")[1], **options)
 

@@ -98,7 +98,7 @@ def test_fused_products_are_close_and_run_on_few_rows(tmp_path, monkeypatch, lev
 
 def test_refuses_an_unknown_product(tmp_path):
     squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
-    choices = r"^no product 'sparse': choose from exact, fused$"
+    choices = r"^expected a product of exact, fused, got 'sparse'$"
     with pytest.raises(OptionError, match=choices), integration.load_options(product="sparse"):
         load(tmp_path / "packed")
 

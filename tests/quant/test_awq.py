@@ -105,7 +105,7 @@ def test_its_own_format_is_read_back(tmp_path, model):
 
 def test_what_does_not_go_together(tmp_path, model):
     for other in ({"rotate": True}, {"smooth": 0.2}):
-        with pytest.raises(SqueezeError, match="awq scales channels itself: it goes with neither"):
+        with pytest.raises(SqueezeError, match="awq scales channels itself: leave out rotation"):
             squeeze.quantize(model, "awq", out=tmp_path / "out", calibration=TOKENS, group_size=32, **other)
     with pytest.raises(ModelError, match="the channels of architecture 'gpt2' cannot be scaled; those of llama"):
         scaled(Checkpoint.open(networks.save("gpt2", tmp_path / "gpt2")), TOKENS, lambda name: AWQ())

@@ -82,7 +82,7 @@ def _of_experts(model: GgufModel) -> dict[str, Any]:
     described: dict[str, Any] = {"num_experts_per_tok": model.whole("expert_used_count")}
     if described["num_experts_per_tok"] > count:
         raise ModelError(
-            f"{model.source.name}: the model's description is damaged: a token has more experts than there are, {count}"
+            f"{model.source.name}: the model's description is damaged: a token uses more experts than {count}"
         )
     if model.kind == "mixtral":
         return described | {"num_local_experts": count, "intermediate_size": width}
@@ -97,7 +97,7 @@ def _of_windows(model: GgufModel) -> dict[str, Any]:
         return {}
     windows = [bool((i + 1) % period) for i in range(config.layers)]
     if model.get("attention.sliding_window_pattern", period) not in (period, windows):
-        raise unsupported(model.source.name, "a pattern of sliding windows of its own", READ)
+        raise unsupported(model.source.name, "another pattern of sliding windows", READ)
     attention, logits = _CAPS if family.capped else (None, None)
     by_width = config.layers == family.by_width
     return {
@@ -120,7 +120,7 @@ def _check_rotary(model: GgufModel, described: dict[str, Any]) -> None:
     angles, factor = folder_rotary(name, described, config.head_size, described["max_position_embeddings"])
     wanted = (*config.frequencies, config.attention_factor)
     if not np.allclose((*angles, factor), wanted, rtol=_CLOSE, atol=0):
-        raise unsupported(name, "a rotary scaling that config.json has no words for")
+        raise unsupported(name, "a rotary scaling that config.json cannot describe")
 
 
 def _rope_scaling(model: GgufModel) -> dict[str, Any] | None:
@@ -155,7 +155,7 @@ def _rope_scaling(model: GgufModel) -> dict[str, Any] | None:
                 **{"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high},
                 "original_max_position_embeddings": int(context),
             }
-    raise unsupported(model.source.name, "a rotary embedding with divisors of its own")
+    raise unsupported(model.source.name, "a rotary embedding with other divisors")
 
 
 _ALIKE = 1e-9  # divisors are float32, and angles float64

@@ -88,8 +88,8 @@ class Export:
             found = [types.get(source.removesuffix(".weight")) for source in sources]
             kinds = [kind and type_of(kind) for kind in found]
             if odd := [source for source, kind in zip(sources, kinds, strict=True) if kind != kinds[0]]:
-                told = f"{printable(odd[0])} is to be stored in another way than {printable(sources[0])}"
-                raise OptionError(f"{told}, and GGUF has both in one tensor, {name}")
+                told = f"{printable(odd[0])} would have another type than {printable(sources[0])}"
+                raise OptionError(f"{told}, but GGUF holds both in one tensor, {name}")
 
     @cached_property
     def named(self) -> dict[str, tuple[str, ...]]:
@@ -249,7 +249,7 @@ def _told_of(target: Path) -> Iterator[None]:
     try:
         yield
     except SqueezeError as error:
-        raise ModelError(f"{target}: would not be read again: {error}; nothing was written") from None
+        raise ModelError(f"{target}: could not be read back: {error}; nothing was written") from None
 
 
 @contextmanager

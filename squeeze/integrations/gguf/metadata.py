@@ -76,7 +76,7 @@ class Metadata:
             assert self._values
             self.divisors()
         except KeyError as error:
-            raise FormatError(f"{self.folder}: config.json does not say {error.args[0]}") from None
+            raise FormatError(f"{self.folder}: config.json has no {error.args[0]}") from None
         except _WrongNumber as error:
             raise FormatError(f"{self.folder}: config.json: {error}") from None
         except (ArithmeticError, ValueError):

@@ -86,7 +86,7 @@ def _split_of(name: str, description: Mapping[str, Any]) -> str:
         raise _unknown(name, "a tokenizer that changes texts before it splits them")
     found = _NAMES.get(tuple(_splits(name, description.get("pre_tokenizer") or {})))
     if found is None:
-        raise _unknown(name, f"a tokenizer that splits texts in no way of {', '.join(_NAMES.values())}")
+        raise _unknown(name, f"a tokenizer that splits texts otherwise than {', '.join(_NAMES.values())}")
     return found if description["model"].get("ignore_merges") else _MERGED.get(found, found)
 
 

@@ -64,7 +64,7 @@ def by_size(
         shapes[name].numel() // GRIDS[found[0]].width * GRIDS[found[0]].block_bytes for name, found in kinds.items()
     )
     if least > left:
-        raise SqueezeError(f"a file of {size} bytes is too small: the least that it takes is {size - left + least}")
+        raise SqueezeError(f"expected at least {size - left + least} bytes for the file, got {size}")
 
     def rounded(weight: torch.Tensor, number: int) -> tuple[torch.Tensor, int]:
         found = _types(weight.shape[1])
@@ -116,14 +116,14 @@ def method_of(asked: Request[Quantizing]) -> GridMethod:
     """
     settings = asked.settings
     if said := [name for name in _SAID if name in asked.given]:
-        raise OptionError(f"{said[0]} does not go with the format gguf, whose `type` says it")
+        raise OptionError(f"{said[0]} cannot be set for the format gguf, whose `type` decides it")
     if settings.target_bits is not None or (settings.target_bytes is not None and settings.type != AUTO):
-        raise OptionError("the format gguf is made to a size by `type` auto with `target_bytes`")
+        raise OptionError("the format gguf takes a size as `target_bytes` with `type` auto")
     if settings.type == AUTO and settings.target_bytes is None:
         raise OptionError("`type` auto needs `target_bytes`, the size of the file")
     made: GridMethod = asked.create_method()
     if not isinstance(made, GridMethod):
-        raise OptionError(f"the format gguf goes with methods on grids, and {made.name} is none")
+        raise OptionError(f"the format gguf needs a method on a grid, got {made.name}")
     if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
         raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
     if isinstance(asked.method, str):
@@ -131,7 +131,7 @@ def method_of(asked: Request[Quantizing]) -> GridMethod:
     if settings.type == AUTO:
         return made.replaced(grid=MIDDLE)
     if made.grid not in GRIDS:
-        raise OptionError(f"the grid {made.grid} is none of GGUF's: choose from {', '.join(GRIDS)}")
+        raise OptionError(f"the grid {made.grid} is not one of GGUF's: choose from {', '.join(GRIDS)}")
     return made
 
 

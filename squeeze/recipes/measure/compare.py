@@ -147,7 +147,7 @@ def compare(
     for number, prompt in enumerate(prompts, 1):
         ids = prompt_ids(first, tokenizer, prompt, tokens)
         if not torch.equal(ids.cpu(), tokenize(other_tokenizer, prompt)[None]) or _size(first) != _size(second):
-            raise SqueezeError(f"{original} and {folder} have different tokens: their predictions cannot be compared")
+            raise SqueezeError(f"{original} and {folder} have different vocabularies, so they cannot be compared")
         pair, found = _pair(first, second, tokenizer, ids, tokens)
         pairs.append(Pair(prompt, **pair))
         places += [Place(number, **place) for place in found]

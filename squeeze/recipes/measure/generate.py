@@ -204,7 +204,7 @@ def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None
     if cache is not None and cache.get_seq_length():
         raise SqueezeError("a draft begins with an empty cache, and this one holds tokens")
     if (policy := getattr(cache, "policy", None)) and policy.evicts:
-        raise SqueezeError("a draft needs a cache that keeps all tokens: use a policy that gives up none")
+        raise SqueezeError("a draft needs a cache that keeps all tokens: use a policy that evicts none")
     ours, theirs = (one.config.get_text_config().vocab_size for one in (model, draft))
     if ours != theirs:
         raise SqueezeError(f"the draft has {theirs} tokens, and the model {ours}: they need the same vocabulary")

@@ -291,7 +291,7 @@ def cache_for(
         calibration: Text file for policies that need one.
     """
     if kv and budget:
-        raise PolicyError("`kv` and `kv_budget` say two things: give one of them")
+        raise PolicyError("`kv` and `kv_budget` exclude each other: give one of them")
     spec = f"kivi:{kv}" if kv and kv.isdigit() else kv
     with explained(getattr(model, "name_or_path", "") or type(model).__name__):
         usage = usage_of(model)

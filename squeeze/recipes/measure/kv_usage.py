@@ -79,7 +79,7 @@ def check_read(model: Any, usage: Usage, reason: str) -> None:
     """Raise PolicyError if attention does not read what the cache returns in all layers."""
     if not usage.all_read:
         raise PolicyError(
-            f"{reason}, and {type(model).__name__} shows only what it makes of its cache: choose another policy, "
+            f"{reason}, and {type(model).__name__} changes what it reads from its cache: choose another policy, "
             "such as kivi:4"
         )
 

@@ -80,7 +80,7 @@ class Tasks:
             if name not in manager.task_index:
                 near = difflib.get_close_matches(name, manager.all_tasks, 1)
                 hint = f": did you mean {near[0]}?" if near else ""
-                raise SqueezeError(f"{printable(repr(name))} is no task of lm-eval or of a folder given{hint}")
+                raise SqueezeError(f"{printable(repr(name))} is not a task of lm-eval or of the task folder{hint}")
         loaded: dict[str, dict[str, Any]] = {"tasks": {}, "groups": {}, "group_map": {}}
         with _silent(), contextlib.chdir(folder or "."):
             for name in names:
@@ -197,7 +197,7 @@ def _loaded(manager: Any, name: str) -> dict[str, dict[str, Any]]:
         if not _is_offline(error):
             raise
         raise SqueezeError(
-            f"{name}: its data is not on this machine, and could not be fetched: `task_folder` takes local tasks"
+            f"{name}: its data are not on this machine and could not be fetched: name local tasks by `task_folder`"
         ) from error
 
 

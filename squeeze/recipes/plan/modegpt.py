@@ -58,7 +58,7 @@ def modegpt(
         SqueezeError: If `keep` is not a share.
     """
     if not 0 < keep <= 1:
-        raise SqueezeError(f"a share of {keep:g} to keep: it lies above 0 and is at most 1")
+        raise SqueezeError(f"expected a share above 0 and at most 1 to keep, got {keep:g}")
     network = Network(checkpoint)
     architecture, size = architecture_of(checkpoint.config, decomposition.PAIRS), head_size(checkpoint.config)
     leaves = {block: linear_modules(network, block, tuple(ignore))[0] for block in network.blocks}

@@ -101,9 +101,9 @@ def make_plan(
         SqueezeError: If the limits cannot be met.
     """
     if asked.keep is None and asked.target_bytes is None:
-        raise SqueezeError("say how much to keep, or how many bytes the result may take")
+        raise SqueezeError("give a share (`keep`) or a size (`target_bytes`)")
     if len(tokens) < 2:
-        raise SqueezeError("a plan needs at least two calibration sequences: it prices on one half what the other gave")
+        raise SqueezeError("a plan needs at least two calibration sequences: one half is fitted and the other prices")
     network, device_network = Network(checkpoint), Network(checkpoint, device)
     network.check(tokens)
     blocks = {block: linear_modules(network, block, asked.ignore)[0] for block in network.blocks}

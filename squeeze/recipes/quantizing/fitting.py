@@ -41,12 +41,12 @@ def method_of_scheme(asked: Request[Quantizing]) -> GridMethod:
         return made
     scheme = SCHEMES[settings.scheme]
     if not isinstance(asked.method, str):
-        raise OptionError("a scheme goes with a method that is named")
+        raise OptionError("a scheme needs a method that is named")
     own = "group_size" in asked.given and scheme.any_group
     if said := [name for name in _SAID if name in asked.given and not (own and name == "group_size")]:
-        raise OptionError(f"{said[0]} does not go with the scheme {settings.scheme}, which says it")
+        raise OptionError(f"{said[0]} cannot be set with the scheme {settings.scheme}, which decides it")
     if not isinstance(made, GridMethod):
-        raise OptionError(f"a scheme goes with methods on grids, and {made.name} is none")
+        raise OptionError(f"a scheme needs a method on a grid, got {made.name}")
     if settings.target_bits is not None or settings.target_bytes is not None:
         raise OptionError("the bits of a scheme cannot be chosen by size")
     if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):

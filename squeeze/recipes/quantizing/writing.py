@@ -54,12 +54,12 @@ def make_writer(
     """
     dtype, rounds = checkpoint.float_type(), any(one.activations for one in (method, *methods.values()))
     if rounds and name != SERVED:
-        raise FormatError(f"the format {name} does not say how activations are rounded: use {SERVED}")
+        raise FormatError(f"the format {name} cannot describe quantised activations: use {SERVED}")
     if name == DENSE:
         return _dense(dtype)
     if any(isinstance(one, Trellis) for one in (method, *methods.values())):
         if not all(isinstance(one, Trellis) for one in (method, *methods.values())):
-            raise FormatError("trellis codes and those of grids do not go into one folder, except as dense weights")
+            raise FormatError("expected one kind of codes in a folder, got trellis and grids: use the format dense")
         if name != OWN:
             raise FormatError(f"the format {name} does not hold trellis codes: use {OWN}, or {DENSE}")
         return trellis.make_writer(dtype)
@@ -102,9 +102,9 @@ def _by_both_names(spec: QuantizationSpec, names: Mapping[str, str]) -> Quantiza
 def check_format(settings: Quantizing) -> None:
     """Raise OptionError for options of another format, and FormatError if the format has no rotations or KV scales."""
     if settings.type is not None and settings.format != GGUF:
-        raise OptionError(f"a type is one of the format {GGUF}, not of {settings.format}")
+        raise OptionError(f"`type` needs the format {GGUF}, got {settings.format}")
     if settings.scheme is not None and settings.format != SERVED:
-        raise OptionError(f"a scheme is one of the format {SERVED}, not of {settings.format}")
+        raise OptionError(f"`scheme` needs the format {SERVED}, got {settings.format}")
     if settings.format == SERVED:
         return
     if settings.rotate == FULL:

@@ -32,9 +32,9 @@ def read(path: Path) -> list[Shown]:
     try:
         return shown(_records(text))
     except FormatError as error:
-        raise FormatError(f"{path}: is no report of squeeze, or damaged: {error}") from None
+        raise FormatError(f"{path}: is not a report of squeeze, or damaged: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise FormatError(f"{path}: is no report of squeeze, or damaged") from None
+        raise FormatError(f"{path}: is not a report of squeeze, or damaged") from None
 
 
 def shown(records: Sequence[Record]) -> list[Shown]:
@@ -63,9 +63,9 @@ def check_page(path: Path) -> None:
     with extras.explained():
         import vl_convert  # noqa: F401
     if not path.parent.is_dir():
-        raise SqueezeError(f"{path}: there is no folder {path.parent}")
+        raise SqueezeError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir() or (path.exists() and not _is_page(path)):
-        raise SqueezeError(f"{path} is in the way, and is no page of squeeze: name another file")
+        raise SqueezeError(f"{path} exists and is not a page of squeeze: name another file")
 
 
 def write(path: Path, runs: Sequence[Shown]) -> None:

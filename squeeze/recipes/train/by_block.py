@@ -134,7 +134,7 @@ class ByBlock(Steps):
         needed, free = _BYTES * self.student.trained, shutil.disk_usage(self.work).free
         if needed > free:
             raise SqueezeError(
-                f"training {self.student.trained:,} numbers takes {needed / 1e9:.1f} GB beside {self.work.parent}, and "
+                f"training {self.student.trained:,} numbers takes {needed / 1e9:.1f} GB in {self.work.parent}, and "
                 f"{free / 1e9:.1f} GB are free there: make room, or train on a machine with more memory"
             )
 

@@ -78,7 +78,7 @@ class Training:
 
     def __post_init__(self) -> None:
         if not 0 <= self.minutes <= MOST_MINUTES:
-            raise OptionError(f"minutes {self.minutes:g}: they are from 0 to {MOST_MINUTES}, which is a year")
+            raise OptionError(f"expected minutes from 0 to {MOST_MINUTES} (a year), got {self.minutes:g}")
 
     def described(self) -> dict[str, Any]:
         """Return the settings that a stopped run must share; its duration may grow."""
@@ -243,7 +243,7 @@ def replace_tensors(target: Path, work: Path, value: Becomes) -> None:
             tensor = new.detach().to("cpu", tensor.dtype)
         parts.put(str(number), {name: tensor})
     if not replaced:
-        raise SqueezeError(f"{target}: none of its tensors is one of those that were trained")
+        raise SqueezeError(f"{target}: none of its tensors was trained")
     parts.join(map(str, range(len(checkpoint.files))), content)
     copy_other_files(target, content)
     _note(content)

@@ -105,7 +105,7 @@ def test_a_file_that_could_not_be_read_again_takes_no_name(tmp_path, llama):
     export = Export.of(Checkpoint.open(llama))
     named = {name.replace("attn_q.", "attn_other."): parts for name, parts in export.named.items()}
     export.__dict__["named"] = named
-    with pytest.raises(ModelError, match=r"out\.gguf: would not be read again: .*attn_other.*; nothing was written$"):
+    with pytest.raises(ModelError, match=r"out\.gguf: could not be read back: .*attn_other.*; nothing was written$"):
         export.write(tmp_path / "out.gguf")
     assert not list(tmp_path.iterdir())
 
@@ -208,7 +208,7 @@ def test_what_llama_cpp_cannot_run(tmp_path, kind, changes, message):
         ("llama", {"rms_norm_eps": None}, "rms_norm_eps: None is not a number that GGUF has"),
         ("llama", {"rope_parameters": {"full_attention": 5}}, "rope_parameters.full_attention: 5 is not a table"),
         ("llama", {"rope_scaling": {"factor": 10**400}}, "is not a finite number"),
-        ("linear", {"rope_parameters": {"rope_type": "linear"}}, "config.json does not say factor"),
+        ("linear", {"rope_parameters": {"rope_type": "linear"}}, "config.json has no factor"),
         (
             "llama",
             {"rope_scaling": {"rope_type": "linear", "factor": "x"}},
@@ -217,10 +217,10 @@ def test_what_llama_cpp_cannot_run(tmp_path, kind, changes, message):
         ("llama3", {"rope_scaling": {"high_freq_factor": 1.0}}, "its rotary scaling gives no angles"),
         ("yarn", {"rope_scaling": {"original_max_position_embeddings": 1e20}}, "1e+20 is not a size that a model has"),
         ("gemma2", {"num_hidden_layers": None}, "num_hidden_layers: None is not a whole number"),
-        ("gemma2", {"num_hidden_layers": ...}, "config.json does not say num_hidden_layers"),
-        ("gemma2", {"sliding_window": ...}, "config.json does not say sliding_window"),
+        ("gemma2", {"num_hidden_layers": ...}, "config.json has no num_hidden_layers"),
+        ("gemma2", {"sliding_window": ...}, "config.json has no sliding_window"),
         ("gemma2", {"final_logit_softcapping": [30]}, "final_logit_softcapping: [30] is not a number that GGUF has"),
-        ("mixtral", {"num_experts_per_tok": ...}, "config.json does not say num_experts_per_tok"),
+        ("mixtral", {"num_experts_per_tok": ...}, "config.json has no num_experts_per_tok"),
     ],
 )
 def test_configurations_that_say_no_numbers(tmp_path, kind, changes, message):
@@ -256,7 +256,7 @@ def test_tokenizers_that_llama_cpp_has_no_name_for(tmp_path):
     plain = json.loads((folder / "tokenizer.json").read_text())
     split = {"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": "Isolated", "invert": False}
     for changes, message in (
-        ({"pre_tokenizer": split}, "cannot be written as GGUF: it has a tokenizer that splits texts in no way of "),
+        ({"pre_tokenizer": split}, "cannot be written as GGUF: it has a tokenizer that splits texts otherwise than "),
         ({"pre_tokenizer": tiny_models_pre()}, "it has a tokenizer that puts a space before texts$"),
         ({"normalizer": {"type": "Lowercase"}}, "it has a tokenizer that changes texts before it splits them$"),
         ({"model": {"type": "WordLevel", "vocab": {}}}, "it has a tokenizer of the kind 'WordLevel'$"),

@@ -94,7 +94,7 @@ def test_what_is_exported_with_a_factor_of_its_own_comes_back(tmp_path):
 def test_rotary_angles_that_no_configuration_gives(tmp_path, monkeypatch):
     path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level(), llama__rope__scale_linear=4)
     monkeypatch.setattr("squeeze.integrations.gguf.config._rope_scaling", lambda model: None)
-    with pytest.raises(ModelError, match=r"a rotary scaling that config\.json has no words for is not supported"):
+    with pytest.raises(ModelError, match=r"a rotary scaling that config\.json cannot describe is not supported"):
         import_gguf(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

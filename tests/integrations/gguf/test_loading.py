@@ -130,9 +130,13 @@ def test_quantize_measures_it(qwen, tmp_path, text):
 
 
 def test_refuses_options_of_packed_folders(file):
-    with pytest.raises(SqueezeError, match=r"model\.gguf: is not packed, so that all of it is resident$"):
+    with pytest.raises(
+        SqueezeError, match=r"model\.gguf: is not packed, so all of it is resident: leave out `resident`$"
+    ):
         load_model(file, resident=0)
-    with pytest.raises(SqueezeError, match=r"model\.gguf: is not packed, so that no product decodes its weights$"):
+    with pytest.raises(
+        SqueezeError, match=r"model\.gguf: is not packed, so no product decodes its weights: leave out `product`$"
+    ):
         load_model(file, product="exact")
     with pytest.raises(SqueezeError, match=r"model\.gguf: is no difference from a base, and needs none$"):
         load_model(file, base=file)
@@ -170,13 +174,13 @@ def rewritten(kind, tmp_path, **fields):
         ("mixtral", {"expert_count": 1 << 30}, r"tensor 0\.\w+ has shape \[4, 256(, 256)?\], and its description says"),
         ("mixtral", {"expert_count": None}, "a network with a tensor 'blk.0.ffn_gate_exps.weight' is not supported; "),
         ("mixtral", {"expert_used_count": None}, "description is damaged: expert_used_count is None$"),
-        ("mixtral", {"expert_used_count": 5}, "damaged: a token has more experts than there are, 4$"),
+        ("mixtral", {"expert_used_count": 5}, "damaged: a token uses more experts than 4$"),
         ("qwen3_moe", {"expert_feed_forward_length": 0}, "damaged: expert_feed_forward_length is 0$"),
         ("gemma3", {"attention__sliding_window": None}, "damaged: attention.sliding_window is None$"),
         (
             "gemma3",
             {"attention__sliding_window_pattern": 2},
-            "a pattern of sliding windows of its own is not supported; ",
+            "another pattern of sliding windows is not supported; ",
         ),
         ("gemma2", {"rope__dimension_count": 32}, "partial rotary embedding is not supported; "),
         ("gemma2", {"final_logit_softcapping": "x"}, "is damaged or incomplete: could not convert string to float"),
@@ -248,6 +252,6 @@ def test_divisors_that_no_scaling_gives(tmp_path, monkeypatch):
     folder = gguf_models.save("llama3", tmp_path / "model")
     divisors = np.linspace(1, 8, 32, dtype=np.float32) ** 2
     monkeypatch.setattr(Metadata, "divisors", lambda self: divisors)
-    with pytest.raises(ModelError, match="a rotary embedding with divisors of its own is not supported"):
+    with pytest.raises(ModelError, match="a rotary embedding with other divisors is not supported"):
         Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
     assert list(tmp_path.iterdir()) == [folder]

@@ -193,9 +193,9 @@ def test_matrices_that_servers_join_have_one_factor(written):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "gptq"}, "a scheme is one of the format compressed-tensors, not of gptq"),
-        ({"bits": 8}, "bits does not go with the scheme nvfp4, which says it"),
-        ({"group_size": 32}, "group_size does not go with the scheme nvfp4, which says it"),
+        ({"format": "gptq"}, "`scheme` needs the format compressed-tensors, got gptq"),
+        ({"bits": 8}, "bits cannot be set with the scheme nvfp4, which decides it"),
+        ({"group_size": 32}, "group_size cannot be set with the scheme nvfp4, which decides it"),
         ({"target_bits": 4.5}, "the bits of a scheme cannot be chosen by size"),
         ({"outliers": 2}, "a scheme has neither dynamic scales nor outlier columns"),
     ],
@@ -207,9 +207,9 @@ def test_what_does_not_go_with_a_scheme(tmp_path, original, options, message):
 
 
 def test_a_scheme_goes_with_a_name_and_activations_with_one_format(tmp_path, original):
-    with pytest.raises(SqueezeError, match="a scheme goes with a method that is named"):
+    with pytest.raises(SqueezeError, match="a scheme needs a method that is named"):
         made(original, tmp_path / "out", "nvfp4", squeeze.RTN())
     rounding = squeeze.RTN(grid="nvfp4", activations="nvfp4")
     for format in ("squeeze", "dense"):
-        with pytest.raises(SqueezeError, match=f"the format {format} does not say how activations are rounded"):
+        with pytest.raises(SqueezeError, match=f"the format {format} cannot describe quantised activations"):
             squeeze.quantize(original, rounding, out=tmp_path / "out", format=format, calibration=TOKENS)

@@ -85,7 +85,7 @@ def test_every_expert_is_calibrated_by_its_own_tokens(tmp_path, kind):
 def test_experts_of_a_layer_have_one_type(tmp_path):
     folder = gguf_models.save("mixtral", tmp_path / "model", **SMALL)
     first, second = (f"model.layers.0.block_sparse_moe.experts.{number}.w1" for number in (0, 1))
-    message = f"{second}.weight is to be stored in another way than {first}.weight, and GGUF has both in one tensor, "
+    message = f"{second}.weight would have another type than {first}.weight, but GGUF holds both in one tensor, "
     asked = ({"ignore": ("experts.0.",)}, {"methods": {first: RTN(grid="q8_0")}})
     for options in asked:
         with pytest.raises(OptionError, match=f"^{re.escape(message)}blk\\.0\\.ffn_gate_exps\\.weight$"):

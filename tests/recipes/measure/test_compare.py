@@ -115,7 +115,7 @@ def test_refuses_files_without_prompts(tmp_path, name, content, message):
 def test_refuses_models_with_different_vocabularies(folder, tmp_path):
     tokenizer = tiny_models.sentence_piece()
     foreign = tiny_models.write_folder(tmp_path / "foreign", tokenizer, vocab_size=tokenizer.get_vocab_size())
-    with pytest.raises(SqueezeError, match="have different tokens: their predictions cannot be compared"):
+    with pytest.raises(SqueezeError, match="have different vocabularies, so they cannot be compared"):
         compare(folder, foreign, PROMPTS[:1], tokens=2)
     with pytest.raises(SqueezeError, match="do not fit the model's 512"):
         compare(folder, folder, PROMPTS[:1], tokens=600)

@@ -200,6 +200,6 @@ def test_a_tokenizer_of_another_model(tmp_path, tokenizer):
     text.write_text("def main():\n    return 1\n" * 20)
     for command in (["eval", str(folder), "--text", str(text)], ["generate", str(folder), "def main():"]):
         done = CliRunner().invoke(main, command)
-        assert done.exit_code == 1 and "they do not belong together" in done.output, done.output
-    with pytest.raises(SqueezeError, match="and the model has 40: they do not belong together"):
+        assert done.exit_code == 1 and "use its own tokenizer" in done.output, done.output
+    with pytest.raises(SqueezeError, match="but the model has only 40: use its own tokenizer"):
         opened_for_text(folder, text, None)

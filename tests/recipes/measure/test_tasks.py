@@ -146,9 +146,9 @@ def test_quantize_and_apply(model, folder, tmp_path):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("frist", "'frist' is no task of lm-eval or of a folder given: did you mean first?"),
-        ("zzzzzzzzzz", "'zzzzzzzzzz' is no task of lm-eval or of a folder given"),
-        ("lost", "lost: its data is not on this machine, and could not be fetched: `task_folder` takes local tasks"),
+        ("frist", "'frist' is not a task of lm-eval or of the task folder: did you mean first?"),
+        ("zzzzzzzzzz", "'zzzzzzzzzz' is not a task of lm-eval or of the task folder"),
+        ("lost", "lost: its data are not on this machine and could not be fetched: name local tasks by `task_folder`"),
         ("broken", "broken: Unable to find"),
     ],
 )

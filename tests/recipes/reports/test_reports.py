@@ -127,5 +127,5 @@ def test_reports_are_read_from_files_lines_and_folders(tmp_path):
 def test_refuses_files_that_are_not_reports(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(FormatError, match=r"x\.json: is no report of squeeze, or damaged"):
+    with pytest.raises(FormatError, match=r"x\.json: is not a report of squeeze, or damaged"):
         read(path)

@@ -169,7 +169,7 @@ def _compressed(
 def _checked(span: tuple[int, int | None], size: int) -> tuple[int, int]:
     begin, end = span[0], size if span[1] is None else min(span[1], size)
     if not 0 <= begin <= end:
-        raise OptionError(f"the range begins at byte {begin}, and there are {size} bytes: choose one within")
+        raise OptionError(f"expected a range within {size} bytes, got one that begins at byte {begin}")
     return begin, end
 
 
