@@ -76,7 +76,7 @@ class Destination:
             return None
         return [list(names) for names in zip(*lists, strict=True)]
 
-    def turns(self, stored: tuple[int, ...], shape: tuple[int, ...]) -> list[ConversionOps] | None:
+    def steps_per_expert(self, stored: tuple[int, ...], shape: tuple[int, ...]) -> list[ConversionOps] | None:
         """Return the converter's steps if they transpose or interleave each expert of one stored tensor alike, else
         None.
 

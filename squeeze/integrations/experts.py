@@ -25,13 +25,13 @@ from squeeze.packing.record import Record
 
 __all__ = [
     "CodedExperts",
+    "ConvertedExperts",
     "ExpertStack",
     "JoinedExperts",
     "Part",
-    "TurnedExperts",
+    "convert",
     "experts_of",
     "let_decode",
-    "turned",
 ]
 
 _aten = torch.ops.aten
@@ -110,7 +110,7 @@ class JoinedExperts:
         df_decode.decode(known[part], out, threads_for(part.record.size))
 
 
-class TurnedExperts:
+class ConvertedExperts:
     """A decoder of experts that a converter transposes or interleaves, each on its own."""
 
     def __init__(self, experts: CodedExperts, steps: Sequence[ConversionOps], shape: tuple[int, ...]):
@@ -126,13 +126,13 @@ class TurnedExperts:
         self.experts.dtype = dtype
 
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
-        return turned(self.experts.decode(payload, fresh), self.steps)
+        return convert(self.experts.decode(payload, fresh), self.steps)
 
     def rows(self, payload: torch.Tensor, first: int, last: int, fresh: bool) -> torch.Tensor:
-        return turned(self.experts.rows(payload, first, last, fresh), self.steps)
+        return convert(self.experts.rows(payload, first, last, fresh), self.steps)
 
 
-def turned(experts: torch.Tensor, steps: Sequence[ConversionOps]) -> torch.Tensor:
+def convert(experts: torch.Tensor, steps: Sequence[ConversionOps]) -> torch.Tensor:
     """Apply a converter's steps to experts [experts, rows, columns]."""
     for step in steps:
         experts = step.convert({"": experts}, source_patterns=[""], target_patterns=[""])[""]  # type: ignore[assignment]
@@ -163,12 +163,12 @@ class ExpertStack(torch.Tensor):
 
     def chosen(self, first: int, last: int) -> torch.Tensor:
         """Return experts `first` to `last`, in the shared buffer unless gradients may need them later."""
-        return self._turned(self.coded.rows(self.payload, first, last, torch.is_grad_enabled()))
+        return self._swapped(self.coded.rows(self.payload, first, last, torch.is_grad_enabled()))
 
     def dense(self) -> torch.Tensor:
-        return self._turned(self.coded.decode(self.payload, torch.is_grad_enabled()))
+        return self._swapped(self.coded.decode(self.payload, torch.is_grad_enabled()))
 
-    def _turned(self, values: torch.Tensor) -> torch.Tensor:
+    def _swapped(self, values: torch.Tensor) -> torch.Tensor:
         return values.transpose(1, 2) if self.swapped else values
 
     @classmethod

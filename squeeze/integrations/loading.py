@@ -251,8 +251,8 @@ class DeltaLoader(Loader):
         assert self.base is not None
         described, loaded = self.quantization_config.to_dict(), cast(Any, model)
         for name, layer in self.layers.items():
-            device, turned = layer.get_buffer("sparse_values").device, is_transposed(name, described)
-            layer.attach(self.base.shared(f"{name}.weight", loaded.dtype, device, turned))
+            device, transposed = layer.get_buffer("sparse_values").device, is_transposed(name, described)
+            layer.attach(self.base.shared(f"{name}.weight", loaded.dtype, device, transposed))
         loaded.squeeze_shared = list(self._unchanged(model, self.base))  # which stay as long as the model does
         return model
 

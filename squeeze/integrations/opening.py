@@ -1,7 +1,7 @@
 """A check, on the meta device, that a folder's loader accepts it, before the folder gets its name.
 
 Only headers are read. Every stored tensor must have a place in the model, and every tensor of the model must be stored.
-transformers must not read a weight of a module that stores it in another form.
+A module that stores its weight in another form must not need a dense one in transformers.
 """
 
 from __future__ import annotations

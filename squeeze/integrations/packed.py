@@ -114,7 +114,7 @@ class Payloads:
             return Place((first,), 0, shape, dtype)
         if experts := destination.experts():
             return merged([[self.stored[name] for name in names] for names in experts], shape, dtype)
-        steps = destination.turns(first.record.shape, shape)
+        steps = destination.steps_per_expert(first.record.shape, shape)
         place = None if steps is None else Place((first,), 0, shape, dtype, tuple(steps))
         return place if place and place.can_stay else None
 

@@ -13,7 +13,7 @@ from transformers.core_model_loading import ConversionOps
 
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.integrations.coded import Buffers, CodedWeight
-from squeeze.integrations.experts import CodedExperts, JoinedExperts, Part, TurnedExperts, turned
+from squeeze.integrations.experts import CodedExperts, ConvertedExperts, JoinedExperts, Part, convert
 from squeeze.packing import df_decode
 from squeeze.packing.base import Base
 from squeeze.packing.load import prepare, shaped, torch_dtype, torch_shape
@@ -103,7 +103,7 @@ class Place:
     def decoded(self, payload: torch.Tensor, check: bool = True) -> torch.Tensor:
         """Decode the tensor; raises DamagedError. `check` is that of the function `decoded`."""
         if not self.experts:
-            return turned(decoded(self.stored[0], payload, check).to(self.dtype), self.steps)
+            return convert(decoded(self.stored[0], payload, check).to(self.dtype), self.steps)
         out = torch.empty(self.shape, dtype=self.dtype, device=payload.device).view(-1)
         at = 0
         for one, data in self.split(payload):
@@ -120,7 +120,7 @@ class Place:
         """Return a decoder of a layer's experts."""
         if not self.experts:
             one = self.coded(buffers, slot, 0)
-            return TurnedExperts(one, self.steps, self.shape) if self.steps else one
+            return ConvertedExperts(one, self.steps, self.shape) if self.steps else one
         parts, each = self._parts, len(self.stored) // self.experts
         return JoinedExperts([parts[i : i + each] for i in range(0, len(parts), each)], self.dtype, buffers, slot)
 

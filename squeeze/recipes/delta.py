@@ -138,9 +138,9 @@ def _methods(
     for block in network.blocks:
         for leaf in plan(network, block, ignore)[0]:
             module, name = network.module(f"{block}.{leaf}"), network.stored_name(f"{block}.{leaf}")
-            turned = not isinstance(module, nn.Linear)
-            transposed += [name] if turned else []
-            methods[name] = DeltaMethod(inner=inner, name_in_base=f"{name}.weight", transposed=turned, base=base)
+            is_transposed = not isinstance(module, nn.Linear)
+            transposed += [name] if is_transposed else []
+            methods[name] = DeltaMethod(inner=inner, name_in_base=f"{name}.weight", transposed=is_transposed, base=base)
     if not methods:
         raise SqueezeError(f"{network.checkpoint.folder}: no matrix is left to store as a difference")
     return methods, transposed

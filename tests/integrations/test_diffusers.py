@@ -105,7 +105,7 @@ def test_a_packed_pipeline_computes_what_the_original_does():
 
 
 def test_what_is_for_storage_is_decoded_once():
-    """A difference in a pipeline's folder finds its base next to the pipeline."""
+    """Check also that a difference in a pipeline's folder finds its base next to the pipeline."""
     model = transformer(torch.float32)
     model.save_pretrained("one/transformer")
     squeeze.pack("one", "archive", level="archive")

@@ -136,7 +136,7 @@ def test_a_flipped_bit_is_told_on_a_gpu(tmp_path, level):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of mappings")
 def test_payloads_of_what_is_resident_are_no_longer_in_memory(tmp_path):
-    """The test counts the bytes of the file that the system holds in memory."""
+    """Count the bytes of the file that the system holds in memory."""
     config = transformers.LlamaConfig(
         vocab_size=4096, hidden_size=512, intermediate_size=2048, num_hidden_layers=2, num_attention_heads=8,
         tie_word_embeddings=False,
@@ -165,7 +165,7 @@ def in_memory(path):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_resident_layer_computes_what_the_original_does(dtype, bias):
-    """For the last position of a prompt, torch computes differently if the weight takes no gradients."""
+    """Compare the last position of a prompt as well, where torch sums differently if the weight takes no gradients."""
     from squeeze.integrations import coded
 
     layers = [torch.nn.Linear(576, 512, bias=bias, dtype=dtype) for _ in range(2)]

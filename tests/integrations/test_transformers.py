@@ -197,7 +197,7 @@ def chain(tmp_path):
 
 
 def test_differences_are_decoded_once(chain):
-    """The logits of a chain are those of its checkpoint. Tensors that are not differences stay coded."""
+    """Check that a chain gives the logits of its checkpoint, and that tensors which are not differences stay coded."""
     for model in chain:
         packed = load(model.parent / "run" / model.name)
         assert torch.equal(logits(packed, IDS), logits(load(model), IDS))

@@ -253,7 +253,7 @@ def test_experts_whose_tensors_have_other_names_in_files(tmp_path, kind, prefix,
 
 
 def test_the_choice_of_experts_is_that_of_the_checkpoint(tmp_path):
-    """A routing bias in a buffer, as in DeepSeek-V3, counts in the calibration as well."""
+    """Check that a routing bias in a buffer, as in DeepSeek-V3, counts in the calibration as well."""
     folder = mixtures.save("deepseek_v3", tmp_path / "model")
     tensors, name = load_file(folder / "model.safetensors"), "model.layers.1.mlp.gate.e_score_correction_bias"
     tensors[name] = torch.arange(6).to(tensors[name].dtype)

@@ -67,7 +67,7 @@ def test_experts_without_tokens_fall_back_and_say_so(tmp_path, folders):
 
 
 def test_blocks_see_what_the_blocks_before_became(tmp_path, folders):
-    """The statistics of the last matrix are of the compressed network's own inputs."""
+    """Compare the statistics of the last matrix with those of the compressed network's own inputs."""
     seen = {}
     compress = GPTQ.compress
 
@@ -159,7 +159,7 @@ def test_one_scale_for_a_matrix_is_stored_in_every_format(tmp_path, folders, for
 
 
 def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatch):
-    """A run that is stopped at any block ends in the same bytes."""
+    """Check that a run which is stopped at any block ends in the same bytes."""
 
     def run(name, resume=False):
         squeeze.quantize(

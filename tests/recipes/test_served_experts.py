@@ -234,7 +234,7 @@ def test_transformers_takes_the_names(tmp_path, mixture, kind, fused, scheme, op
 
 
 def test_packed_mixtures_compute_the_same(tmp_path, mixture):
-    """The folder has a quantised KV cache as well."""
+    """Use a folder with a quantised KV cache as well."""
     source, _ = mixture("gpt_oss")
     squeeze.quantize(source, "rtn", scheme="nvfp4", kv_scheme="fp8", out=tmp_path / "out", calibration=TOKENS[:1])
     squeeze.pack(tmp_path / "out", tmp_path / "packed")
@@ -243,7 +243,7 @@ def test_packed_mixtures_compute_the_same(tmp_path, mixture):
 
 
 def test_names_of_earlier_versions_are_read(tmp_path, mixture, monkeypatch):
-    """Those gave the same names to the experts of every fused checkpoint."""
+    """Check names that are the same for the experts of every fused checkpoint."""
     source, _ = mixture("mixtral", True)
     squeeze.quantize(source, "rtn", scheme="mxfp4", out=tmp_path / "out")
     monkeypatch.setattr("squeeze.engine.sources.published", lambda *told: {})

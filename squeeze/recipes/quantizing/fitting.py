@@ -114,7 +114,7 @@ def fitted(
         names[stored] = name
         outputs, inputs = weight_of(module).shape
         shapes[stored] = outputs, inputs
-        _check_turned(stored, module, format)
+        _check_transposed(stored, module, format)
         serving, fault = fitting(methods.get(stored, method), format, *shapes[stored])
         if fault:
             wrong[stored] = fault
@@ -156,7 +156,7 @@ def _unopened(checkpoint: Checkpoint, methods: Mapping[str, GridMethod], format:
     return unopened(checkpoint.folder, lost)
 
 
-def _check_turned(name: str, module: nn.Module, format: str) -> None:
+def _check_transposed(name: str, module: nn.Module, format: str) -> None:
     """Raise FormatError for a transposed matrix in a format without transposed matrices."""
     if not isinstance(module, nn.Linear) and format in FORMATS and not FORMATS[format].transposed:
         able = [DENSE, *(one for one, other in FORMATS.items() if other.transposed)]

@@ -36,7 +36,7 @@ MEASURES = {
     "sparsity": Measure("sparsity: share of zeros", "percent"),
     "rank": Measure("rank", "integer"),
     "seconds": Measure("time, seconds", "seconds"),
-    "share": Measure("coded size beside raw", "percent"),
+    "share": Measure("coded size in per cent of raw", "percent"),
     "gap": Measure("coded size above the bound", "percent"),
 }
 COLUMNS = {

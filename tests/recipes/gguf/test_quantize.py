@@ -212,7 +212,7 @@ def test_refuses_a_type_for_another_format(llama, tmp_path, format, type):
 
 @pytest.mark.parametrize("options", [{"type": "q4_k"}, {"type": "auto", "target_bytes": 10**6}], ids=str)
 def test_a_network_of_which_no_matrix_fits(tmp_path, monkeypatch, options):
-    """The error comes before anything is written for the calibration."""
+    """Check that the error comes before anything is written for the calibration."""
     sizes = {"hidden_size": 72, "intermediate_size": 136, "num_attention_heads": 3, "num_key_value_heads": 3}
     folder = gguf_models.save("llama", tmp_path / "model", **sizes)
     monkeypatch.setattr("squeeze.recipes.run.Run.tokens", None)

@@ -100,7 +100,7 @@ def test_experts_of_a_layer_have_one_type(tmp_path):
 
 @pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
 def test_fp8_in_blocks_is_exported_as_its_bf16_weights(tmp_path, kind):
-    """The file equals that of the dequantised folder in bf16."""
+    """Compare the file with that of the dequantised folder in bf16."""
     sizes = {**SMALL, "num_experts": 4, "dtype": torch.bfloat16}
     plain = gguf_models.save(kind, tmp_path / "plain" / "model", **sizes)
     stored, meant = {}, {}

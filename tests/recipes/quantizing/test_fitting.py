@@ -92,7 +92,7 @@ def test_groups_that_do_not_divide_rows_are_smaller(tmp_path, odd, kind, symmetr
 @pytest.mark.parametrize("format", [*sorted(FORMATS.keys() - {"bitsandbytes"}), DENSE])
 @pytest.mark.parametrize("grid", ["integer", "nf4", "mxfp4", "fp8", "fp8-block"])
 def test_every_format_holds_what_fits_it(format, grid):
-    """For any shape, a matrix that fits is stored and read back, and one that does not is refused."""
+    """Check for any shape that a matrix which fits is stored and read back, and that one which does not is refused."""
     method = RTN(grid=grid, group_size=64, bits=4, symmetric=format != "awq")
     for outputs, inputs in ((64, 32), (40, 96), (33, 128), (32, 7), (5, 200)):
         serving, wrong = fitting(method, format, outputs, inputs)

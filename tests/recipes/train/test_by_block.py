@@ -75,7 +75,7 @@ def test_what_is_learned_is_the_same_to_the_bit(tmp_path, monkeypatch, task, hal
 
 @pytest.mark.parametrize(("kind", "task"), [("mixtral", "svd"), ("qwen2_moe", "blocks first"), ("mixtral", "sparse")])
 def test_experts_stay_as_they_are_and_others_learn_the_same(tmp_path, monkeypatch, kind, task):
-    """The test runs in float32, where only the order of products differs. In bfloat16 the difference would be 2^-8."""
+    """Train in float32, where only the order of products differs. In bfloat16 the difference would be 2^-8."""
     for module in (trainer, by_block):
         monkeypatch.setattr(module, "in_halves", lambda device: False)
     _, make, train = TASKS[task]

@@ -65,9 +65,9 @@ def explain(  # noqa: PLR0913
     if compressed and (level is not None or any(language.get(name) for name in _WRITTEN)):
         raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window and backend")
     compares = against is not None or against_model is not None
-    beside = against if against is not None or compressed else level or levels.DEFAULT  # None: that of the file
-    if compares and beside is not None:
-        _language_beside(beside, against_model, language)
+    compared_level = against if against is not None or compressed else level or levels.DEFAULT  # None: that of the file
+    if compares and compared_level is not None:
+        _language_of_compared(compared_level, against_model, language)
     if not compressed:
         _checked(span, len(data))
     coded = data if compressed else _compressed(data, level, threads, dictionary, progress, language)
@@ -77,9 +77,9 @@ def explain(  # noqa: PLR0913
     begin, end = _checked(span, len(raw))
     other = None
     if compares:
-        beside = _highest(blocks) if beside is None else beside
-        rest = _language_beside(beside, against_model, language)
-        other = explain(raw, beside, span=span, threads=threads, limits=limits, progress=progress, **rest)
+        compared_level = _highest(blocks) if compared_level is None else compared_level
+        rest = _language_of_compared(compared_level, against_model, language)
+        other = explain(raw, compared_level, span=span, threads=threads, limits=limits, progress=progress, **rest)
     return _explanation(
         blocks, raw, (begin, end), name=name, model=language.get("model"), coded_size=len(coded), against=other
     )
@@ -125,7 +125,7 @@ def _highest(blocks: Sequence[MeasuredBlock]) -> int:
     return max((block.level or 0 for block in blocks), default=0)
 
 
-def _language_beside(level: int, model: Model, language: LanguageKeywords) -> LanguageKeywords:
+def _language_of_compared(level: int, model: Model, language: LanguageKeywords) -> LanguageKeywords:
     """Return the options of the language model for the compared level.
 
     Raises LevelError if the level does not exist, and OptionError if it uses no language model and one is named.
