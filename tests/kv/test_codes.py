@@ -4,21 +4,21 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from squeeze.kv.codes import CURVED, curve, lloyd_max
+from squeeze.kv.codes import CURVED, curve, lloyd_max, pack, pack_ternary, packed_size, unpack, unpack_ternary
 
 
 @given(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8]), st.integers(1, 9), st.integers(0, 2**32))
 def test_packed_codes_are_unpacked(width, bytes_a_bit, seed):
     codes = torch.randint(0, 1 << width, (2, 8 * bytes_a_bit), generator=torch.Generator().manual_seed(seed))
-    packed = codes.pack(codes.to(torch.uint8), width)
-    assert packed.shape[-1] == codes.packed_size(codes.shape[-1], width) == bytes_a_bit * width
-    assert torch.equal(codes.unpack(packed, width, codes.shape[-1]), codes.to(torch.uint8))
+    packed = pack(codes.to(torch.uint8), width)
+    assert packed.shape[-1] == packed_size(codes.shape[-1], width) == bytes_a_bit * width
+    assert torch.equal(unpack(packed, width, codes.shape[-1]), codes.to(torch.uint8))
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
 def test_packed_ternary_codes_are_unpacked(codes):
     given_codes = torch.tensor(codes, dtype=torch.uint8)
-    assert torch.equal(codes.unpack_ternary(codes.pack_ternary(given_codes), len(codes)), given_codes)
+    assert torch.equal(unpack_ternary(pack_ternary(given_codes), len(codes)), given_codes)
 
 
 def test_lloyd_max_points_minimise_the_error():
