@@ -152,7 +152,7 @@ def test_an_object_that_changes_is_read_again(engine):
 
 
 def test_a_store_that_names_no_versions_tells_of_a_change_by_the_size_alone(engine, monkeypatch):
-    """The replacement of a version differs between processes."""
+    """Compare versions across processes, whose replacements differ."""
     entry = Store._entry
     monkeypatch.setattr(Store, "_entry", lambda self, key: {**entry(self, key), "ETag": None})
     monkeypatch.setattr(Object, "_fetch_range", lambda self, start, end: Store.objects[self.path][start:end])
