@@ -88,7 +88,7 @@ def on_a_gpu(monkeypatch, tmp_path, name, seconds):
     monkeypatch.setattr(choices, "of_device", lambda device: found)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
     monkeypatch.setattr(choices, "close_to", lambda right: lambda result: result != "wrong")
-    monkeypatch.setattr(Runtime, "by", lambda self, way, x: way)
+    monkeypatch.setattr(Runtime, "multiply_by", lambda self, product, x: product)
     floats, codes = ({"scales": scales, "zeros": None, "group_size": 32} for scales in (None, 1))
     return SimpleNamespace(**floats), SimpleNamespace(**codes)
 
