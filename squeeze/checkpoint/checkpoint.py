@@ -31,7 +31,7 @@ from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.moving import synced
 from squeeze.system.storage import local_path
 
-__all__ = ["DTYPES", "Checkpoint", "Parts", "View", "disk_told", "saved"]
+__all__ = ["DTYPES", "Checkpoint", "Parts", "View", "disk_errors", "saved"]
 
 DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
@@ -133,7 +133,7 @@ class Checkpoint:
         loaded = self.load([embedding, head], strict=False)
         return not torch.equal(loaded[embedding], loaded[head])
 
-    def turns(self, module: str) -> int:
+    def hadamard_size(self, module: str) -> int:
         """Return the Hadamard block size by which the network rotates a module's inputs; 1 if it does not."""
         return 1
 
@@ -201,13 +201,13 @@ def _check_names(folder: Path, names: Iterable[str]) -> None:
 def saved(model: nn.Module, beside: Path) -> Iterator[Path]:
     """Save a model of transformers to a temporary folder on the disk of `beside`, for the `with` block."""
     with tempfile.TemporaryDirectory(dir=beside.absolute().parent) as folder:
-        with disk_told(Path(folder)):
+        with disk_errors(Path(folder)):
             model.save_pretrained(folder)  # type: ignore[operator]
         yield Path(folder)
 
 
 @contextmanager
-def disk_told(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
     """Turn a full disk, which safetensors and torch report in words, into an OSError."""
     try:
         yield
@@ -234,7 +234,7 @@ class Parts:
     def put(self, part: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Write a part in one step."""
         unfinished = self.path(part).with_suffix(".unfinished")
-        with disk_told(unfinished):
+        with disk_errors(unfinished):
             save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, unfinished)
         unfinished.replace(self.path(part))
 

@@ -45,7 +45,7 @@ class ClusterWorkers:
 
 
 class _OnBlock:
-    apart = True
+    splits_groups = True
 
     def __init__(self, workers: ClusterWorkers, name: str, block: nn.Module) -> None:
         self._workers, self._name, self._block = workers, name, block

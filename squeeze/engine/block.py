@@ -22,9 +22,9 @@ from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.rounding import Rounding
 from squeeze.engine.sharding import Here, OnBlock, Setting, Shard, Workers
 from squeeze.engine.shortcuts import Shortcuts
-from squeeze.engine.solving import Done, Matrix, apart, solved
+from squeeze.engine.solving import CompressedMatrix, Matrix, compress_matrices, independent_parts
 
-__all__ = ["BlockJob", "Done", "calibrated_block", "plain_block"]
+__all__ = ["BlockJob", "CompressedMatrix", "calibrated_block", "plain_block"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +65,18 @@ class BlockJob:
         return Matrix(leaf, name, self.network.stored_name(name), dtype, self.method_of(name))
 
 
-def plain_block(job: BlockJob, name: str, chosen: list[str]) -> dict[str, Done]:
+def plain_block(job: BlockJob, name: str, chosen: list[str]) -> dict[str, CompressedMatrix]:
     """Compress the chosen modules of a block without statistics."""
     block = job.network.load(name)
-    done: dict[str, Done] = {}
+    done: dict[str, CompressedMatrix] = {}
     for leaf in chosen:
-        done |= solved(block, [job.matrix(name, leaf)], InputStatistics())
+        done |= compress_matrices(block, [job.matrix(name, leaf)], InputStatistics())
     return done
 
 
-def calibrated_block(job: BlockJob, name: str, chosen: list[str], shards: list[Shard], call: Call) -> dict[str, Done]:
+def calibrated_block(
+    job: BlockJob, name: str, chosen: list[str], shards: list[Shard], call: Call
+) -> dict[str, CompressedMatrix]:
     """Compress the chosen modules of a block stage by stage, then write the block's outputs."""
     block = job.network.load(name)
     with torch.inference_mode(), job.workers.on(name, block) as workers:
@@ -101,7 +103,7 @@ class _Walk:
     ) -> None:
         self.job, self.name, self.block, self.chosen = job, name, block, chosen
         self.shards, self.setting, self.workers = shards, setting, workers
-        self.done: dict[str, Done] = {}
+        self.done: dict[str, CompressedMatrix] = {}
         self.known: set[str] = set()  # first modules of groups whose inputs in the original are in files
         ending = [] if setting.call.changes_arguments else chosen
         self.shortcuts = Shortcuts(block, ending, lambda: run_block(block, self._first(), call=setting.call))
@@ -197,7 +199,7 @@ class _Walk:
 
         `sums` has the statistics of each group by its first module, and is emptied.
         """
-        for done in self.workers.over(solved, self._matrices(groups, sums)):
+        for done in self.workers.over(compress_matrices, self._matrices(groups, sums)):
             for leaf, one in done.items():
                 weight, values = weight_of(self.block.get_submodule(leaf)), one.result.tensor.dequantize(torch.float32)
                 weight.copy_(values.to(self.job.matrix(self.name, leaf).dtype))
@@ -212,7 +214,7 @@ class _Walk:
             _, statistics.largest = self.setting.roundings.get(group[0], (None, None))
             shared = self.workers.share(statistics)
             del statistics
-            for part in apart(matrices) if self.workers.apart else [matrices]:
+            for part in independent_parts(matrices) if self.workers.splits_groups else [matrices]:
                 yield part, shared, self.job.correction
 
     def close(self) -> None:

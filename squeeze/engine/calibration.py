@@ -18,10 +18,10 @@ __all__ = [
     "InputStatistics",
     "Stop",
     "error_propagated",
+    "hadamard_size_of",
     "record",
     "spacing",
     "stages",
-    "turns_of",
 ]
 
 _PAIRED = 20  # tokens per input that the cross-covariance is estimated from
@@ -232,9 +232,9 @@ def _starred(name: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
-def turns_of(module: nn.Module) -> int:
-    """Return the Hadamard block size by which a network rotates a module's inputs; see Checkpoint.turns."""
-    return int(getattr(module, "turns", 1))
+def hadamard_size_of(module: nn.Module) -> int:
+    """Return the Hadamard block size by which a network rotates a module's inputs; see Checkpoint.hadamard_size."""
+    return int(getattr(module, "hadamard_size", 1))
 
 
 class Stop(Exception):
@@ -263,7 +263,7 @@ class Recorder:
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def hook(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-            self.note(name, rotate_blocks(args[0], turns_of(module)))
+            self.note(name, rotate_blocks(args[0], hadamard_size_of(module)))
             self._calls += 1
             if self._calls == self.last:
                 raise Stop

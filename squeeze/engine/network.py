@@ -94,8 +94,8 @@ class Network:
     def _turn_inputs(self) -> None:
         """Make modules multiply rotated inputs if the checkpoint says so; calibration.Recorder rotates them, too."""
         for name, module in self.model.named_modules():
-            if is_linear(module) and (most := self.checkpoint.turns(self.stored_name(name))) > 1:
-                module.turns = most  # type: ignore[assignment]
+            if is_linear(module) and (most := self.checkpoint.hadamard_size(self.stored_name(name))) > 1:
+                module.hadamard_size = most  # type: ignore[assignment]
                 module.register_forward_pre_hook(partial(_turned, most))
 
     def load(self, name: str, narrow: nn.Module | None = None) -> nn.Module:

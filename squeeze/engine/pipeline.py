@@ -22,7 +22,7 @@ from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts
 from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.other_files import copy_other_files
-from squeeze.engine.block import BlockJob, Done, calibrated_block, plain_block
+from squeeze.engine.block import BlockJob, CompressedMatrix, calibrated_block, plain_block
 from squeeze.engine.calibration import spacing
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, is_linear, weight_of
@@ -267,7 +267,7 @@ def _write_first(shards: list[Shard], sequences: Iterator[torch.Tensor]) -> None
             shard.original[0].write(islice(shard.inputs.read(torch.device("cpu")), begin, None, shard.every))
 
 
-def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:
+def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, CompressedMatrix]) -> list[Layer]:
     """Write a block's tensors, and return its layers for the report."""
     network = job.network
     tensors: dict[str, torch.Tensor] = {}

@@ -115,9 +115,9 @@ T = TypeVar("T")
 
 
 class OnBlock(Protocol):
-    """Workers that have a block. `apart`: whether matrices that share their inputs are processed one by one."""
+    """Workers that have a block. `splits_groups`: whether matrices that share their inputs are processed one by one."""
 
-    apart: bool
+    splits_groups: bool
 
     def over(self, function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> Iterator[T]:
         """Yield function(block, *part) of each part, in the order of the parts."""
@@ -148,7 +148,7 @@ class Here:
 
 
 class _HereOnBlock:
-    apart = False
+    splits_groups = False
 
     def __init__(self, block: nn.Module) -> None:
         self._block = block

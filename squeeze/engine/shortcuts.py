@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.engine.calibration import Activations, turns_of
+from squeeze.engine.calibration import Activations, hadamard_size_of
 from squeeze.engine.network import weight_of
 from squeeze.numerics.hadamard import rotate_blocks
 
@@ -84,7 +84,7 @@ def shortened(
 
 def _forward(module: nn.Module, values: Iterator[torch.Tensor], length: int | None) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
-        x = rotate_blocks(next(values), turns_of(module))  # undoes the rotation, which the module applies again
+        x = rotate_blocks(next(values), hadamard_size_of(module))  # undoes the rotation, which the module applies again
         out = module(x[None])
         return out if length is None else (out, *[None] * (length - 1))
 

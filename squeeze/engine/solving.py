@@ -21,7 +21,7 @@ from squeeze.engine.report import Layer
 from squeeze.errors import SqueezeError
 from squeeze.system.machine import trim_memory
 
-__all__ = ["BINS", "Done", "Matrix", "apart", "histogram", "solved"]
+__all__ = ["BINS", "CompressedMatrix", "Matrix", "compress_matrices", "histogram", "independent_parts"]
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Done:
+class CompressedMatrix:
     """A compressed matrix, and its layer for the report."""
 
     result: Result[Any]
     layer: Layer
 
 
-def apart(group: Sequence[Matrix]) -> list[list[Matrix]]:
+def independent_parts(group: Sequence[Matrix]) -> list[list[Matrix]]:
     """Split a group of matrices into the smallest parts that give the same result as the whole group."""
     parts: dict[int, list[Matrix]] = {}
     for matrix in group:
@@ -62,9 +62,9 @@ def apart(group: Sequence[Matrix]) -> list[list[Matrix]]:
     return list(parts.values())
 
 
-def solved(
+def compress_matrices(
     block: nn.Module, group: Sequence[Matrix], statistics: InputStatistics, correction: float = 0.0
-) -> dict[str, Done]:
+) -> dict[str, CompressedMatrix]:
     """Compress matrices that share their inputs, together if one joint method is for several of them.
 
     Args:
@@ -80,7 +80,7 @@ def solved(
     modules = {matrix.leaf: block.get_submodule(matrix.leaf) for matrix in group}
     weights = _wanted(group, modules, statistics, correction)
     together: dict[str, tuple[Result[Any], float]] = {}
-    for part in apart(group):
+    for part in independent_parts(group):
         if len(part) > 1:
             started = time.perf_counter()
             results = _joint(part[0].method, {one.leaf: weights[one.leaf] for one in part}, statistics)
@@ -126,7 +126,9 @@ def _joint(method: Method, weights: Mapping[str, torch.Tensor], statistics: Inpu
         return {}
 
 
-def _compressed(matrix: Matrix, module: nn.Module, weight: torch.Tensor, statistics: InputStatistics) -> Done:
+def _compressed(
+    matrix: Matrix, module: nn.Module, weight: torch.Tensor, statistics: InputStatistics
+) -> CompressedMatrix:
     started = time.perf_counter()
     result, method = _result(matrix.method, weight, statistics)
     if statistics.largest is not None:
@@ -141,7 +143,7 @@ def _described(
     result: Result[Any],
     method: str,
     seconds: float,
-) -> Done:
+) -> CompressedMatrix:
     """Add a layer for the report. Raises SqueezeError if the result is not finite."""
     weight = weight_of(module)
     values = result.tensor.dequantize(torch.float32)
@@ -160,7 +162,7 @@ def _described(
         histogram=histogram(weight, values),
         **_sparsity(matrix.name, result.tensor, values.to(matrix.dtype)),
     )
-    return Done(result, layer)
+    return CompressedMatrix(result, layer)
 
 
 def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class RotatedCheckpoint(Checkpoint):
         """The rotation R2, float64 [head size, head size]."""
         return rotation(head_size(self.config), self.seed + 1)
 
-    def turns(self, module: str) -> int:
+    def hadamard_size(self, module: str) -> int:
         return self.transforms["R4"] if self.online and module.endswith(_DOWN) else 1
 
     @cached_property
@@ -159,7 +159,7 @@ class RotatedCheckpoint(Checkpoint):
             return (tensor * self._norm(f"{block}.{NORM_BEFORE[path]}.weight", tensor)) @ r1
         if path == "self_attn.o_proj" and leaf == "weight":
             tensor = self._heads(tensor.T).T
-        if (most := self.turns(module)) > 1 and leaf == "weight":
+        if (most := self.hadamard_size(module)) > 1 and leaf == "weight":
             tensor = rotate_blocks(tensor, most)
         return r1.T @ tensor if path in _OUT else tensor
 

@@ -76,7 +76,7 @@ def test_a_model_whose_tokens_see_later_ones_is_refused():
 
 
 @pytest.mark.parametrize("name", list(DECODERS))
-def test_decoders_pass(name):
+def test_decoders_are_causal_language_models(name):
     """GPT-NeoX says of itself that it is no decoder."""
     check_causal(DECODERS[name]())
 
@@ -112,7 +112,7 @@ def absolute(kind):
     return GPTJForCausalLM(GPTJConfig(**shape, rotary_dim=8)).eval()
 
 
-def test_positions():
+def test_only_tables_of_positions_limit_a_text():
     assert position_limit(kv_models.gpt2()) == 512
     assert [position_limit(kv_models.MODELS[name]()) for name in ("llama", "mistral", "qwen2")] == [None] * 3
     assert position_limit(absolute("gptj")) == 48

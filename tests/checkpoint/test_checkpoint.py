@@ -8,7 +8,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, disk_told
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts, disk_errors
 from squeeze.cli import main
 from squeeze.errors import FormatError
 from tests.makers import hostile, tiny_models
@@ -42,9 +42,9 @@ def test_a_full_disk_is_told_by_the_system(tmp_path):
     with hostile.largest_file(1000), pytest.raises(OSError) as found:
         Parts(tmp_path).put("x", {"x": torch.zeros(10_000)})
     assert found.value.errno == errno.EFBIG
-    with hostile.largest_file(1000), pytest.raises(OSError), disk_told(tmp_path / "y"):
+    with hostile.largest_file(1000), pytest.raises(OSError), disk_errors(tmp_path / "y"):
         torch.save(torch.zeros(10_000), tmp_path / "y")
-    with pytest.raises(RuntimeError, match="something else"), disk_told(tmp_path):
+    with pytest.raises(RuntimeError, match="something else"), disk_errors(tmp_path):
         raise RuntimeError("something else")
 
 

@@ -134,7 +134,7 @@ def test_files_that_are_no_configurations(places, fault):
         refused(command)
 
 
-def test_what_models_do_have():
+def test_configurations_that_models_have_pass():
     check_config({"model_type": "x", "intermediate_size": [4, 8], "eos_token_id": [1, 2], "head_dim": None})
     check_config({"rope_scaling": None, "rope_theta": 1000000, "dtype": "torch.bfloat16", "pad_token_id": -1})
     check_config({"time_step_limit": [0.0, math.inf], "attn_implementation": "sdpa", "vision_config": {"depth": 3}})

@@ -55,7 +55,7 @@ def toy(kind=Toy, bias=None):
 @pytest.mark.parametrize(
     "x", [X, X[0], X[0, 0], X[:, :0], X[:, ::2], X.mT.reshape(2, 3, 4)], ids=lambda x: str(x.shape)
 )
-def test_any_number_of_dimensions(x):
+def test_inputs_of_any_number_of_dimensions_are_multiplied(x):
     for bias in (None, BIAS):
         torch.testing.assert_close(toy(bias=bias)(x), functional.linear(x, 0.3 * WHOLE, bias))
 

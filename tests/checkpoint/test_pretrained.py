@@ -81,7 +81,7 @@ def test_programs_beside_known_architectures_do_not_run(folder, command):
     assert not folder.with_name("ran").exists()
 
 
-def test_what_is_said_of_them(folder):
+def test_code_of_a_folder_is_refused_by_name(folder):
     hostile.with_program(folder, folder.with_name("ran"), model_type="none such")
     with pytest.raises(ModelError, match="'none such' is unknown to transformers, and code that comes with a model is"):
         load_config(folder)

@@ -78,7 +78,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_headers(name, tmp_path):
+def test_a_damaged_header_is_named(name, tmp_path):
     data, error, words = HOSTILE[name]
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(error, match=words) as caught:

@@ -61,7 +61,7 @@ def refused(folder, message):
 @pytest.mark.parametrize(
     "name", ["../outside.safetensors", "x/../../outside.safetensors", "/outside", "", ".", "a\0b", 300 * "a"]
 )
-def test_shards_elsewhere(folder, name):
+def test_shards_outside_the_folder_are_refused(folder, name):
     shutil.copyfile(folder / "a.safetensors", folder.parent / "outside.safetensors")
     point(folder, str(folder.parent / "outside.safetensors") if name == "/outside" else name)
     refused(folder, "the shard .* is (not in the folder|missing)")
@@ -109,7 +109,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_maps_of_wrong_shape(folder, fault):
+def test_a_weight_map_that_is_not_a_table_is_refused(folder, fault):
     (folder / INDEX).write_text(json.dumps(WRONG[fault]))
     refused(folder, "its weight_map is not a table")
 

@@ -8,7 +8,7 @@ from squeeze.engine.solving import BINS, histogram
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_histograms(dtype):
+def test_a_histogram_counts_every_weight(dtype):
     before = torch.randn(1500, 800, generator=torch.Generator().manual_seed(1)).to(dtype)
     after = before.clone()
     after[before.abs() < 0.5] = 0
@@ -23,7 +23,7 @@ def test_histograms(dtype):
         assert np.abs(np.array(found[name]) - wanted).sum() < 0.01 * before.numel()  # the bound is rounded
 
 
-def test_a_matrix_of_one_value():
+def test_a_histogram_of_one_value_has_a_bound():
     found = histogram(torch.full((2, 3), 0.5), torch.zeros(2, 3))
     assert (found["bound"], sum(found["before"]), found["zeros"]) == (0.5, 6, [0, 6])
     assert histogram(torch.zeros(2, 2), torch.zeros(2, 2))["bound"] == 1.0

@@ -12,7 +12,7 @@ from squeeze.errors import QualityError
 SCORE = TaskScore("colours", "acc", 0.6, 50, 0.07)
 
 
-def test_beside_another():
+def test_a_score_is_compared_with_the_originals():
     differences = [1.0, 0.0, -1.0, 1.0, 0.0, 0.0]
     both = SCORE.beside(TaskScore("colours", "acc", 0.75, 50, 0.06), differences)
     assert both.drop == pytest.approx(15)
@@ -32,7 +32,7 @@ def test_a_task_is_judged_by_one_metric():
     ]
 
 
-def test_limits():
+def test_a_fall_of_accuracy_beyond_the_limit_is_refused():
     report = Report(
         "model", "small", "gptq", "dense", {}, tasks=[SCORE.beside(TaskScore("colours", "acc", 0.75, 50), [])]
     )

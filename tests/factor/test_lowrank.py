@@ -69,7 +69,7 @@ def test_a_matrix_of_low_rank_is_stored_in_fewer_values_without_loss():
     assert isinstance(full, Dense)
 
 
-def test_singular_statistics():
+def test_singular_statistics_give_finite_factors():
     weight = matrix(10, 16)
     assert torch.isfinite(WhitenedSVD(rank=4).compress(weight, torch.zeros(16, 16)).tensor.dequantize()).all()
     one = torch.outer(*[matrix(16)] * 2)

@@ -72,7 +72,7 @@ def test_the_weights_that_ship_order_matrices():
     assert len(found) == 5 and all(value > 0 for value in found.values())
 
 
-def test_errors(tmp_path):
+def test_other_files_and_single_examples_are_refused(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     with pytest.raises(ModelError, match="not a sensitivity predictor"):
         Predictor.load(tmp_path / "x.safetensors")
@@ -80,6 +80,6 @@ def test_errors(tmp_path):
         sensitivity.train(made_up(1, 1))
 
 
-def test_spearman():
+def test_spearman_is_one_for_the_same_order():
     assert spearman([1, 2, 3], [10, 20, 90]) == pytest.approx(1)
     assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)

@@ -85,5 +85,5 @@ def test_budgets_that_no_rank_fits():
         SVD(rank=0)
 
 
-def test_factors_of_a_size():
+def test_a_size_is_split_into_factors_as_equal_as_possible():
     assert factors_of(576, 2) == (24, 24) and factors_of(1536, 3) == (8, 12, 16) and factors_of(7, 2) == (1, 7)

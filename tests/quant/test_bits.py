@@ -37,7 +37,7 @@ def test_the_first_name_that_fits_counts(text, wanted):
     assert Bits.parse(str(bits)) == bits and repr(Bits.parse(str(bits))) == repr(bits)
 
 
-def test_a_name_is_no_expression():
+def test_a_name_is_matched_literally():
     assert not any(rule.fits("xayb") for rule in Bits.parse("a.b=2").rules)
     assert re.match(Bits.parse("a.b=2").rules[0].pattern, "x.a.b.c")
 

@@ -119,7 +119,7 @@ def test_outliers_are_kept_and_take_up_the_errors_of_the_others(damping, refine)
 
 
 @pytest.mark.parametrize("group_size", [-1, 40, 64, 1000])
-def test_groups_of_any_size(group_size):
+def test_groups_of_any_size_are_quantised(group_size):
     weight, hessian = problem()
     found = GPTQ(bits=4, group_size=group_size).apply(weight, hessian)
     assert found.scales.shape[2] == -(-192 // (192 if group_size in (-1, 1000) else group_size))

@@ -62,7 +62,7 @@ def by_definition(weight, scales, block):
 
 
 @pytest.mark.parametrize("block", [(128, 128), (32, 48), (7, 5)])
-def test_fp8_in_blocks(tmp_path, llama, block):
+def test_fp8_in_blocks_is_read_as_floats(tmp_path, llama, block):
     described = {"quant_method": "fp8", "weight_block_size": list(block), "activation_scheme": "dynamic"}
     folder = rewritten(llama, tmp_path / "fp8", described, fp8(block))
     stored, found = load_file(folder / "model.safetensors"), floats(Checkpoint.open(folder))
@@ -180,7 +180,7 @@ def packed(values):
     return torch.where(words >= 1 << 31, words - (1 << 32), words).int()
 
 
-def test_awq(tmp_path, llama):
+def test_awq_folders_are_read_as_floats(tmp_path, llama):
     folder = rewritten(llama, tmp_path / "awq", AWQ, awq)
     found = floats(Checkpoint.open(folder)).load([f"{UP}.weight"])[f"{UP}.weight"]
     stored, order = load_file(folder / "model.safetensors"), (0, 2, 4, 6, 1, 3, 5, 7)

@@ -47,7 +47,7 @@ def test_a_layer_multiplies_by_its_weight(name, rows):
 
 
 @pytest.mark.parametrize("name", others())
-def test_a_layer_of_codebooks(name):
+def test_a_layer_of_codebooks_multiplies_by_its_weight(name):
     weight = others()[name]
     x = torch.randn(3, 40)
     assert near(QuantLinear.of(weight)(x), x @ weight.dequantize().T)
@@ -139,7 +139,7 @@ def test_what_is_not_for_the_model_is_named(tmp_path):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "quantised", intermediate_size=360)
 
 
-def test_gpt2(tmp_path):
+def test_transposed_weights_of_gpt2_load(tmp_path):
     source = tiny_model(tmp_path / "model", torch.float32, kind="gpt2")
     spec = QuantizationSpec(4, 32, ignored=("lm_head",), dtype=torch.float32)
     tensors, dense = {}, {}

@@ -18,7 +18,7 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
 
-__all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec", "fits"]
+__all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec", "matches"]
 
 BITS = (2, 3, 4, 5, 6, 7, 8)  # of integers: the format squeeze stores all
 CODEBOOKS = ("nf4", "nf4-nested", "mxfp4", "nvfp4", "fp8", "ternary")
@@ -104,7 +104,7 @@ class QuantizationSpec(Grid):
         """Return the grid of a module. Raises FormatError if a pattern is invalid or could take long."""
         if name in self.modules:
             return self.modules[name]
-        return next((grid for pattern, grid in self.patterns if fits(pattern, name)), self.common)
+        return next((grid for pattern, grid in self.patterns if matches(pattern, name)), self.common)
 
     @classmethod
     def of_grid(cls, grid: Grid, **others: Any) -> "QuantizationSpec":
@@ -135,7 +135,7 @@ _REPEATED = re.compile(r"\)[*+]")
 _REPEATS = re.compile(r"[*+]")
 
 
-def fits(pattern: str, name: str) -> bool:
+def matches(pattern: str, name: str) -> bool:
     """Return whether a regular expression matches the start of a name. Raises FormatError if it is invalid or could
     take long."""
     compiled, repeats, choices = _read(pattern)

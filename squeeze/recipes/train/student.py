@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.architectures import LAST_NORM
-from squeeze.checkpoint.checkpoint import Checkpoint, View, disk_told
+from squeeze.checkpoint.checkpoint import Checkpoint, View, disk_errors
 from squeeze.checkpoint.stored import Leaves, StoredForm
 from squeeze.engine.network import Network
 from squeeze.recipes.train.trainer import adam
@@ -197,5 +197,5 @@ def norms(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _put(tensors: Any, path: Path) -> None:
-    with disk_told(path):
+    with disk_errors(path):
         torch.save(tensors, path)

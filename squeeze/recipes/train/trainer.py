@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import disk_told
+from squeeze.checkpoint.checkpoint import disk_errors
 
 __all__ = ["Loss", "Steps", "Trainer", "adam", "cast", "halve_fixed", "in_halves"]
 
@@ -111,7 +111,7 @@ class Trainer(Steps):
         values = {name: parameter.data for name, parameter in self.trained.items()}
         saved = {"values": values, "optimiser": self.optimiser.state_dict(), "losses": self.losses}
         unfinished = self.state.with_suffix(".unfinished")
-        with disk_told(unfinished):
+        with disk_errors(unfinished):
             torch.save({**saved, "step": self.step, "seconds": self.seconds}, unfinished)
         unfinished.replace(self.state)
 

@@ -145,7 +145,7 @@ def test_contradictions_are_named(change, message):
         FORMAT.weight("m", changed(tensors, **change), SPEC)
 
 
-def test_what_it_does_not_hold(tmp_path):
+def test_other_grids_and_outliers_are_refused(tmp_path):
     source = networks.save("llama", tmp_path / "model")
     for method in (RTN(), RTN(grid="nf4"), GPTQ(grid="nf4-nested", outliers=2)):
         with pytest.raises(FormatError, match="bitsandbytes needs the grid nf4-nested without outliers: add"):
@@ -157,7 +157,7 @@ def test_what_it_does_not_hold(tmp_path):
             FORMAT.spec({"quant_method": "bitsandbytes", **said})
 
 
-def test_a_source_without_its_state(tmp_path, written):
+def test_a_source_without_its_state_is_refused(tmp_path, written):
     tensors = {
         name: tensor
         for path in written[0].glob("*.safetensors")

@@ -150,7 +150,7 @@ def test_who_cannot_turn_says_so(turned, tmp_path):
         ({"kv_scheme": "fp8"}, "has no scales of a KV cache: kv_scheme needs compressed-tensors"),
     ],
 )
-def test_formats_that_hold_neither(tmp_path, original, format, options, message):
+def test_formats_without_rotations_or_kv_scales_refuse_them(tmp_path, original, format, options, message):
     with pytest.raises(FormatError, match=f"the format {format} {message}"):
         squeeze.quantize(original, "rtn", out=tmp_path / "out", format=format, **options)
     assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ import pytest
 
 from squeeze.errors import FormatError
 from squeeze.quant.bits import Rule
-from squeeze.quant.formats.spec import fits
+from squeeze.quant.formats.spec import matches
 
 NAME = "model.layers.31.mlp.experts.127.gate_proj"
 
@@ -24,7 +24,7 @@ NAME = "model.layers.31.mlp.experts.127.gate_proj"
     ],
 )
 def test_what_is_written_is_taken(pattern, fitting):
-    assert fits(pattern, NAME) == fitting
+    assert matches(pattern, NAME) == fitting
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_what_is_written_is_taken(pattern, fitting):
 )
 def test_what_could_take_long_is_refused(pattern, message):
     with pytest.raises(FormatError, match=message):
-        fits(pattern, NAME)
+        matches(pattern, NAME)

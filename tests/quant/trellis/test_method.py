@@ -80,7 +80,7 @@ def test_scales_are_of_16_bits(dtype):
 
 
 @pytest.mark.parametrize("inputs", [1, 7, 96])
-def test_without_statistics(inputs):
+def test_codes_without_statistics_lose_little(inputs):
     method, weight = Trellis(rate=3), draw(64, inputs)[0]
     assert method.fallback() == method
     assert layer_error(weight, method.compress(weight).tensor.dequantize(), None) < 0.06

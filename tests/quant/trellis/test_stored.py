@@ -55,7 +55,7 @@ def test_packed_it_gives_the_same(made, tmp_path):
     assert torch.equal(logits(tmp_path / "packed"), logits(made[0]))
 
 
-def test_a_transposed_weight(folders, tmp_path):
+def test_transposed_weights_load_and_densify_alike(folders, tmp_path):
     squeeze.quantize(folders("gpt2"), Trellis(rate=4), out=tmp_path / "out", format="squeeze", calibration=TOKENS)
     squeeze.densify(tmp_path / "out", tmp_path / "dense")
     wanted, found = logits(tmp_path / "dense"), logits(tmp_path / "out")
