@@ -1,8 +1,8 @@
 """Compression of one block of a checkpoint, each matrix on the inputs that it sees.
 
 Linear modules are compressed in the order in which they run, those that share an input together. Each sees the effect
-of the ones before it. pipeline.py goes through the blocks, gathering.py collects statistics of a shard of the
-calibration, solving.py compresses a matrix, and sharding.py has the workers.
+of the ones before it. The work on a shard of the calibration is in gathering.py, on a matrix in solving.py; sharding.py
+has the workers. The loop over blocks is in pipeline.py.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Plans for running a network block by block, found by running the model's own forward.
 
 A walk runs one block after the other, each on all sequences. Values that differ between sequences pass from block to
-block as a state. It has the hidden states and, in some architectures, values that depend on the tokens (per-layer
+block as a state. It has the hidden states. Some architectures add values that depend on the tokens (per-layer
 embeddings, the first hidden states) or that earlier blocks made (shared keys and values, chosen tokens). All other
 arguments are the same for every sequence. An architecture that computes between its blocks is refused.
 """

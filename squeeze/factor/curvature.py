@@ -1,8 +1,8 @@
 """The second-order rise of a model's loss when a matrix changes: moments of inputs and of output gradients.
 
-A change D of a matrix [O, I] raises the mean KL divergence from the original by about tr(G D H D^T) / 2 nats a token
-(K-FAC, Martens and Grosse 2015, arXiv 1503.05671). H = E[x x^T] is over inputs x. G = E[g g^T] is over gradients g of
-the loss with respect to outputs, for labels drawn from the model's own predictions.
+A change D of a matrix [O, I] raises the mean KL divergence from the original by about tr(G D H D^T) / 2 nats a token.
+That is K-FAC (Martens and Grosse 2015, arXiv 1503.05671). H = E[x x^T] is over inputs x. G = E[g g^T] is over gradients
+g of the loss with respect to outputs, for labels drawn from the model's own predictions.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
 """Choice of the bits of each matrix: the smallest rise of the loss for a given size.
 
-The rise of the loss that rounding a matrix causes is estimated to second order: half the sum of its squared errors,
-weighted with the diagonal of the empirical Fisher information. That is measured on calibration text, as in OBD (LeCun
-et al. 1990) and SqueezeLLM (Kim et al. 2023). The choice is a multiple-choice knapsack problem.
+The rise of the loss that rounding a matrix causes is estimated to second order. It is half the sum of its squared
+errors, weighted with the diagonal of the empirical Fisher information. That is measured on calibration text, as in OBD
+(LeCun et al. 1990) and SqueezeLLM (Kim et al. 2023). The choice is a multiple-choice knapsack problem.
 """
 
 import re

@@ -1,9 +1,9 @@
 """AWQ: input channels with large activations are scaled up before rounding, so that rounding them loses less.
 
 The scale of a channel is s = E|x|^strength (Lin et al. 2023, arXiv 2306.00978). The strength is the one with the least
-error of the outputs on calibration text. s is folded into the norm before the matrices, into `up_proj` before
-`down_proj`, and into `v_proj` before `o_proj`, where heads that share values share scales. `scaled` searches the
-scales; `AWQ` rounds the scaled matrices.
+error of the outputs on calibration text. The scales are folded into the norm before the matrices, into `up_proj` before
+`down_proj`, and into `v_proj` before `o_proj`. Heads that share values share scales. `scaled` searches the scales;
+`AWQ` rounds the scaled matrices.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """GPTQ: rounds one column of a matrix after the other, and changes later columns to compensate for the error.
 
-With the Cholesky factor U of the inverse Hessian, the error of column j is spread over the columns after it in
-proportion to row j of U (Frantar et al. 2022, arXiv 2210.17323). refine.py improves the result.
+U is the Cholesky factor of the inverse Hessian. The error of column j is spread over the columns after it in proportion
+to row j of U (Frantar et al. 2022, arXiv 2210.17323). refine.py improves the result.
 """
 
 from dataclasses import dataclass, replace
