@@ -57,9 +57,9 @@ def test_the_function_stays(tmp_path, config, block):
     assert not torch.equal(load_model(tmp_path / "out").state_dict()[name], load_model(source).state_dict()[name])
 
 
-def test_what_cannot_be_rotated(tmp_path):
+def test_other_architectures_and_odd_blocks_are_refused(tmp_path):
     source = folder_of(tmp_path, transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=100))
     with pytest.raises(ModelError, match="architecture 'gpt2' cannot be rotated; llama, mistral, qwen2, qwen3 can"):
         RotatedCheckpoint.of(Checkpoint.open(source))
-    with pytest.raises(ModelError, match="blocks of 32 does not fit 48"):
+    with pytest.raises(ModelError, match="a rotation block that divides 48 dimensions, got 32"):
         rotation(48, 0, 32)
