@@ -105,7 +105,7 @@ def test_refuses_other_architectures_and_invalid_shares(tmp_path, folders):
         ModelError, match=r"known pairs of matrices \(llama, mistral, qwen2, qwen3, mixtral, qwen2_moe\), got 'gpt2'"
     ):
         factorised(folders, "gpt2", "modegpt", tmp_path / "no")
-    with pytest.raises(SqueezeError, match=r"expected a share above 0 and at most 1 to keep, got 1\.5"):
+    with pytest.raises(SqueezeError, match=r"keep must be above 0 and at most 1, got 1\.5"):
         factorised(folders, "llama", "modegpt", tmp_path / "no", keep=1.5)
     with pytest.raises(SqueezeError, match="`target_bytes` needs the method plan"):
         factorised(folders, "llama", "modegpt", tmp_path / "no", target_bytes=10**9)
