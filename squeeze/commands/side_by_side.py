@@ -1,33 +1,30 @@
 """Small files side by side: worker processes do them, and results and messages keep the order of the files.
 
-A worker is a process of `serve`. It reads pickled tasks from its parent through a pipe, and ends with it.
+A worker is a process of `_serve`. It gets tasks from its parent through a pipe, and ends with it.
 """
 
 import io
+import multiprocessing
 import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from copy import copy
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
-import squeeze
 from squeeze.commands.job import Job
 from squeeze.errors import SqueezeError
 from squeeze.system import files
 
-__all__ = ["LARGE", "each", "serve"]
+__all__ = ["LARGE", "each"]
 
 LEAST_SECONDS = 4.0  # of estimated work, from which worker processes are worth their start
 LARGE = 1 << 24  # bytes from which a file has several blocks, for all threads
-_SERVE = "from squeeze.commands.side_by_side import serve; serve()"
 _COUNTS = ("done", "raw", "coded", "passed_over", "failed", "skipped")
 Task = tuple[Path | None, Path | None]
 Work = Callable[[Job, Path | None, Path | None, dict[str, Any]], None]
@@ -48,7 +45,7 @@ def each(job: Job, tasks: Iterable[Task], work: Work, settings: dict[str, Any], 
         job: The run, whose counts are updated.
         tasks: (path, target) of each file; None is standard input or output.
         work: A function of a module, which does a file.
-        settings: What `work` takes, to be pickled.
+        settings: What `work` takes, sent to the workers.
         seconds: An estimate of the work of one thread on all files that are small.
     """
     if job.threads == 1 or job.stdout or seconds < LEAST_SECONDS:
@@ -106,7 +103,8 @@ class _Pool:
             return worker.call(self._sent, path, target, self._work, self._settings)
         except SqueezeError:
             worker.end()
-            worker = self._start()
+            if not files.interrupted.is_set():
+                worker = self._start()
             raise
         finally:
             self._free.put(worker)
@@ -131,45 +129,38 @@ class _Worker:
     """A process that does one file at a time."""
 
     def __init__(self) -> None:
-        package = str(Path(squeeze.__file__).parents[1])
-        paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _SERVE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
-        )
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
 
     def call(self, job: Job, path: Path, target: Path | None, work: Work, settings: dict[str, Any]) -> _Outcome:
         """Return what became of a file. Raises SqueezeError if the process ended meanwhile."""
-        assert self._process.stdin and self._process.stdout
         try:
-            pickle.dump((job, path, target, work, settings), self._process.stdin)
-            self._process.stdin.flush()
-            outcome: _Outcome = pickle.load(self._process.stdout)
-        except (BrokenPipeError, EOFError) as error:
+            self._pipe.send((job, path, target, work, settings))
+            outcome: _Outcome = self._pipe.recv()
+        except (OSError, EOFError) as error:
             raise SqueezeError(f"{path}: the process that worked on it ended: run again with -T1") from error
         return outcome
 
     def end(self) -> None:
         """End the process. It deletes its unfinished file first."""
         self._process.terminate()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream:
-                with suppress(BrokenPipeError):  # the process has ended
-                    stream.close()
-        self._process.wait()
+        self._process.join()
+        self._pipe.close()
 
 
-def _serve(tasks: BinaryIO, results: BinaryIO) -> None:
+def _serve(pipe: Connection) -> None:
     """Do tasks until the parent ends or asks for an end."""
-    while True:
-        try:
-            job, path, target, work, settings = pickle.load(tasks)
-        except EOFError:
-            return
-        pickle.dump(_do(job, path, target, work, settings), results)
-        results.flush()
+    try:
+        with files.interruptible():
+            while not files.interrupted.is_set():  # work that was asked to end has tidied up, and returned
+                job, path, target, work, settings = pipe.recv()
+                pipe.send(_do(job, path, target, work, settings))
+    except (EOFError, KeyboardInterrupt, OSError):
+        pass
+    os._exit(1)
 
 
 def _do(job: Job, path: Path, target: Path | None, work: Work, settings: dict[str, Any]) -> _Outcome:
@@ -178,14 +169,3 @@ def _do(job: Job, path: Path, target: Path | None, work: Work, settings: dict[st
     with redirect_stdout(out), redirect_stderr(err):
         work(job, path, target, settings)
     return _Outcome(out.getvalue(), err.getvalue(), {name: getattr(job, name) - before[name] for name in _COUNTS})
-
-
-def serve() -> None:
-    """Work as a worker process."""
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing else may write to the pipe
-    try:
-        with files.interruptible():
-            _serve(sys.stdin.buffer, results)
-    except (KeyboardInterrupt, BrokenPipeError):
-        os._exit(1)

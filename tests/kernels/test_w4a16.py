@@ -68,7 +68,7 @@ def test_dequantising_more_rows_than_a_grid_takes_several_launches(monkeypatch):
     expansion_kernel.dequantize(Packed(words, scales, None, 4, 64, 64), torch.float16)
     assert list(grids) == [(1, 65535), (1, 17)]
     monkeypatch.undo()
-    monkeypatch.setattr(expansion_kernel, "_MOST_ROWS", 8)
+    monkeypatch.setattr(expansion_kernel, "_MAX_ROWS", 8)
     packed = packed_for(Grid(4, 32, False), 17, 64, 32)
     assert torch.equal(expansion_kernel.dequantize(packed, torch.float16), reference_dequantize(packed, torch.float16))
 

@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 from llvmlite import ir
 
-from squeeze.numerics import words
+from squeeze.numerics import machine_code, words
 from squeeze.packing.tensors import fixed_groups, rans_vectors
 
 TRIPLE = "aarch64-unknown-linux-gnu"
@@ -39,7 +39,7 @@ def instructions(make, pointers, numbers):
 
 @pytest.fixture(autouse=True)
 def neon(monkeypatch):
-    monkeypatch.setattr(llvm, "has", {"neon"}.__contains__)
+    monkeypatch.setattr(machine_code, "has", {"neon"}.__contains__)
     monkeypatch.setattr(rans_vectors, "_Kind", words.kind())
     monkeypatch.setattr(fixed_groups, "_NEON", True)
 
