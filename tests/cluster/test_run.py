@@ -76,7 +76,7 @@ def test_streams_after_each_other_are_restored_in_parts(tmp_path):
     assert file.target.read_bytes() == b"".join(pieces)
 
 
-@pytest.mark.parametrize("function", ["", "work", "join"])
+@pytest.mark.parametrize("function", ["", "process_part", "join_parts"])
 def test_progress_counts_each_byte_once_and_parts_as_they_end(tmp_path, large, function):
     small, told, lost = made(tmp_path, "small", b"few bytes"), [], []
 
@@ -121,7 +121,7 @@ def test_a_call_that_is_lost_is_tried_again_each_file_alone(tmp_path):
     files = [made(tmp_path, f"{number}", b"few bytes") for number in range(6)]
 
     def breaks(call):
-        if call.function.__name__ == "whole" and any(file.source.name == "3" for file in call.arguments[0]):
+        if call.function.__name__ == "process_files" and any(file.source.name == "3" for file in call.arguments[0]):
             raise RuntimeError("killed\nby the kernel")
 
     going = run(engine := Inline(breaks=breaks), files, seconds=10)
@@ -132,7 +132,7 @@ def test_a_call_that_is_lost_is_tried_again_each_file_alone(tmp_path):
     assert going.failures == 1
 
 
-@pytest.mark.parametrize("function", ["work", "join"])
+@pytest.mark.parametrize("function", ["process_part", "join_parts"])
 def test_a_part_that_is_lost_is_tried_again(tmp_path, large, function):
     lost = []
 
@@ -149,7 +149,7 @@ def test_a_part_that_is_lost_is_tried_again(tmp_path, large, function):
 
 def test_a_file_whose_part_fails_fails_once(tmp_path, large):
     def breaks(call):
-        if call.function.__name__ == "work" and call.arguments[0].number in (2, 5):
+        if call.function.__name__ == "process_part" and call.arguments[0].number in (2, 5):
             raise RuntimeError("killed")
 
     (done,) = run(Inline(breaks=breaks), [large]).results([large])
@@ -159,7 +159,7 @@ def test_a_file_whose_part_fails_fails_once(tmp_path, large):
 
 def test_parts_that_are_there_are_not_made_again(tmp_path, large):
     def stops(call):
-        if call.function.__name__ == "join":
+        if call.function.__name__ == "join_parts":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -170,7 +170,7 @@ def test_parts_that_are_there_are_not_made_again(tmp_path, large):
     cut.write_bytes(cut.read_bytes()[:-1])  # as if the machine had stopped
 
     def looks(call):
-        if call.function.__name__ == "join":
+        if call.function.__name__ == "join_parts":
             after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
             assert {name for name in after if after[name] != before[name]} == {"00000002"}
 
@@ -189,7 +189,7 @@ def test_a_change_that_no_stamp_tells_is_found_when_parts_are_put_together(tmp_p
     data, changed = large.source.read_bytes(), []
 
     def changes(call):
-        if call.function.__name__ == "work" and call.arguments[0].number == 3 and not changed:
+        if call.function.__name__ == "process_part" and call.arguments[0].number == 3 and not changed:
             changed.append(same_stamp(large.source, data[: 3 * BLOCK] + b"x" * BLOCK + data[4 * BLOCK :]))
 
     (done,) = run(Inline(breaks=changes), [large]).results([large])
@@ -199,7 +199,7 @@ def test_a_change_that_no_stamp_tells_is_found_when_parts_are_put_together(tmp_p
 @pytest.mark.parametrize("place", [0, 40, -1])
 def test_a_part_that_is_damaged_before_it_is_put_to_the_others(tmp_path, large, place):
     def spoils(call):
-        if call.function.__name__ == "join":
+        if call.function.__name__ == "join_parts":
             (folder,) = tmp_path.glob(".large.sqz.*.parts")
             data = bytearray((folder / "00000003").read_bytes())
             data[place] ^= 0xFF
@@ -213,7 +213,7 @@ def test_of_the_source_nothing_is_read_again(tmp_path):
     file = made(tmp_path, "file", some_bytes(20 * BLOCK))
 
     def spoils(call):
-        if call.function.__name__ == "join":
+        if call.function.__name__ == "join_parts":
             same_stamp(file.source, bytes(file.size))
 
     data = file.source.read_bytes()
@@ -339,7 +339,7 @@ def test_an_output_that_comes_meanwhile_is_kept(tmp_path):
 @pytest.mark.parametrize(("name", "value"), [("__version__", "another"), ("to_header", lambda settings: {"level": 7})])
 def test_parts_of_another_version_or_another_header_are_not_taken(tmp_path, large, monkeypatch, name, value):
     def stops(call):
-        if call.function.__name__ == "join":
+        if call.function.__name__ == "join_parts":
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
@@ -392,7 +392,7 @@ def test_what_is_gone_while_an_output_is_compared_is_said(tmp_path, large):
     gone = []
 
     def loses_a_part(call):
-        if call.function.__name__ == "join" and not gone:
+        if call.function.__name__ == "join_parts" and not gone:
             (folder,) = tmp_path.glob(".large.sqz.*.parts")
             gone.append((folder / "00000003").unlink())
 
