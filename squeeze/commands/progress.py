@@ -13,6 +13,7 @@ cluster has files, failed and workers as well. -q silences both. After Ctrl-C a 
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -119,6 +120,7 @@ class _Line:
 
         self.step, self.n, self.total, self._looked = "", 0.0, total, 0.0
         self.numbers: dict[str, float] = {}
+        tqdm.set_lock(threading.RLock())  # only this process prints: a lock of processes would outlive a killed run
         self._bar = tqdm(total=total, desc=escaped(name), unit=unit, leave=False, disable=silent, **settings)
 
     def __enter__(self) -> "_Line":
