@@ -81,7 +81,7 @@ def test_files_that_failed_or_changed(tmp_path, shards):
     first = next(iter(shards[0].sources))
     first.path.write_bytes(b"another")
     result = here(shards[0], TASK)
-    assert result.skipped == {first.name: "it changed while it was read: run again when nothing writes to it"}
+    assert result.left == {first.name: "it changed while it was read: run again when nothing writes to it"}
     noting(tmp_path, (shards[0], result), (shards[1], Result(error="no room")))
     known = noted(tmp_path)
     files = listing(tmp_path)
@@ -91,7 +91,7 @@ def test_files_that_failed_or_changed(tmp_path, shards):
     changed = [known.changed(file) for file in listing(tmp_path)]
     assert changed == ["", str(shards[0].target)] + [""] * 10
     failed = {record.source: record.error for record in read_manifest(tmp_path / "manifest").records if record.error}
-    assert failed == {str(first.path): result.skipped[first.name], str(shards[1].target): "no room"}
+    assert failed == {str(first.path): result.left[first.name], str(shards[1].target): "no room"}
 
 
 def test_sizes_of_files_sum_up_to_those_of_the_shard(tmp_path, shards):

@@ -38,7 +38,7 @@ def test_refuses_pages_and_runs_that_cannot_be_used():
         "Error: note.txt exists and is not a page of squeeze: name another file\n"
     )
     assert fails("report", "a.json", "-o", "no/page.html") == "Error: no/page.html: the folder no does not exist\n"
-    assert fails("inspect", "a.json", "--report", "note.txt").startswith("Error: note.txt is in the way")
+    assert fails("inspect", "a.json", "--report", "note.txt").startswith("Error: note.txt exists")
     assert usage_error("pack", "--follow", "--report", "p.html", "x", "y") == (
         "Error: --report shows one checkpoint: leave out --follow"
     )

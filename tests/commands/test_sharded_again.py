@@ -134,7 +134,7 @@ def test_a_cluster_writes_what_one_machine_writes_in_whatever_order(engine):
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted(line["output"] for line in lines) == sorted(map(str, Path("out").glob("*.tar.sqz")))
     assert sum(line["members"] for line in lines) == len(FILES) and lines[0]["level"] == 1
-    assert "40 files in 10 shards, 140000 bytes raw" in result.stderr and "on 1 cores" in result.stderr
+    assert "40 files in 10 shards, 140,000 bytes raw" in result.stderr and "on 1 cores" in result.stderr
     page = Path("page.html").read_text()
     assert "40 files: 140,000 bytes raw" in page and "calls whose worker was lost" in page
     run("test", "-q", *CLUSTER, "--manifest", MANIFEST)

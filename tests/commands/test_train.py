@@ -64,7 +64,7 @@ def test_minutes_trains_the_network_of_a_dictionary(note: Path):
     result = call("train", *options, *samples)
     assert result.exit_code == 0
     told, compared, *_ = result.stderr.splitlines()
-    assert re.fullmatch(r"own\.sqzp: [\d,]+ bytes, level 5, of 60 files", told)
+    assert re.fullmatch(r"own\.sqzp: [\d,]+ bytes, level 5, from 60 files", told)
     assert re.fullmatch(
         r"held out, [\d,]+ bytes: (zstd's best dictionary [\d,]+, )?level 5 alone [\d,]+, with a dictionary [\d,]+, "
         r"and with the network trained [\d,]+",

@@ -125,7 +125,7 @@ def test_training_explaining_and_dictionaries():
     assert Path("again").read_bytes() == TEXT
     run("explain", "-q", "-1", URL)
     assert names() == ["again", "note.txt.html"]
-    assert "fetch them first" in usage_error("train", "--adapter", "out", URL)
+    assert "download them first" in usage_error("train", "--adapter", "out", URL)
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,15 @@ def test_a_store_that_breaks_in_the_middle_is_one_line(error, monkeypatch):
     Store.put("bucket/weights.safetensors", Path("weights.safetensors").read_bytes())
     run("pack", "weights.safetensors", "packed.safetensors")
     Store.put("bucket/packed.safetensors", Path("packed.safetensors").read_bytes())
-    refused, goes_on = isinstance(error, PermissionError), "the same command goes on from"
+    refused = isinstance(error, PermissionError)
     said = (
         "access was refused (Access Denied): check the credentials"
         if refused
         else "the connection broke: reset by peer"
     )
     kept = Path.cwd() / ".new.safetensors.packing"
-    pack_says = f"finished work is kept in {kept}: {goes_on} there" if refused else f"{goes_on} here (with {kept})"
+    pack_says = "repeat the command to resume"
+    pack_says = f"finished work is kept in {kept}: {pack_says}" if refused else f"{pack_says} (with {kept})"
     before, files = dict(Store.objects), names()
     for arguments in (
         ("compress", "-1", "-o", "new", "fake://bucket/long.txt"),

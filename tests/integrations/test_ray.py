@@ -157,7 +157,7 @@ def test_json_is_read_as_it_stands(sqz, tmp_path):
 
 def test_rows_that_have_no_form_are_refused(sqz):
     assert sqz._json_line({"when": datetime(2026, 1, 2, 3, 4, 5)}) == b'{"when": "2026-01-02T03:04:05"}\n'
-    with pytest.raises(SqueezeError, match="type bytes, which JSON has no form for"):
+    with pytest.raises(SqueezeError, match="type bytes, which JSON cannot hold"):
         sqz._json_line({"data": b"x"})
     with pytest.raises(SqueezeError, match="line feed"):
         sqz._text_line({"text": "two\nrows"})

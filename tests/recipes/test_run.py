@@ -26,7 +26,7 @@ def stopped(tmp_path, folders, monkeypatch):
     """Return a function that resumes a run which was stopped after one step of training."""
 
     def stop(what, done, total):
-        if what.startswith("recovery") and done == 1:
+        if what.startswith("recovering") and done == 1:
             raise KeyboardInterrupt
 
     def run(method=Magnitude(), **options):  # noqa: B008
@@ -99,7 +99,7 @@ def test_the_command_goes_on_too(tmp_path, monkeypatch):
     monkeypatch.setattr(distil.Distillation, "go", go)
     done = CliRunner().invoke(main, [*command, "--resume", "--samples", "3"])
     wanted = f"Error: {tmp_path / 'out'}: the stopped run had other settings: repeat its settings to resume, or "
-    assert (done.exit_code, done.output) == (1, f"{wanted}start anew with -f and without --resume\n")
+    assert (done.exit_code, done.output) == (1, f"{wanted}start over with -f and without --resume\n")
     done = CliRunner().invoke(main, command)
     wanted = f"Error: {tmp_path / 'out'} is written already: go on with --resume, or start anew with -f\n"
     assert (done.exit_code, done.output) == (1, wanted)

@@ -302,7 +302,7 @@ def test_commands_compress_test_list_and_restore(coded, tmp_path, monkeypatch):
         assert (result.exit_code, result.stderr) == (0, "")
         return result.stdout
 
-    assert run("test", "text.sqz") == ""
+    assert run("test", "text.sqz") == "text.sqz: OK\n"
     stream = json.loads(run("list", "--json", "text.sqz"))["streams"][0]
     assert stream["header"]["model"] == "tiny" and stream["raw_size"] == len(DATA)
     assert [block["codec"] for block in stream["blocks"]] == ["tokenwise", "stored", "tokenwise"]

@@ -78,7 +78,7 @@ def test_a_span_shows_a_part_of_the_whole():
         assert np.array_equal(shown, all_of_it[1_000:1_100], equal_nan=field.name == "model_bits")
     assert part.blocks == whole.blocks
     assert len(squeeze.explain(TEXT, 2, span=(10, 10)).units) == 0
-    with pytest.raises(squeeze.OptionError, match="begins at byte 9000, and there are"):
+    with pytest.raises(squeeze.OptionError, match="begins at byte 9000"):
         squeeze.explain(TEXT, 2, span=(9_000, None))
 
 
