@@ -101,7 +101,7 @@ def test_a_dtype_that_torch_lacks_is_named_on_access(dtype):
 def test_refuses_a_row_of_f4_with_half_a_byte():
     write("odd.safetensors", {"a": ("F4", (2, 3), bytes(3))})
     squeeze.pack("odd.safetensors", "packed.safetensors")
-    with pytest.raises(FormatError, match=r"F4 with the shape \[2, 3\] cannot be in torch"):
+    with pytest.raises(FormatError, match=r"F4 with the shape \[2, 3\] cannot be loaded"):
         squeeze.load("packed.safetensors")["a"]
 
 

@@ -131,7 +131,7 @@ def test_any_order_is_fetched_in_order(limit, monkeypatch):
     assert not wrong
     assert [begin for begin, _ in asked] == [0, *(end for _, end in asked[:-1])] and asked[-1][1] <= data.size
     kept.close()
-    with pytest.raises(ValueError, match="gone"):
+    with pytest.raises(ValueError, match="the cached tensor is closed"):
         kept.fill(0, np.empty(1, np.uint8))
 
 

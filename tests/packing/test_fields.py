@@ -111,5 +111,5 @@ def test_inspect_shows_the_bits_of_a_weight(tmp_path):
     assert found["format"] == "gptq" and found["modules"] == 21
     assert per_weight < found["bits_per_weight"] < per_weight + 0.3  # and the group of each input
     shown = runner.invoke(cli.main, ["inspect", str(tmp_path / "quantised")]).output
-    assert f"21 modules, {found['bits_per_weight']:.3f} bits a weight" in shown
+    assert f"21 modules, {found['bits_per_weight']:.3f} bits per weight" in shown
     assert "quantised" not in json.loads(runner.invoke(cli.main, ["inspect", "--json", str(source)]).stdout)

@@ -107,7 +107,7 @@ def test_refuses_a_packed_folder_that_was_changed():
     model_folder("model")
     squeeze.pack("model", "packed")
     Path("packed/tokenizer.json").write_text("{ }")
-    with pytest.raises(DamagedError, match=r"tokenizer.json: the SHA-256"):
+    with pytest.raises(DamagedError, match=r"tokenizer.json: the restored file has another SHA-256"):
         squeeze.unpack("packed", "back")
     Path("packed/tokenizer.json").unlink()
     with pytest.raises(DamagedError, match=r"tokenizer.json is missing"):

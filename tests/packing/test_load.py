@@ -107,11 +107,11 @@ def test_resident_memory_changes_no_result_of_eval_and_generate(tmp_path):
         bad = CliRunner().invoke(main, [command, folder, *rest, "--resident", "much"])
         assert bad.exit_code == 2 and "'much' is not a size such as 65536, 64K or 4M" in bad.output
         plain = CliRunner().invoke(main, [command, str(model), *rest, *resident])
-        assert plain.output == f"Error: {model}: is not packed, so all of it is resident: leave out `resident`\n"
+        assert plain.output == f"Error: {model}: is not packed, so all of it is resident: leave out --resident\n"
     product, rest = ["--product", "fused"], ["once", "-n", "5", "-q"]
     assert CliRunner().invoke(main, ["generate", folder, *rest, *product]).exit_code == 0
     plain = CliRunner().invoke(main, ["generate", str(model), *rest, *product])
-    assert plain.output == f"Error: {model}: is not packed, so no product decodes its weights: leave out `product`\n"
+    assert plain.output == f"Error: {model}: is not packed, so no product decodes its weights: leave out --product\n"
 
 
 @pytest.mark.parametrize("level", ["fast", "runtime", "archive"])

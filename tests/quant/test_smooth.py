@@ -74,6 +74,6 @@ def test_what_cannot_be_smoothed(tmp_path):
     source = folder_of(tmp_path / "model", "gpt2")
     with pytest.raises(ModelError, match="architecture 'gpt2' cannot be smoothed; llama, mistral, qwen2, qwen3 can"):
         SmoothedCheckpoint.of(Checkpoint.open(source), {}, 0.2)
-    with pytest.raises(SqueezeError, match="a rotation leaves nothing to smooth"):
+    with pytest.raises(SqueezeError, match="rotation and smoothing exclude each other"):
         options = {"calibration": TOKENS, "smooth": 0.2, "rotate": True}
         squeeze.quantize(folder_of(tmp_path / "llama", "llama"), RTN(), out=tmp_path / "out", **options)

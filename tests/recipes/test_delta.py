@@ -223,7 +223,7 @@ def test_what_did_not_change_takes_nothing(tmp_path, pair):
 def test_experts_come_back_dense(tmp_path, pair):
     base, tuned = pair("qwen2_moe")
     delta(base, tuned, tmp_path / "out")
-    with pytest.raises(ModelError, match="use `squeeze densify`"):
+    with pytest.raises(ModelError, match="run `squeeze densify` first"):
         load_model(tmp_path / "out")
     squeeze.densify(tmp_path / "out", tmp_path / "dense")
     assert torch.isfinite(logits(tmp_path / "dense")).all()
@@ -290,7 +290,7 @@ def test_refuses_a_base_of_another_architecture_or_shape(tmp_path, folders, pair
     save_file({**tensors, "extra.weight": torch.ones(32)}, path)
     with pytest.raises(FormatError, match=r"the base .* has no tensor 'extra.weight'"):
         delta(base, tuned, tmp_path / "out")
-    with pytest.raises(SqueezeError, match="give bits, a pattern, or the two"):
+    with pytest.raises(SqueezeError, match="needs `bits`, a `pattern`, or both"):
         delta(base, tuned, tmp_path / "out", bits=None, pattern=None)
     with pytest.raises(SqueezeError, match="is no difference from a base, and needs none"):
         load_model(base, base=base)

@@ -241,7 +241,7 @@ def test_the_command_writes_the_type_and_refuses_to_overwrite(tmp_path, llama):
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, f"Error: {out} already exists; use -f to overwrite")
     assert CliRunner().invoke(main, [*map(str, arguments), "-f"]).exit_code == 0
     done = CliRunner().invoke(main, [*map(str, arguments), "-f", "--pack"])
-    assert done.exit_code == 2 and "for formats that are folders, not for gguf" in done.stderr
+    assert done.exit_code == 2 and "--pack takes formats that are folders, got gguf" in done.stderr
     (tmp_path / "folder").mkdir()
     for target, message in (
         (tmp_path / "folder", f"{tmp_path}/folder is a folder, and the format gguf is a file: name one, such as"),

@@ -146,7 +146,7 @@ def test_a_saved_prompt_refuses_other_models_policies_and_prompts(folder, tmp_pa
     [
         (("", "--kv", "4"), "the prompt is empty: give at least one token to go on from"),
         (("a", "-n", "600"), "do not fit the model's 512"),
-        (("a", "--kv", "4", "--kv-budget", "0.2"), "--kv and --kv-budget say two things: give one of them"),
+        (("a", "--kv", "4", "--kv-budget", "0.2"), "--kv and --kv-budget exclude each other: give one of them"),
         (
             ("a", "--kv-file", "x", "--draft", "y"),
             "--draft needs an empty cache: use either --draft or --kv-file",

@@ -183,5 +183,5 @@ def test_refuses_a_missing_task_folder(model, tmp_path):
     assert done.exit_code == 2 and "--max-task-drop needs --tasks" in done.output
     asked = ("--tasks", "first", "--task-folder", makers.write(tmp_path / "tasks"))
     done = call("delta", model, model, tmp_path / "out", "--bits", 2, *asked)
-    assert done.exit_code == 2 and "a difference is scored once it is written: squeeze eval OUT --base" in done.output
+    assert done.exit_code == 2 and "delta measures no tasks: run squeeze eval OUT --base" in done.output
     assert not (tmp_path / "out").exists()

@@ -88,5 +88,5 @@ def test_a_plan_needs_two_sequences_and_a_budget(folder):
     checkpoint = Checkpoint.open(folder)
     with pytest.raises(SqueezeError, match="at least two calibration sequences"):
         make_plan(checkpoint, TOKENS[:1], PlanConfig(keep=0.9))
-    with pytest.raises(SqueezeError, match="say how much to keep"):
+    with pytest.raises(SqueezeError, match="give a share"):
         make_plan(checkpoint, TOKENS, PlanConfig())
