@@ -59,7 +59,7 @@ class Network:
         self.checkpoint, self.device = checkpoint, torch.device(device)
         self._plans: dict[int, Plan] = {}  # by the length of sequences
         self.model = self._made()
-        found = matched(self.model, checkpoint)
+        found = matched(self.model, self.checkpoint)  # which `_made` may have replaced
         self.checkpoint, self.sources = found.checkpoint, found.sources
         self.fused, self.unclaimed = found.fused, found.unclaimed
         self.blocks = find_blocks(self.model)

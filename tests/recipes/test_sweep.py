@@ -109,4 +109,4 @@ def test_refuses_incomplete_and_conflicting_arguments(work):
     assert "go with --models" in usage_error("apply", "four.yaml", "model", "x", "--cluster", "local")
     assert "give RECIPE.yaml, IN and OUT" in usage_error("apply", "four.yaml", "model")
     assert "leave out --resume" in usage_error(*SWEEP, "--resume")
-    assert "names of their own" in fails(*SWEEP, "--models", "model")
+    assert "rename a model or a recipe" in fails(*SWEEP, "--models", "model")

@@ -124,9 +124,9 @@ def test_experts_of_five_bits(tmp_path, kind):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--format", "gptq"), "gptq stores 2, 3, 4 or 8 bits, got 6: use the format squeeze"),
-        (("--format", "gptq_v2", "--asymmetric"), "gptq_v2 stores 2, 3, 4 or 8 bits, got 6: use the format s"),
-        (("--format", "awq", "--asymmetric", "--method", "awq"), "awq needs 4 bits"),
+        (("--format", "gptq"), "the format gptq stores 2, 3, 4 or 8 bits, got 6: use the format squeeze"),
+        (("--format", "gptq_v2", "--asymmetric"), "the format gptq_v2 stores 2, 3, 4 or 8 bits, got 6"),
+        (("--format", "awq", "--asymmetric", "--method", "awq"), "the format awq needs 4 bits"),
         (("--format", "bitsandbytes"), "bitsandbytes needs the grid nf4-nested without outliers"),
     ],
 )

@@ -45,7 +45,7 @@ def of(folder: Path) -> list[Launch]:
 
 
 def every() -> Iterator[Launch]:
-    """Yield the launches of all modules here: those of kernels with a folder of their own, and of lm/fused/kernels.py."""
+    """Yield the launches of all modules here: of kernels with a folder, and of lm/fused/kernels.py."""
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if path.stem not in ("__init__", Path(__file__).stem):
             yield from importlib.import_module(f"tests.kernels.launches.{path.stem}").launches()
