@@ -39,6 +39,7 @@ def test_no_docstring_of_the_package_is_a_fragment():
 def test_what_the_rules_forbid_is_found(tmp_path):
     page, module = tmp_path / "page.md", tmp_path / "module.py"
     page.write_text("# A title\n\nIt is smaller beside xz.\n\n```sh\nbeside\n```\n\n" + "word " * 31 + "end.\n")
-    module.write_text('def f():\n    """Of a file."""\n\n\ndef g():\n    """The size."""\n\n\nprint("x is none of them")\n')
+    functions = 'def f():\n    """Of a file."""\n\n\ndef g():\n    """The size."""\n\n\n'
+    module.write_text(functions + 'print("x is none of it")\n')
     assert [fault.line for fault in faults(page)] == [3, 9]
     assert [fault.line for fault in faults(module)] == [2, 2, 6, 9]
