@@ -79,9 +79,10 @@ def load_model(
     if checkpoint is None:
         return gguf.load(folder, dtype or (torch.float32 if device == "cpu" else None)).to(device)
     quiet()
-    # transformers takes seconds to import, so only when a model is loaded; the second registers all loaders
-    from squeeze.integrations import quantised, transformers  # noqa: F401
+    # transformers takes seconds to import, so only when a model is loaded; the last import registers packed folders
+    from squeeze.integrations import loading, quantised, transformers  # noqa: F401
 
+    loading.register()  # forms that were added after that import, too
     dequantised = method is not None and method.removeprefix(f"{METHODS[0]}+") in CONVERTED
     kind = dtype or (torch.float32 if device == "cpu" and not dequantised else None)
     options = load_options(base=base, resident=resident or 0, product=product or PRODUCTS[0])
