@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Fixtures that several test files share."""
 
 import os
 import signal

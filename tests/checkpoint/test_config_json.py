@@ -87,7 +87,7 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """By kind of model a folder and its config.json, and a text."""
+    """Make a folder and its config.json for each kind of model, and a text."""
     root, tokenizer = tmp_path_factory.mktemp("hostile"), tiny_models.byte_level()
     (root / "text").write_text("def main():\n    return 1\n" * 20)
     folders = {kind: hostile.write_kind(root / kind, kind, tokenizer) for kind in ("llama", "qwen3")}

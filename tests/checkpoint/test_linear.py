@@ -1,4 +1,4 @@
-"""What every layer of a stored weight has: when tensors are prepared anew, shapes, the bias, copies, and refusals."""
+"""Test layers of stored weights: when tensors are prepared anew, shapes, the bias, copies, and refusals."""
 
 import copy
 import pickle

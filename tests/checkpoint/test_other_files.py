@@ -1,4 +1,4 @@
-"""What goes along with a folder that is made of another: everything but the weights, and what stays behind is named."""
+"""Test what follows a folder that is made of another: everything but the weights, and what stays behind is named."""
 
 import json
 

@@ -145,7 +145,7 @@ def test_tensors_that_are_missing_are_not_made_up(folder, tokenizer):
 
 
 class Panic(BaseException):
-    """As compiled libraries raise it."""
+    """A panic, as compiled libraries raise it."""
 
 
 def test_errors_of_other_libraries_become_one_line():

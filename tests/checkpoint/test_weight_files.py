@@ -1,4 +1,4 @@
-"""Which files are weights: safetensors in the folder itself; links out of it, paths and programs are refused."""
+"""Test which files are weights: safetensors in the folder itself; links out of it, paths and programs are refused."""
 
 import json
 import os

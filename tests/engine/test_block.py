@@ -31,7 +31,7 @@ class Skipping(nn.Module):
 
 
 def _shards(folder, every=1):
-    """Of SEQUENCES, with the original one in `every`."""
+    """Return shards of SEQUENCES in files, with the original of one sequence in `every`."""
     ids = torch.zeros(SEQUENCES.shape[:2], dtype=torch.int64)
     shards = sharding.shards_of(folder, ids, SEQUENCES.shape[2], 0, True, every)
     for shard in shards:

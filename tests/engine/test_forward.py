@@ -1,4 +1,4 @@
-"""What goes forward by block gives what the whole model gives, to the bit."""
+"""A forward pass by block gives what the whole model gives, to the bit."""
 
 import pytest
 import torch

@@ -20,7 +20,7 @@ class Block(nn.Module):
 
 
 class Halves:
-    """To multiples of half the largest magnitude."""
+    """Round to multiples of half the largest magnitude."""
 
     ranged = True
 

@@ -1,4 +1,4 @@
-"""What came of reading a mutated file: refused in one line, read for what it is, or a fault of ours."""
+"""Judge the outcome of reading a mutated file: refused in one line, read for what it is, or a fault of ours."""
 
 import errno
 import traceback
@@ -22,7 +22,7 @@ _LONGEST = 2_000  # characters of a message, with a path and what it quotes
 
 
 class Wrong(Exception):
-    """What was read is not what the file says, and nothing was said."""
+    """The data that was read is not what the file says, and nothing was said."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def generator(name: str, seed: int, number: int) -> Random:
 
 
 def judge(form: Format, seed: int, number: int, folder: Path) -> Verdict:
-    """What comes of a case."""
+    """Return the outcome of a case."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -100,7 +100,7 @@ def _place(error: BaseException) -> str:
 
 
 def one_of(random: Random, *choices: tuple[float, Callable[[Random], Any]]) -> Any:
-    """What one of the functions gives, by their weights."""
+    """Return the result of one of the functions, chosen by their weights."""
     weights = [weight for weight, _ in choices]
     return random.choices([function for _, function in choices], weights)[0](random)
 

@@ -1,4 +1,4 @@
-"""How bytes and JSON are changed, whatever they mean. The same generator changes them in the same way."""
+"""Change bytes and JSON, whatever they mean. The same generator changes them in the same way."""
 
 import json
 from collections.abc import Callable

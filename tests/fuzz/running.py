@@ -27,7 +27,7 @@ _SIGNALS = {signal.SIGALRM: HANG, signal.SIGKILL: MEMORY}
 
 @dataclass
 class Result:
-    """What came of the cases of a format."""
+    """The outcomes of the cases of a format."""
 
     name: str
     counts: Counter[str] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ def run(form: Format, cases: range, seed: int, until: float = float("inf")) -> R
 def _take(
     ready: selectors.BaseSelector, worker: _Worker, result: Result, form: Format, seed: int, until: float
 ) -> None:
-    """What a worker has to say; where it has ended by a fault, another one goes on."""
+    """Note what a worker reports. If it ends by a fault, another one continues."""
     said = os.read(worker.reading, 1 << 16)
     *lines, worker.text = (worker.text + said).split(b"\n")
     for line in lines:
@@ -125,7 +125,7 @@ def _start(form: Format, cases: range, left: int, seed: int, until: float) -> _W
 
 
 def _work(form: Format, cases: range, seed: int, until: float, writing: int) -> None:
-    """In the worker: judge each case, and say so in a line."""
+    """Judge each case in the worker, and report it in a line."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -146,7 +146,7 @@ def _work(form: Format, cases: range, seed: int, until: float, writing: int) -> 
 
 
 def judged(form: Format, seed: int, number: int, folder: Path) -> Verdict:
-    """What comes of a case in an empty folder, which the alarm ends."""
+    """Return the outcome of a case in an empty folder, which the alarm ends."""
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     (folder / "inside").mkdir()
     try:

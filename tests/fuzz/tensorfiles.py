@@ -42,7 +42,7 @@ class TensorFile:
         return (len(text) if self.length is None else self.length).to_bytes(8, "little") + text + self.body
 
     def described(self, key: str, value: Any) -> "TensorFile":
-        """With another description in its metadata, which is a text, or JSON."""
+        """Return the file with another description in its metadata, which is a text, or JSON."""
         text = value if isinstance(value, str) else mutations.to_json(value)
         return replace(self, header={**self.header, METADATA: {**self.header[METADATA], key: text}})
 
@@ -54,7 +54,7 @@ class TensorFile:
         return self.body[begin:end]
 
     def with_payload(self, name: str, payload: bytes) -> "TensorFile":
-        """With other bytes of a uint8 tensor, those after it moved."""
+        """Return the file with other bytes of a uint8 tensor, those after it moved."""
         header, body = {METADATA: self.header[METADATA]} if METADATA in self.header else {}, b""
         for other in sorted(self.entries(), key=lambda key: self.header[key]["data_offsets"]):
             piece = payload if other == name else self.payload(other)

@@ -34,8 +34,10 @@ def test_folders_are_restored_byte_for_byte():
 
 
 def test_folders_of_diffusion_models_are_restored_and_adapted():
-    """As diffusers has them: a model in each of some folders, of which transformers loads the text encoder. Those with
-    weights say how they are coded."""
+    """Diffusers has a model in each of some folders, of which transformers loads the text encoder.
+
+    The folders with weights say how these are coded.
+    """
     random = np.random.default_rng(1)
     parts = {
         "transformer": {"_class_name": "FluxTransformer2DModel"},
@@ -244,7 +246,7 @@ def small():
 
 
 def plant():
-    """What a packed folder does not bring back."""
+    """Return what a packed folder does not restore."""
     Path("model/below/empty").mkdir(parents=True)
     os.mkfifo("model/pipe")
     Path("model/gone").symlink_to("nowhere")

@@ -40,7 +40,7 @@ def values(dtype: str) -> dict[str, torch.Tensor]:
 
 
 def outcome(take):
-    """What a call returns as bytes, or the kind of error."""
+    """Return what a call returns as bytes, or the kind of error."""
     try:
         found = take()
     except (safetensors.SafetensorError, IndexError, TypeError, ValueError) as error:

@@ -126,7 +126,7 @@ def test_a_distributed_checkpoint_is_restored(training):
 
 
 def trainer_folder(path: str, training: Training, seed: int = 1) -> Path:
-    """As transformers' Trainer leaves one."""
+    """Make a checkpoint as transformers' Trainer leaves it."""
     folder = model_folder(path, seed)
     torch.save(training.optimizer.state_dict(), folder / "optimizer.pt")
     states = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}
@@ -323,7 +323,7 @@ def test_pickles_from_anywhere_are_read_or_refused(state):
 
 
 def memoized(text: str) -> bytes:
-    """What puts a text into the memo, at 0."""
+    """Return the opcodes that put a text into the memo, at 0."""
     return b"X" + len(text).to_bytes(4, "little") + text.encode() + b"q\0000"
 
 

@@ -18,7 +18,7 @@ from tests.makers.layers import problem
 
 
 def read(tensor: BlockTensor) -> torch.Tensor:
-    """What the gguf package makes of a tensor's blocks."""
+    """Return what the gguf package makes of a tensor's blocks."""
     kind = gguf.GGMLQuantizationType[type_of(tensor.grid.name).upper()]
     return torch.from_numpy(gguf.quants.dequantize(tensor.blocks().numpy(), kind))
 

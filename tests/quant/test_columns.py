@@ -35,7 +35,7 @@ def matrix():
 
 @pytest.fixture
 def by_torch(monkeypatch):
-    """Without the compiled loops."""
+    """Run without the compiled loops."""
 
     def without():
         for grid in (Integer, Codebook, BlockGrid, Float8):

@@ -1,4 +1,4 @@
-"""What a run that is packed while it goes was told to have done before, and what it deletes for that."""
+"""The journal of a followed run: what it says was packed before, and what a run deletes because of it."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What commands print with --json, and a page is made of."""
+"""The JSON that commands print, of which pages are made."""
 
 import json
 from dataclasses import dataclass

@@ -163,7 +163,7 @@ class Sqz:
 
     @staticmethod
     def _block(stream: Stream, random: Random) -> None:
-        """What a block's header says."""
+        """Change a field of a block's header."""
         if not stream.parts:
             return
         part = random.choice(stream.parts)

@@ -1,4 +1,4 @@
-"""What config.json says of a quantised checkpoint, where it is not understood: one line that names it."""
+"""Test what config.json says of a quantised checkpoint, where it is not understood: one line that names it."""
 
 import json
 

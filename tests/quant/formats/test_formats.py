@@ -18,7 +18,7 @@ INTEGERS = [Grid(b, size, symmetric) for b in BITS for size in (32, -1) for symm
 
 
 def same(first, second):
-    """Whether two weights are equal in every part."""
+    """Return whether two weights are equal in every part."""
     parts = zip(vars(first).values(), vars(second).values(), strict=True)
     return all(equal(a, b) for a, b in parts)
 

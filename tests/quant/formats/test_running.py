@@ -1,4 +1,4 @@
-"""What compressed-tensors does as a network runs: rotations of what is multiplied, and a KV cache in FP8."""
+"""Test what compressed-tensors does as a network runs: rotations of what is multiplied, and a KV cache in FP8."""
 
 import json
 import re

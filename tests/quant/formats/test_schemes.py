@@ -54,7 +54,7 @@ def test_the_command_names_all_schemes():
 
 
 def inputs_of_layers(model, names):
-    """What each of them is given for TOKENS."""
+    """Return what each of them is given for TOKENS."""
     seen, hooks = {}, []
     for name in names:
         take = partial(lambda name, module, values: seen.update({name: values[0].clone()}), name)
