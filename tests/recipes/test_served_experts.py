@@ -242,8 +242,8 @@ def test_packed_mixtures_compute_the_same(tmp_path, mixture):
         assert torch.equal(*(load_model(tmp_path / name)(IDS).logits for name in ("out", "packed")))
 
 
-def test_names_of_earlier_versions_are_read(tmp_path, mixture, monkeypatch):
-    """Check names that are the same for the experts of every fused checkpoint."""
+def test_experts_without_published_names_are_read(tmp_path, mixture, monkeypatch):
+    """Experts of an architecture whose checkpoints always hold them in one tensor are called as squeeze's modules."""
     source, _ = mixture("mixtral", True)
     squeeze.quantize(source, "rtn", scheme="mxfp4", out=tmp_path / "out")
     monkeypatch.setattr("squeeze.engine.sources.published", lambda *told: {})
