@@ -127,13 +127,20 @@ class Group(click.Group):
             _end_by(signal.SIGPIPE)
             raise  # click ends in silence
         except OptionError as error:
-            raise Misused(explain(error)) from error
+            raise Misused(self._with_dashes(ctx, explain(error))) from error
         except (*EXPECTED_ERRORS, KeyboardInterrupt) as error:
             failed = click.ClickException(explain(error))
             if isinstance(error, KeyboardInterrupt) and files.interrupted.is_set():
                 failed.show()
                 _end_by(files.interrupted.by)
             raise failed from error
+
+    def _with_dashes(self, ctx: click.Context, message: str) -> str:
+        """Write the first word of a message as an option, if the command that was called has one of this name."""
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        long = f"--{message.split(' ', 1)[0].replace('_', '-')}"
+        known = command and any(long in parameter.opts for parameter in command.get_params(ctx))
+        return f"{long}{message[len(long) - 2 :]}" if known else message
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, _SHORT.get(cmd_name, cmd_name))

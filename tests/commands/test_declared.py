@@ -123,16 +123,17 @@ def test_packing_takes_what_its_function_does():
     assert level.choices == tuple(LEVELS)
 
 
-def test_bounds_are_said_the_same_everywhere(tmp_path):
+def test_bounds_are_said_the_same_everywhere_and_name_the_option_on_the_command_line(tmp_path):
     wanted = "samples must be at least 1, got 0"
     with pytest.raises(OptionError, match=wanted):
         squeeze.prune(tmp_path, samples=0, out=tmp_path / "out")
     with pytest.raises(OptionError, match="damping must be at least 0, got -1"):
         squeeze.GPTQ(damping=-1)
     for words, message in (
-        (["--samples", "0"], wanted),
-        (["--damping", "-1"], "damping must be at least 0, got -1"),
-        (["--bits", "9"], "bits must be from 2 to 8, got 9"),
+        (["--samples", "0"], f"--{wanted}"),
+        (["--damping", "-1"], "--damping must be at least 0, got -1"),
+        (["--bits", "9"], "--bits must be from 2 to 8, got 9"),
+        (["--sequence-length", "0"], "--sequence-length must be at least 2, got 0"),
     ):
         done = CliRunner().invoke(cli.main, ["quantize", "in", "out", *words])
         assert (done.exit_code, done.output) == (2, f"Error: {message}\n")
