@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from squeeze.cluster.engine import PROCESS, Call, Needs
 from squeeze.commands import cluster as clusters, options
 from squeeze.commands.echo import echo, explain
 from squeeze.commands.progress import bar
@@ -86,7 +87,6 @@ def _on_cluster(
     runs: int,
 ) -> "Iterator[Result]":
     """Measure each file in a call of its own, with the memory of the level that needs most."""
-    from squeeze.cluster.engine import PROCESS, Call, Needs
     from squeeze.cluster.tasks import run_calls
     from squeeze.recipes.measure import benchmark
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from squeeze.cluster.engine import Call, Engine, Needs
 from squeeze.commands import cluster as clusters, options
 from squeeze.commands.echo import echo, explain
 from squeeze.commands.models import judged, tasks_of, use
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
 from squeeze.commands.sections import command
+from squeeze.engine.tasks import TaskScore, check_drops
 from squeeze.errors import SqueezeError
 
 if TYPE_CHECKING:
-    from squeeze.cluster.engine import Engine
-    from squeeze.engine.tasks import TaskScore
     from squeeze.recipes.measure.tasks import Tasks
 
 _LEAST_MEMORY = 1 << 30  # bytes of a worker without the models
@@ -86,8 +86,6 @@ def evaluate(
     if failed:
         raise click.exceptions.Exit(1)
     if max_task_drop is not None:
-        from squeeze.engine.tasks import TaskScore, check_drops
-
         for record in records:
             with judged():
                 check_drops(record["input"], [TaskScore.from_json(one) for one in record["tasks"]], max_task_drop)
@@ -109,14 +107,13 @@ def _by_a_worker(threads: int, *arguments: Any) -> dict[str, Any]:
 
 
 def _on_cluster(
-    engine: "Engine[Path]",
+    engine: Engine[Path],
     checkpoints: tuple[Path, ...],
     original: Path | None,
     tasks: "Tasks | None",
     threads: int,
     params: dict[str, Any],
 ) -> Iterator[tuple[Path, dict[str, Any] | None, BaseException | None]]:
-    from squeeze.cluster.engine import Call, Needs
     from squeeze.cluster.tasks import run_calls
     from squeeze.packing.folder import raw_size
 
@@ -179,7 +176,7 @@ def _on_tasks(
     quiet: bool,
     as_json: bool,
     **ignored: Any,
-) -> "list[TaskScore]":
+) -> list[TaskScore]:
     from squeeze.recipes.measure.tasks import scores
 
     opening: dict[str, Any] = {"device": device, "resident": resident, "base": base}
@@ -198,7 +195,5 @@ def _say(record: dict[str, Any], named: bool) -> None:
             low_high = " ({:.6g} to {:.6g})".format(*intervals[name]) if name in intervals else ""
             click.echo(f"{name.replace('_', ' ') + ':':<20}{record[name]:.6g}{low_high}")
     if record.get("tasks"):
-        from squeeze.engine.tasks import TaskScore
-
         for score in map(TaskScore.from_json, record["tasks"]):
             click.echo(f"{score.task + ':':<20}{score}")

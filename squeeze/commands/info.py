@@ -7,6 +7,7 @@ from click.shell_completion import get_completion_class
 
 from squeeze.commands import options
 from squeeze.commands.sections import command
+from squeeze.recipes.measure.about import gather
 
 
 @command()
@@ -22,8 +23,6 @@ def info(full: bool, as_json: bool) -> None:
     With --full it also shows what runs on each GPU. The core bytes are the size on the disk of squeeze and of the
     packages that levels 1 to 9 need, without a language model. The start-up is that of `squeeze --version`.
     """
-    from squeeze.recipes.measure.about import gather
-
     facts = gather(full)
     if as_json:
         click.echo(json.dumps(facts))

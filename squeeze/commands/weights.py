@@ -15,7 +15,7 @@ from squeeze.commands.models import Verdict, say_estimate, use
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import checkpoint_bar
 from squeeze.commands.sections import command
-from squeeze.recipes.options import DELTA, FACTORIZE, PRUNE, QUANTIZE
+from squeeze.recipes.options import DELTA, FACTORIZE, GGUF, PRUNE, QUANTIZE
 from squeeze.system import machine
 from squeeze.system.limits import Limits
 
@@ -48,7 +48,6 @@ def quantize(
     from squeeze.packing import folder
     from squeeze.recipes import quantize as api, run
     from squeeze.recipes.gguf import quantize as quantize_gguf
-    from squeeze.recipes.options import GGUF
 
     use(threads or 1 if cluster else threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), given(QUANTIZE, params)
