@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.cluster.engine import Engine, connect
+from squeeze.cluster import engine as engines
 from squeeze.commands import options
 from squeeze.commands.echo import echo, explain
 from squeeze.commands.sections import in_section
@@ -56,11 +56,11 @@ with_manifest = in_section(
 )
 
 
-def connected(cluster: str | None) -> Engine[Any]:
+def connected(cluster: str | None) -> engines.Engine[Any]:
     """Connect to a cluster. Raises UsageError without an address."""
     if cluster is None:
         raise click.UsageError("--manifest belongs to --cluster: give both")
-    engine = connect(cluster)
+    engine = engines.connect(cluster)
     engine.warn = lambda sentence: echo(f"Warning: {sentence}", err=True)
     engine.patience = click.get_current_context().meta[_PATIENCE]
     return engine
