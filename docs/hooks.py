@@ -1,24 +1,21 @@
 """Hooks of mkdocs: they fill in the tables of options, and list commands by section."""
 
+import html
+import inspect
 import re
+from importlib import import_module
 from typing import Any
+
+import click
 
 from squeeze.cli import SECTIONS
 from squeeze.commands.reference import OPERATIONS, operation_table, options_table
 from squeeze.recipes.options import DELTA, Common, Recovering
 
 _WIDE = ("benchmarks.md", "reference/command-line.md", "reference/options.md")  # they take the left column too
-_UNSET = re.compile(r"<td>(?:<code>(?:Sentinel\.UNSET|False)</code>|``)</td>")  # mkdocs-click, without a default
 _OPTIONS = re.compile(r"^<!-- options: (\w+) -->$", re.MULTILINE)
-_EXAMPLE = re.compile(r"<p>Example: (squeeze .*?)</p>", re.DOTALL)
-_COMMAND = """\
-::: mkdocs-click
-    :module: squeeze.commands.{module}
-    :command: {command}
-    :prog_name: squeeze {name}
-    :depth: 2
-    :style: table
-"""
+_UNBROKEN = "\b\n"  # what click keeps the lines of
+_EXAMPLE = "Example: "
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -29,16 +26,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return filled.replace("<!-- commands -->", _commands()) if "<!-- commands -->" in filled else filled
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Empty the cells of options without a default, and give each example of a help text its line."""
-    return _EXAMPLE.sub(_example, _UNSET.sub("<td></td>", html))
-
-
-def _example(found: re.Match[str]) -> str:
-    lines = "\n".join(line.strip() for line in found[1].splitlines())
-    return f'<div class="language-sh highlight"><pre><code>{lines}</code></pre></div>'
-
-
 def _commands() -> str:
     """Return a section for each group of commands: a list of its commands, then each with its options."""
     return "\n".join(line for title, commands in SECTIONS.items() for line in _section(title, commands))
@@ -47,8 +34,41 @@ def _commands() -> str:
 def _section(title: str, commands: dict[str, tuple[str, str]]) -> list[str]:
     listed = [f"- [{name}](#squeeze-{name}): {about}" for name, (_, about) in commands.items()]
     places = {name: place.split(":") for name, (place, _) in commands.items()}
-    blocks = [_COMMAND.format(module=place[0], command=place[1], name=name) for name, place in places.items()]
+    blocks = [
+        _block(name, getattr(import_module(f"squeeze.commands.{place[0]}"), place[1])) for name, place in places.items()
+    ]
     return [f"## {title}", "", *listed, "", *blocks]
+
+
+def _block(name: str, command: Any) -> str:
+    """Return a command's usage, its help, and a table of its options for each section."""
+    with click.Context(command, info_name=f"squeeze {name}") as ctx:
+        usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
+        parts = [f"### squeeze {name}", _code(usage), *_paragraphs(command.help or "")]
+        for title, rows in command.options_by_section(ctx).items():
+            lines = [f"| <code>{_cell(option)}</code> | {_cell(about)} |" for option, about in rows]
+            parts.append("\n".join([f"| {title} | |", "|---|---|", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return the paragraphs of a help text; those whose lines are kept become blocks of code."""
+    found = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith(_UNBROKEN):
+            lines = paragraph.removeprefix(_UNBROKEN).removeprefix(_EXAMPLE).split("\n")
+            found.append(_code("\n".join(line.removeprefix(" " * len(_EXAMPLE)) for line in lines)))
+        else:
+            found.append(html.escape(paragraph, quote=False))
+    return found
+
+
+def _code(text: str) -> str:
+    return f"```sh\n{text}\n```"
+
+
+def _cell(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", "&#124;")
 
 
 def _options(name: str) -> str:

@@ -23,15 +23,19 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one definition list for each section, the common one first."""
+        for title, rows in self.options_by_section(ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def options_by_section(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return the options of each section as pairs of their spelling and their help, the common section first."""
         sections: dict[str, list[tuple[str, str]]] = {COMMON: []}
         for parameter in sorted(self.get_params(ctx), key=_rank):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record:
                 row = record[0], _BOUNDS.sub("", record[1])
                 sections.setdefault(getattr(parameter, _SECTION, COMMON), []).append(row)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+        return sections
 
 
 command: Callable[..., Callable[[Function], Command]] = partial(click.command, cls=Command)
