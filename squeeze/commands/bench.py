@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @command()
 @options.levels
 @click.option("--against", default="", metavar="NAMES", help="Other compressors: xz,zstd,brotli,bzip2,zpaq,lpaq1,7z")
-@click.option("--runs", default=1, type=click.IntRange(1), help="Runs, of which the fastest counts; default: 1")
+@click.option(
+    "--runs", default=1, type=click.IntRange(1), metavar="N", help="Runs, of which the fastest counts; default: 1"
+)
 @options.report
 @options.threads
 @click.option("--processes", is_flag=True, help="Time squeeze as a whole process as well, with start-up")
