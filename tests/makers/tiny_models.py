@@ -1,6 +1,7 @@
 """Language models of a few thousand weights, written in the formats that squeeze reads."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,19 @@ def byte_level(space: bool = True) -> tokenizers.Tokenizer:
 
     `space` says whether a space is put before a text.
     """
+    return tokenizers.Tokenizer.from_str(_byte_level(space))
+
+
+@cache
+def _byte_level(space: bool) -> str:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.normalizer = tokenizers.normalizers.NFC()
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=list(SPECIAL), show_progress=False)
     tokenizer.train_from_iterator([TRAINING_TEXT.decode() + "é日本\r\n\0"], trainer)
-    return tokenizer
+    trained: str = tokenizer.to_str()
+    return trained
 
 
 def sentence_piece(space: bool = True) -> tokenizers.Tokenizer:
@@ -49,6 +56,11 @@ def sentence_piece(space: bool = True) -> tokenizers.Tokenizer:
 
     Without `space` it is like Gemma's.
     """
+    return tokenizers.Tokenizer.from_str(_sentence_piece(space))
+
+
+@cache
+def _sentence_piece(space: bool) -> str:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     if space:
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always")
@@ -60,10 +72,11 @@ def sentence_piece(space: bool = True) -> tokenizers.Tokenizer:
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=600, special_tokens=special + byte_tokens, show_progress=False, limit_alphabet=80
     )
-    tokenizer.train_from_iterator([TRAINING_TEXT.decode()], trainer)
+    text = TRAINING_TEXT.decode()
+    tokenizer.train_from_iterator([text] if space else text.splitlines(keepends=True), trainer)  # a piece is one word
     description = json.loads(tokenizer.to_str())
     description["added_tokens"] = [token for token in description["added_tokens"] if token["content"] in special]
-    return tokenizers.Tokenizer.from_str(json.dumps(description))
+    return json.dumps(description)
 
 
 def _split_as_gemma(tokenizer: tokenizers.Tokenizer) -> None:
