@@ -43,7 +43,12 @@ def render(package: str, evaluates: bool = False, **values: Any) -> str:
 
     policy = Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">')
     page = _template(package).render(policy=policy, script=script, **values)
-    return page.replace(_POLICY, " ".join((_RULES, *sources)), 1)
+    return _without_surrogates(page.replace(_POLICY, " ".join((_RULES, *sources)), 1))
+
+
+def _without_surrogates(text: str) -> str:
+    """Replace lone surrogates, which JSON can hold and UTF-8 cannot, by U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 @cache

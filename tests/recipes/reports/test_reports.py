@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from squeeze.errors import FormatError
-from squeeze.recipes.reports.page import read, render, shown
+from squeeze.recipes.reports.page import read, render, shown, write
 from squeeze.recipes.reports.shown import MEASURES, parts_of, place
 from tests.makers import reports
 
@@ -91,6 +91,11 @@ def test_names_cannot_add_markup():
     record["fallbacks"] = ["<i>"]
     page = render(shown([record]))
     assert "<b>" not in page and "<i>" not in page and page.count("</script>") == 3
+
+
+def test_a_lone_surrogate_of_a_report_is_replaced(tmp_path):
+    write(tmp_path / "page.html", shown([reports.model("model-\ud800")]))
+    assert "model-\ufffd" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_a_name_gives_layer_and_matrix():
