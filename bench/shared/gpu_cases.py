@@ -20,8 +20,8 @@ from squeeze.kv.attention import kernel as attention, tiles
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.scores import additive_mask
-from squeeze.packing import df_decode
-from squeeze.packing.df_decode.together import Together
+from squeeze.packing import device_decode
+from squeeze.packing.device_decode.together import Together
 from squeeze.packing.tensors import floats
 from squeeze.prune.magnitude import Magnitude
 
@@ -218,13 +218,13 @@ def _decoded(multiplied: bool = False) -> Case:
     def data(device: Any) -> Product:
         dense, payload = _coded(*_shape(device), device)
         x = torch.randn(1, dense.shape[1], device=device.where, dtype=torch.bfloat16)
-        return Product(x, df_decode.prepare(payload, "BF16", dense.nbytes), dense, device)
+        return Product(x, device_decode.prepare(payload, "BF16", dense.nbytes), dense, device)
 
     def ours(data: Product) -> Sequence[Call]:
         out = torch.empty_like(data.dense)
 
         def decode() -> torch.Tensor:
-            weight = df_decode.decode(data.stored, out).view(out.shape)
+            weight = device_decode.decode(data.stored, out).view(out.shape)
             return functional.linear(data.x, weight) if multiplied else weight
 
         return [decode]
@@ -245,7 +245,7 @@ def _block_decoded() -> Case:
         shapes = [(wide, wide)] * 4 + [(narrow, wide)] * 2 + [(wide, narrow)]  # q, k, v, o; gate, up; down
         drawn = {shape: _coded(*shape, device) for shape in dict.fromkeys(shapes)}
         weights = [drawn[shape] for shape in shapes]
-        prepared = [df_decode.prepare(payload.clone(), "BF16", dense.nbytes) for dense, payload in weights]
+        prepared = [device_decode.prepare(payload.clone(), "BF16", dense.nbytes) for dense, payload in weights]
         dense = torch.cat([dense.view(-1) for dense, _ in weights]).view(torch.uint8)
         return Product(dense[:1], Together(prepared), dense, device)
 

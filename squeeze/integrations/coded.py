@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.checkpoint.linear import Kept
-from squeeze.packing import df_decode
-from squeeze.packing.df_decode.together import Together
+from squeeze.packing import device_decode
+from squeeze.packing.device_decode.together import Together
 from squeeze.packing.load import prepare
 from squeeze.packing.record import Record
 
@@ -74,7 +74,7 @@ class CodedWeight:
         self.buffers = buffers
         self.slot = slot
         self.piece = piece  # bytes decoded at a time, where rows can be taken apart
-        self._kept: Kept[df_decode.Prepared] = Kept()
+        self._kept: Kept[device_decode.Prepared] = Kept()
 
     @property
     def size(self) -> int:
@@ -85,7 +85,7 @@ class CodedWeight:
     def shape(self) -> tuple[int, ...]:
         return self.record.shape
 
-    def prepare(self, payload: torch.Tensor) -> df_decode.Prepared:
+    def prepare(self, payload: torch.Tensor) -> device_decode.Prepared:
         found = self._kept.find((payload,), payload.device)
         if found is None:
             found = self._kept.keep((payload,), prepare(payload.data, self.record), payload.device)
@@ -94,7 +94,7 @@ class CodedWeight:
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
         """Return the whole weight, in the shared buffer unless `fresh`."""
         out = None if fresh else self.buffers.take(payload.device, self.slot, self.record.size)
-        values = df_decode.decode(self.prepare(payload), out, threads_for(self.record.size))
+        values = device_decode.decode(self.prepare(payload), out, threads_for(self.record.size))
         return values.view(self.record.shape).to(self.dtype)
 
     def rows(self, payload: torch.Tensor, first: int, last: int, fresh: bool = False) -> torch.Tensor:
@@ -113,7 +113,7 @@ class CodedWeight:
         segments = range(first_segment, min(last_segment, prepared.segments))
         size = len(segments) * prepared.per_segment * prepared.bits // 8
         out = None if fresh else self.buffers.take(payload.device, self.slot, size)
-        values = df_decode.decode_segments(prepared, list(segments), out=out, threads=threads_for(size))
+        values = device_decode.decode_segments(prepared, list(segments), out=out, threads=threads_for(size))
         skip = begin - segments.start * prepared.per_segment
         return values.view(-1)[skip : skip + end - begin].view(last - first, *self.record.shape[1:]).to(self.dtype)
 
@@ -121,7 +121,7 @@ class CodedWeight:
         """Return whether `multiply` takes this number of rows of activations."""
         if not self.buffers.fused or not 0 < rows <= _FEW_ROWS:
             return False
-        stored = df_decode.TORCH_DTYPES[self.record.dtype]
+        stored = device_decode.TORCH_DTYPES[self.record.dtype]
         return self.dtype in (stored, torch.float32) and self.prepare(payload).tiles is not None
 
     def multiply(self, payload: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -137,11 +137,13 @@ class CodedWeight:
         unique_rows, place = torch.unique(indices.reshape(-1), return_inverse=True)
         positions = unique_rows[:, None] * columns + torch.arange(columns, device=unique_rows.device)  # [rows, columns]
         segments, segment_of = torch.unique(positions // size, return_inverse=True)
-        rows = torch.empty((len(unique_rows), columns), dtype=df_decode.TORCH_DTYPES[self.record.dtype], device=device)
+        rows = torch.empty(
+            (len(unique_rows), columns), dtype=device_decode.TORCH_DTYPES[self.record.dtype], device=device
+        )
         at_a_time = max(1, self.piece // (size * prepared.bits // 8))
         for start in range(0, len(segments), at_a_time):
             chosen = segments[start : start + at_a_time].tolist()
-            decoded = df_decode.decode_segments(prepared, chosen, threads=torch.get_num_threads())
+            decoded = device_decode.decode_segments(prepared, chosen, threads=torch.get_num_threads())
             in_batch = (segment_of >= start) & (segment_of < start + len(chosen))
             rows[in_batch] = decoded.view(-1)[(segment_of[in_batch] - start) * size + positions[in_batch] % size]
         return rows.to(self.dtype)[place].view(*indices.shape, columns)
@@ -245,7 +247,7 @@ class CodedBlock:
     def __init__(self, layers: Sequence[CodedLinear], buffers: Buffers) -> None:
         self.layers, self.buffers = tuple(layers), buffers
         self._together: Together | None = None
-        self._decoded: dict[CodedLinear, tuple[df_decode.Prepared, torch.Tensor]] = {}
+        self._decoded: dict[CodedLinear, tuple[device_decode.Prepared, torch.Tensor]] = {}
         for layer in self.layers:
             layer.__dict__["coded_block"] = self
 
@@ -281,7 +283,7 @@ class CodedBlock:
             self._decoded[layer] = one, value.view(weight.shape).to(weight.dtype)
 
 
-def _prepared(layer: CodedLinear) -> df_decode.Prepared:
+def _prepared(layer: CodedLinear) -> device_decode.Prepared:
     weight = cast(CodedWeight, layer.__dict__["coded_weight"])
     return weight.prepare(cast(torch.Tensor, layer._parameters["weight"]))
 

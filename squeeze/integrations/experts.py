@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from transformers.core_model_loading import ConversionOps
 
 from squeeze.integrations.coded import Buffers, Casting, threads_for
-from squeeze.packing import df_decode
+from squeeze.packing import device_decode
 from squeeze.packing.load import prepare
 from squeeze.packing.record import Record
 
@@ -74,10 +74,10 @@ class JoinedExperts:
         """Take the parts of each expert, in order; all experts have parts of the same shapes."""
         self.parts, self.dtype, self.buffers, self.slot = parts, dtype, buffers, slot
         records = [part.record for part in parts[0]]
-        self.stored = df_decode.TORCH_DTYPES[records[0].dtype]
+        self.stored = device_decode.TORCH_DTYPES[records[0].dtype]
         self.shape = (len(parts), sum(record.shape[0] for record in records), records[0].shape[1])
         self.size = sum(part.record.size for expert in parts for part in expert)
-        self._prepared: tuple[torch.Tensor | None, dict[Part, df_decode.Prepared]] = None, {}
+        self._prepared: tuple[torch.Tensor | None, dict[Part, device_decode.Prepared]] = None, {}
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_prepared": (None, {})}
@@ -107,7 +107,7 @@ class JoinedExperts:
         if part not in known:
             mine = payload.data[part.begin : part.end]
             known[part] = prepare(mine, part.record)
-        df_decode.decode(known[part], out, threads_for(part.record.size))
+        device_decode.decode(known[part], out, threads_for(part.record.size))
 
 
 class ConvertedExperts:

@@ -14,7 +14,7 @@ from transformers.core_model_loading import ConversionOps
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.integrations.coded import Buffers, CodedWeight
 from squeeze.integrations.experts import CodedExperts, ConvertedExperts, JoinedExperts, Part, convert
-from squeeze.packing import df_decode
+from squeeze.packing import device_decode
 from squeeze.packing.base import Base
 from squeeze.packing.load import prepare, shaped, torch_dtype, torch_shape
 from squeeze.packing.record import Record, naming, other_checksum
@@ -167,7 +167,7 @@ def _values(stored: Stored, payload: torch.Tensor, base: Bytes | None) -> torch.
         data = data.clone() if data.data_ptr() % 8 else data  # compiled code takes aligned arrays
         values = record.decode(data.numpy(), base, torch.get_num_threads())
         return shaped(torch.from_numpy(values).to(payload.device), record, dtype)
-    return shaped(df_decode.decode(prepare(payload, record), threads=torch.get_num_threads()), record, dtype)
+    return shaped(device_decode.decode(prepare(payload, record), threads=torch.get_num_threads()), record, dtype)
 
 
 _PIECE = 1 << 20  # bytes that a thread decodes, or brings from a device, at a time
@@ -204,7 +204,7 @@ def _checksum(payload: torch.Tensor, record: Record) -> int:
     piece = torch.empty(min(at_a_time, prepared.segments) * size, dtype=torch.uint8)
     for first in range(0, prepared.segments, at_a_time):
         segments = list(range(first, min(first + at_a_time, prepared.segments)))
-        values = df_decode.decode_segments(prepared, segments, piece[: len(segments) * size]).view(-1)
+        values = device_decode.decode_segments(prepared, segments, piece[: len(segments) * size]).view(-1)
         state.update(values.view(torch.uint8)[: record.size - first * size].numpy().data)
     return state.intdigest()
 

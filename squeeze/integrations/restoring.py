@@ -23,7 +23,7 @@ from transformers.quantizers.base import HfQuantizer
 from squeeze.checkpoint import safetensors as tensorfile, torch_file
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import container
-from squeeze.packing.df_decode import TORCH_DTYPES
+from squeeze.packing.device_decode import TORCH_DTYPES
 from squeeze.packing.load import torch_shape
 from squeeze.packing.sources import SUFFIX
 from squeeze.packing.unpack import unpack

@@ -91,7 +91,7 @@ class Coding:
     is_stored = False  # whether the payload is the tensor's bytes
     is_difference = False  # whether the same tensor of the base is needed
     in_segments = False  # whether a few rows are decoded without the others
-    stays_coded = False  # whether a loaded model may keep the payload, and decode it each time (df_decode)
+    stays_coded = False  # whether a loaded model may keep the payload, and decode it each time (device_decode)
     cpu_only = False  # whether no GPU decodes it
     copies = 4  # memory for decoding besides the payload, as a multiple of the tensor's size
 

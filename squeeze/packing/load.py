@@ -10,10 +10,10 @@ from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.checkpoint.weight_files import own_files
 from squeeze.errors import FormatError, LimitError, SqueezeError, escaped, printable
 from squeeze.options import size_of
-from squeeze.packing import container, df_decode, folder
+from squeeze.packing import container, device_decode, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile
-from squeeze.packing.df_decode import Prepared
+from squeeze.packing.device_decode import Prepared
 from squeeze.packing.record import Record, naming
 from squeeze.packing.sources import may_be_coded
 from squeeze.packing.tensors.content import Content, InFile, whole
@@ -138,7 +138,7 @@ class Entry:
             values = self.payload.clone() if out is None else out.view(-1).view(self.payload.dtype).copy_(self.payload)
             return self._compared(shaped(values, self.record, dtype))
         with naming(self.name):
-            decoded = df_decode.decode(self._prepared, out, threads)
+            decoded = device_decode.decode(self._prepared, out, threads)
         return self._compared(shaped(decoded, self.record, dtype))
 
     def _compared(self, values: torch.Tensor) -> torch.Tensor:
@@ -151,14 +151,14 @@ class Entry:
 
 def prepare(payload: torch.Tensor, record: Record) -> Prepared:
     """Parse a payload for decoding on its device. Raises DamagedError."""
-    return df_decode.prepare(payload, record.layout, record.size, record.coding.cpu_only)
+    return device_decode.prepare(payload, record.layout, record.size, record.coding.cpu_only)
 
 
 def torch_dtype(dtype: str, name: str) -> torch.dtype:
     """Return torch's type of a safetensors dtype. Raises FormatError if it has none."""
-    if dtype not in df_decode.TORCH_DTYPES:
+    if dtype not in device_decode.TORCH_DTYPES:
         raise FormatError(f"{named(name)}: torch has no type for {dtype}")
-    return df_decode.TORCH_DTYPES[dtype]
+    return device_decode.TORCH_DTYPES[dtype]
 
 
 def torch_shape(record: Record) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 import squeeze
 from squeeze.errors import DamagedError, OptionError
 from squeeze.integrations.load_model import load_model
-from squeeze.packing.df_decode.cpu import Tiles
-from squeeze.packing.df_decode.together import Together
+from squeeze.packing.device_decode.cpu import Tiles
+from squeeze.packing.device_decode.together import Together
 from tests.makers.hf_models import IDS, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -86,7 +86,7 @@ from tests.kernels.proof.rules import ARCHITECTURES, broken
 exact = [launch for launch in every() if launch.exact]
 first = {launch.name.split()[0].strip(","): launch for launch in reversed(exact)}
 fused = {"norm", "gated", "rotary", "heads", "attention", "counts"}
-assert set(first) == {"dequant", "df_decode", "trellis"} | fused
+assert set(first) == {"dequant", "device_decode", "trellis"} | fused
 for launch in exact if WHOLE else first.values():
     for architecture in ARCHITECTURES if WHOLE else ARCHITECTURES[1:2]:
         assert broken(compile_launch(launch.run, architecture)) == [], launch.name

@@ -4,8 +4,8 @@ IEEE 754 defines one result for each sum, product, quotient and square root that
 operations are found in the kernel's PTX. A sum over a block, whose order the compiler chooses, is found in its Triton
 IR. ptxas changes nothing: without `enable_fp_fusion` it runs with --fmad=false.
 
-Exact are df_decode and trellis, which use integers alone, dequant, which rounds every operation as torch does, and the
-kernels of squeeze/lm/fused. Products of activations with weights sum in an order of their own, and are only close.
+Exact are device_decode and trellis, which use integers alone, dequant, which rounds every operation as torch does, and
+the kernels of squeeze/lm/fused. Products of activations with weights sum in an order of their own, and are only close.
 """
 
 from __future__ import annotations

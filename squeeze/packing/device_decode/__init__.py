@@ -13,8 +13,8 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from squeeze.packing.df_decode import reference
-from squeeze.packing.df_decode.cpu import DTYPES, Tiles
+from squeeze.packing.device_decode import reference
+from squeeze.packing.device_decode.cpu import DTYPES, Tiles
 from squeeze.packing.tensors import fixed, floats
 from squeeze.packing.tensors.float_payload import Coded, Plane, parse
 
@@ -270,6 +270,6 @@ def decode_planes(prepared: Prepared, segments: torch.Tensor, out: torch.Tensor,
 def _backend(device: str) -> ModuleType:
     if device == "cpu":
         return reference
-    from squeeze.packing.df_decode import kernel
+    from squeeze.packing.device_decode import kernel
 
     return kernel

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.packing import df_decode
-from squeeze.packing.df_decode import reference
-from squeeze.packing.df_decode.together import Together
+from squeeze.packing import device_decode
+from squeeze.packing.device_decode import reference
+from squeeze.packing.device_decode.together import Together
 from squeeze.packing.tensors import fixed, float_payload, float_plan, floats
 from tests.makers.floats import as_bf16, bytes_of, weights
 from tests.makers.gpu import compile_for_a_gpu
 
-kernel = pytest.importorskip("squeeze.packing.df_decode.kernel", reason="triton is not installed")
+kernel = pytest.importorskip("squeeze.packing.device_decode.kernel", reason="triton is not installed")
 
 every = np.arange(1 << 16, dtype=np.uint16)
 # dtype, values, lanes and rows of a segment: the interpreter takes milliseconds a row.
@@ -49,18 +49,18 @@ def prepared_for(dtype, values, lanes, rows):
     payload = floats.encode(data, dtype)
     coded = float_payload.parse(payload, dtype, data.size)
     there = torch.from_numpy(payload)
-    parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, df_decode.device_planes(coded, there))
-    return data, df_decode.Prepared(dtype, data.size, there, *parts, coded)
+    parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, device_decode.device_planes(coded, there))
+    return data, device_decode.Prepared(dtype, data.size, there, *parts, coded)
 
 
 def decode_with(module, monkeypatch, prepared, segments=None):
     """The bytes of the segments decoded by `module`, at their places or packed."""
-    monkeypatch.setattr(df_decode, "_backend", lambda device: module)
+    monkeypatch.setattr(device_decode, "_backend", lambda device: module)
     packed = segments is not None
     chosen = torch.tensor(segments) if packed else torch.arange(prepared.segments)
     count = len(chosen) * prepared.per_segment if packed else prepared.count
-    out = torch.zeros(count, dtype=df_decode._WORDS[prepared.bits])
-    df_decode.decode_planes(prepared, chosen, out, packed)
+    out = torch.zeros(count, dtype=device_decode._WORDS[prepared.bits])
+    device_decode.decode_planes(prepared, chosen, out, packed)
     return out.view(torch.uint8).numpy()
 
 
@@ -85,15 +85,15 @@ def test_some_segments_in_any_order(monkeypatch):
 def test_the_cpu_decodes_both_codings(coder):
     values = as_bf16(weights(200_000))
     payload = torch.from_numpy(coder.encode(bytes_of(values), "BF16"))
-    prepared = df_decode.prepare(payload, "BF16", 2 * values.size, coder is fixed)
+    prepared = device_decode.prepare(payload, "BF16", 2 * values.size, coder is fixed)
     expected = torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
-    found = df_decode.decode(prepared, threads=2)
+    found = device_decode.decode(prepared, threads=2)
     assert found.dtype == torch.bfloat16
     assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
     buffer = torch.zeros(2 * values.size, dtype=torch.uint8)
-    assert df_decode.decode(prepared, buffer).data_ptr() == buffer.data_ptr()
+    assert device_decode.decode(prepared, buffer).data_ptr() == buffer.data_ptr()
     assert torch.equal(buffer, expected.view(torch.uint8))
-    parts = df_decode.decode_segments(prepared, [1, 2])
+    parts = device_decode.decode_segments(prepared, [1, 2])
     assert torch.equal(parts[0], expected[prepared.per_segment : 2 * prepared.per_segment])
 
 
@@ -101,7 +101,7 @@ COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from squeeze.packing.df_decode.kernel import _decode
+from squeeze.packing.device_decode.kernel import _decode
 
 types = "*i16 *i64 *i32 *i64 *u8 *u8 *i64 *i16 i64 *i32 i64 i32 i32".split()
 names = "out segments states starts ids table entries words limit raw count rows constant".split()
@@ -125,7 +125,7 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
 @pytest.mark.parametrize("case", list(CASES))
 def test_a_gpu_decodes_as_the_cpu(case):
     data, prepared = prepared_for(*CASES[case])
-    found = df_decode.decode(df_decode.prepare(prepared.payload.cuda(), prepared.dtype, data.size))
+    found = device_decode.decode(device_decode.prepare(prepared.payload.cuda(), prepared.dtype, data.size))
     assert np.array_equal(found.view(torch.uint8).cpu().numpy(), data)
 
 
@@ -167,7 +167,7 @@ def several() -> tuple[list, list]:
 
 def test_several_tensors_decode_at_once(monkeypatch):
     data, prepared = several()
-    monkeypatch.setattr(df_decode, "_backend", lambda device: reference)
+    monkeypatch.setattr(device_decode, "_backend", lambda device: reference)
     both = Together([*prepared, prepared[1]])
     for _ in range(2):  # into another memory
         found = both.decode(torch.zeros(both.size, dtype=torch.uint8))
@@ -179,7 +179,7 @@ def test_tensors_of_one_kind_take_one_launch(monkeypatch):
     _, prepared = several()
     runs = []
     monkeypatch.setattr(kernel, "decode_several", lambda *given: runs.append(len(given[3])))
-    monkeypatch.setattr(df_decode, "_backend", lambda device: reference)
+    monkeypatch.setattr(device_decode, "_backend", lambda device: reference)
     alike = [one for one in prepared if one.dtype == "BF16" and one.planes[0].precision]
     same = Together([alike[0]] * 3)
     same.decode(torch.zeros(same.size, dtype=torch.uint8))
@@ -189,7 +189,7 @@ def test_tensors_of_one_kind_take_one_launch(monkeypatch):
 @pytest.mark.cuda
 def test_several_tensors_decode_at_once_on_a_gpu():
     data, prepared = several()
-    there = [df_decode.prepare(one.payload.cuda(), one.dtype, one.size) for one in prepared]
+    there = [device_decode.prepare(one.payload.cuda(), one.dtype, one.size) for one in prepared]
     both = Together(there)
     found = both.decode(torch.zeros(both.size, dtype=torch.uint8, device="cuda"))
     for expected, values in zip(data, found, strict=True):
@@ -200,16 +200,16 @@ def test_several_tensors_decode_at_once_on_a_gpu():
 def test_a_device_that_decodes_wrongly_leaves_it_to_the_cpu(case, monkeypatch):
     _, prepared = prepared_for(*CASES[case])
     there, here = replace(prepared, coded=None), replace(prepared, planes=())
-    monkeypatch.setattr(df_decode, "_known", {})
-    monkeypatch.setattr(df_decode, "_backend", lambda device: reference)
-    assert df_decode._is_right(there, here)
+    monkeypatch.setattr(device_decode, "_known", {})
+    monkeypatch.setattr(device_decode, "_backend", lambda device: reference)
+    assert device_decode._is_right(there, here)
 
     def wrong(*given):
         reference.decode_plane(*given)
         given[3].view(torch.uint8)[0] ^= 1
 
-    monkeypatch.setattr(df_decode, "_known", {})
-    monkeypatch.setattr(df_decode, "_backend", lambda device: SimpleNamespace(decode_plane=wrong))
+    monkeypatch.setattr(device_decode, "_known", {})
+    monkeypatch.setattr(device_decode, "_backend", lambda device: SimpleNamespace(decode_plane=wrong))
     with pytest.warns(UserWarning, match=r"^cpu decodes \w+ wrongly: the CPU decodes it, slowly$"):
-        assert not df_decode._is_right(there, here)
-    assert not df_decode._is_right(there, here)  # without another warning
+        assert not device_decode._is_right(there, here)
+    assert not device_decode._is_right(there, here)  # without another warning

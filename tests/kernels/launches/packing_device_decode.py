@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from squeeze.packing.df_decode import DevicePlane, Prepared, kernel
+from squeeze.packing.device_decode import DevicePlane, Prepared, kernel
 from squeeze.packing.tensors.float_payload import geometry
 from tests.kernels.launches.launch import Launch, meta
 
@@ -40,7 +40,7 @@ def launches() -> Iterator[Launch]:
     (plane,), out = prepared.planes, meta(_MATRIX, dtype=torch.int16)
     segments = meta(prepared.segments, dtype=torch.int64)
     yield Launch(
-        name=f"df_decode bf16, {_MATRIX} values",
+        name=f"device_decode bf16, {_MATRIX} values",
         run=partial(kernel.decode_plane, prepared, plane, segments, out, prepared.rotated, False),
         exact=True,
     )
@@ -48,7 +48,7 @@ def launches() -> Iterator[Launch]:
     owners = meta(sum(one.segments for one in block), dtype=torch.int32)
     places = meta(len(block), kernel.COLUMNS, dtype=torch.int64)
     yield Launch(
-        name=f"df_decode bf16, {len(block)} tensors of {_BLOCK[-1]} values at once",
+        name=f"device_decode bf16, {len(block)} tensors of {_BLOCK[-1]} values at once",
         run=partial(kernel.decode_several, block[0], block[0].planes[0], block[0].rotated, owners, places),
         exact=True,
     )

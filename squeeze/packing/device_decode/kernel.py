@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from squeeze.packing.df_decode import DevicePlane, Prepared
+    from squeeze.packing.device_decode import DevicePlane, Prepared
 
 
 @triton.jit  # type: ignore[untyped-decorator]

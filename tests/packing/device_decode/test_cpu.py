@@ -6,7 +6,7 @@ import torch
 
 from squeeze.errors import DamagedError
 from squeeze.numerics import openmp
-from squeeze.packing import df_decode
+from squeeze.packing import device_decode
 from squeeze.packing.tensors import fixed, floats
 from tests.makers.floats import bytes_of, weights
 
@@ -26,7 +26,7 @@ CASES = [
 def prepared(coder, matrix):
     dtype = next(name for name, kind in TYPES.items() if kind == matrix.dtype)
     data = bytes_of(matrix.view(torch.uint8).numpy())
-    return df_decode.prepare(torch.from_numpy(coder.encode(data, dtype)), dtype, data.size, coder is fixed)
+    return device_decode.prepare(torch.from_numpy(coder.encode(data, dtype)), dtype, data.size, coder is fixed)
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def threads(request, two_threads, monkeypatch):
 def test_tiles_decode_as_floats_do(coder, dtype, outputs, inputs, threads):
     matrix = torch.from_numpy(weights(outputs * inputs)).to(TYPES[dtype]).view(outputs, inputs)
     coded = prepared(coder, matrix)
-    assert torch.equal(df_decode.decode(coded, threads=2).view(outputs, inputs), matrix)
+    assert torch.equal(device_decode.decode(coded, threads=2).view(outputs, inputs), matrix)
     size, chosen = coded.per_segment, [0, 1, *range(1, coded.segments)]
-    parts = df_decode.decode_segments(coded, chosen, threads=2)
+    parts = device_decode.decode_segments(coded, chosen, threads=2)
     for segment, part in zip(chosen, parts, strict=True):
         expected = matrix.view(-1)[segment * size : (segment + 1) * size]
         assert torch.equal(part[: len(expected)], expected)
@@ -101,7 +101,7 @@ def test_a_damaged_weight_is_not_multiplied(coder):
         hurt = torch.from_numpy(payload.copy())
         hurt[generator.integers(100, len(payload) // 2)] ^= 255
         try:
-            coded = df_decode.prepare(hurt, "BF16", data.size, coder is fixed)
+            coded = device_decode.prepare(hurt, "BF16", data.size, coder is fixed)
             coded.tiles.multiply(torch.ones(1, 500), 400, 2)
         except DamagedError as error:
             refused += 1
@@ -111,6 +111,6 @@ def test_a_damaged_weight_is_not_multiplied(coder):
 
 def test_other_types_have_no_tiles():
     values = (weights(60_000) * 300).astype(np.int8)
-    coded = df_decode.prepare(torch.from_numpy(floats.encode(bytes_of(values), "I8")), "I8", values.size)
+    coded = device_decode.prepare(torch.from_numpy(floats.encode(bytes_of(values), "I8")), "I8", values.size)
     assert coded.tiles is None
-    assert torch.equal(df_decode.decode(coded, threads=2), torch.from_numpy(values))
+    assert torch.equal(device_decode.decode(coded, threads=2), torch.from_numpy(values))

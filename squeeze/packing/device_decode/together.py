@@ -11,8 +11,8 @@ from itertools import accumulate
 
 import torch
 
-from squeeze.packing import df_decode
-from squeeze.packing.df_decode import TORCH_DTYPES, DevicePlane, Prepared
+from squeeze.packing import device_decode
+from squeeze.packing.device_decode import TORCH_DTYPES, DevicePlane, Prepared
 
 __all__ = ["Together"]
 
@@ -41,7 +41,7 @@ class Together:
         parts = [out[begin : begin + one.size] for begin, one in zip(self._begins, self.prepared, strict=False)]
         alone = [k for k, one in enumerate(self.prepared) if not _in_one_plane(one)]
         for k in alone:
-            df_decode.decode(self.prepared[k], parts[k], threads)
+            device_decode.decode(self.prepared[k], parts[k], threads)
         for launch in self._several(parts):
             launch.run()
         return [part.view(TORCH_DTYPES[one.dtype]) for part, one in zip(parts, self.prepared, strict=True)]
@@ -69,7 +69,7 @@ class _Several:
     """A launch that decodes tensors with one kind of plane."""
 
     def __init__(self, tensors: list[tuple[Prepared, torch.Tensor]]) -> None:
-        from squeeze.packing.df_decode import kernel
+        from squeeze.packing.device_decode import kernel
 
         device = tensors[0][1].device
         segments = torch.tensor([one.segments for one, _ in tensors])

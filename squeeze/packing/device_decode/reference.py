@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from squeeze.packing.df_decode import DevicePlane, Prepared
+    from squeeze.packing.device_decode import DevicePlane, Prepared
 
 _STATE_LOW = 1 << 15
 
