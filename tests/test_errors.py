@@ -44,7 +44,7 @@ def test_no_message_of_the_library_names_an_option():
     [
         ("name it with `dictionary`", "name it with -D"),
         ("use `device='cpu'`", "use --device cpu"),
-        ("go on with `resume=True`, or start anew with `overwrite=True`", "go on with --resume, or start anew with -f"),
+        ("go on with `resume=True`, or start over with `overwrite=True`", "go on with --resume, or start over with -f"),
         ("raise it with `limits.memory`", "raise it with --memlimit"),
         ("`task_folder` takes local tasks", "--task-folder takes local tasks"),
         ("run `pip install torch`", "run `pip install torch`"),

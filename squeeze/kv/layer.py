@@ -60,7 +60,7 @@ class PackedLayer(HeldStates):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
-        # made anew: a slice of the states would keep all of them in memory
+        # not slices, which would keep all of the states in memory
         empty = [x.new_empty((*x.shape[:2], 0, x.shape[3])) for x in (key_states, value_states)]
         self.sinks, self.residual = (empty[0], empty[1]), (empty[0], empty[1])
         self.head_groups = self._groups(key_states, value_states) if self.policy.block else []

@@ -161,7 +161,7 @@ class Run:
         if not self.resume:
             if same:
                 raise SqueezeError(
-                    f"{self.out} is written already: go on with `resume=True`, or start anew with `overwrite=True`"
+                    f"{self.out} is written already: go on with `resume=True`, or start over with `overwrite=True`"
                 )
             return None  # what is in the way is said by `open`
         if not same:

@@ -59,7 +59,7 @@ def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="squeeze-") as scratch:
         local = Path(scratch, target.name)
         try:
-            with _anew():
+            with _advice_to_start_over():
                 yield local
         except BaseException as error:
             drop_notes(error, scratch)
@@ -95,8 +95,8 @@ def copier(sink: object, file: BinaryIO, count: int) -> Callable[[], None] | Non
 
 
 @contextmanager
-def _anew() -> Iterator[None]:
-    """Make the advice of a StorageError say that the work starts anew, since temporary files are deleted."""
+def _advice_to_start_over() -> Iterator[None]:
+    """Make the advice of a StorageError say that the work starts over, since temporary files are deleted."""
     try:
         yield
     except StorageError as error:

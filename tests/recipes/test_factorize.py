@@ -277,7 +277,7 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
     made = (tmp_path / "out" / "model.safetensors").read_bytes()
     with pytest.raises(
-        SqueezeError, match="is written already: go on with `resume=True`, or start anew with `overwrite=True`"
+        SqueezeError, match="is written already: go on with `resume=True`, or start over with `overwrite=True`"
     ):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
     with pytest.raises(

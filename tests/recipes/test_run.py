@@ -101,7 +101,7 @@ def test_the_command_goes_on_too(tmp_path, monkeypatch):
     wanted = f"Error: {tmp_path / 'out'}: the stopped run had other settings: repeat its settings to resume, or "
     assert (done.exit_code, done.output) == (1, f"{wanted}start over with -f and without --resume\n")
     done = CliRunner().invoke(main, command)
-    wanted = f"Error: {tmp_path / 'out'} is written already: go on with --resume, or start anew with -f\n"
+    wanted = f"Error: {tmp_path / 'out'} is written already: go on with --resume, or start over with -f\n"
     assert (done.exit_code, done.output) == (1, wanted)
     done = CliRunner().invoke(main, [*command, "--resume", "--json"])
     assert done.exit_code == 0, done.output

@@ -80,7 +80,7 @@ class Dictionary:
         try:
             text, known, change = dictionary_file.unpack(file, preset, memory.text if memory else None)
         except (SqueezeError, ValueError, StopIteration) as error:
-            raise DictionaryError("not a dictionary that this version can use: train it anew") from error
+            raise DictionaryError("not a dictionary that this version can use: train it again") from error
         return cls(header["level"], content, text, known, identity, change, memory)
 
     @property

@@ -75,7 +75,7 @@ def parse(data: bytes) -> Parsed:
         raise DictionaryError("the dictionary is damaged: its length is impossible")
     version = data[len(MAGIC)]
     if version != VERSION:
-        raise DictionaryError(f"the dictionary's version {version} is unknown: use a newer squeeze, or train it anew")
+        raise DictionaryError(f"the dictionary's version {version} is unknown: use a newer squeeze, or train it again")
     if xxhash.xxh3_64_intdigest(data[:-8]) != int.from_bytes(data[-8:], "little"):
         raise DictionaryError("the dictionary is damaged: its checksum differs")
     file = io.BytesIO(data[:-8])
@@ -88,7 +88,7 @@ def parse(data: bytes) -> Parsed:
         if file.read(1):
             raise ValueError("bytes after the last part")
     except (SqueezeError, ValueError, TypeError) as error:
-        raise DictionaryError("not a dictionary that this version can use: train it anew") from error
+        raise DictionaryError("not a dictionary that this version can use: train it again") from error
     return Parsed(header, parts)
 
 

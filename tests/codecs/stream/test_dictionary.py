@@ -76,7 +76,7 @@ def test_nothing_may_follow_the_parts(path):
     body = path.read_bytes()[6 + len(json.dumps(header, separators=(",", ":"))) : -8]
     squeeze.Dictionary.from_bytes(forged(header, body))
     for more in (forged(header, body + b"a"), forged({**header, "parts": [*header["parts"], 1]}, body + b"a")):
-        with pytest.raises(DictionaryError, match="not a dictionary that this version can use: train it anew"):
+        with pytest.raises(DictionaryError, match="not a dictionary that this version can use: train it again"):
             squeeze.Dictionary.from_bytes(more)
 
 
@@ -344,7 +344,7 @@ HEADER = {
     ],
 )
 def test_dictionaries_that_make_no_sense_are_refused(header):
-    with pytest.raises(DictionaryError, match="not a dictionary that this version can use: train it anew"):
+    with pytest.raises(DictionaryError, match="not a dictionary that this version can use: train it again"):
         squeeze.Dictionary.from_bytes(forged(header))
 
 
@@ -354,7 +354,7 @@ def test_dictionaries_that_make_no_sense_are_refused(header):
         (b"", "not a dictionary: it does not begin with the mark of .sqzp files"),
         (b"\xf5\xac\x01" + bytes(30), "not a dictionary: it does not begin with the mark of .sqzp files"),
         (b"\xf5SP\x01", "the dictionary is damaged: its length is impossible"),
-        (b"\xf5SP\x09" + bytes(30), "the dictionary's version 9 is unknown: use a newer squeeze, or train it anew"),
+        (b"\xf5SP\x09" + bytes(30), "the dictionary's version 9 is unknown: use a newer squeeze, or train it again"),
         (b"\xf5SP\x01" + bytes(30), "the dictionary is damaged: its checksum differs"),
     ],
 )
