@@ -128,5 +128,6 @@ for kernel, tensors, constants in (
 """
 
 
+@pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu(tmp_path):
     compile_for_a_gpu(SCRIPT, tmp_path)
