@@ -12,7 +12,7 @@ from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
 from tests.makers import inputs
 
-TEXT = inputs.python_text(6_000)
+TEXT = inputs.python_text(2_700)
 PRESET = presets.preset(5, "text")
 
 
@@ -31,7 +31,7 @@ def array(data: bytes) -> np.ndarray:
 )
 def test_two_threads_write_what_one_writes(level, data):
     coded = squeeze.compress(data, level, threads=2)
-    assert coded == squeeze.compress(data, level, threads=1)
+    assert coded == squeeze.compress(data, level, threads=1, verify=False)
     assert squeeze.decompress(coded) == data
 
 

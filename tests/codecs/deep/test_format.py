@@ -81,7 +81,7 @@ def test_files_of_a_dictionary_that_changes_the_network_decode_as_they_are_speci
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
-@pytest.mark.parametrize(("raw", "kind"), [(TEXT[:170], "text"), (BINARY, "other")], ids=["text", "binary"])
+@pytest.mark.parametrize(("raw", "kind"), [(TEXT[:90], "text"), (BINARY[:110], "other")], ids=["text", "binary"])
 def test_bare_blocks_decode_as_they_are_specified(raw, kind, level):
     assert is_read_as_specified(raw, level, kind, bare=True)
 
@@ -95,7 +95,7 @@ def test_blocks_that_are_not_tokenwise_decode_as_they_are_specified(raw, kind):
 @pytest.mark.parametrize("level", [4, 5, 6])
 def test_executables_decode_as_they_are_specified(level):
     """Use the models of level 5, without the network."""
-    assert is_read_as_specified(BINARY, level, "executable")
+    assert is_read_as_specified(BINARY[:110], level, "executable")
 
 
 def test_the_network_is_the_specified_one():
