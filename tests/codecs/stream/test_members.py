@@ -22,9 +22,20 @@ BLOCK = 1 << 14
 
 def shard(files=FILES):
     """Return a shard and its index."""
-    tar, sink = Tar(Entry(name, len(data), [data]) for name, data in files.items()), io.BytesIO()
-    totals = compress_stream(tar, sink, level=1, block_size=BLOCK)
+    tar, sink = tar_of(files), io.BytesIO()
+    totals = compress_stream(tar, sink, level=1, block_size=BLOCK, verify=False)
     return sink.getvalue(), index_bytes(bytes(tar.lines), totals.raw, tar.digest.intdigest())
+
+
+def tar_of(files):
+    return Tar(Entry(name, len(data), [data]) for name, data in files.items())
+
+
+def index_of(files):
+    """Return the index of a shard, without the shard."""
+    tar = tar_of(files)
+    size = sum(map(len, iter(lambda: tar.read(BLOCK), b"")))
+    return index_bytes(bytes(tar.lines), size, tar.digest.intdigest())
 
 
 def put(path, data, index):
@@ -108,11 +119,12 @@ def test_refuses_a_file_without_an_index_of_members(path, made):
 
 def test_refuses_the_index_of_another_shard(path, made, tmp_path):
     others = {name: data[::-1] for name, data in FILES.items()}  # as long
+    assert index_of(FILES) == made[1]
     for files in ({"a": b"b"}, others):
-        index_name(path).write_bytes(shard(files)[1])
+        index_name(path).write_bytes(index_of(files))
         with squeeze.open(path) as file, pytest.raises(FormatError, match="is that of another shard"):
             file.members()
-    small = put(tmp_path / "small.tar.sqz", shard({"a": b"b"})[0], shard({"a": b"c"})[1])
+    small = put(tmp_path / "small.tar.sqz", shard({"a": b"b"})[0], index_of({"a": b"c"}))
     with squeeze.open(small) as file, pytest.raises(FormatError, match="is that of another shard"):
         file.members()
 
