@@ -17,7 +17,7 @@ from squeeze.system.limits import Limits
 from tests.makers import inputs
 from tests.references import naive_runs
 
-MIXED = inputs.machine_code(300) + bytes(50_000) + inputs.machine_code(400)[900:] + b"\x01\x02\x03" * 9000 + b"the end"
+MIXED = inputs.machine_code(150) + bytes(50_000) + inputs.machine_code(200)[900:] + b"\x01\x02\x03" * 9000 + b"the end"
 
 
 def as_array(raw):
@@ -71,7 +71,7 @@ def test_short_runs_stay(data):
 
 @pytest.mark.parametrize("level", [1, 3, 4])
 def test_a_block_with_runs_costs_little_more_than_one_without(level):
-    code = inputs.machine_code(2000)
+    code = inputs.machine_code(800)
     coded = squeeze.compress(code[:5000] + bytes(1 << 20) + code[5000:], level)
     assert len(coded) < len(squeeze.compress(code, level)) + 200
     assert [block.content for block in blocks_of(coded)] == ["executable and runs"]
