@@ -8,7 +8,7 @@ of digits. All further digits have even probabilities.
 import numpy as np
 
 from squeeze.numerics.bitmodels import coder as arithmetic
-from squeeze.numerics.bitmodels.histories import learn
+from squeeze.numerics.bitmodels.adaptive import EVEN, code_bit, code_digits
 from squeeze.numerics.jit import inline, kernel
 
 MAX_DIGITS = 40
@@ -17,8 +17,6 @@ _NUMBERS = MAX_DIGITS + 1  # possible numbers of digits
 _SIGNS = _CLASSES * _CLASSES * _NUMBERS  # first entry of signs, after those of numbers of digits
 _LEADING = _SIGNS + _NUMBERS  # first entry of digits after the highest
 _ENTRIES = _LEADING + 4 * _NUMBERS
-_LIMIT = 250  # largest count of an adaptive probability
-_EVEN = 1 << 31
 
 
 @inline
@@ -31,38 +29,24 @@ def _digits(value):
 
 
 @inline
-def _code_bit(bit, entries, index, coder, coded, decoding):
-    """Code a bit with the adaptive probability at `index`, and return it."""
-    probability = np.int64(max(entries[index] >> np.uint32(10), np.uint32(1))) << 10
-    if decoding:
-        bit = arithmetic.decode(probability, coder, coded)
-    else:
-        arithmetic.encode(bit, probability, coder, coded)
-    learn(entries, index, bit, _LIMIT)
-    return bit
-
-
-@inline
 def _code_value(value, context, entries, coder, coded, decoding):
     digits, count = _digits(value), 0
     while count < MAX_DIGITS:
         index = context * _NUMBERS + count
-        if _code_bit(np.int64(digits > count), entries, index, coder, coded, decoding) == 0:
+        if code_bit(np.int64(digits > count), entries, index, coder, coded, decoding) == 0:
             break
         count += 1
     if count == 0:
         return np.int64(0)
-    negative = _code_bit(np.int64(value < 0), entries, _SIGNS + count, coder, coded, decoding)
+    negative = code_bit(np.int64(value < 0), entries, _SIGNS + count, coder, coded, decoding)
     magnitude, path = np.int64(1), 1
     for shift in range(count - 2, -1, -1):
         bit = (abs(value) >> shift) & 1
         if path < 4:
-            bit = _code_bit(bit, entries, _LEADING + count * 4 + path, coder, coded, decoding)
+            bit = code_bit(bit, entries, _LEADING + count * 4 + path, coder, coded, decoding)
             path = 2 * path + bit
-        elif decoding:
-            bit = arithmetic.decode(_EVEN, coder, coded)
         else:
-            arithmetic.encode(bit, _EVEN, coder, coded)
+            bit = code_digits(bit, 1, coder, coded, decoding)
         magnitude = 2 * magnitude + bit
     return -magnitude if negative else magnitude
 
@@ -84,7 +68,7 @@ def encode(values: np.ndarray) -> bytes:
     values = np.array(values, np.int64)
     coded, coder = np.zeros(values.size * 12 + 64, np.uint8), np.zeros(3, np.uint64)
     arithmetic.start_encoder(coder)
-    _code(values, np.full(_ENTRIES, _EVEN, np.uint32), coder, coded, False)
+    _code(values, np.full(_ENTRIES, EVEN, np.uint32), coder, coded, False)
     return coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
 
 
@@ -96,5 +80,5 @@ def decode(payload: bytes, shape: tuple[int, int]) -> np.ndarray:
         np.zeros(3, np.uint64),
     )
     arithmetic.start_decoder(coder, coded)
-    _code(values, np.full(_ENTRIES, _EVEN, np.uint32), coder, coded, True)
+    _code(values, np.full(_ENTRIES, EVEN, np.uint32), coder, coded, True)
     return values

@@ -1,0 +1,179 @@
+"""What zlib would write next: hash chains, greedy or lazy matching, with the limits of each level.
+
+The position and the tokens before it are those of the stream, so that after a choice of another encoder the prediction
+goes on from there. See deflate.c of zlib, and preflate (Steinke, 2018), which predicts tokens from the stream's own
+past in this way.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from squeeze.codecs.parse.deflate.layout import LEAST_MATCH, MOST_DISTANCE, MOST_MATCH
+from squeeze.numerics.jit import inline, part
+
+RING = 2 * MOST_DISTANCE  # positions whose chains are remembered
+NOTHING, LAZY, MATCH = 0, 1, 2  # predictions: a literal without a match, one before a longer match, a match
+_MARGIN = 262  # of a window, that zlib does not look back into
+_TOO_FAR = 4096  # distance beyond which lazy matching takes no match of three bytes
+_SHORT = 5  # longest match that the strategy for filtered data does not take
+
+# Entries of a configuration. FIRST is the position that matches must lie behind: zlib takes 0 for no position.
+SPEED, GOOD, LAZIEST, NICE, CHAIN, WINDOW, HASH_BITS, FILTERED, BLOCK, FIRST, JOINED = range(11)
+FIELDS = 11
+GREEDY, LAZY_MATCHING, LITERALS_ONLY = 0, 1, 2  # values of SPEED
+
+# Entries of a state: the next position that joins the chains, the match that a literal put off and where the next one
+# was looked for, and the steps that may still be taken.
+NEXT, PLACE, LENGTH, DISTANCE, STEPS = range(5)
+
+
+class Matcher(NamedTuple):
+    """Hash chains over a stream's content."""
+
+    content: np.ndarray  # uint8 [n]
+    settings: np.ndarray  # int64 [FIELDS]
+    heads: np.ndarray  # int32 [1 << HASH_BITS]: the last position of each hash, or -1
+    chains: np.ndarray  # int32 [RING]: the position before, of the same hash
+    state: np.ndarray  # int64 [5]
+
+
+def matcher(content: np.ndarray, settings: np.ndarray, steps: int) -> Matcher:
+    """Return a matcher at the start of a content, which may compare `steps` candidates."""
+    heads = np.full(1 << int(settings[HASH_BITS]), -1, np.int32)
+    state = np.array([0, -1, 0, 0, steps], np.int64)
+    return Matcher(content, settings, heads, np.zeros(RING, np.int32), state)
+
+
+@inline
+def _insert(m, end):
+    """Let all positions before `end` join the chains."""
+    bits = m.settings[HASH_BITS]
+    shift, mask = (bits + 2) // 3, (1 << bits) - 1
+    last = min(end, m.content.size - LEAST_MATCH + 1)
+    for p in range(m.state[NEXT], last):
+        h = np.int64(m.content[p]) << 2 * shift ^ np.int64(m.content[p + 1]) << shift ^ np.int64(m.content[p + 2])
+        h &= mask
+        m.chains[p & (RING - 1)] = m.heads[h]
+        m.heads[h] = p
+    m.state[NEXT] = max(m.state[NEXT], end)
+
+
+@inline
+def _same(content, p, q, most):
+    """Return how many bytes at two positions are the same, at most `most`."""
+    k = 0
+    while k < most and content[p + k] == content[q + k]:
+        k += 1
+    return k
+
+
+@part
+def _longest(m, p, least):
+    """Search for a match that is longer than `least`.
+
+    Returns its length and distance, or (least, 0). The position must have joined the chains.
+    """
+    content, settings = m.content, m.settings
+    most = min(MOST_MATCH, content.size - p)
+    best, distance = least, 0
+    if most < LEAST_MATCH:
+        return best, distance
+    reach = settings[WINDOW] - _MARGIN if settings[FIRST] == 0 else settings[WINDOW]
+    nice, steps = min(settings[NICE], most), settings[CHAIN]
+    if least >= settings[GOOD]:
+        steps >>= 2
+    q = np.int64(m.chains[p & (RING - 1)])
+    if q <= settings[FIRST] or p - q > reach:
+        return best, distance
+    while True:
+        m.state[STEPS] -= 1
+        if best < most and content[q + best] == content[p + best] and content[q] == content[p]:
+            length = _same(content, p, q, most)
+            m.state[STEPS] -= length >> 3
+            if length > best:
+                best, distance = length, p - q
+                if length >= nice:
+                    break
+        q = np.int64(m.chains[q & (RING - 1)])
+        steps -= 1
+        if q <= settings[FIRST] or p - q >= reach or steps == 0 or m.state[STEPS] < 0:
+            break
+    return best, distance
+
+
+@inline
+def _worth(m, length, distance):
+    """Return whether lazy matching takes a match."""
+    if length < LEAST_MATCH or distance == 0:
+        return False
+    if m.settings[FIRST] != 0:
+        return True
+    return not (length <= _SHORT and (m.settings[FILTERED] or (length == LEAST_MATCH and distance > _TOO_FAR)))
+
+
+@part
+def predict(m, p):
+    """Return what comes at position p: NOTHING, LAZY or MATCH, and the length and distance of the match there."""
+    state, settings = m.state, m.settings
+    if settings[SPEED] == LITERALS_ONLY:
+        return NOTHING, 0, 0
+    _insert(m, p + 1)
+    if settings[SPEED] == LAZY_MATCHING and state[PLACE] == p:
+        length, distance = state[LENGTH], state[DISTANCE]
+    else:
+        length, distance = _longest(m, p, LEAST_MATCH - 1)
+        if settings[SPEED] == GREEDY:
+            return (MATCH, length, distance) if distance else (NOTHING, 0, 0)
+        if not _worth(m, length, distance):
+            length, distance = 0, 0
+    if distance == 0:
+        return NOTHING, 0, 0
+    if length < settings[LAZIEST]:
+        _insert(m, p + 2)
+        longer, further = _longest(m, p + 1, length)
+        if longer > length and _worth(m, longer, further):
+            state[PLACE], state[LENGTH], state[DISTANCE] = p + 1, longer, further
+            return LAZY, length, distance
+    return MATCH, length, distance
+
+
+@inline
+def advance(m, p, length):
+    """Go past a token: a literal if `length` is 0. Greedy matching lets few positions of long matches join."""
+    if m.settings[SPEED] == LITERALS_ONLY:
+        return
+    if m.settings[SPEED] == GREEDY and length > m.settings[LAZIEST]:
+        m.state[NEXT] = max(m.state[NEXT], p + length)
+    else:
+        _insert(m, p + max(length, 1))
+
+
+@part
+def rank_of(m, p, length, distance, most):
+    """Return the number of candidates nearer than a match that are as long, or `most` if it is not among the first."""
+    content, reach = m.content, m.settings[WINDOW]
+    q, rank = np.int64(m.chains[p & (RING - 1)]), 0
+    while q >= 0 and p - q <= reach and p - q <= distance and rank < most and m.state[STEPS] >= 0:
+        m.state[STEPS] -= 1
+        if _same(content, p, q, length) == length:
+            if p - q == distance:
+                return rank
+            rank += 1
+        q = np.int64(m.chains[q & (RING - 1)])
+    return most
+
+
+@part
+def of_rank(m, p, length, rank):
+    """Return the distance of the match that has this rank, or 0."""
+    content, reach = m.content, m.settings[WINDOW]
+    q = np.int64(m.chains[p & (RING - 1)])
+    while q >= 0 and p - q <= reach and m.state[STEPS] >= 0:
+        m.state[STEPS] -= 1
+        if _same(content, p, q, length) == length:
+            if rank == 0:
+                return p - q
+            rank -= 1
+        q = np.int64(m.chains[q & (RING - 1)])
+    return 0

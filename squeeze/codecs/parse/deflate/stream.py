@@ -1,0 +1,198 @@
+"""Opening deflate streams: their content, and the choices of their encoder. Closing them gives the same bytes again."""
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+
+from squeeze.codecs.parse.deflate import choices, layout, reading, state, writing
+from squeeze.codecs.parse.deflate.layout import Tokens, empty
+from squeeze.codecs.parse.deflate.matcher import GREEDY, LAZY_MATCHING, LITERALS_ONLY
+from squeeze.codecs.parse.deflate.state import Coding
+from squeeze.errors import DamagedError
+from squeeze.numerics.bitmodels import coder as arithmetic
+from squeeze.system.binary import read_exactly, read_varint, varint
+
+__all__ = ["Opened", "close", "open_stream"]
+
+_STEPS, _LEAST_STEPS = 600, 1 << 22  # candidates that may be compared for each byte of content, and for all
+_SAMPLE = 1 << 15  # tokens on which settings are tried
+_FEW = 24  # bytes of choices in a sample that is predicted well enough
+_BLOCK = (1 << 14) - 1  # tokens of zlib's blocks by default
+_LEVELS = (  # speed, good, laziest, nice and chain
+    (LITERALS_ONLY, 0, 0, 0, 0),
+    (GREEDY, 4, 4, 8, 4),
+    (GREEDY, 4, 5, 16, 8),
+    (GREEDY, 4, 6, 32, 32),
+    (LAZY_MATCHING, 4, 4, 16, 16),
+    (LAZY_MATCHING, 8, 16, 32, 32),
+    (LAZY_MATCHING, 8, 16, 128, 128),
+    (LAZY_MATCHING, 8, 32, 128, 256),
+    (LAZY_MATCHING, 32, 128, 258, 1024),
+    (LAZY_MATCHING, 32, 258, 258, 4096),
+    (LAZY_MATCHING, 259, 258, 258, 4096),  # of encoders other than zlib
+)
+_OTHER = len(_LEVELS) - 1
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The settings by which an encoder's choices are predicted.
+
+    Attributes:
+        level: That of zlib, 0 for literals only, or 10 for other encoders.
+        filtered: Whether short matches are not taken, as libpng asks for.
+        joined: Whether the code lengths of literals and distances are repeated together.
+        memory: zlib's memory level, 1 to 9.
+        window: The bits of a window, 8 to 15.
+        block: The tokens of a block.
+    """
+
+    level: int = 6
+    filtered: bool = False
+    joined: bool = False
+    memory: int = 8
+    window: int = 15
+    block: int = _BLOCK
+
+    @property
+    def settings(self) -> np.ndarray:
+        """The settings of a matcher, int64 [11]."""
+        first = -1 if self.level == _OTHER else 0
+        found = (*_LEVELS[self.level], 1 << self.window, self.memory + 7, self.filtered, self.block, first, self.joined)
+        return np.array(found, np.int64)
+
+    def to_bytes(self) -> bytes:
+        """Return the settings in three bytes and a number."""
+        flags = self.level | self.filtered << 4 | self.joined << 5
+        return bytes([flags, self.memory << 4 | self.window]) + varint(self.block)
+
+    @classmethod
+    def read(cls, file: io.BytesIO) -> "Encoder":
+        """Read what `to_bytes` wrote, or raise DamagedError."""
+        flags, sizes = read_exactly(file, 2)
+        found = cls(flags & 15, bool(flags & 16), bool(flags & 32), sizes >> 4, sizes & 15, read_varint(file)[0])
+        if found.level > _OTHER or not 1 <= found.memory <= 9 or not 8 <= found.window <= 15 or flags > 63:
+            raise _impossible()
+        return found
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A stream's content uint8 [n], what `close` needs beside it, and the bytes of the stream."""
+
+    content: np.ndarray
+    closing: bytes
+    size: int
+
+
+def open_stream(data: np.ndarray, most: int, window: int = 15) -> Opened | None:
+    """Open the deflate stream that data starts with.
+
+    Args:
+        data: uint8, with the stream at its start.
+        most: bytes of content, at most.
+        window: bits of the window, if a header tells them.
+
+    Returns:
+        the stream, or None if there is none, or closing it does not give the same bytes or costs more than an eighth.
+    """
+    found = reading.read(data, most)
+    if found is None:
+        return None
+    stream, size = found
+    encoder = _estimate(stream, window)
+    coded = _choices(stream, encoder, size // 8 + 8 * state.ROOM)
+    if coded is None:
+        return None
+    counts = b"".join(varint(int(stream.totals[k])) for k in (layout.TOKENS, layout.BLOCKS, layout.SYMBOLS))
+    closing = varint(size) + counts + encoder.to_bytes() + coded
+    try:
+        same = np.array_equal(close(stream.content, closing), data[:size])
+    except DamagedError:
+        same = False
+    return Opened(stream.content, closing, size) if same else None
+
+
+def close(content: np.ndarray, closing: bytes) -> np.ndarray:
+    """Return the bytes of a stream from its content uint8 [n] and what `open_stream` returned beside it.
+
+    Raises:
+        DamagedError: if they do not belong together.
+    """
+    file = io.BytesIO(closing)
+    size, tokens, blocks, repeats = (read_varint(file)[0] for _ in range(4))
+    if tokens > content.size or blocks > 64 + size // 32 or repeats > blocks * layout.MOST_REPEATS:
+        raise _impossible()
+    if size > 2 * content.size + 1024 * (blocks + 1):
+        raise _impossible()
+    encoder = Encoder.read(file)
+    stream = empty(0, tokens, blocks, repeats)._replace(content=content)
+    coding = _coding(stream, encoder, np.frombuffer(bytearray(file.read()), np.uint8))
+    arithmetic.start_decoder(coding.coder, coding.coded)
+    if choices.code(coding, True) != blocks:
+        raise _impossible()
+    closed = writing.write(stream, size)
+    if closed is None:
+        raise _impossible()
+    return closed
+
+
+def _coding(stream: Tokens, encoder: Encoder, coded: np.ndarray) -> Coding:
+    steps = max(_LEAST_STEPS, _STEPS * stream.content.size)
+    return state.coding(stream, encoder.settings, steps, coded)
+
+
+def _choices(stream: Tokens, encoder: Encoder, most: int) -> bytes | None:
+    """Return the coded choices of a stream, or None if they take more bytes or steps."""
+    coding = _coding(stream, encoder, np.zeros(most, np.uint8))
+    arithmetic.start_encoder(coding.coder)
+    if choices.code(coding, False) < 0:
+        return None
+    return coding.coded[: arithmetic.finish_encoder(coding.coder, coding.coded)].tobytes()
+
+
+def _estimate(stream: Tokens, window: int) -> Encoder:
+    """Return the settings that predict the first tokens best."""
+    sample = _sample(stream)
+    block = _block_of(stream)
+    memory = (block + 1).bit_length() - 7  # zlib's blocks have 2^(memory + 6) - 1 tokens
+    base = Encoder(window=window, block=block, memory=memory if 1 <= memory <= 9 else 8)
+    best, least = base, 1 << 62
+    for filtered in (False, True):
+        for level in (6, 9, 1, 5, 8, 7, 4, 3, 2, _OTHER) if not filtered else (6, 9, 5, 8, 7, 4):
+            tried = Encoder(level, filtered, level == _OTHER, base.memory, window, base.block)
+            coded = _choices(sample, tried, 8 * state.ROOM + int(sample.totals[layout.TOKENS]))
+            if coded is not None and len(coded) < least:
+                best, least = tried, len(coded)
+            if least < _FEW:
+                return best
+    return best
+
+
+def _block_of(stream: Tokens) -> int:
+    """Return the tokens of a block that are most frequent before the last one."""
+    rows = stream.blocks
+    counts = np.diff(rows[:, layout.END], prepend=0)[:-1][rows[:-1, layout.TYPE] != layout.STORED]
+    values, often = np.unique(counts, return_counts=True)
+    return int(values[often.argmax()]) if values.size and often.max() > 1 else max(_BLOCK, int(counts.max(initial=0)))
+
+
+def _sample(stream: Tokens) -> Tokens:
+    """Return the first tokens of a stream as a stream of one block."""
+    start = np.flatnonzero(stream.blocks[:, layout.TYPE] != layout.STORED)
+    count = min(int(stream.totals[layout.TOKENS]), _SAMPLE)
+    if not start.size or stream.blocks[0, layout.TYPE] == layout.STORED:
+        count = 0
+    tokens = stream.tokens[:count]
+    lengths = np.maximum(tokens >> 16, 1)
+    size = int(lengths.sum())
+    blocks = np.zeros((1, layout.COLUMNS), np.int64)
+    blocks[0, [layout.TYPE, layout.FINAL, layout.END, layout.SIZE]] = layout.FIXED, 1, count, size
+    found = empty(0, 0, 1, 0)._replace(content=stream.content[:size], tokens=tokens, blocks=blocks)
+    found.totals[[layout.CONTENT, layout.TOKENS, layout.BLOCKS, layout.SYMBOLS, layout.REST]] = size, count, 1, 0, 0
+    return found
+
+
+def _impossible() -> DamagedError:
+    return DamagedError("what closes a deflate stream is impossible: the file is damaged")

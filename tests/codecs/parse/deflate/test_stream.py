@@ -1,0 +1,100 @@
+"""Deflate streams come back byte for byte, and those of zlib cost a few bytes."""
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from squeeze.codecs.parse.deflate.stream import close, open_stream
+from squeeze.errors import DamagedError
+from tests.makers import inputs
+
+TEXT = inputs.words(30_000) + inputs.random_bytes(3_000) + bytes(5_000) + inputs.words(20_000)
+MOST = 1 << 20
+
+
+def deflated(data: bytes, level: int = 6, window: int = 15, memory: int = 8, strategy: int = 0) -> np.ndarray:
+    coder = zlib.compressobj(level, zlib.DEFLATED, -window, memory, strategy)
+    return np.frombuffer(coder.compress(data) + coder.flush(), np.uint8)
+
+
+def bits_of(*fields: tuple[int, int]) -> np.ndarray:
+    """Return (value, width) fields as the bytes of a stream, the low bits first."""
+    total, place = 0, 0
+    for value, width in fields:
+        total |= value << place
+        place += width
+    return np.frombuffer(total.to_bytes((place + 7) // 8, "little"), np.uint8)
+
+
+def check(stream: np.ndarray, content: bytes, window: int = 15) -> int:
+    """Open a stream with other bytes behind it, close it again, and return the bytes that this needs."""
+    found = open_stream(np.concatenate([stream, np.frombuffer(b"behind", np.uint8)]), MOST, window)
+    assert found and found.content.tobytes() == content and found.size == stream.size
+    assert close(found.content, found.closing).tobytes() == stream.tobytes()
+    return len(found.closing)
+
+
+@pytest.mark.parametrize("level", range(10))
+def test_a_stream_of_zlib_costs_a_few_bytes(level):
+    assert check(deflated(TEXT, level), TEXT) <= 40
+
+
+@pytest.mark.parametrize(
+    ("window", "memory", "strategy"), [(9, 8, 0), (12, 9, 0), (15, 9, 0), (15, 8, 1), (15, 8, 2), (15, 8, 4), (15, 1, 0)]
+)
+def test_other_settings_of_zlib_cost_little(window, memory, strategy):
+    stream = deflated(TEXT, 6, window, memory, strategy)
+    assert check(stream, TEXT, window) <= 40 + stream.size // 50
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"ab", b"abc" * 200, bytes(300), bytes(range(256))])
+@pytest.mark.parametrize("strategy", [0, 4])
+def test_short_streams(content, strategy):
+    assert check(deflated(content, 9, 15, 8, strategy), content) <= 30
+
+
+def test_flushed_parts_and_empty_blocks():
+    coder = zlib.compressobj(6, zlib.DEFLATED, -15)
+    parts = [coder.compress(TEXT[at : at + 7_000]) + coder.flush(zlib.Z_SYNC_FLUSH) for at in range(0, len(TEXT), 7_000)]
+    stream = np.frombuffer(b"".join(parts) + coder.flush(), np.uint8)
+    assert check(stream, TEXT) <= stream.size // 50
+
+
+def test_choices_that_zlib_never_makes():
+    literals = bits_of((1, 1), (1, 2), *[(0x0C, 8)] * 20, (0, 7))  # 20 times the literal 0, and no match
+    assert check(literals, bytes(20)) <= 40
+    padded = bits_of((1, 1), (0, 2), (21, 5), (3, 16), (3 ^ 0xFFFF, 16), (0x636261, 24))
+    assert check(padded, b"abc") <= 40
+    rest = bits_of((1, 1), (1, 2), (0x0C, 8), (0, 7), (45, 6))
+    assert check(rest, bytes(1)) <= 40
+
+
+@pytest.mark.parametrize("level", [1, 6])
+def test_what_is_cut_off_or_no_stream_stays_closed(level):
+    stream = deflated(TEXT, level)
+    assert open_stream(stream[:-1], MOST) is None
+    assert open_stream(stream, len(TEXT) - 1) is None
+    assert open_stream(np.zeros(0, np.uint8), MOST) is None
+    assert open_stream(np.frombuffer(inputs.random_bytes(5_000), np.uint8), MOST) is None
+
+
+@given(st.binary(max_size=60), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_any_content_comes_back(content, level):
+    check(deflated(content * 3, level), content * 3)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_damaged_closings_are_refused_or_give_other_bytes(data):
+    found = open_stream(deflated(TEXT[:4_000]), MOST)
+    assert found
+    closing = bytearray(found.closing)
+    closing[data.draw(st.integers(0, len(closing) - 1))] ^= data.draw(st.integers(1, 255))
+    content = found.content[: data.draw(st.integers(0, found.content.size))]
+    try:
+        assert close(content, bytes(closing)).dtype == np.uint8
+    except DamagedError as error:
+        assert "the file is damaged" in str(error)
