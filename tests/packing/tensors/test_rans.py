@@ -27,7 +27,7 @@ CODED = """
 import hashlib
 from squeeze.packing.tensors import floats
 from tests.makers.floats import as_bf16, bytes_of, weights
-for count in (70_001, 300_000):
+for count in (9_001, 50_001):
     normal = weights(count)
     tensors = [(as_bf16(normal), "BF16"), (normal.astype("f4"), "F32"), (normal.astype("f2"), "F16")]
     tensors += [(as_bf16(normal).astype("u4") << 16, "F32"), ((normal * 900).astype("i8"), "I64")]
