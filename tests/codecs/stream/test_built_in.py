@@ -31,7 +31,7 @@ def test_the_files_are_those_of_the_format(name):
 @pytest.mark.parametrize("kind", presets.WARM_START_KINDS)
 def test_files_are_smaller_with_built_in_weights(kind, level):
     preset = presets.preset(level, kind)
-    data = np.frombuffer(inputs.python_text(6_000) if kind == "text" else inputs.program(1 << 14), np.uint8)
+    data = np.frombuffer(inputs.python_text(3_000) if kind == "text" else inputs.program(1 << 13), np.uint8)
     plain = coder.encode(data, replace(preset, warm_start=""))
     known = coder.encode(data, preset, start=dictionary.built_in_start(preset))
     assert len(known) < 0.99 * len(plain)
