@@ -19,7 +19,10 @@ for name in ("words.3", "records.3", "mixed.3"):
 """
 
 
-@pytest.mark.parametrize("features", ["", "+avx2", pytest.param("+sse4.2", marks=pytest.mark.slow)])
+SLOW = [pytest.param(features, marks=pytest.mark.slow) for features in ("+avx2", "+sse4.2")]
+
+
+@pytest.mark.parametrize("features", ["", *SLOW])
 def test_other_instruction_sets_give_the_same_bytes(features):
     if features == "+avx2" and "avx2" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this processor has no AVX2")
