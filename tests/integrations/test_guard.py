@@ -12,7 +12,7 @@ import squeeze
 from squeeze.checkpoint.config_json import guarded, unguarded
 from tests.makers import gguf_models
 
-pytest.importorskip("transformers", reason="transformers is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -56,6 +56,16 @@ def logits(folder):
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()(IDS).logits
 
 
+@pytest.mark.parametrize("name", WRITTEN)
+def test_transformers_own_class_refuses_the_description_and_names_the_import(folders, name):
+    """Transformers without squeeze reads a folder's description by this class."""
+    described = config_of(folders[name])["quantization_config"]
+    assert described["quant_method"] == "compressed-tensors"
+    with pytest.raises(ValueError, match=r"import squeeze\.integrations\.transformers"):
+        transformers.CompressedTensorsConfig.from_dict(described)
+
+
+@pytest.mark.slow  # transformers is imported anew
 def test_transformers_alone_refuses_them_and_names_the_import(folders):
     command = [sys.executable, "-c", ALONE, *map(str, folders.values())]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
