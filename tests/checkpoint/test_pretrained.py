@@ -161,13 +161,20 @@ def test_errors_of_other_libraries_become_one_line():
 
 @cache
 def nodes():
-    return [(path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))]
+    """Return the calls and imports of all sources."""
+    kinds = (ast.Call, ast.Import, ast.ImportFrom)
+    return [
+        (path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)
+    ]
 
 
 def calls():
+    """Yield place, name and arguments of the calls that have rules: a loader's, and all of yaml."""
     for path, node in nodes():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield f"{path.name}:{node.lineno}", ast.unparse(node.func), arguments(node)
+            owner = node.func.value
+            if node.func.attr in (*WANTED, "load") or (isinstance(owner, ast.Name) and owner.id == "yaml"):
+                yield f"{path.name}:{node.lineno}", ast.unparse(node.func), arguments(node)
 
 
 def arguments(call):
