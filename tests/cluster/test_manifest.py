@@ -14,9 +14,9 @@ OPTIONS = {"level": 1, "verify": True, "block_size": 4096, "threads": 1}
 
 
 def test_of_each_source_the_latest_record_is_read_and_little_is_held(tmp_path):
-    path, number = tmp_path / "manifest.jsonl", 20_000
+    path, number = tmp_path / "manifest.jsonl", 5_000
     manifest = Manifest(path, COMPRESS, OPTIONS)
-    for size, sources in ((1, range(number)), (2, range(0, number, 1000)), (3, [5, 7]), (4, [7])):
+    for size, sources in ((1, range(number)), (2, range(0, number, 250)), (3, [5, 7]), (4, [7])):
         for one in sources:
             manifest.note(Record(f"folder/{one:05d}\udcff", size, "stamp"))
     manifest.complete(number)
