@@ -30,7 +30,8 @@ def files_of_machine(options: argparse.Namespace) -> list[Path]:
     """Choose files below each folder, always the same ones, of every suffix and below the size limit."""
     folders = [folder for folder in options.folders.split(":") if Path(folder).is_dir()]
     counts = [options.count * (i + 1) // len(folders) - options.count * i // len(folders) for i in range(len(folders))]
-    below = (choose_files(Path(folder), count, options.most) for folder, count in zip(folders, counts, strict=True))
+    shares = zip(folders, counts, strict=True)
+    below = (choose_files(Path(folder), count, options.most) for folder, count in shares if count)
     return list(chain.from_iterable(below))
 
 

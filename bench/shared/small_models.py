@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -126,13 +127,14 @@ def original(work: Path, adapted: bool) -> Path:
     """Return the folder of one of the two models. It is made if it is missing."""
     folder = folder_of(work, adapted) / "original"
     if not folder.is_dir():
+        folder.parent.mkdir(exist_ok=True, parents=True)
+        if adapted:
+            _adapt(shutil.copytree(original(work, False), folder) / "model.safetensors")
+            return folder
         source = models.bundled_path()
         if source is None:
             raise SystemExit(f"Error: the bundled model is not installed: {models.HELP}")
-        folder.parent.mkdir(exist_ok=True, parents=True)
         import_gguf(source, folder)
-        if adapted:
-            _adapt(folder / "model.safetensors")
     return folder
 
 
