@@ -24,7 +24,7 @@ from tests.makers.command import SQUEEZE, call, usage_error
 from tests.makers.floats import as_bf16, weights
 
 pytestmark = pytest.mark.usefixtures("in_folder")
-FAST = {"interval": 0.02, "until_idle": 0.1}
+FAST = {"interval": 0.002, "until_idle": 0.01}
 
 
 def values(step: int) -> np.ndarray:
