@@ -158,7 +158,7 @@ def test_a_full_disk_leaves_no_archive(tree: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_no_archive(number: signal.Signals):
-    process = start_in("tree", "compress", "-3", "--block-size", "256K", "tree", "-o", "tree.tar.sqz")
+    process = start_in("tree", "compress", "-3", "--block-size", "64K", "tree", "-o", "tree.tar.sqz")
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == -number

@@ -9,7 +9,7 @@ import pytest
 
 import squeeze
 from squeeze.system.notices import COMPILING
-from tests.makers.command import TEXT, usage_error
+from tests.makers.command import TEXT, run, usage_error
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -21,10 +21,10 @@ def filtered(data, *arguments):
 
 
 def test_options_alone_make_a_filter():
-    assert filtered(filtered(TEXT), "-d") == TEXT
-    coded = filtered(TEXT, "-1")
+    for coded in (filtered(TEXT), run("-1", stdin=TEXT).stdout_bytes):
+        for words in (("-d",), ("-1", "-d"), ("--decompress",)):
+            assert run(*words, stdin=coded).stdout_bytes == TEXT
     assert coded == squeeze.compress(TEXT, 1)
-    assert filtered(coded, "-1", "-d") == filtered(coded, "--decompress") == TEXT
 
 
 def test_without_standard_input_it_is_not_a_filter():
@@ -47,7 +47,6 @@ def test_tar_uses_the_command_in_both_directions(level):
     subprocess.run(["tar", program, "-cf", "tree.tar.sqz", "tree"], check=True)
     assert squeeze.decompress(Path("tree.tar.sqz").read_bytes()).count(TEXT) == 2
     Path("tree").rename("before")
-    subprocess.run(["tar", program, "-xf", "tree.tar.sqz"], check=True)
+    listed = subprocess.run(["tar", program, "-xvf", "tree.tar.sqz"], check=True, capture_output=True, text=True)
     assert Path("tree/sub/b").read_bytes() == TEXT
-    listed = subprocess.run(["tar", program, "-tf", "tree.tar.sqz"], check=True, capture_output=True, text=True)
     assert "tree/sub/b" in listed.stdout.split()

@@ -77,7 +77,7 @@ def served(folder: Path) -> Iterator[Watch]:
             requests.append(f"request {args[0] if args else form}")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield Watch(folder, f"http://127.0.0.1:{server.server_address[1]}", requests)
