@@ -1,8 +1,8 @@
 """Writing objects that appear complete or not at all.
 
 Stores take large objects in parts (multipart uploads), which are invisible until the upload is completed. Each upload
-is a transaction of fsspec with a filesystem of its own, and is aborted if interrupted. A killed process leaves
-invisible parts until the bucket's rules delete them.
+is a transaction, and is aborted if interrupted. A killed process leaves invisible parts until the bucket's rules delete
+them.
 """
 
 import io
@@ -109,8 +109,11 @@ class _Objects:
 
     def __init__(self, target: RemotePath, overwrite: bool):
         self._mode = "wb" if overwrite else "xb"
-        self._fs, _ = target.filesystem(skip_instance_cache=True)
-        self._fs.start_transaction()
+        self._fs, _ = target.filesystem()
+        self._shared = self._fs.protocol == ("s3", "s3a")  # where a filesystem of its own takes a third of a second
+        if not self._shared:
+            self._fs, _ = target.filesystem(skip_instance_cache=True)
+            self._fs.start_transaction()
         self._files: list[tuple[RemotePath, Any]] = []
         self._committed = 0
 
@@ -121,6 +124,9 @@ class _Objects:
         with _said_of(path):
             if composes(self._fs, composed):
                 file: Any = Composed(self._fs, key, self._mode == "xb", composed)
+            elif self._shared:
+                file = self._fs.open(key, self._mode, autocommit=False)
+                self._fs.transaction.files.remove(file)  # which is this one's
             else:
                 file = self._fs.open(key, self._mode)
         self._files.append((path, file))
