@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from threading import Thread
 
@@ -45,8 +46,9 @@ def serving(folder: Path, rate: float = 0, seed: int = 0) -> Iterator[dict[str, 
         server.stdin.close()
 
 
+@cache
 def stores() -> Application:
-    """Return the application that answers for the stores of this process."""
+    """Return the application that answers for the stores of this process. Making it takes half a second."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     return DomainDispatcherApplication(create_backend_app)
@@ -71,7 +73,7 @@ def listening(application: Application) -> Iterator[str]:
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = make_server("127.0.0.1", 0, application, threaded=True)
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -251,6 +251,7 @@ def test_storage_that_fails_at_random(s3, monkeypatch, seed):
     """500 and 503, and connections that break before, after and amid: the same objects, and nothing else."""
     monkeypatch.setattr(engines, "connect", lambda address: Inline())
     shorten_calls(monkeypatch, 0.05)
+    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # of botocore, which waits for seconds before the fifth
     sources = {f"corpus/{number}.txt": TEXT[:3000] + bytes([number]) for number in range(5)}
     sources["corpus/large"] = np.random.default_rng(0).integers(97, 110, 300_000, np.uint8).tobytes()

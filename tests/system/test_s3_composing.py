@@ -28,8 +28,13 @@ TARGET = "s3://bucket/made"
 @pytest.fixture(autouse=True)
 def small_parts(s3, monkeypatch):
     """5 MiB are 50 KB."""
-    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", LEAST)
-    monkeypatch.setattr(s3_composing, "_LEAST", LEAST)
+    set_least(monkeypatch, LEAST)
+
+
+def set_least(monkeypatch, size: int) -> None:
+    """Let the store take parts from this number of bytes on."""
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", size)
+    monkeypatch.setattr(s3_composing, "_LEAST", size)
 
 
 @pytest.fixture
@@ -183,14 +188,16 @@ def joining(counting, monkeypatch):
 
 def test_parts_of_a_file_are_put_together_by_the_store(s3, joining, monkeypatch):
     """Compressed, few of their bytes pass through the worker; restored, they are read for the checksum."""
-    shorten_calls(monkeypatch, 0.5)
-    data = np.random.default_rng(0).integers(97, 110, 800_077, np.uint8).tobytes()
+    least = LEAST // 2
+    set_least(monkeypatch, least)
+    shorten_calls(monkeypatch, 0.25)
+    data = np.random.default_rng(0).integers(97, 110, 400_077, np.uint8).tobytes()
     s3.put_object(Bucket="bucket", Key="corpus/large", Body=data)
-    run("compress", "-1", "--block-size", "300K", "-q", "--rm", "--cluster", "local", "s3://bucket/corpus/large")
+    run("compress", "-1", "--block-size", "150K", "-q", "--rm", "--cluster", "local", "s3://bucket/corpus/large")
     read, written = joining()
     coded = body(s3, "corpus/large.sqz")
-    assert coded == squeeze.compress(data, 1, block_size=300 << 10)
-    assert written < LEAST + 2_000 and read < LEAST + 30_000 < len(coded) / 3
+    assert coded == squeeze.compress(data, 1, block_size=150 << 10)
+    assert written < least + 2_000 and read < least + 30_000 < len(coded) / 3
     run("decompress", "-q", "--rm", "--cluster", "local", "s3://bucket/corpus/large.sqz")
     read, written = joining()
     assert written < 2_000 and len(data) < read < 1.1 * len(data) + 30_000
