@@ -117,7 +117,8 @@ def test_packing_without_loss_needs_no_extra(in_folder: None, tiny: Path):
 def test_following_a_run_needs_no_extra(in_folder: None, tiny: Path):
     Path("run").mkdir()
     tiny.rename("run/checkpoint-1")
-    without(("pack", "--follow", "--until-idle", "0.1", "-q", "run", "packed"), ("verify", "packed/checkpoint-1"))
+    follow = ("pack", "--follow", "--interval", "0.05", "--until-idle", "0.1", "-q")
+    without((*follow, "run", "packed"), ("verify", "packed/checkpoint-1"))
 
 
 def test_reports_of_packing_need_the_extra_of_reports_alone(in_folder: None, tiny: Path):

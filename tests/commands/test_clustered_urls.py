@@ -27,6 +27,7 @@ CLUSTER = ("--cluster", "local")
 def engine(monkeypatch: pytest.MonkeyPatch) -> Inline:
     made = Inline()
     monkeypatch.setattr(engines, "connect", lambda address: made)
+    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
     return made
 
 
@@ -59,9 +60,7 @@ def test_objects_are_compressed_and_restored_by_workers():
     assert Store.objects == SOURCES and not Store.uploads
 
 
-def test_a_manifest_names_what_was_read_and_written(engine, monkeypatch):
-    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
-
+def test_a_manifest_names_what_was_read_and_written(engine):
     def changes(call):
         if engine.calls == 1:
             Store.put("corpus/a.txt", b"changed meanwhile")
@@ -156,7 +155,6 @@ def test_a_store_that_names_no_versions_tells_of_a_change_by_the_size_alone(engi
     entry = Store._entry
     monkeypatch.setattr(Store, "_entry", lambda self, key: {**entry(self, key), "ETag": None})
     monkeypatch.setattr(Object, "_fetch_range", lambda self, start, end: Store.objects[self.path][start:end])
-    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
 
     def works(call):
         monkeypatch.setattr("squeeze.system.remote_info._STARTED", float(engine.calls))
@@ -173,8 +171,7 @@ def test_a_store_that_names_no_versions_tells_of_a_change_by_the_size_alone(engi
     run("test", "-r", "-q", *CLUSTER, "fake://corpus")
 
 
-def test_a_store_that_fails_is_one_line(monkeypatch):
-    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.01)
+def test_a_store_that_fails_is_one_line():
     Store.fail("put", OSError(28, "No space left"))
     said = fails("compress", "-1", "-q", "-r", *CLUSTER, "fake://corpus")
     assert said.splitlines()[0].startswith("Error: fake://corpus/a.txt: ") and "Traceback" not in said
