@@ -28,14 +28,41 @@ def command(out="out", *more):
     return ("compress", "-1", "-r", "tree", "--shards", "20K", "-o", f"{out}/part-{{}}.tar.sqz", *more)
 
 
+TRAINED = ["compress", "-4", "-r", "tree", "--shards", "60K", "--block-size", "4K", "--train-dictionary", "-q", "-o"]
+
+
 @pytest.fixture(autouse=True)
 def tree(in_folder):
+    write_tree()
+
+
+def write_tree():
     for name, data in FILES.items():
         path = Path("tree", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    for name in ("out", "whole"):
-        Path(name).mkdir()
+    Path("out").mkdir()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the shards of a run that nothing stops."""
+    return made_by(tmp_path_factory, *command())
+
+
+@pytest.fixture(scope="module")
+def whole_trained(tmp_path_factory):
+    """Return the shards of a run that trains a dictionary, and the dictionary."""
+    return made_by(tmp_path_factory, *TRAINED, "out/part-{}.tar.sqz")
+
+
+def made_by(folders, *arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folders.mktemp("whole"))
+        write_tree()
+        done = call(*arguments)  # which may say that it compiles
+        assert done.exit_code == 0, done.stderr
+        return content("out")
 
 
 @pytest.fixture
@@ -47,8 +74,8 @@ def engine(monkeypatch):
 
 
 def content(folder):
-    """All but the manifest and the dictionary."""
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.suffix == ".sqz"}
+    """Return all files but the manifest."""
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if ".sqz" in path.suffix}
 
 
 def members(folder="out"):
@@ -59,11 +86,6 @@ def members(folder="out"):
                 assert name not in found
                 found[name] = shard.member(name).read()
     return found
-
-
-def whole():
-    run(*command("whole"))
-    return content("whole")
 
 
 def stop_after(monkeypatch, count, error=KeyboardInterrupt):
@@ -81,9 +103,8 @@ def stop_after(monkeypatch, count, error=KeyboardInterrupt):
 
 
 @pytest.mark.parametrize("by", [(), CLUSTER])
-def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(engine, monkeypatch, by):
-    expected = whole()
-    assert len(expected) == 20
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(whole, engine, monkeypatch, by):
+    assert len(whole) == 20
     stop_after(monkeypatch, 3)
     stopped = call(*command(), *by)
     assert stopped.exit_code == 1
@@ -91,13 +112,12 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(engine, monkeypatch, b
     before = {path: path.stat().st_mtime_ns for path in Path("out").glob("part-[012].tar.sqz")}
     said = call(*command(), *by)
     assert said.exit_code == 0 and said.stderr.endswith("12 files were done before.\n"), said.stderr
-    assert content("out") == expected and {path: path.stat().st_mtime_ns for path in before} == before
+    assert content("out") == whole and {path: path.stat().st_mtime_ns for path in before} == before
     run("test", "-q", "--manifest", MANIFEST)
-    assert call(*command(), *by).stderr.endswith("40 files were done before.\n") and content("out") == expected
+    assert call(*command(), *by).stderr.endswith("40 files were done before.\n") and content("out") == whole
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_bytes():
-    expected = whole()
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(whole):
     running = subprocess.Popen([*SQUEEZE, *command()], env=os.environ | {"PYTHONPATH": os.fspath(squeeze_folder())})
     while running.poll() is None and not Path("out/part-2.tar.sqz").exists():
         time.sleep(0.001)
@@ -109,7 +129,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes():
     Path("out/.part-9.tar.sqz.abcdefgh.other.tmp").write_bytes(b"not ours")
     done = call(*command())
     assert done.exit_code == 0, done.stderr
-    assert content("out") == expected
+    assert content("out") == whole
     assert [path.name for path in Path("out").glob(".*")] == [".part-9.tar.sqz.abcdefgh.other.tmp"]
     run("test", "-q", "--manifest", MANIFEST)
 
@@ -118,8 +138,7 @@ def squeeze_folder():
     return Path(squeeze.__file__).parents[1]
 
 
-def test_a_cluster_writes_what_one_machine_writes_in_whatever_order(engine):
-    expected = whole()
+def test_a_cluster_writes_what_one_machine_writes_in_whatever_order(whole, engine):
     lost = []
 
     def breaks(call):
@@ -130,7 +149,7 @@ def test_a_cluster_writes_what_one_machine_writes_in_whatever_order(engine):
     engine.breaks = breaks
     result = call(*command("out", *CLUSTER, "--json", "--report", "page.html"))
     assert result.exit_code == 0 and engine.closed, result.stderr
-    assert content("out") == expected
+    assert content("out") == whole
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted(line["output"] for line in lines) == sorted(map(str, Path("out").glob("*.tar.sqz")))
     assert sum(line["members"] for line in lines) == len(FILES) and lines[0]["level"] == 1
@@ -193,8 +212,8 @@ def test_a_file_that_changes_when_it_is_in_a_shard_is_told(engine):
     assert content("out") == before
 
 
-def test_a_shard_that_fails_stops_no_other_of_a_cluster(engine, monkeypatch):
-    expected, right = whole(), write.write_shard
+def test_a_shard_that_fails_stops_no_other_of_a_cluster(whole, engine, monkeypatch):
+    right = write.write_shard
 
     def failing(target, *arguments, **options):
         if target.name == "part-4.tar.sqz":
@@ -203,21 +222,21 @@ def test_a_shard_that_fails_stops_no_other_of_a_cluster(engine, monkeypatch):
 
     monkeypatch.setattr("squeeze.codecs.shards.write.write_shard", failing)
     assert fails(*command(), "-q", *CLUSTER) == "Error: out/part-4.tar.sqz: Input/output error\n"
-    assert content("out").keys() == expected.keys() - {"part-4.tar.sqz", "part-4.tar.members.sqz"}
+    assert content("out").keys() == whole.keys() - {"part-4.tar.sqz", "part-4.tar.members.sqz"}
     assert "part-4.tar.sqz: Input/output error" in fails("test", "-q", "--manifest", MANIFEST)
     monkeypatch.setattr("squeeze.codecs.shards.write.write_shard", right)
     run(*command(), "-q", *CLUSTER)
-    assert content("out") == expected
+    assert content("out") == whole
     run("test", "-q", "--manifest", MANIFEST)
 
 
-def test_a_shard_that_somebody_else_wrote_is_kept(engine):
+def test_a_shard_that_somebody_else_wrote_is_kept(whole, engine):
     Path("out/part-4.tar.sqz").write_bytes(b"somebody else's")
     said = fails(*command(), "-q", *CLUSTER)
     assert said == "Error: out/part-4.tar.sqz: out/part-4.tar.sqz already exists; use -f to overwrite\n"
     assert Path("out/part-4.tar.sqz").read_bytes() == b"somebody else's"
     run(*command(), "-q", "-f", *CLUSTER)
-    assert content("out") == whole()
+    assert content("out") == whole
 
 
 def test_the_manifest_proves_all_members():
@@ -242,41 +261,25 @@ def test_the_manifest_proves_all_members():
     assert said == "Error: out/part-3.tar.sqz: its output out/part-3.tar.sqz is missing\n"
 
 
-def test_one_machine_begins_and_a_cluster_goes_on(engine, monkeypatch):
-    expected = whole()
+def test_one_machine_begins_and_a_cluster_goes_on(whole, engine, monkeypatch):
     stop_after(monkeypatch, 4)
     assert call(*command(), "-q").exit_code == 1
     run(*command(), "-q", "-T", "2", *CLUSTER)
-    assert content("out") == expected
+    assert content("out") == whole
     assert "is of a run with other options" in fails(*command(), "--block-size", "4K")
 
 
 @pytest.mark.parametrize("by", [(), CLUSTER])
-def test_the_dictionary_of_a_stopped_run_is_used_again(engine, monkeypatch, by):
-    trained = (
-        "compress",
-        "-4",
-        "-r",
-        "tree",
-        "--shards",
-        "60K",
-        "--block-size",
-        "4K",
-        "--train-dictionary",
-        "-q",
-        "-o",
-    )
-    run(*trained, "whole/part-{}.tar.sqz")
+def test_the_dictionary_of_a_stopped_run_is_used_again(whole_trained, engine, monkeypatch, by):
     stop_after(monkeypatch, 1)
-    assert call(*trained, "out/part-{}.tar.sqz", *by).exit_code == 1
+    assert call(*TRAINED, "out/part-{}.tar.sqz", *by).exit_code == 1
     monkeypatch.setattr("squeeze.codecs.stream.training.train", None)
-    run(*trained, "out/part-{}.tar.sqz", *by)
-    assert content("out") == content("whole")
-    assert Path("out/part-dictionary.sqzp").read_bytes() == Path("whole/part-dictionary.sqzp").read_bytes()
+    run(*TRAINED, "out/part-{}.tar.sqz", *by)
+    assert content("out") == whole_trained and "part-dictionary.sqzp" in whole_trained
     run("test", "-q", "--manifest", MANIFEST, "-D", "out/part-dictionary.sqzp")
 
 
-def test_a_run_from_a_store_to_a_store_goes_on(engine):
+def test_a_run_from_a_store_to_a_store_goes_on(whole, engine):
     Store.reset()
     for name, data in FILES.items():
         Store.put(f"bucket/tree/{name}", data)
@@ -286,7 +289,7 @@ def test_a_run_from_a_store_to_a_store_goes_on(engine):
     read = [request[0] for request in Store.requests if request[1].startswith("bucket/tree/sub/")]
     assert read.count("get") == read.count("head") == len(FILES)  # each is opened once, and not asked what it is
     made = {key.rpartition("/")[2]: data for key, data in Store.objects.items() if key.startswith("bucket/out")}
-    assert made == whole() and not Path("part-manifest.jsonl").exists()
+    assert made == whole and not Path("part-manifest.jsonl").exists()
     run("test", "-q", "--manifest", "other.jsonl", "fake://bucket/out")
     Store.put("bucket/tree/sub/007.txt", b"changed")
     said = fails(*url, "-o", "fake://bucket/out/part-{}.tar.sqz", "--manifest", "other.jsonl")
