@@ -9,7 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -288,7 +288,7 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Comp
     tensors |= network.load_stored(_unnamed(network, name))
     network.restore(tensors)
     network.release(name)
-    (job.work / f"{name}.json").write_text(json.dumps([asdict(layer) for layer in layers]))
+    (job.work / f"{name}.json").write_text(json.dumps([layer.as_json() for layer in layers]))
     parts.put(name, tensors)
     return layers
 

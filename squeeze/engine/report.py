@@ -83,6 +83,9 @@ class Layer:
     def from_json(cls, document: dict[str, Any]) -> Self:
         return cls(**{**document, "shape": tuple(document["shape"]), "notes": tuple(document["notes"])})
 
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))  # asdict copies each number of the histogram
+
 
 @dataclass
 class Report:
@@ -209,8 +212,10 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         derived = {"bits_per_weight": self.bits_per_weight, "bits_per_parameter": self.bits_per_parameter}
         derived |= {"sparsity": self.sparsity, "bytes_in_4_bits": self.bytes_in_4_bits}
+        nested: dict[str, Any] = {"layers": [layer.as_json() for layer in self.layers]}
+        nested |= {"before": self.before and self.before.as_json(), "after": self.after and self.after.as_json()}
         tasks = [score.as_json() for score in self.tasks]
-        return {**asdict(self), **derived, "fallbacks": self.fallbacks, "tasks": tasks}
+        return {**vars(self), **nested, **derived, "fallbacks": self.fallbacks, "tasks": tasks}
 
     def table(self) -> str:
         """Return layers, matrices left dense, and totals, for a terminal."""
