@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import check_decoder, check_size, empty_model, explained, load_config
@@ -254,6 +255,17 @@ def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tup
     return rotate_blocks(args[0], most), *args[1:]
 
 
+class _WithoutNoise(TorchFunctionMode):
+    """Do not sample initial values for weights that have no memory, which takes longer than all the rest."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.normal_ and args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
 def _empty_model(checkpoint: Checkpoint) -> Any:
     """Return the model without weights, but with its buffers."""
     from accelerate import init_empty_weights  # it and transformers take seconds to import
@@ -269,7 +281,7 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
     )
     with explained(folder):
         check_size(empty_model(config), checkpoint)
-        with init_empty_weights(include_buffers=False):
+        with init_empty_weights(include_buffers=False), _WithoutNoise():
             model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, dtype=torch.float32, trust_remote_code=False
             )
