@@ -31,7 +31,7 @@ from squeeze.quant.smooth import SmoothedCheckpoint, can_be_smoothed
 from squeeze.recipes.gguf.quantize import BOUNDS, GgufTarget, blocks_folder, by_size, check_file, method_of
 from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantizing.bits import by_budget, by_name
-from squeeze.recipes.quantizing.fitting import fitted, method_of_scheme, scaled_as
+from squeeze.recipes.quantizing.fitting import Fitted, fitted, method_of_scheme, scaled_as
 from squeeze.recipes.quantizing.writing import SERVED, check_format, describing, make_writer, unloaded
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.system.storage import local_path
@@ -122,19 +122,20 @@ def _folder(run: Run, settings: Quantizing, chosen: GridMethod, methods: Mapping
     if settings.kv_scheme and tokens is not None:
         checkpoint = scaled_cache(checkpoint, tokens, run.device)
     if settings.format == SERVED:
-        _check_planned(run, checkpoint, fit.all, writer)
+        _check_planned(run, checkpoint, fit, writer)
     given = tokens if calibrated or ranged else None
     how = (checkpoint, fit.method, writer, described, given)
     notes += unloaded(settings.format, checkpoint, fit.all, fit.method, mix.patterns)
     return run.compress(*how, methods=fit.others, told=told, corrects=calibrated, notes=notes)
 
 
-def _check_planned(run: Run, checkpoint: Checkpoint, methods: Mapping[str, GridMethod], writer: Writer) -> None:
+def _check_planned(run: Run, checkpoint: Checkpoint, fit: Fitted, writer: Writer) -> None:
     """Raise ModelError if transformers would not load what is planned. Experts are checked after writing."""
-    if any(map(is_expert, methods)):
+    if any(map(is_expert, fit.all)):
         return
-    left = ignored(Network(checkpoint), run.common.left_alone)
-    check_planned(checkpoint, methods, writer.config(left)["quantization_config"], run.out)
+    network = fit.network if fit.network.checkpoint is checkpoint else Network(checkpoint)
+    left = ignored(network, run.common.left_alone)
+    check_planned(checkpoint, fit.all, writer.config(left)["quantization_config"], run.out)
 
 
 def _gguf(

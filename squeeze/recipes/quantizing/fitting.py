@@ -73,7 +73,7 @@ class Fitted:
 
     `method` is that of most matrices and `all` has each, by the checkpoint's name. `left` are matrices that cannot be
     stored, by the network's name. `told` are remarks by the checkpoint's name on what differs from the request. `names`
-    are those that transformers gives to renamed matrices.
+    are those that transformers gives to renamed matrices. `network` is the checkpoint's, without weights.
     """
 
     method: GridMethod
@@ -81,6 +81,7 @@ class Fitted:
     left: tuple[str, ...]
     told: Mapping[str, str]
     names: Mapping[str, str]
+    network: Network
 
     @property
     def others(self) -> dict[str, GridMethod]:
@@ -134,7 +135,8 @@ def fitted(
         found = dict.fromkeys(found, _alike(method, format, [shapes[name] for name in found]))
         wrong = {name: wrong.get(name, "all are to have the same") for name in shapes}
     told = {name: f"{_groups(found[name])}, as {fault}" if name in found else fault for name, fault in wrong.items()}
-    return Fitted(_most(method, found, methods), found, tuple(left), told, _renamed(checkpoint, names))
+    most, given = _most(method, found, methods), _renamed(checkpoint, names)
+    return Fitted(most, found, tuple(left), told, given, network)
 
 
 def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, str]:
