@@ -279,7 +279,7 @@ def peak(code: str) -> int:
 
 
 def test_memory_does_not_grow_with_a_tensor():
-    count = 96 << 20  # of two bytes
+    count = 48 << 20  # of two bytes
     write("small.safetensors", checkpoint())
     values = np.resize(as_bf16(weights(1 << 20)), count)
     write("a.safetensors", {"a": ("BF16", (count,), values.tobytes())})
