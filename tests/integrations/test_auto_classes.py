@@ -74,8 +74,14 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("auto", MODELS)
+@pytest.mark.parametrize(
+    ("auto", "dtype"),
+    [*((auto, torch.bfloat16) for auto in MODELS)]
+    + [
+        (auto, torch.float16)
+        for auto in ("AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText")
+    ],
+)
 def test_outputs_are_those_of_the_original(tmp_path, auto, dtype):
     torch.manual_seed(1)
     model, inputs = MODELS[auto]()

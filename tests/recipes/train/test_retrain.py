@@ -50,9 +50,10 @@ def sparse(folder):
     }
 
 
-@pytest.mark.parametrize("halves", [False, True])
-@pytest.mark.parametrize("rank", [None, 4])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("kind", "rank", "halves"),
+    [("llama", None, False), ("llama", 4, True), ("gpt2", None, True), ("gpt2", 4, False)],
+)
 def test_a_pruned_model_recovers_and_keeps_its_zeros(tmp_path, monkeypatch, kind, rank, halves):
     monkeypatch.setattr(trainer, "in_halves", lambda device: halves)
     source, out = model(tmp_path / "model", kind), tmp_path / "out"
