@@ -90,13 +90,13 @@ def test_a_file_is_what_was_learned(path, known):
 
 @pytest.mark.parametrize("name", inputs.EDGE_CASES)
 def test_any_content_comes_back_under_a_dictionary(name, known):
-    data = inputs.EDGE_CASES[name][:20_000]
+    data = inputs.EDGE_CASES[name][:5_000]
     coded = squeeze.compress(data, dictionary=known)
     assert squeeze.decompress(coded, dictionary=known) == data
     assert len(coded) <= len(data) + 64
 
 
-@pytest.mark.parametrize("data", [inputs.machine_code(1_500), inputs.records(700), bytes(range(256)) * 4, b"\0" * 500])
+@pytest.mark.parametrize("data", [inputs.machine_code(600), inputs.records(300), bytes(range(256)) * 4, b"\0" * 500])
 def test_what_the_dictionary_does_not_know_is_no_larger_with_it(data, known):
     coded = squeeze.compress(data, dictionary=known)
     assert len(coded) <= len(squeeze.compress(data, 4))
@@ -104,7 +104,7 @@ def test_what_the_dictionary_does_not_know_is_no_larger_with_it(data, known):
 
 
 def test_a_short_record_of_a_table_is_not_tried_without_its_dictionary(tmp_path, monkeypatch):
-    squeeze.train([inputs.records(700)] * 2, tmp_path / "table.sqzp", level=4)
+    squeeze.train([inputs.records(300)] * 2, tmp_path / "table.sqzp", level=4)
     table = squeeze.Dictionary.read(tmp_path / "table.sqzp")
     assert table.content.kind == "table"
     record = inputs.records(40)
@@ -113,14 +113,14 @@ def test_a_short_record_of_a_table_is_not_tried_without_its_dictionary(tmp_path,
 
 
 def test_what_goes_without_the_dictionary_needs_none(known):
-    data = inputs.machine_code(1_500)
+    data = inputs.machine_code(600)
     coded = squeeze.compress(data, dictionary=known)
     assert "dictionary" not in read_index(io.BytesIO(coded))[0].header
     assert squeeze.decompress(coded) == data
 
 
 def test_long_files_have_blocks_and_an_index(known):
-    data = b"\n".join(records(700, 3))
+    data = b"\n".join(records(430, 3))
     assert len(data) > container.MAX_SHORT
     coded = squeeze.compress(data, dictionary=known)
     (stream,) = read_index(io.BytesIO(coded))
@@ -145,7 +145,7 @@ def test_blocks_and_threads_change_nothing(known, block_size):
 
 
 def test_executables_and_tables_have_dictionaries_too():
-    for data in (inputs.machine_code(2_000), inputs.records(900)):
+    for data in (inputs.machine_code(800), inputs.records(400)):
         half = len(data) // 48 * 24
         known = squeeze.train([data[:half]], level=4)
         coded = squeeze.compress(data[half:], dictionary=known)
