@@ -24,8 +24,9 @@ from squeeze.lm import models
 from tests.makers import inputs, tiny_models
 from tests.makers.tokenwise import DATA, TEXT, calm, codecs_of, preset, settings_of
 
+LIKE_OTHERS = ("real text", "random twice")  # TEXT is around each case, and "random" is another
 BYTES = {
-    **{name: data for name, data in inputs.EDGE_CASES.items() if 0 < len(data) < 10_000},
+    **{name: data for name, data in inputs.EDGE_CASES.items() if 0 < len(data) < 10_000 and name not in LIKE_OTHERS},
     "bytes of control": b"\x04\x06\x13\x14\x16\x1d",
     "bytes of control in text": TEXT[:300].replace(b" ", b"\x04\x06 \x13\x14 \x16\x1d"),
     "names of special tokens": " ".join(tiny_models.SPECIAL).encode() + b"<s></s><unk><|im_end|><0x41>",
@@ -59,12 +60,13 @@ WITH_LANGUAGE_MODEL = [n for n, row in levels.LEVELS.items() if row.needs_langua
 def test_any_bytes_in_any_lanes_by_any_threads(any_folder, case):
     """Coded bytes depend only on lanes and window."""
     model = models.find(any_folder).network
-    short = BYTES[case][:200] + BYTES[case][200:][-200:]
-    in_text = TEXT[:130] + short + TEXT[:130]
+    short = BYTES[case][:130] + BYTES[case][130:][-130:]
+    in_text = TEXT[:80] + short + TEXT[:80]
     for data, count, window in ((short, 8, 32), (in_text, 1, None), (in_text, 3, 16)):
         chosen = preset(len(data), count, window)
-        one, two = (lanes.encode(data, model, chosen, threads) for threads in (1, 2))
-        assert one == two
+        one = lanes.encode(data, model, chosen, 1)
+        if count > 1:
+            assert lanes.encode(data, model, chosen, 2) == one
         if one is None:  # no shorter than the bytes themselves
             continue
         layout, payload = one
@@ -159,11 +161,15 @@ def test_an_input_of_text_and_other_content_comes_back(folder, only_tokenwise):
     assert squeeze.decompress(sink.getvalue(), threads=2) == data
 
 
-@pytest.mark.parametrize("data", [bytes(66_000), inputs.records(3_000)], ids=["zeros", "records"])
-def test_what_the_model_does_not_help_is_a_file_of_the_level_without_it(folder, data):
-    expected = squeeze.compress(data, 6)
-    for level in WITH_LANGUAGE_MODEL:
-        assert squeeze.compress(data, level, model=folder) == expected
+@pytest.mark.parametrize(
+    ("data", "tried"),
+    [(bytes(66_000), WITH_LANGUAGE_MODEL), (inputs.records(3_000), WITH_LANGUAGE_MODEL[1:2])],
+    ids=["zeros", "records"],
+)
+def test_what_the_model_does_not_help_is_a_file_of_the_level_without_it(folder, data, tried):
+    expected = squeeze.compress(data, 6, verify=False)
+    for level in tried:
+        assert squeeze.compress(data, level, model=folder, verify=False) == expected
 
 
 def test_concatenated_streams_of_several_levels_and_models_come_back(folder, only_tokenwise, tmp_path):
@@ -175,7 +181,7 @@ def test_concatenated_streams_of_several_levels_and_models_come_back(folder, onl
 
 
 def test_pipes_report_all_bytes_as_progress(folder, only_tokenwise):
-    data, ticks = TEXT * 3, []
+    data, ticks = TEXT[:1_500] * 3, []
     coded = io.BytesIO()
     compress_stream(io.BytesIO(data), coded, level=7, model=folder, lanes=3, progress=ticks.append)
     assert sum(ticks) == 2 * len(data)
