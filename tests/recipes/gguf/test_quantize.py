@@ -41,7 +41,8 @@ def llama(tmp_path_factory):
     ],
 )
 def test_llama_cpp_reads_each_type_as_we_do(tmp_path, kind, type):
-    folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
+    sizes = {"num_hidden_layers": 1} if kind in ("llama", "qwen2") else {}  # whose blocks are alike
+    folder, out = gguf_models.save(kind, tmp_path / "model", **sizes), tmp_path / "out.gguf"
     report = squeeze.quantize(folder, "rtn", out=out, format="gguf", type=type)
     assert not report.fallbacks and report.stored_bytes < 0.6 * report.raw_bytes
     blocks = {name: found for name, found in gguf_models.types_of(out).items() if name.startswith("blk.")}
