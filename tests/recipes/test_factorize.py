@@ -101,7 +101,7 @@ def test_a_plan_for_transposed_weights(tmp_path, folders):
 
 
 def test_a_plan_gives_each_expert_a_form_within_the_budget(tmp_path, folders):
-    tokens = torch.randint(0, 300, (30, 48), generator=torch.Generator().manual_seed(2))
+    tokens = torch.randint(0, 300, (10, 144), generator=torch.Generator().manual_seed(2))
     options = {"keep": 0.8, "calibration": tokens}
     one = squeeze.factorize(folders("mixtral"), "whitened", out=tmp_path / "one", **options)
     plan = squeeze.factorize(folders("mixtral"), out=tmp_path / "plan", **options)
