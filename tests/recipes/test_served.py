@@ -22,7 +22,8 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    return gguf_models.save("llama", tmp_path_factory.mktemp("served") / "model", dtype=torch.bfloat16)
+    folder, sizes = tmp_path_factory.mktemp("served") / "model", {"hidden_size": 128, "intermediate_size": 256}
+    return gguf_models.save("llama", folder, dtype=torch.bfloat16, **sizes)
 
 
 @pytest.fixture(scope="module")
