@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests share what they make, so one worker runs them; and one runs all that want the exact engine, which
     takes longest to compile. Tests marked cuda want compiled kernels, so a process of their own, and a GPU."""
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
         shared = next((place for place in ENGINE if item.path.is_relative_to(place)), None)
         item.add_marker(pytest.mark.xdist_group("engine" if shared else str(item.path.relative_to(ROOT))))
     wanted = [item for item in items if item.get_closest_marker("cuda")]
