@@ -19,16 +19,16 @@ from tests.makers.inputs import random_bytes
 from tests.makers.remote import Store
 
 pytestmark = pytest.mark.usefixtures("in_folder")
-FILES = {f"sub/{number:03d}.txt": b"%03d" % number * 1000 + random_bytes(500, number) for number in range(40)}
+FILES = {f"sub/{number:03d}.txt": b"%03d" % number * 300 + random_bytes(300, number) for number in range(40)}
 CLUSTER = ("--cluster", "local")
 MANIFEST = "out/part-manifest.jsonl"
 
 
 def command(out="out", *more):
-    return ("compress", "-1", "-r", "tree", "--shards", "20K", "-o", f"{out}/part-{{}}.tar.sqz", *more)
+    return ("compress", "-1", "-r", "tree", "--shards", "10K", "-o", f"{out}/part-{{}}.tar.sqz", *more)
 
 
-TRAINED = ["compress", "-4", "-r", "tree", "--shards", "60K", "--block-size", "4K", "--train-dictionary", "-q", "-o"]
+TRAINED = ["compress", "-4", "-r", "tree", "--shards", "30K", "--block-size", "4K", "--train-dictionary", "-q", "-o"]
 
 
 @pytest.fixture(autouse=True)
@@ -153,9 +153,9 @@ def test_a_cluster_writes_what_one_machine_writes_in_whatever_order(whole, engin
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted(line["output"] for line in lines) == sorted(map(str, Path("out").glob("*.tar.sqz")))
     assert sum(line["members"] for line in lines) == len(FILES) and lines[0]["level"] == 1
-    assert "40 files in 10 shards, 140,000 bytes raw" in result.stderr and "on 1 cores" in result.stderr
+    assert "40 files in 10 shards, 48,000 bytes raw" in result.stderr and "on 1 cores" in result.stderr
     page = Path("page.html").read_text()
-    assert "40 files: 140,000 bytes raw" in page and "calls whose worker was lost" in page
+    assert "40 files: 48,000 bytes raw" in page and "calls whose worker was lost" in page
     run("test", "-q", *CLUSTER, "--manifest", MANIFEST)
 
 
@@ -284,7 +284,7 @@ def test_a_run_from_a_store_to_a_store_goes_on(whole, engine):
     for name, data in FILES.items():
         Store.put(f"bucket/tree/{name}", data)
     Store.requests.clear()
-    url = ("compress", "-1", "-r", "fake://bucket/tree", "--shards", "20K", "-q", *CLUSTER)
+    url = ("compress", "-1", "-r", "fake://bucket/tree", "--shards", "10K", "-q", *CLUSTER)
     run(*url, "-o", "fake://bucket/out/part-{}.tar.sqz", "--manifest", "other.jsonl")
     read = [request[0] for request in Store.requests if request[1].startswith("bucket/tree/sub/")]
     assert read.count("get") == read.count("head") == len(FILES)  # each is opened once, and not asked what it is
