@@ -5,6 +5,7 @@ needs besides. VARIANTS are settings that change the kind of network, and UNMADE
 made.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,7 @@ def write(folder: Path, name: str, dtype: torch.dtype = torch.bfloat16) -> Path:
     return folder
 
 
+@cache
 def tokenizer() -> PreTrainedTokenizerFast:
     """Return a byte-level BPE tokenizer that was trained on TEXT."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
