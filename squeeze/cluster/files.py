@@ -339,7 +339,8 @@ def _prepared(task: Task) -> tuple[Settings, int]:
     options = dict(task.options)
     options.pop("verify")
     level, threads, size = (options.pop(name, None) for name in ("level", "threads", "block_size"))
-    return resolve_settings(level, threads, size, options.pop("dictionary", None), LanguageOptions(**options))
+    dictionary, parse = options.pop("dictionary", None), options.pop("parse", True)
+    return resolve_settings(level, threads, size, dictionary, LanguageOptions(**options), parse)
 
 
 def _folder(file: File, task: Task, settings: Settings) -> Path:

@@ -29,6 +29,7 @@ _coding = in_section(
     "Compression",
     click.option("--no-verify", is_flag=True, help="Do not decode the result again to compare it"),
     click.option("--block-size", type=options.Size(), metavar="SIZE", help="Bytes per block; default: 16M"),
+    click.option("--no-parse", is_flag=True, help="Do not open wrappers, such as zip, gzip, PDF and PNG"),
 )
 _backend = in_section(
     options.MODEL,
@@ -68,6 +69,7 @@ _shards = in_section(
 def compress(
     no_verify: bool,
     block_size: int | None,
+    no_parse: bool,
     model: Path | None,
     adapter: Path | None,
     device: str,
@@ -108,7 +110,8 @@ def compress(
         raise SqueezeError("compressed data is not written to a terminal: use -o, or redirect standard output")
     language = resources.LanguageOptions(model, lanes, window, backend, adapter, device)
     needed = estimates.memory_to_compress(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0
-    settings: dict[str, Any] = {**vars(language), "level": row.number, "verify": verify, "block_size": block_size}
+    coding = {"level": row.number, "verify": verify, "block_size": block_size, "parse": not no_parse}
+    settings: dict[str, Any] = {**vars(language), **coding}
     if page and not cluster and not template:
         raise click.UsageError("--report shows a run on a cluster: give --cluster as well")
     if template and shards:

@@ -16,15 +16,16 @@ from typing import Any, BinaryIO, Unpack
 
 import numpy as np
 
-from squeeze.codecs.stream import blocks, container, levels, split
-from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.decoding import Coded, Progress
+from squeeze.codecs.parse.tree import Node
+from squeeze.codecs.stream import blocks, container, levels, opened, split
+from squeeze.codecs.stream.container import Coded, Content
+from squeeze.codecs.stream.decoding import Progress
 from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.encoding import SMALL, encode_block, is_unpredicted
 from squeeze.codecs.stream.estimates import block_memory
 from squeeze.codecs.stream.resources import (
     DictionarySource,
-    LanguageKeywords,
+    Keywords,
     LanguageOptions,
     Totals,
 )
@@ -34,6 +35,8 @@ from squeeze.system.binary import read_some, write_all
 from squeeze.system.limits import Limits
 from squeeze.system.parallel import ordered_map
 from squeeze.system.sparse import reading
+
+Part = tuple[np.ndarray, Content | Node]  # uint8 [n], and its content or its wrappers
 
 
 def compress(
@@ -72,7 +75,7 @@ def compress_stream(
     block_size: int | None = None,
     dictionary: DictionarySource = None,
     progress: Progress = None,
-    **language: Unpack[LanguageKeywords],
+    **others: Unpack[Keywords],
 ) -> Totals:
     """Compress a binary file or pipe of any length into `sink`. Holes of a sparse file are not read.
 
@@ -87,7 +90,8 @@ def compress_stream(
             weights: "auto" (None) uses those for each block's kind of content, "text" those of text (levels 1 to 6),
             "none" no built-in weights.
         progress: is called with the number of raw bytes coded or verified since its last call.
-        language: for levels 7 to 9. `model` is the path of a language model (None: the bundled one). `adapter` is a
+        others: `parse` False leaves wrappers, such as zip archives, closed; a dictionary does, too. For levels 7 to
+            9 the language model's. `model` is the path of a language model (None: the bundled one). `adapter` is a
             file of `squeeze train --adapter` (None: that of the bundled model; "none": no adapter). A text is cut into
             `lanes`, and each token is predicted from the `window` of tokens before it. `backend` "llamacpp" runs any
             GGUF model: the file opens only on machines like this one, and is always verified. `device` is "auto" (all
@@ -96,7 +100,9 @@ def compress_stream(
     Returns:
         raw and coded bytes.
     """
-    settings, size = resolve_settings(level, threads, block_size, dictionary, LanguageOptions(**language))
+    parse = others.pop("parse", True)
+    language = LanguageOptions(**others)  # type: ignore[misc]  # without `parse`
+    settings, size = resolve_settings(level, threads, block_size, dictionary, language, parse)
     return _compress(reading(source), sink, settings, size, verify, progress)
 
 
@@ -109,6 +115,7 @@ def _compress(
     if len(first) == size:
         return _write(sink, settings, _coded(_parts(first, source, size, settings), settings, verify, progress))
     requested, *others = candidates(first, settings)
+    others += [replace(requested, parse=False)] if _tree(first, settings) else []
     streams = [_stream(first, requested, verify, progress), *(_stream(first, plan, verify, None) for plan in others)]
     stream = min(filter(None, streams), key=len)
     write_all(sink, stream)
@@ -138,11 +145,13 @@ def candidates(raw: bytes, settings: Settings) -> list[Settings]:
 
 def _without_model(settings: Settings) -> Settings:
     """Return the settings of the highest level without a language model, with as many threads."""
-    return Settings(levels.without_language_model(), settings.allotment.per_text)
+    return Settings(levels.without_language_model(), settings.allotment.per_text, parse=settings.parse)
 
 
 def _has_text(raw: bytes, settings: Settings) -> bool:
-    parts = _parts(raw, io.BytesIO(), len(raw), settings)
+    if (root := _tree(raw, settings)) is not None:
+        return any(_has_text(node.own.tobytes(), replace(settings, parse=False)) for node in root.nodes())
+    parts = _closed_parts(np.frombuffer(raw, np.uint8), settings)
     return any(content.kind == "text" or split.find(data) is not None for data, content in parts)
 
 
@@ -160,7 +169,8 @@ def _stream(raw: bytes, settings: Settings, verify: bool, progress: Progress) ->
     It is None if a short stream needs a language model, and its block does not use one.
     """
     parts = list(_parts(raw, io.BytesIO(), len(raw), settings))
-    if len(raw) <= container.MAX_SHORT and not (settings.language and _needs_blocks(parts, settings)):
+    is_short = len(raw) <= container.MAX_SHORT and _tree(raw, settings) is None
+    if is_short and not (settings.language and _needs_blocks(parts, settings)):
         return _short(raw, settings, verify, progress)
     coded = list(_coded(parts, settings, verify, progress))
     if settings.language and not settings.bound and not any(b and b.kind in container.BY_LANGUAGE for _, b in coded):
@@ -170,9 +180,9 @@ def _stream(raw: bytes, settings: Settings, verify: bool, progress: Progress) ->
     return sink.getvalue()
 
 
-def _needs_blocks(parts: list[tuple[np.ndarray, Content]], settings: Settings) -> bool:
+def _needs_blocks(parts: list[Part], settings: Settings) -> bool:
     """Return whether parts are more than one text for the exact language model: a short stream has a single block."""
-    return settings.bound or len(parts) > 1 or any(content.kind != "text" for _, content in parts)
+    return settings.bound or len(parts) > 1 or any(content != Content("text") for _, content in parts)
 
 
 def _write(sink: BinaryIO, settings: Settings, coded: Iterable[tuple[np.ndarray, Coded | None]]) -> Totals:
@@ -184,7 +194,7 @@ def _write(sink: BinaryIO, settings: Settings, coded: Iterable[tuple[np.ndarray,
 
 
 def _coded(
-    parts: Iterable[tuple[np.ndarray, Content]], settings: Settings, verify: bool, progress: Progress
+    parts: Iterable[Part], settings: Settings, verify: bool, progress: Progress
 ) -> Iterator[tuple[np.ndarray, Coded | None]]:
     """Yield blocks with their coded form, or None if stored. Fewer are coded at once if memory is short."""
     parts = iter(parts)
@@ -192,14 +202,16 @@ def _coded(
     if len(first) == 1:
         settings = replace(settings, alone=True)
 
-    def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
+    def encode(part: Part) -> tuple[np.ndarray, Coded | None]:
         return part[0], encode_block(*part, settings, verify, progress)
 
-    def cost(part: tuple[np.ndarray, Content]) -> int:
-        kind = container.BYTEWISE
-        if settings.language:
+    def cost(part: Part) -> int:
+        kind, size = container.BYTEWISE, part[0].size
+        if isinstance(part[1], Node):
+            size = sum(node.own.size for node in part[1].nodes())
+        elif settings.language:
             kind = container.TOKENWISE if part[1].kind == "text" else container.SPLIT
-        return block_memory(settings, kind, part[0].size, part[0].size)
+        return block_memory(settings, kind, size, size)
 
     return ordered_map(encode, chain(first, parts), settings.allotment.blocks, cost, Limits().allows_memory)
 
@@ -235,16 +247,30 @@ def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> 
     return container.short_stream_bytes(header, raw, coded.payload if coded else None)
 
 
-def _parts(chunk: bytes, source: BinaryIO, size: int, settings: Settings) -> Iterator[tuple[np.ndarray, Content]]:
-    """Yield the rest of a source after `chunk` in parts of one kind of content, at most `size` bytes each."""
+def _parts(chunk: bytes, source: BinaryIO, size: int, settings: Settings) -> Iterator[Part]:
+    """Yield the rest of a source after `chunk` in parts of at most `size` bytes, each of one kind of content or with
+    wrappers."""
     while chunk:
         data = np.frombuffer(chunk, np.uint8)
-        if settings.content:
-            yield data, settings.content
+        if (root := _tree(chunk, settings)) is not None:
+            yield data, root
         else:
-            for start, end, content in blocks.regions(data):
-                yield data[start:end], content
+            yield from _closed_parts(data, settings)
         chunk = _read_full(source, size)
+
+
+def _closed_parts(data: np.ndarray, settings: Settings) -> Iterator[tuple[np.ndarray, Content]]:
+    """Yield the parts of uint8 `data`, each of one kind of content."""
+    if settings.content:
+        yield data, settings.content
+    else:
+        for start, end, content in blocks.regions(data):
+            yield data[start:end], content
+
+
+def _tree(raw: bytes, settings: Settings) -> Node | None:
+    """Return the wrappers in the bytes of a block, or None if none pays."""
+    return opened.find(raw) if settings.parse and settings.content is None else None
 
 
 def _read_full(source: BinaryIO, size: int) -> bytes:

@@ -24,8 +24,8 @@ END_MARK = b"QS"
 
 PADDING = 4  # zeros after a stream come in multiples of 4 bytes, as in .xz files
 BAD_PADDING = f"the padding after a stream is not a multiple of {PADDING} bytes: the file was cut off or damaged there"
-END, STORED, BYTEWISE, TOKENWISE, SPLIT = 0, 1, 2, 3, 4
-CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise", SPLIT: "split"}
+END, STORED, BYTEWISE, TOKENWISE, SPLIT, OPENED = 0, 1, 2, 3, 4, 5
+CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise", SPLIT: "split", OPENED: "opened"}
 BY_LANGUAGE = (TOKENWISE, SPLIT)  # kinds of blocks that need a language model
 
 MAX_HEADER = 1 << 16
@@ -82,6 +82,14 @@ class Header(NamedTuple):
     def kind(self) -> int:
         """The kind of the coded block in a short stream."""
         return TOKENWISE if "weights" in self.fields else BYTEWISE
+
+
+@dataclass(frozen=True)
+class Coded:
+    """The kind and payload of a coded block."""
+
+    kind: int
+    payload: bytes
 
 
 @dataclass(frozen=True)

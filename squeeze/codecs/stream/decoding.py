@@ -11,8 +11,9 @@ import xxhash
 
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import Preset
-from squeeze.codecs.stream import blocks, container, runs, split
-from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream import blocks, container, opened, runs, split
+from squeeze.codecs.stream.container import Coded, Content
+from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels.meter import Recorder
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 
 
 Progress = Callable[[int], None] | None
-
-
-@dataclass(frozen=True)
-class Coded:
-    """The kind and payload of a coded block."""
-
-    kind: int
-    payload: bytes
 
 
 def decode_block(
@@ -64,6 +57,8 @@ def decode_block(
         rest = decode_block(inner, length - found.removed, settings, progress, known, recorder)
         report(progress, found.removed)
         return found.expand(rest)
+    if coded.kind == container.OPENED:
+        return _decode_opened(coded, length, settings, progress, recorder)
     payload = io.BytesIO(coded.payload)
     if settings.names_content:
         assert settings.dictionary
@@ -96,9 +91,29 @@ def _decode_split(
     return data
 
 
+def _decode_opened(
+    coded: Coded, length: int, settings: Settings, progress: Progress, recorder: Recorder | None
+) -> np.ndarray:
+    """Decode a block with opened wrappers; every byte gets the same share of its cost."""
+    if recorder:
+        recorder.start(length, [["opened"]]).bits[:] = 8 * len(coded.payload) / max(length, 1)
+
+    def decode_part(part: Coded, size: int) -> np.ndarray:
+        check_block_memory(settings, part.kind, size, len(part.payload))
+        return decode_block(part, size, settings)
+
+    data = opened.decode(coded.payload, length, decode_part)
+    report(progress, length)
+    return data
+
+
 def has_runs(coded: Coded, settings: Settings) -> bool:
     """Return whether runs were removed from a block."""
-    return coded.kind != container.STORED and coded.payload[:1] == container.RUNS and not settings.names_content
+    return (
+        coded.kind not in (container.STORED, container.OPENED)
+        and coded.payload[:1] == container.RUNS
+        and not settings.names_content
+    )
 
 
 def rest_of(coded: Coded, length: int) -> tuple[runs.Runs, Coded]:

@@ -11,7 +11,7 @@ import xxhash
 
 from squeeze.codecs.stream import container, memory
 from squeeze.codecs.stream.container import BlockHeader, Header
-from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block, report
+from squeeze.codecs.stream.decoding import Progress, check_raw, decode_block, report
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import Index, read_following_index, read_index
 from squeeze.codecs.stream.resources import DictionarySource, Resources, Totals
@@ -206,7 +206,7 @@ class _Decompression:
             data = np.frombuffer(payload, np.uint8)
             report(self._progress, data.size)
         else:
-            data = decode_block(Coded(block.kind, payload), block.raw_length, settings, self._progress)
+            data = decode_block(container.Coded(block.kind, payload), block.raw_length, settings, self._progress)
         check_raw(data, block.checksum, short=True)
         if self._sink is not None:
             self._sink.write(data.data)
@@ -218,7 +218,7 @@ class _Decompression:
         def decode(part: _Part) -> bytes | memoryview:
             if part.block is None:
                 return part.data
-            coded = Coded(part.block.kind, part.data)
+            coded = container.Coded(part.block.kind, part.data)
             data = decode_block(coded, part.block.raw_length, settings, self._progress)
             check_raw(data, part.block.checksum)
             return data.data

@@ -8,9 +8,10 @@ import numpy as np
 
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import LARGE, Preset
-from squeeze.codecs.stream import blocks, container, runs, split
-from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.decoding import Coded, Progress, decode_block, deep, report
+from squeeze.codecs.parse.tree import Node
+from squeeze.codecs.stream import blocks, container, opened, runs, split
+from squeeze.codecs.stream.container import Coded, Content
+from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
 
@@ -34,13 +35,13 @@ class Plan:
 
 
 def encode_block(
-    data: np.ndarray, content: Content, settings: Settings, verify: bool = True, progress: Progress = None
+    data: np.ndarray, content: Content | Node, settings: Settings, verify: bool = True, progress: Progress = None
 ) -> Coded | None:
     """Return a coded block, or None if storing it is no larger.
 
     Args:
         data: uint8 [n], the block.
-        content: its kind of content.
+        content: its kind of content, or the tree of its wrappers.
         settings: those of the stream.
         verify: decode the block again and compare.
         progress: is called with the number of raw bytes done since its last call.
@@ -48,6 +49,8 @@ def encode_block(
     Raises:
         VerifyError: if the block does not decode to `data`.
     """
+    if isinstance(content, Node):
+        return _opened(data, content, settings, verify, progress)
     if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
         content = settings.dictionary.content
     found = None if settings.names_content else runs.find(data, content.record)
@@ -61,6 +64,14 @@ def encode_block(
     if verify or settings.bound:
         _verify(coded, data, settings, progress)
     return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
+
+
+def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded:
+    coded = opened.encode(root, lambda part, content: encode_block(part, content, settings, verify=False))
+    report(progress, data.size)
+    if verify:
+        _verify(coded, data, settings, progress)
+    return coded
 
 
 def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Plan]:

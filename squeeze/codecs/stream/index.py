@@ -14,6 +14,7 @@ from squeeze.codecs.stream.container import (
     END,
     END_MARK,
     MAX_BLOCK,
+    OPENED,
     PADDING,
     RAW,
     RUNS,
@@ -44,7 +45,7 @@ class Block:
     """A block of a file: its place, sizes and content."""
 
     kind: int
-    content: str  # "text", "executable", "table 16", "other", "text and runs", "runs", "stored" or "dictionary"
+    content: str  # "text", "executable", "table 16", "other", "text and runs", "runs", "stored", "opened wrappers"
     raw_offset: int
     raw_length: int
     coded_offset: int  # offset of the block's header
@@ -288,6 +289,8 @@ def _content_name(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
     """Describe the content of the block whose header was just read."""
     if block.kind == STORED:
         return "stored"
+    if block.kind == OPENED:
+        return "opened wrappers"
     if stream.names_content:
         return "dictionary"
     has_runs = read_exactly(file, 1) == RUNS

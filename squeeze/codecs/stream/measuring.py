@@ -9,9 +9,8 @@ from typing import BinaryIO
 import numpy as np
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.container import Content, Header
+from squeeze.codecs.stream.container import Coded, Content, Header
 from squeeze.codecs.stream.decoding import (
-    Coded,
     Progress,
     check_raw,
     decode_block,
@@ -125,7 +124,7 @@ def _measured(
             yield from _measured(part.coded, own, places[part.places], settings, raw, progress)
     else:
         recorder, known = Recorder(), None if raw is None else raw[places]
-        content = Content("packed") if coded.kind == container.STORED else _content(coded, settings)
+        content = _content(coded, settings)
         data = decode_block(coded, places.size, settings, progress, known, recorder)
         yield MeasuredBlock(block, level, content, data, places, recorder)
 
@@ -145,6 +144,8 @@ def _part(block: Block, coded: Coded, size: int) -> Block:
 
 
 def _content(coded: Coded, settings: Settings) -> Content:
+    if coded.kind in (container.STORED, container.OPENED):
+        return Content("packed" if coded.kind == container.STORED else "opened")
     if settings.names_content and settings.dictionary:
         return settings.dictionary.content
     return container.read_content(io.BytesIO(coded.payload))[0]

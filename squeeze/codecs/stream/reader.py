@@ -13,7 +13,7 @@ import xxhash
 
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader, Header, read_block_header, read_short_block_header
-from squeeze.codecs.stream.decoding import Coded, check_raw, decode_block
+from squeeze.codecs.stream.decoding import check_raw, decode_block
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import header_of, indexes_from_end, read_index
 from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members, read_tail
@@ -237,7 +237,7 @@ class SqueezeFile(SizedFile):
         self._data = self._data[:0]  # frees memory for the next
         self._number = -1
         payload = read_exactly(self._source, block.payload_length)
-        data = decode_block(Coded(block.kind, payload), block.raw_length, settings)
+        data = decode_block(container.Coded(block.kind, payload), block.raw_length, settings)
         check_raw(data, block.checksum, settings.short)
         self._number, self._data = number, data
 

@@ -65,6 +65,12 @@ class LanguageKeywords(TypedDict, total=False):
     device: str
 
 
+class Keywords(LanguageKeywords, total=False):
+    """Other keyword arguments of `compress_stream`."""
+
+    parse: bool
+
+
 def built_in_name(source: DictionarySource) -> str | None:
     """Return the name of built-in weights if a source is one, "auto" for None, else None."""
     if source is None:

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.decoding import Coded, Progress, check_raw, decode_block
+from squeeze.codecs.stream.decoding import Progress, check_raw, decode_block
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import Index, index_bytes, indexes_from_end, read_checksum
 from squeeze.codecs.stream.memory import EntryCounter
@@ -238,7 +238,7 @@ def _restore(
     check_block_memory(settings, header.kind, place.raw, header.payload_length)
     if header.kind == container.STORED:
         return _stored(file, place, header, settings)
-    coded = Coded(header.kind, read_exactly(file, header.payload_length))
+    coded = container.Coded(header.kind, read_exactly(file, header.payload_length))
     data = decode_block(coded, place.raw, settings, progress)
     check_raw(data, header.checksum, settings.short)
     return [data.data]

@@ -69,6 +69,7 @@ class Settings:
     limits: Limits | None = None  # for untrusted files
     alone: bool = False  # whether no other block is coded at the same time
     content: Content | None = None  # content of every block; None: detect it
+    parse: bool = False  # whether wrappers such as zip archives are opened
 
     @cached_property
     def allotment(self) -> Threads:
@@ -109,6 +110,7 @@ def resolve_settings(
     block_size: int | None,
     dictionary: DictionarySource,
     language: LanguageOptions,
+    parse: bool = True,
 ) -> tuple[Settings, int]:
     """Return the settings for options of `compress_stream`, and the most raw bytes of a block.
 
@@ -118,6 +120,7 @@ def resolve_settings(
         block_size: most raw bytes of a block, or None for the default.
         dictionary: a Dictionary, the path of one, or the name of built-in weights.
         language: options of the language model.
+        parse: whether wrappers are opened if there is no dictionary.
 
     Raises:
         LevelError: if level, block size or options do not fit together.
@@ -133,7 +136,7 @@ def resolve_settings(
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block size must be from 1 byte to {container.MAX_BLOCK >> 20} MiB, got {size:,}")
     settings, name = settings_for_level(row, threads, known, language), built_in_name(dictionary)
-    return (_with_built_in(settings, name) if name else settings), size
+    return replace(_with_built_in(settings, name) if name else settings, parse=parse and known is None), size
 
 
 def _with_built_in(settings: Settings, name: str) -> Settings:

@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.decoding import Coded
+from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.index import Index, index_bytes
 from squeeze.codecs.stream.resources import Totals
 from squeeze.system.binary import write_all

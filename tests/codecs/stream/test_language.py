@@ -35,7 +35,7 @@ def test_lanes_that_look_far_back_are_refused_before_anything_is_decoded(languag
     limited = Settings(levels.LEVELS[8], 1, replace(language, limits=Limits(memory=300 << 20)))
     payload = b"\x01" + b"".join(map(varint, (1 << 20, 2 * 1024, 64, *[1] * 1023))) + bytes(50)
     with pytest.raises(LimitError, match=r"^a text in 1024 lanes that look back 1024 tokens needs [\d,]+ bytes"):
-        decoding.decode_block(decoding.Coded(container.TOKENWISE, payload), 1 << 20, limited)
+        decoding.decode_block(container.Coded(container.TOKENWISE, payload), 1 << 20, limited)
 
 
 @pytest.mark.parametrize(("lanes", "window"), [(1, 16), (3, 512), (40, 64)])

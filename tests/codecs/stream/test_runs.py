@@ -8,7 +8,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import container, decoding, runs
-from squeeze.codecs.stream.decoding import Coded
+from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
 from squeeze.recipes.reports.explanation.explain import explain

@@ -73,7 +73,7 @@ def _of(layout: tuple[int, ...]) -> bytes:
 def test_refuses_impossible_layouts(folder, layout):
     payload = b"\x01" + _of(layout) + bytes(50)
     with pytest.raises(squeeze.DamagedError):
-        decoding.decode_block(decoding.Coded(container.TOKENWISE, payload), 1000, settings_of(folder, 1))
+        decoding.decode_block(container.Coded(container.TOKENWISE, payload), 1000, settings_of(folder, 1))
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x00" * 30, b"\xff" * 30, inputs.random_bytes(400)])
@@ -81,7 +81,7 @@ def test_refuses_impossible_layouts(folder, layout):
 def test_payloads_of_nonsense_end(folder, layout, rest):
     payload = b"\x01" + _of(layout) + rest
     for threads in (1, 2):
-        block = decoding.Coded(container.TOKENWISE, payload)
+        block = container.Coded(container.TOKENWISE, payload)
         try:
             assert decoding.decode_block(block, 1000, settings_of(folder, threads)).size == 1000
         except squeeze.DamagedError:

@@ -13,6 +13,7 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-6": ("sqz", {"level": 6}),
     "sqz-8": ("sqz", {"level": 8}),
     "sqz-short": ("short", {}),
+    "sqz-opened": ("opened", {}),
     "dictionary": ("dictionary", {}),
     "packed": ("packed", {}),
     "kv": ("kv", {}),

@@ -11,7 +11,7 @@ import xxhash
 
 import squeeze
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.decoding import Coded, decode_block
+from squeeze.codecs.stream.decoding import decode_block
 from squeeze.codecs.stream.resources import Resources
 from squeeze.codecs.stream.settings import from_header
 from squeeze.errors import SqueezeError
@@ -101,7 +101,7 @@ class Short(Sqz):
             header = container.read_header(io.BytesIO(short.header))
             assert header is not None
             settings = from_header(header, Resources(1, dictionary=self.dictionary))
-            raw = decode_block(Coded(container.BYTEWISE, short.payload), short.raw_length, settings).tobytes()
+            raw = decode_block(container.Coded(container.BYTEWISE, short.payload), short.raw_length, settings).tobytes()
             short.checksum = xxhash.xxh3_64_intdigest(raw) & 0xFFFFFFFF
 
 

@@ -13,7 +13,7 @@ import xxhash
 import squeeze
 from squeeze.codecs.stream import container, index, levels
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.decoding import Coded, decode_block
+from squeeze.codecs.stream.decoding import decode_block
 from squeeze.codecs.stream.encoding import by_language, join
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
 from squeeze.codecs.stream.settings import from_header, settings_for_level, to_header
@@ -196,7 +196,7 @@ class Sqz:
             return
         with suppress(SqueezeError):
             settings = from_header(container.Header(stream.fields, 0, False), Resources(1, self.model))
-            part.right(decode_block(Coded(part.kind, part.payload), part.raw_length, settings).tobytes())
+            part.right(decode_block(container.Coded(part.kind, part.payload), part.raw_length, settings).tobytes())
 
     def read(self, case: Case, folder: Path) -> str:
         read = {"decompress": self._decompress, "salvage": self._salvage, "open": self._open, "list": self._list}

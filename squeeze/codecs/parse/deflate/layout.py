@@ -38,6 +38,11 @@ class Tokens(NamedTuple):
 CONTENT, TOKENS, BLOCKS, SYMBOLS, BITS, REST = range(6)  # entries of `totals`
 
 
+def most_blocks(size: int) -> int:
+    """Return the blocks that a stream with `size` bytes of content may have; more are not worth opening."""
+    return 64 + size // 1024
+
+
 def empty(content: int, tokens: int, blocks: int, repeats: int) -> Tokens:
     """Return arrays for a stream with these numbers of raw bytes, tokens, blocks and repeat symbols."""
     return Tokens(

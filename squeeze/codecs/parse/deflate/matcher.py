@@ -1,4 +1,4 @@
-"""What zlib would write next: hash chains, greedy or lazy matching, with the limits of each level.
+"""Predictions of what zlib writes next: hash chains, greedy or lazy matching, with the limits of each level.
 
 The position and the tokens before it are those of the stream, so that after a choice of another encoder the prediction
 goes on from there. See deflate.c of zlib, and preflate (Steinke, 2018), which predicts tokens from the stream's own

@@ -7,7 +7,6 @@ from squeeze.codecs.parse.deflate.layout import Tokens, empty, reversed_bits, se
 from squeeze.numerics.jit import inline, kernel, part
 
 _TABLE = 1 << layout.LONGEST
-_BLOCK_BITS = 256  # coded bits for each block, beyond the first 64: more blocks than that are not worth opening
 
 
 def read(data: np.ndarray, most: int) -> tuple[Tokens, int] | None:
@@ -20,15 +19,16 @@ def read(data: np.ndarray, most: int) -> tuple[Tokens, int] | None:
     Returns:
         the stream, and its coded bytes; or None if it is not one, is cut off, or is larger.
     """
-    most_blocks = 64 + 8 * data.size // _BLOCK_BITS
     first, table = empty(0, 0, 1, 0), np.zeros((2, _TABLE), np.uint16)
-    if not _read(data, first, most, most_blocks, table, False):
+    if not _read(data, first, most, table, False):
         return None
     content, tokens, blocks, repeats = (
         int(first.totals[k]) for k in (layout.CONTENT, layout.TOKENS, layout.BLOCKS, layout.SYMBOLS)
     )
+    if blocks > layout.most_blocks(content):
+        return None
     found = empty(content, tokens, blocks, repeats)
-    _read(data, found, most, most_blocks, table, True)
+    _read(data, found, most, table, True)
     return found, (int(found.totals[layout.BITS]) + 7) // 8
 
 
@@ -189,7 +189,7 @@ def _read_tokens(data, bit, s, counts, most, table, widths, store):
 
 
 @kernel
-def _read(data, s, most, most_blocks, table, store):
+def _read(data, s, most, table, store):
     """Read a stream: count what it has, or also store it. Return whether it is one."""
     counts, bit, final = s.totals, np.int64(0), np.int64(0)
     for k in range(counts.size):
@@ -199,7 +199,7 @@ def _read(data, s, most, most_blocks, table, store):
         final, kind = _peek(data, bit) & 1, _peek(data, bit) >> 1 & 3
         begun = counts[layout.CONTENT]
         bit += 3
-        if not _is_within(bit, data) or counts[layout.BLOCKS] >= most_blocks or kind > layout.DYNAMIC:
+        if not _is_within(bit, data) or kind > layout.DYNAMIC:
             return False
         if kind == layout.STORED:
             bit = _read_stored(data, bit, s, row, counts, most, store)

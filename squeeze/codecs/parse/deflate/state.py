@@ -21,8 +21,7 @@ IS_SAME = IS_MATCH + 3 * BUCKETS * HISTORIES
 MATCH_LENGTH = IS_SAME + 3 * BUCKETS * HISTORIES
 RANK = MATCH_LENGTH + BUCKETS * 256
 FAR = RANK + BUCKETS * (RANKS + 1)
-FAR_DIGITS = FAR + 32
-IS_STORED = FAR_DIGITS + 16
+IS_STORED = FAR + 32
 STORED_SIZE = IS_STORED + 2
 PADDED = STORED_SIZE + 512
 IS_FINAL = PADDED + 2 + 128
@@ -56,12 +55,17 @@ class Coding(NamedTuple):
     history: np.ndarray  # int64 [1]: which of the last tokens were predicted wrongly
 
 
-def coding(stream: Tokens, settings: np.ndarray, steps: int, coded: np.ndarray) -> Coding:
-    """Return the state before the first block."""
+def nothing_learnt() -> np.ndarray:
+    """Return the adaptive probabilities before the first stream, uint32 [entries]."""
+    return np.full(ENTRIES, EVEN, np.uint32)
+
+
+def coding(stream: Tokens, settings: np.ndarray, steps: int, coded: np.ndarray, entries: np.ndarray) -> Coding:
+    """Return the state before the first block of a stream, with the probabilities that others have taught."""
     return Coding(
         stream,
         matcher(stream.content, settings, steps),
-        np.full(ENTRIES, EVEN, np.uint32),
+        entries,
         np.zeros(3, np.uint64),
         coded,
         np.zeros(layout.CODES, np.int64),

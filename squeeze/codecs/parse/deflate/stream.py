@@ -13,7 +13,7 @@ from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["Opened", "close", "open_stream"]
+__all__ = ["Closings", "Opened", "open_stream"]
 
 _STEPS, _LEAST_STEPS = 600, 1 << 22  # candidates that may be compared for each byte of content, and for all
 _SAMPLE = 1 << 15  # tokens on which settings are tried
@@ -73,17 +73,57 @@ class Encoder:
         flags, sizes = read_exactly(file, 2)
         found = cls(flags & 15, bool(flags & 16), bool(flags & 32), sizes >> 4, sizes & 15, read_varint(file)[0])
         if found.level > _OTHER or not 1 <= found.memory <= 9 or not 8 <= found.window <= 15 or flags > 63:
-            raise _impossible()
+            raise DamagedError("the settings of a deflate stream are impossible: the file is damaged")
         return found
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A stream's content uint8 [n], what `close` needs beside it, and the bytes of the stream."""
+    """A stream, the settings that predict it, and its size in bytes."""
 
-    content: np.ndarray
-    closing: bytes
+    stream: Tokens
+    encoder: Encoder
     size: int
+
+    @property
+    def content(self) -> np.ndarray:
+        """The bytes that the stream stands for, uint8 [n]."""
+        return self.stream.content
+
+
+class Closings:
+    """A coder of what closes several streams, one after the other: each teaches the probabilities of the next.
+
+    `encode` and `close` are called for the same streams in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._entries, self._encoder = state.nothing_learnt(), Encoder()
+
+    def encode(self, opened: Opened) -> bytes:
+        """Return what closes a stream, with its content."""
+        known = opened.encoder == self._encoder
+        self._encoder = opened.encoder
+        coded = _choices(opened.stream, opened.encoder, _most(opened.size), self._entries)
+        assert coded is not None, "a stream that was opened can be closed"
+        return (b"\0" if known else b"\1" + opened.encoder.to_bytes()) + coded
+
+    def close(self, content: np.ndarray, closing: bytes) -> np.ndarray:
+        """Return the bytes of a stream from its content uint8 [n].
+
+        Raises:
+            DamagedError: if they do not belong together.
+        """
+        file = io.BytesIO(closing)
+        if read_exactly(file, 1) != b"\0":
+            self._encoder = Encoder.read(file)
+        most = layout.most_blocks(content.size)
+        stream = empty(0, content.size, most, most * layout.MOST_REPEATS)._replace(content=content)
+        coding = _coding(stream, self._encoder, np.frombuffer(bytearray(file.read()), np.uint8), self._entries)
+        arithmetic.start_decoder(coding.coder, coding.coded)
+        if choices.code(coding, True) < 0:
+            raise DamagedError("what closes a deflate stream is impossible: the file is damaged")
+        return writing.write(stream)
 
 
 def open_stream(data: np.ndarray, most: int, window: int = 15) -> Opened | None:
@@ -95,57 +135,35 @@ def open_stream(data: np.ndarray, most: int, window: int = 15) -> Opened | None:
         window: bits of the window, if a header tells them.
 
     Returns:
-        the stream, or None if there is none, or closing it does not give the same bytes or costs more than an eighth.
+        the stream, or None if closing it does not give the same bytes, or costs more than an eighth of them.
     """
     found = reading.read(data, most)
     if found is None:
         return None
     stream, size = found
-    encoder = _estimate(stream, window)
-    coded = _choices(stream, encoder, size // 8 + 8 * state.ROOM)
-    if coded is None:
+    opened = Opened(stream, _estimate(stream, window), size)
+    if _choices(stream, opened.encoder, _most(size), state.nothing_learnt()) is None:
         return None
-    counts = b"".join(varint(int(stream.totals[k])) for k in (layout.TOKENS, layout.BLOCKS, layout.SYMBOLS))
-    closing = varint(size) + counts + encoder.to_bytes() + coded
     try:
-        same = np.array_equal(close(stream.content, closing), data[:size])
+        same = np.array_equal(Closings().close(stream.content, Closings().encode(opened)), data[:size])
     except DamagedError:
         same = False
-    return Opened(stream.content, closing, size) if same else None
+    return opened if same else None
 
 
-def close(content: np.ndarray, closing: bytes) -> np.ndarray:
-    """Return the bytes of a stream from its content uint8 [n] and what `open_stream` returned beside it.
-
-    Raises:
-        DamagedError: if they do not belong together.
-    """
-    file = io.BytesIO(closing)
-    size, tokens, blocks, repeats = (read_varint(file)[0] for _ in range(4))
-    if tokens > content.size or blocks > 64 + size // 32 or repeats > blocks * layout.MOST_REPEATS:
-        raise _impossible()
-    if size > 2 * content.size + 1024 * (blocks + 1):
-        raise _impossible()
-    encoder = Encoder.read(file)
-    stream = empty(0, tokens, blocks, repeats)._replace(content=content)
-    coding = _coding(stream, encoder, np.frombuffer(bytearray(file.read()), np.uint8))
-    arithmetic.start_decoder(coding.coder, coding.coded)
-    if choices.code(coding, True) != blocks:
-        raise _impossible()
-    closed = writing.write(stream, size)
-    if closed is None:
-        raise _impossible()
-    return closed
+def _most(size: int) -> int:
+    """Return the room for the choices of a stream of some bytes, beyond which it stays closed."""
+    return size // 8 + 8 * state.ROOM
 
 
-def _coding(stream: Tokens, encoder: Encoder, coded: np.ndarray) -> Coding:
+def _coding(stream: Tokens, encoder: Encoder, coded: np.ndarray, entries: np.ndarray) -> Coding:
     steps = max(_LEAST_STEPS, _STEPS * stream.content.size)
-    return state.coding(stream, encoder.settings, steps, coded)
+    return state.coding(stream, encoder.settings, steps, coded, entries)
 
 
-def _choices(stream: Tokens, encoder: Encoder, most: int) -> bytes | None:
+def _choices(stream: Tokens, encoder: Encoder, most: int, entries: np.ndarray) -> bytes | None:
     """Return the coded choices of a stream, or None if they take more bytes or steps."""
-    coding = _coding(stream, encoder, np.zeros(most, np.uint8))
+    coding = _coding(stream, encoder, np.zeros(most, np.uint8), entries)
     arithmetic.start_encoder(coding.coder)
     if choices.code(coding, False) < 0:
         return None
@@ -162,7 +180,7 @@ def _estimate(stream: Tokens, window: int) -> Encoder:
     for filtered in (False, True):
         for level in (6, 9, 1, 5, 8, 7, 4, 3, 2, _OTHER) if not filtered else (6, 9, 5, 8, 7, 4):
             tried = Encoder(level, filtered, level == _OTHER, base.memory, window, base.block)
-            coded = _choices(sample, tried, 8 * state.ROOM + int(sample.totals[layout.TOKENS]))
+            coded = _choices(sample, tried, 8 * state.ROOM + int(sample.totals[layout.TOKENS]), state.nothing_learnt())
             if coded is not None and len(coded) < least:
                 best, least = tried, len(coded)
             if least < _FEW:
@@ -192,7 +210,3 @@ def _sample(stream: Tokens) -> Tokens:
     found = empty(0, 0, 1, 0)._replace(content=stream.content[:size], tokens=tokens, blocks=blocks)
     found.totals[[layout.CONTENT, layout.TOKENS, layout.BLOCKS, layout.SYMBOLS, layout.REST]] = size, count, 1, 0, 0
     return found
-
-
-def _impossible() -> DamagedError:
-    return DamagedError("what closes a deflate stream is impossible: the file is damaged")

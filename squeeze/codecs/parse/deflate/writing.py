@@ -9,11 +9,12 @@ from squeeze.numerics.jit import inline, kernel, part
 _SPARE = 1024  # bytes that a writer needs after the coded ones
 
 
-def write(stream: Tokens, size: int) -> np.ndarray | None:
-    """Return the bytes of a deflate stream, uint8 [size], or None if it has another size."""
-    out = np.zeros(size + _SPARE, np.uint8)
-    bits = _write(stream, out, size, np.zeros(layout.CODES, np.uint16))
-    return out[:size] if (bits + 7) // 8 == size else None
+def write(stream: Tokens) -> np.ndarray:
+    """Return the bytes of a deflate stream, uint8."""
+    size = 2 * stream.content.size + _SPARE * (int(stream.totals[layout.BLOCKS]) + 1)  # the longest codes have 15 bits
+    out = np.zeros(size, np.uint8)
+    bits = _write(stream, out, np.zeros(layout.CODES, np.uint16))
+    return out[: (bits + 7) // 8]
 
 
 @inline
@@ -59,12 +60,10 @@ def _write_code_lengths(s, row, first, out, bit, table):
 
 
 @part
-def _write_tokens(s, row, first, place, out, bit, size, table):
+def _write_tokens(s, row, first, place, out, bit, table):
     """Write the tokens of a block from number `first` on, whose content starts at `place`."""
     codes = s.codes
     for k in range(first, s.blocks[row, layout.END]):
-        if bit >> 3 > size:
-            return bit
         token = np.int64(s.tokens[k])
         if token == 0:
             symbol = np.int64(s.content[place])
@@ -83,19 +82,15 @@ def _write_tokens(s, row, first, place, out, bit, size, table):
 
 
 @kernel
-def _write(s, out, size, table):
-    """Write a stream, and return its bits; it stops beyond `size` bytes."""
+def _write(s, out, table):
+    """Write a stream, and return its number of bits."""
     bit, first, place, repeats = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for row in range(s.totals[layout.BLOCKS]):
-        if bit >> 3 > size:
-            return bit
         kind = s.blocks[row, layout.TYPE]
         bit = _put(out, bit, s.blocks[row, layout.FINAL] | kind << 1, 3)
         if kind == layout.STORED:
             length = s.blocks[row, layout.SIZE]
             bit = _put(out, bit, s.blocks[row, layout.PADDING], -bit & 7)
-            if (bit >> 3) + length > size:
-                return 8 * (size + 1)
             bit = _put(out, bit, length, 16)
             bit = _put(out, bit, length ^ 0xFFFF, 16)
             for k in range(length):
@@ -108,7 +103,7 @@ def _write(s, out, size, table):
                 bit = _write_code_lengths(s, row, repeats, out, bit, table)
             _encoding_table(s.codes, row, 0, layout.LITERALS, table)
             _encoding_table(s.codes, row, layout.FIRST_DISTANCE, layout.DISTANCES, table)
-            bit = _write_tokens(s, row, first, place, out, bit, size, table)
+            bit = _write_tokens(s, row, first, place, out, bit, table)
         first, repeats = s.blocks[row, layout.END], s.blocks[row, layout.REPEATS]
         place += s.blocks[row, layout.SIZE]
     return _put(out, bit, s.totals[layout.REST], 0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from squeeze.codecs.parse.deflate.stream import close, open_stream
+from squeeze.codecs.parse.deflate.stream import Closings, open_stream
 from squeeze.errors import DamagedError
 from tests.makers import inputs
 
@@ -32,8 +32,9 @@ def check(stream: np.ndarray, content: bytes, window: int = 15) -> int:
     """Open a stream with other bytes behind it, close it again, and return the bytes that this needs."""
     found = open_stream(np.concatenate([stream, np.frombuffer(b"behind", np.uint8)]), MOST, window)
     assert found and found.content.tobytes() == content and found.size == stream.size
-    assert close(found.content, found.closing).tobytes() == stream.tobytes()
-    return len(found.closing)
+    closing = Closings().encode(found)
+    assert Closings().close(found.content, closing).tobytes() == stream.tobytes()
+    return len(closing)
 
 
 @pytest.mark.parametrize("level", range(10))
@@ -42,11 +43,22 @@ def test_a_stream_of_zlib_costs_a_few_bytes(level):
 
 
 @pytest.mark.parametrize(
-    ("window", "memory", "strategy"), [(9, 8, 0), (12, 9, 0), (15, 9, 0), (15, 8, 1), (15, 8, 2), (15, 8, 4), (15, 1, 0)]
+    ("window", "memory", "strategy"),
+    [(9, 8, 0), (12, 9, 0), (15, 9, 0), (15, 8, 1), (15, 8, 2), (15, 8, 4), (15, 1, 0)],
 )
 def test_other_settings_of_zlib_cost_little(window, memory, strategy):
     stream = deflated(TEXT, 6, window, memory, strategy)
     assert check(stream, TEXT, window) <= 40 + stream.size // 50
+
+
+def test_later_streams_cost_less_than_the_first():
+    parts = [TEXT[at : at + 1_000] for at in range(0, 30_000, 1_000)]
+    found = [open_stream(deflated(part), MOST) for part in parts]
+    coder, restorer = Closings(), Closings()
+    closings = [coder.encode(one) for one in found]
+    assert sum(map(len, closings[1:])) <= 3 * len(parts) and len(closings[0]) > 5
+    for part, one, closing in zip(parts, found, closings, strict=True):
+        assert restorer.close(one.content, closing).tobytes() == deflated(part).tobytes()
 
 
 @pytest.mark.parametrize("content", [b"", b"a", b"ab", b"abc" * 200, bytes(300), bytes(range(256))])
@@ -57,7 +69,9 @@ def test_short_streams(content, strategy):
 
 def test_flushed_parts_and_empty_blocks():
     coder = zlib.compressobj(6, zlib.DEFLATED, -15)
-    parts = [coder.compress(TEXT[at : at + 7_000]) + coder.flush(zlib.Z_SYNC_FLUSH) for at in range(0, len(TEXT), 7_000)]
+    parts = [
+        coder.compress(TEXT[at : at + 7_000]) + coder.flush(zlib.Z_SYNC_FLUSH) for at in range(0, len(TEXT), 7_000)
+    ]
     stream = np.frombuffer(b"".join(parts) + coder.flush(), np.uint8)
     assert check(stream, TEXT) <= stream.size // 50
 
@@ -91,10 +105,10 @@ def test_any_content_comes_back(content, level):
 def test_damaged_closings_are_refused_or_give_other_bytes(data):
     found = open_stream(deflated(TEXT[:4_000]), MOST)
     assert found
-    closing = bytearray(found.closing)
+    closing = bytearray(Closings().encode(found))
     closing[data.draw(st.integers(0, len(closing) - 1))] ^= data.draw(st.integers(1, 255))
     content = found.content[: data.draw(st.integers(0, found.content.size))]
     try:
-        assert close(content, bytes(closing)).dtype == np.uint8
+        assert Closings().close(content, bytes(closing)).dtype == np.uint8
     except DamagedError as error:
         assert "the file is damaged" in str(error)

@@ -1,0 +1,188 @@
+"""The tree of a block's wrappers: what lies between them, what is in them, and how all is put together again."""
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from squeeze.codecs.parse.deflate.stream import Closings
+from squeeze.codecs.parse.wrappers import WRAPPERS, Found, candidates
+from squeeze.errors import DamagedError
+from squeeze.system.binary import read_exactly, read_varint, varint
+
+__all__ = ["MOST_OPENED", "Child", "Node", "close", "fill", "parse", "read", "to_bytes"]
+
+MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
+_DEEPEST = 4  # wrappers in wrappers
+_LEAST = 48  # bytes of a wrapper that is opened
+_LEAST_OPENED, _MOST_RATIO = 1 << 22, 64  # bytes of content that may be opened in any data, and for each of its bytes
+
+
+@dataclass(frozen=True)
+class Node:
+    """Bytes with their wrappers: `own` are those outside of them, uint8."""
+
+    own: np.ndarray
+    children: "tuple[Child, ...]" = ()
+
+    def nodes(self) -> "Iterator[Node]":
+        """Yield this node and those in its wrappers, each before what is in it."""
+        yield self
+        for child in self.children:
+            yield from child.node.nodes()
+
+
+@dataclass(frozen=True)
+class Child:
+    """A wrapper of a node.
+
+    Attributes:
+        gap: The node's own bytes between the wrapper before and this one.
+        kind: Its number in WRAPPERS.
+        node: Its content.
+        found: The wrapper as it was found, or None if the tree was read.
+        extra: What closes it, without what closes its stream.
+        closing: What closes its stream.
+    """
+
+    gap: int
+    kind: int
+    node: Node
+    found: Found | None = None
+    extra: bytes = b""
+    closing: bytes = b""
+
+
+class _Parser:
+    """Opens the wrappers of a block within limits on their content and on the work of failed attempts."""
+
+    def __init__(self, pays: Callable[[Found], bool], size: int):
+        self._pays = pays
+        self._left = min(MOST_OPENED, max(_LEAST_OPENED, _MOST_RATIO * size))
+
+    def node(self, data: np.ndarray, depth: int) -> Node:
+        done, children, owned = 0, list[Child](), list[np.ndarray]()
+        for place, kind in candidates(data.tobytes()) if depth < _DEEPEST and self._left > 0 else ():
+            if place < done:
+                continue
+            found = WRAPPERS[kind].open(data, place, self._left)
+            if found is None or found.start < done or found.size < _LEAST:
+                continue
+            before = self._left
+            self._left -= found.opened.content.size
+            node = self.node(found.opened.content, depth + 1)
+            if not node.children and not self._pays(found):
+                self._left = before
+                continue
+            owned.append(data[done : found.start])
+            children.append(Child(found.start - done, found.kind, node, found))
+            done = found.start + found.size
+        return Node(np.concatenate([*owned, data[done:]]) if children else data, tuple(children))
+
+
+def parse(data: np.ndarray, pays: Callable[[Found], bool]) -> Node:
+    """Find and open the wrappers of uint8 `data`, and those in them, unless one does not pay and has none that does."""
+    return _Parser(pays, data.size).node(data, 0)
+
+
+def to_bytes(root: Node) -> bytes:
+    """Return what restores the wrappers of a tree, without the nodes' own bytes.
+
+    A node is its number of own bytes and of wrappers. A wrapper is its gap, its kind, its content as a node, and what
+    closes it, which may teach what closes later ones.
+    """
+    return _written(root, Closings())
+
+
+def _written(node: Node, closings: Closings) -> bytes:
+    parts = [varint(node.own.size), varint(len(node.children))]
+    for child in node.children:
+        assert child.found
+        inner = _written(child.node, closings)
+        closing = closings.encode(child.found.opened)
+        parts += [varint(child.gap), bytes([child.kind]), inner]
+        parts += [part for text in (child.found.extra, closing) for part in (varint(len(text)), text)]
+    return b"".join(parts)
+
+
+def read(written: bytes) -> Node:
+    """Return the tree that `to_bytes` wrote, whose nodes' own bytes are zeros that `fill` replaces.
+
+    Raises:
+        DamagedError: if it is impossible.
+    """
+    file = io.BytesIO(written)
+    root = _read_node(file, _Sizes(), 0)
+    if file.read(1):
+        raise _impossible()
+    return root
+
+
+@dataclass
+class _Sizes:
+    """The bytes and wrappers that a tree may still have."""
+
+    own: int = 2 * MOST_OPENED
+    wrappers: int = 1 << 20
+
+
+def _read_node(file: io.BytesIO, left: _Sizes, depth: int) -> Node:
+    own, count = read_varint(file)[0], read_varint(file)[0]
+    left.own, left.wrappers = left.own - own, left.wrappers - count
+    if left.own < 0 or left.wrappers < 0 or (count and depth >= _DEEPEST):
+        raise _impossible()
+    children, gaps = [], 0
+    for _ in range(count):
+        gap, kind = read_varint(file)[0], read_exactly(file, 1)[0]
+        gaps += gap
+        if kind >= len(WRAPPERS) or gaps > own:
+            raise _impossible()
+        node = _read_node(file, left, depth + 1)
+        extra, closing = _read_text(file), _read_text(file)
+        children.append(Child(gap, kind, node, None, extra, closing))
+    return Node(np.zeros(own, np.uint8), tuple(children))
+
+
+def _read_text(file: io.BytesIO) -> bytes:
+    size, _ = read_varint(file)
+    if size > len(file.getbuffer()):
+        raise _impossible()
+    return read_exactly(file, size)
+
+
+def fill(root: Node, opened: np.ndarray) -> None:
+    """Give the nodes of a tree their own bytes, which uint8 `opened` has one after the other; raise DamagedError if
+    it has another number."""
+    done = 0
+    for node in root.nodes():
+        node.own[:] = opened[done : done + node.own.size] if done + node.own.size <= opened.size else 0
+        done += node.own.size
+    if done != opened.size:
+        raise _impossible()
+
+
+def close(root: Node, most: int) -> np.ndarray:
+    """Return the data of a tree that was read and filled, uint8 of at most `most` bytes.
+
+    Raises:
+        DamagedError: if its parts do not belong together.
+    """
+    return _closed(root, Closings(), most)
+
+
+def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
+    done, pieces, size = 0, list[np.ndarray](), 0
+    for child in node.children:
+        content = _closed(child.node, closings, 2 * MOST_OPENED)
+        stream = closings.close(content, child.closing)
+        pieces += [node.own[done : done + child.gap], WRAPPERS[child.kind].close(content, stream, child.extra)]
+        size += child.gap + pieces[-1].size
+        if size > most:
+            raise _impossible()
+        done += child.gap
+    return np.concatenate([*pieces, node.own[done:]]) if pieces else node.own
+
+
+def _impossible() -> DamagedError:
+    return DamagedError("the wrappers of a block are impossible: the file is damaged")

@@ -1,0 +1,84 @@
+"""Wrappers are found, opened, written as a tree, and closed to the same bytes again."""
+
+import numpy as np
+import pytest
+
+from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.wrappers import WRAPPERS
+from squeeze.errors import SqueezeError
+from tests.makers import wrapped
+
+DOCUMENTS = wrapped.documents()
+KINDS = {
+    "zip": ["zip member"] * 4,
+    "gzip": ["gzip"],
+    "zlib": ["zlib"] * 2,
+    "PNG": ["PNG"],
+    "nested": ["zip member"] * 6 + ["gzip"],
+    "cut off": ["zip member"] * 3,
+    "wrong sums": ["zip member"],  # a bare stream
+}
+
+
+def parsed(data: bytes) -> tree.Node:
+    return tree.parse(np.frombuffer(data, np.uint8), lambda found: True)
+
+
+def closed(root: tree.Node, size: int) -> bytes:
+    """Return the data of a tree by what is written of it."""
+    again = tree.read(tree.to_bytes(root))
+    tree.fill(again, np.concatenate([node.own for node in root.nodes()]))
+    return tree.close(again, size).tobytes()
+
+
+def kinds_of(root: tree.Node) -> list[str]:
+    return [WRAPPERS[child.kind].name for node in root.nodes() for child in node.children]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_wrappers_are_opened_and_closed(name):
+    data = DOCUMENTS[name]
+    root = parsed(data)
+    assert sorted(kinds_of(root)) == sorted(KINDS[name])
+    assert closed(root, len(data)) == data
+
+
+def test_contents_are_what_was_wrapped():
+    contents = [node.own.tobytes() for node in parsed(DOCUMENTS["nested"]).nodes()]
+    assert set(wrapped.TEXTS) <= set(contents)
+
+
+def test_what_does_not_pay_stays_closed():
+    root = tree.parse(np.frombuffer(DOCUMENTS["zip"], np.uint8), lambda found: found.opened.content[0] == 0)
+    assert root.children == () and root.own.tobytes() == DOCUMENTS["zip"]
+
+
+def test_a_wrapper_that_does_not_pay_is_opened_for_what_is_in_it():
+    outer = wrapped.gzip_file(DOCUMENTS["zip"])
+    root = tree.parse(np.frombuffer(outer, np.uint8), lambda found: found.opened.content.size > 2_900)
+    assert kinds_of(root) == ["gzip", *["zip member"] * 4] and closed(root, len(outer)) == outer
+
+
+def test_a_bomb_stays_closed():
+    bomb = wrapped.gzip_file(bytes(80 << 20))
+    root = parsed(bomb)
+    assert sum(node.own.size for node in root.nodes()) <= tree.MOST_OPENED + len(bomb)
+
+
+@pytest.mark.parametrize("name", ["nested", "PNG", "zlib"])
+def test_damaged_trees_are_refused_or_give_other_bytes(name):
+    data = DOCUMENTS[name]
+    root, random = parsed(data), np.random.default_rng(0)
+    written, opened = tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()])
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(written)
+        damaged[random.integers(len(written))] ^= int(random.integers(1, 256))
+        try:
+            again = tree.read(bytes(damaged))
+            tree.fill(again, opened)
+            assert tree.close(again, 2 * len(data)).size <= 2 * len(data)
+        except SqueezeError as error:
+            refused += 1
+            assert str(error).isprintable()
+    assert refused > 20

@@ -1,0 +1,56 @@
+"""Files that wrap data: zip archives, gzip files, zlib streams and PNG images, made with Python's own modules."""
+
+import gzip
+import io
+import struct
+import zipfile
+import zlib
+
+from tests.makers import inputs
+
+TEXTS = tuple(inputs.words(3_000, seed) for seed in range(4))
+
+
+def zip_archive(members: dict[str, bytes]) -> bytes:
+    """Return a zip archive of deflated members."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def gzip_file(content: bytes) -> bytes:
+    """Return a gzip file with a name in its header."""
+    file = io.BytesIO()
+    with gzip.GzipFile("content.txt", "wb", mtime=0, fileobj=file) as sink:
+        sink.write(content)
+    return file.getvalue()
+
+
+def png(rows: bytes, width: int = 64, chunk: int = 1_000) -> bytes:
+    """Return a grey image of 8 bits whose data is cut into IDAT chunks of some bytes."""
+    height = len(rows) // width
+    filtered = b"".join(b"\0" + rows[y * width : (y + 1) * width] for y in range(height))
+    data = zlib.compress(filtered, 9)
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))]
+    chunks += [(b"IDAT", data[at : at + chunk]) for at in range(0, len(data), chunk)]
+    chunks.append((b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )
+
+
+def documents() -> dict[str, bytes]:
+    """Return files with wrappers, by name."""
+    members = {f"part-{number}.txt": text for number, text in enumerate(TEXTS)}
+    return {
+        "zip": zip_archive(members),
+        "gzip": gzip_file(TEXTS[0]),
+        "zlib": b"stream\n" + zlib.compress(TEXTS[1]) + b"\nendstream stream\n" + zlib.compress(TEXTS[2], 9) + b"\n",
+        "PNG": png(inputs.words(8_000)),
+        "nested": zip_archive({"inner.zip": zip_archive(members), "text.gz": gzip_file(TEXTS[3])}),
+        "cut off": zip_archive(members)[:-900] + gzip_file(TEXTS[0])[:-20],
+        "wrong sums": gzip_file(TEXTS[0])[:-8] + bytes(8) + zlib.compress(TEXTS[1])[:-4] + b"1234",
+    }
