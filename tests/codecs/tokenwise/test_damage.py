@@ -14,7 +14,7 @@ from squeeze.lm import models
 from squeeze.system.binary import varint
 from tests.makers import inputs
 from tests.makers.mutations import mutate
-from tests.makers.tokenwise import TEXT, settings_of, text_around_noise
+from tests.makers.tokenwise import TEXT, language_alone, settings_of, text_around_noise
 
 DATA = TEXT[:500] + inputs.random_bytes(500) + TEXT[2_000:2_400]
 
@@ -43,8 +43,10 @@ def test_cut_files_raise_and_give_nothing(coded):
             squeeze.decompress(coded[:size])
 
 
-def test_a_changed_layout_never_gives_wrong_data(coded):
+def test_a_changed_layout_never_gives_wrong_data(folder):
     """Change content, entries, lanes, window and lengths, which only the block's checksum covers."""
+    with language_alone():
+        coded = squeeze.compress(DATA[:500], 8, model=folder, lanes=3, window=32, block_size=500)
     block = read_index(io.BytesIO(coded))[0].blocks[0]
     source = io.BytesIO(coded)
     source.seek(block.coded_offset)
@@ -54,7 +56,7 @@ def test_a_changed_layout_never_gives_wrong_data(coded):
     for at in range(start, start + 14):
         for value in wrong:
             damaged = coded[:at] + value + coded[at + len(value) :]
-            assert outcome(damaged, 1 + at % 2) in (None, DATA)
+            assert outcome(damaged, 1 + at % 2) in (None, DATA[:500])
 
 
 def _of(layout: tuple[int, ...]) -> bytes:

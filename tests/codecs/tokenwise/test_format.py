@@ -10,7 +10,7 @@ from squeeze.numerics.team import Team
 from tests.makers.tokenwise import TEXT, preset
 from tests.references.naive_tokenwise import Decoder
 
-REPEATED = TEXT[:120] + b"\xff\xfe" + TEXT[:110] * 4 + b"\xff" + TEXT[60:200] + TEXT[:90] * 2
+REPEATED = TEXT[:120] + b"\xff\xfe" + TEXT[:110] * 3 + b"\xff" + TEXT[60:150] + TEXT[:90]
 
 
 def counts_of(model, layout):

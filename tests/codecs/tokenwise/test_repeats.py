@@ -20,7 +20,7 @@ from tests.makers.mutations import mutate
 from tests.makers.tokenwise import TEXT, language_alone, preset
 
 
-def _repeated(seed: int, times: int = 8) -> bytes:
+def _repeated(seed: int, times: int = 5) -> bytes:
     """Return beginnings of a text of many lengths, with a few new bytes between them, some of which no token spells."""
     random = np.random.default_rng(seed)
     parts = []
@@ -40,10 +40,10 @@ def _feed(model, data: bytes, layout: LaneLayout) -> tuple[Feed, np.ndarray, np.
 CASES = {
     "odd places": _repeated(1),
     "other places": _repeated(2),
-    "one line": TEXT[:60] * 50,
-    "one byte": b"a" * 3000,
-    "numbered lines": b"".join(b"line %d of the table is as long as that\n" % i for i in range(80)),
-    "two copies": TEXT[:1500] * 2,
+    "one line": TEXT[:60] * 30,
+    "one byte": b"a" * 2000,
+    "numbered lines": b"".join(b"line %d of the table is as long as that\n" % i for i in range(40)),
+    "two copies": TEXT[:900] * 2,
 }
 
 
@@ -58,7 +58,8 @@ def test_any_repeats_in_any_lanes_by_any_threads(folder, name):
         assert LaneLayout.read(io.BytesIO(layout.to_bytes()), len(data)) == layout
         for threads in (1, 2):
             assert lanes.decode(payload, layout, model, chosen, threads).tobytes() == data
-        for guessed in (data, data[: len(data) // 2] + data[len(data) // 3 :], b"", inputs.random_bytes(99)):
+        wrong = data[: len(data) // 2] + data[len(data) // 3 :]
+        for guessed in (data, wrong, b"", inputs.random_bytes(99)) if count == 3 else (wrong,):
             assert lanes.decode(payload, layout, model, chosen, guessed=guessed).tobytes() == data
 
 
