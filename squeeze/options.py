@@ -349,22 +349,22 @@ class Request(Generic[S]):
     Attributes:
         operation: The operation.
         method: The name of the method, or an instance of one.
-        given: Options of methods that were given, by name. Options that the chosen method does not have are ignored.
+        method_options: Given options of methods, by name. Options that the chosen method does not have are ignored.
         settings: All options that belong to no method.
     """
 
     operation: Operation[S]
     method: Any
-    given: Mapping[str, Any]
+    method_options: Mapping[str, Any]
     settings: S
 
-    def given_to(self, name: str) -> dict[str, Any]:
+    def options_of_method(self, name: str) -> dict[str, Any]:
         """Return the given options that the method of this name has."""
         known = {entry.name for entry in options_of(self.operation.methods[name])}
-        return {key: value for key, value in self.given.items() if key in known}
+        return {key: value for key, value in self.method_options.items() if key in known}
 
     def create_method(self) -> Any:
         """Return an instance of the method. Raise SqueezeError if its options contradict each other."""
         if not isinstance(self.method, str):
             return self.method
-        return load(self.operation.methods[self.method])(**self.given_to(self.method))
+        return load(self.operation.methods[self.method])(**self.options_of_method(self.method))

@@ -16,13 +16,13 @@ from torch.nn import functional
 
 from squeeze.errors import FormatError, SqueezeError
 
-__all__ = ["Kept", "StoredLinear", "Tensors"]
+__all__ = ["PreparedCache", "StoredLinear", "Tensors"]
 
 P = TypeVar("P")  # the prepared form of a layer's tensors
 Tensors = tuple[torch.Tensor | None, ...]
 
 
-class Kept(Generic[P]):
+class PreparedCache(Generic[P]):
     """A cache of the prepared form of some tensors, valid until one of them is replaced.
 
     In-place changes of a tensor are not noticed: call `forget`. Copies and pickles are empty.
@@ -73,7 +73,7 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         self,
         in_features: int,
         out_features: int,
-        stored: Mapping[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor],
         bias: torch.Tensor | None = None,
         name: str = "",
     ) -> None:
@@ -82,17 +82,17 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         Args:
             in_features: I.
             out_features: O.
-            stored: tensors by leaf.
+            tensors: tensors by leaf.
             bias: [O], or None.
             name: of the module, in errors.
         """
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        self.leaves = self.known_leaves or tuple(stored)
+        self.leaves = self.known_leaves or tuple(tensors)
         self._name = name or type(self).__name__
-        self._kept: Kept[P] = Kept()
+        self._kept: PreparedCache[P] = PreparedCache()
         for leaf in self.leaves:
-            self._hold(leaf, stored.get(leaf))
+            self._hold(leaf, tensors.get(leaf))
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     @abstractmethod

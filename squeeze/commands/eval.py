@@ -147,7 +147,7 @@ def _on_text(
     from squeeze.recipes.measure import evaluate as evaluating
 
     tokens, model, reference = evaluating.opened(checkpoint, text, original, **opening)
-    requested, window = window, evaluating.window_for(model, reference, asked=window)
+    requested, window = window, evaluating.window_for(model, reference, requested=window)
     if requested is None and window < evaluating.WINDOW and not quiet:
         echo(f"{checkpoint}: windows of {window} tokens: the model has no more positions", err=True)
     total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
@@ -160,7 +160,7 @@ def _on_text(
             windows=windows,
             original=reference,
             progress=tick,
-            told=lambda perplexity: tick.say(f"perplexity {perplexity:.4g}"),
+            on_perplexity=lambda perplexity: tick.say(f"perplexity {perplexity:.4g}"),
         )
     return {"text": str(text), "window": window, **quality.as_json()}
 

@@ -166,7 +166,7 @@ def _network(
     size, level, sizes = output.stat().st_size, done.dictionary.level, done.sizes
     if job.as_json:
         facts = {"output": str(output), "level": level, "size": size, "dictionary": done.dictionary.identity}
-        click.echo(json.dumps(facts | {"steps": done.steps, "kept": done.kept, "held_out": asdict(sizes)}))
+        click.echo(json.dumps(facts | {"steps": done.steps, "kept": done.changes_network, "held_out": asdict(sizes)}))
         return
     zstd = "" if sizes.zstd is None else f"zstd's best dictionary {sizes.zstd:,}, "
     job.say(f"{output}: {size:,} bytes, level {level}, from {len(paths):,} files")
@@ -174,7 +174,7 @@ def _network(
         f"held out, {sizes.raw:,} bytes: {zstd}level {level} alone {sizes.alone:,}, with a dictionary {sizes.plain:,}, "
         f"and with the network trained {sizes.tuned:,}"
     )
-    if not done.kept:
+    if not done.changes_network:
         job.say("The trained network made them no smaller: the dictionary does not contain it.")
     if sizes.alone <= min(sizes.plain, sizes.tuned):
         job.say("They are no smaller than without a dictionary: such files do not need one.")

@@ -104,7 +104,7 @@ def prune(
     use(threads or 1 if cluster else threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), given(PRUNE, params)
     request, common = run.read(PRUNE, None, given_options)
-    method = api.made(request)
+    method = api.requested_method(request)
     if not quiet:
         say_estimate(source, common, request.settings.correction, params["device"], method.needs_hessian)
     with (

@@ -20,7 +20,7 @@ from squeeze.engine.experts import in_memory, is_expert, seeing_all
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.rounding import Rounding
-from squeeze.engine.sharding import Here, OnBlock, Setting, Shard, Workers
+from squeeze.engine.sharding import LocalWorkers, OnBlock, Setting, Shard, Workers
 from squeeze.engine.shortcuts import Shortcuts
 from squeeze.engine.solving import CompressedMatrix, Matrix, compress_matrices, independent_parts
 
@@ -49,7 +49,7 @@ class BlockJob:
     correction: float
     every: int = 1
     bound: float | None = None
-    workers: Workers = field(default_factory=Here)
+    workers: Workers = field(default_factory=LocalWorkers)
 
     def method_of(self, name: str) -> Method:
         return self.methods.get(self.network.stored_name(name), self.method)
@@ -65,27 +65,27 @@ class BlockJob:
         return Matrix(leaf, name, self.network.stored_name(name), dtype, self.method_of(name))
 
 
-def plain_block(job: BlockJob, name: str, chosen: list[str]) -> dict[str, CompressedMatrix]:
+def plain_block(job: BlockJob, name: str, leaves: list[str]) -> dict[str, CompressedMatrix]:
     """Compress the chosen modules of a block without statistics."""
     block = job.network.load(name)
-    done: dict[str, CompressedMatrix] = {}
-    for leaf in chosen:
-        done |= compress_matrices(block, [job.matrix(name, leaf)], InputStatistics())
-    return done
+    compressed: dict[str, CompressedMatrix] = {}
+    for leaf in leaves:
+        compressed |= compress_matrices(block, [job.matrix(name, leaf)], InputStatistics())
+    return compressed
 
 
 def calibrated_block(
-    job: BlockJob, name: str, chosen: list[str], shards: list[Shard], call: Call
+    job: BlockJob, name: str, leaves: list[str], shards: list[Shard], call: Call
 ) -> dict[str, CompressedMatrix]:
     """Compress the chosen modules of a block stage by stage, then write the block's outputs."""
     block = job.network.load(name)
     with torch.inference_mode(), job.workers.on(name, block) as workers:
-        walk = _Walk(job, name, block, chosen, shards, Setting(call, job.work, job.network.device), workers)
+        walk = _Walk(job, name, block, leaves, shards, Setting(call, job.work, job.network.device), workers)
         try:
             walk.compress()
         finally:
             walk.close()
-    return walk.done
+    return walk.compressed
 
 
 class _Walk:
@@ -96,16 +96,16 @@ class _Walk:
         job: BlockJob,
         name: str,
         block: nn.Module,
-        chosen: list[str],
+        leaves: list[str],
         shards: list[Shard],
         setting: Setting,
         workers: OnBlock,
     ) -> None:
-        self.job, self.name, self.block, self.chosen = job, name, block, chosen
+        self.job, self.name, self.block, self.leaves = job, name, block, leaves
         self.shards, self.setting, self.workers = shards, setting, workers
-        self.done: dict[str, CompressedMatrix] = {}
-        self.known: set[str] = set()  # first modules of groups whose inputs in the original are in files
-        ending = [] if setting.call.changes_arguments else chosen
+        self.compressed: dict[str, CompressedMatrix] = {}
+        self.recorded: set[str] = set()  # first modules of groups whose inputs in the original are in files
+        ending = [] if setting.call.changes_arguments else leaves
         self.shortcuts = Shortcuts(block, ending, lambda: run_block(block, self._first(), call=setting.call))
 
     def _first(self) -> torch.Tensor:
@@ -114,13 +114,13 @@ class _Walk:
     def compress(self) -> None:
         block, job = self.block, self.job
         with seeing_all(block):
-            planned = calibration.stages(block, self.chosen, self._trials())
+            planned = calibration.stages(block, self.leaves, self._trials())
         if job.correction:
             self._see_original(planned)
         for stage in (part for whole in planned for part in in_memory(block, whole)):
             self._round_inputs(stage)
             self._compress_stage(stage)
-        rest = [leaf for leaf in self.chosen if leaf not in self.done]
+        rest = [leaf for leaf in self.leaves if leaf not in self.compressed]
         self._solve([(leaf,) for leaf in rest], {leaf: InputStatistics() for leaf in rest})
         for _ in self.workers.over(gathering.outputs, ((self.setting, shard) for shard in self.shards)):
             pass
@@ -138,10 +138,10 @@ class _Walk:
         sequence does not reach.
         """
         firsts = [group[0] for stage in planned for group in stage.groups if not is_expert(group[0])]
-        self.known = set(firsts)
+        self.recorded = set(firsts)
         for whole in self.workers.over(gathering.original, ((self.setting, shard, firsts) for shard in self.shards)):
-            self.known &= whole
-        for name in set(firsts) - self.known:
+            self.recorded &= whole
+        for name in set(firsts) - self.recorded:
             gathering.remove(self.setting, self.shards, name)
 
     def _round_inputs(self, stage: Stage) -> None:
@@ -163,27 +163,27 @@ class _Walk:
 
     def _compress_stage(self, stage: Stage) -> None:
         leaves = {leaf for group in stage.groups for leaf in group}
-        known, keep = self.known & leaves, self.shortcuts.ends.keys() & leaves
-        found = self._gathered(stage, known, keep)
+        known, keep = self.recorded & leaves, self.shortcuts.ends.keys() & leaves
+        found = self._statistics(stage, known, keep)
         for name in known:
             gathering.remove(self.setting, self.shards, name)
-        if few := self._reached_by_few(stage, found.sums):
+        if few := self._with_few_tokens(stage, found.sums):
             shown = [group[0] for group in few.groups]
-            for leaf, seen in self._gathered(few, shown=shown).sums.items():
+            for leaf, seen in self._statistics(few, shown=shown).sums.items():
                 found.sums[leaf] = replace(seen, routed=found.sums[leaf].count)
         self._solve(stage.groups, found.sums)
         for group in stage.groups:
-            for name in self.shortcuts.take(group, found.kept):
-                gathering.remove(self.setting, self.shards, name, kept=True)
-        self.setting = replace(self.setting, kept=dict(self.shortcuts.taken))
+            for name in self.shortcuts.take(group, found.recorded):
+                gathering.remove(self.setting, self.shards, name, recorded=True)
+        self.setting = replace(self.setting, cached=dict(self.shortcuts.used))
 
-    def _gathered(
+    def _statistics(
         self, stage: Stage, known: Collection[str] = (), keep: Collection[str] = (), shown: Collection[str] = ()
-    ) -> gathering.Gathered:
+    ) -> gathering.GroupStatistics:
         parts = ((self.setting, shard, stage, known, keep, self.job.bound, shown) for shard in self.shards)
         return gathering.joined(stage, self.workers.over(gathering.statistics, parts), keep)
 
-    def _reached_by_few(self, stage: Stage, statistics: Mapping[str, InputStatistics]) -> Stage | None:
+    def _with_few_tokens(self, stage: Stage, statistics: Mapping[str, InputStatistics]) -> Stage | None:
         """Return the groups of experts whose statistics are of too few tokens for their method, or None."""
         few = [
             group
@@ -203,7 +203,7 @@ class _Walk:
             for leaf, one in done.items():
                 weight, values = weight_of(self.block.get_submodule(leaf)), one.result.tensor.dequantize(torch.float32)
                 weight.copy_(values.to(self.job.matrix(self.name, leaf).dtype))
-            self.done |= done
+            self.compressed |= done
         self.workers.changed(leaf for group in groups for leaf in group)
 
     def _matrices(
@@ -219,7 +219,7 @@ class _Walk:
 
     def close(self) -> None:
         """Delete the temporary files."""
-        for name in self.known:
+        for name in self.recorded:
             gathering.remove(self.setting, self.shards, name)
         for name in self.shortcuts.ends:
-            gathering.remove(self.setting, self.shards, name, kept=True)
+            gathering.remove(self.setting, self.shards, name, recorded=True)

@@ -108,14 +108,14 @@ class Fused:
     Attributes:
         prefix: of the names of an expert's parts.
         layout: of the tensors.
-        stored: names of the tensors in the checkpoint, by the module's names.
+        stored_names: names of the tensors in the checkpoint, by the module's names.
         count: number of experts.
         called: names of parts with * for the expert's number, if they are not PREFIX.*.PART.
     """
 
     prefix: str
     layout: Layout
-    stored: Mapping[str, str]
+    stored_names: Mapping[str, str]
     count: int
     called: Mapping[str, str] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ class Fused:
     def views(self, checkpoint: Checkpoint) -> dict[str, View]:
         """Return a view of every part of every expert, by name."""
         views: dict[str, View] = {}
-        for name, stored in self.stored.items():
+        for name, stored in self.stored_names.items():
             info = checkpoint.info(stored)
             shape = self.layout.sizes(name, info.shape)
             for expert, parts in enumerate(self.names(name)):
@@ -154,7 +154,7 @@ class Fused:
     ) -> Callable[[int | None], torch.Tensor]:
         def read(index: int | None) -> torch.Tensor:
             assert index is None
-            return self.layout.taken(name, number, checkpoint.entry(self.stored[name], expert))
+            return self.layout.taken(name, number, checkpoint.entry(self.stored_names[name], expert))
 
         return read
 
@@ -162,7 +162,7 @@ class Fused:
         """Replace the parts of experts by the tensors of all experts, if every part is dense (FP8 has scales)."""
         if not all(part in tensors and _is_dense(tensors[part]) for part in self.all_names):
             return
-        for name, stored in self.stored.items():
+        for name, stored in self.stored_names.items():
             entries = [self.layout.joined([tensors.pop(part) for part in parts]) for parts in self.names(name)]
             tensors[stored] = torch.stack(entries)
 

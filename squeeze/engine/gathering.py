@@ -19,17 +19,17 @@ from squeeze.engine.network import run_block, weight_of
 from squeeze.engine.rounding import ranges
 from squeeze.engine.sharding import Setting, Shard
 
-__all__ = ["Gathered", "joined", "largest", "original", "outputs", "statistics"]
+__all__ = ["GroupStatistics", "joined", "largest", "original", "outputs", "statistics"]
 
 _INPUTS = "{}.inputs"
 
 
 @dataclass
-class Gathered:
+class GroupStatistics:
     """Statistics of each group's inputs, by the name of its first module, and the modules whose inputs are in files."""
 
     sums: dict[str, InputStatistics]
-    kept: set[str] = field(default_factory=set)
+    recorded: set[str] = field(default_factory=set)
 
 
 def original(block: nn.Module, setting: Setting, shard: Shard, firsts: Collection[str]) -> set[str]:
@@ -71,7 +71,7 @@ def statistics(
     keep: Collection[str] = (),
     bound: float | None = None,
     shown: Collection[str] = (),
-) -> Gathered:
+) -> GroupStatistics:
     """Return statistics of each group's inputs.
 
     Args:
@@ -84,7 +84,7 @@ def statistics(
         bound: bound of a token's weight; see InputStatistics.
         shown: modules of experts that run on all tokens.
     """
-    found = Gathered({group[0]: InputStatistics(bound=bound) for group in stage.groups})
+    found = GroupStatistics({group[0]: InputStatistics(bound=bound) for group in stage.groups})
     theirs = {name: _inputs_of(block, setting, shard, name).read(setting.device) for name in known}
     files = {name: shard.file(setting.work, f"{name}.kept", _width(block, name)) for name in keep}
     with ExitStack() as stack:
@@ -101,16 +101,16 @@ def statistics(
                     found.sums[first].add(x if rounding is None else rounding(x, highest), pairs.get(first))
                     for name in sinks.keys() & {first, *others}:
                         sinks[name].write(Activations.as_bytes(x))
-    found.kept = {name for name, file in files.items() if file.whole()}
+    found.recorded = {name for name, file in files.items() if file.whole()}
     return found
 
 
-def joined(stage: Stage, shards: Iterator[Gathered], kept: Collection[str] = ()) -> Gathered:
-    """Sum the statistics of all shards, in their order; `kept` are modules whose inputs should be whole in every
+def joined(stage: Stage, shards: Iterator[GroupStatistics], recorded: Collection[str] = ()) -> GroupStatistics:
+    """Sum the statistics of all shards, in their order; `recorded` are modules whose inputs should be whole in every
     shard."""
-    total = Gathered({group[0]: InputStatistics() for group in stage.groups}, set(kept))
+    total = GroupStatistics({group[0]: InputStatistics() for group in stage.groups}, set(recorded))
     for found in shards:
-        total.kept &= found.kept
+        total.recorded &= found.recorded
         for name in list(found.sums):
             total.sums[name].join(found.sums.pop(name))
     for one in total.sums.values():
@@ -124,10 +124,10 @@ def outputs(block: nn.Module, setting: Setting, shard: Shard) -> None:
         shard.outputs.write(run_block(block, hidden, setting.call) for hidden in sequences)
 
 
-def remove(setting: Setting, shards: list[Shard], name: str, kept: bool = False) -> None:
+def remove(setting: Setting, shards: list[Shard], name: str, recorded: bool = False) -> None:
     """Delete a module's inputs in the original, or those that were kept."""
     for shard in shards:
-        shard.file(setting.work, f"{name}.kept" if kept else _INPUTS.format(name), 0).path.unlink(missing_ok=True)
+        shard.file(setting.work, f"{name}.kept" if recorded else _INPUTS.format(name), 0).path.unlink(missing_ok=True)
 
 
 def _inputs_of(block: nn.Module, setting: Setting, shard: Shard, name: str) -> Activations:

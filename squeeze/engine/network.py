@@ -59,15 +59,15 @@ class Network:
         """Build the network. Raises ModelError if transformers cannot run it, FormatError if a tensor is missing."""
         self.checkpoint, self.device = checkpoint, torch.device(device)
         self._plans: dict[int, Plan] = {}  # by the length of sequences
-        self.model = self._made()
-        found = matched(self.model, self.checkpoint)  # which `_made` may have replaced
+        self.model = self._instantiate()
+        found = matched(self.model, self.checkpoint)  # which `_instantiate` may have replaced
         self.checkpoint, self.sources = found.checkpoint, found.sources
         self.fused, self.unclaimed = found.fused, found.unclaimed
         self.blocks = find_blocks(self.model)
         check_whole(self.model, found)
         self._turn_inputs()
 
-    def _made(self) -> Any:
+    def _instantiate(self) -> Any:
         """Return the model without weights."""
         if self.checkpoint.config.get("quantization_config") and not self.takes_stored:
             raise ModelError(f"{self.checkpoint.folder}: is quantised already: use the original")
@@ -205,7 +205,7 @@ class Network:
         blocks = [self.module(name) for name in self.blocks]
         with self._own_forward() as run:
             for ids in torch.split(tokens, 1):
-                yield plan.state(traced(blocks, partial(run, ids), plan.seen, plan.last))
+                yield plan.state(traced(blocks, partial(run, ids), plan.traces, plan.last))
 
     @contextmanager
     def _own_forward(self) -> Iterator[Callable[[torch.Tensor], object]]:

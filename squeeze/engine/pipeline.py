@@ -27,7 +27,7 @@ from squeeze.engine.calibration import spacing
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, is_linear, weight_of
 from squeeze.engine.report import Layer, Report
-from squeeze.engine.sharding import Here, Shard, Workers, shards_of
+from squeeze.engine.sharding import LocalWorkers, Shard, Workers, shards_of
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import folder
 from squeeze.system.documents import parse
@@ -67,8 +67,8 @@ class _CheckpointJob(BlockJob):
 
     writer: Writer
     ignore: tuple[str, ...]
-    told: Mapping[str, str]
-    left: dict[str, str] = field(default_factory=dict)
+    remarks: Mapping[str, str]
+    excluded: dict[str, str] = field(default_factory=dict)
 
 
 def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list[str], dict[str, str]]:
@@ -91,10 +91,10 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
 
 def ignored(network: Network, ignore: Iterable[str] = ()) -> list[str]:
     """Return every matrix that stays dense, in the blocks and outside, by its names in checkpoint and network."""
-    left = dict(_left_outside(network))
+    excluded = dict(_excluded_outside(network))
     for block in network.blocks:
-        left |= plan(network, block, ignore)[1]
-    return _by_both_names(network, left)
+        excluded |= plan(network, block, ignore)[1]
+    return _by_both_names(network, excluded)
 
 
 def check_ignored(network: Network, ignore: Iterable[str]) -> None:
@@ -131,7 +131,7 @@ class Compression:
         correction: strength of error propagation, 0 to 1: how far a matrix is moved towards the original's outputs,
             given the compressed network's inputs (QEP, Arai and Ichikawa 2025, arXiv 2504.09629).
         ignore: parts of the names of modules that stay dense.
-        told: notes for the report, or reasons to stay dense, by a module's name in the checkpoint.
+        remarks: notes for the report, or reasons to stay dense, by a module's name in the checkpoint.
         bound: bound of a token's weight; see calibration.InputStatistics.
         settings, notes: for the report.
         resume, overwrite: what to do with an earlier run and with an existing target.
@@ -150,7 +150,7 @@ class Compression:
     methods: Mapping[str, Method] = field(default_factory=dict)
     correction: float = 0.0
     ignore: tuple[str, ...] = ()
-    told: Mapping[str, str] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
     bound: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ class Compression:
     device: str = "cpu"
     checkpoint: Checkpoint | None = None
     progress: Progress | None = None
-    workers: Workers = field(default_factory=Here)
+    workers: Workers = field(default_factory=LocalWorkers)
     check: Callable[[Path], None] | None = None
 
     def run(self) -> Report:
@@ -178,7 +178,7 @@ class Compression:
             report.notes += self.notes
             for layers in _blocks(job, self.tokens, self.progress or (lambda what, done, total: None)):
                 report.layers += layers
-            report.left = job.left
+            report.left = job.excluded
             _finish(job, report, self.source, started)
             if self.check:
                 self.check(work / folder.CONTENT)
@@ -211,7 +211,7 @@ class Compression:
             correction=self.correction,
             every=1 if tokens is None else spacing(tokens.numel(), _widest(network, self.ignore)),
             ignore=self.ignore,
-            told=self.told,
+            remarks=self.remarks,
             bound=self.bound,
             workers=self.workers,
         )
@@ -228,7 +228,7 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
             _write_first(_shards(job, tokens, 0), network.first_inputs(tokens))
     for number, name in enumerate(network.blocks):
         chosen, reasons = plan(network, name, job.ignore)
-        job.left.update({module: job.told.get(module, reason) for module, reason in reasons.items()})
+        job.excluded.update({module: job.remarks.get(module, reason) for module, reason in reasons.items()})
         if parts.done(name):
             yield _read_layers(job.work, name)
             continue
@@ -279,8 +279,8 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Comp
         layer = compressed.layer
         if job.writer.measured:
             layer = replace(layer, bits=8 * sum(tensor.nbytes for tensor in written.values()) / prod(layer.shape))
-        if layer.name in job.told:
-            layer = replace(layer, notes=(*layer.notes, job.told[layer.name]))
+        if layer.name in job.remarks:
+            layer = replace(layer, notes=(*layer.notes, job.remarks[layer.name]))
         layers.append(layer)
         tensors |= written
         replaced.add(network.sources[f"{full}.weight"])
@@ -313,7 +313,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     for number, name in enumerate(rest):
         if not parts.done(f"rest.{number}"):
             parts.put(f"rest.{number}", network.load_stored([name]))
-    job.left.update(_left_outside(network))
+    job.excluded.update(_excluded_outside(network))
     content = job.work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
@@ -323,7 +323,7 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     counted = network.checkpoint if original.config.get("quantization_config") else original
     report.parameters = sum(prod(counted.info(name).shape) for name in counted.files)
     report.notes += copy_other_files(source, content)
-    config = {**network.checkpoint.config, **job.writer.config(_by_both_names(network, job.left))}
+    config = {**network.checkpoint.config, **job.writer.config(_by_both_names(network, job.excluded))}
     if described := config.get("quantization_config"):
         config["quantization_config"] = guarded(described)
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -332,10 +332,10 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     report.write(content)
 
 
-def _left_outside(network: Network) -> dict[str, str]:
+def _excluded_outside(network: Network) -> dict[str, str]:
     """Return matrices outside the blocks, or outside the network, with the reason why they stay dense."""
     inside = tuple(f"{block}." for block in network.blocks)
-    left = {
+    reasons = {
         name: "outside the blocks"
         for name, module in network.model.named_modules()
         if is_linear(module) and not name.startswith(inside)
@@ -345,14 +345,14 @@ def _left_outside(network: Network) -> dict[str, str]:
     for name in network.unclaimed:
         module, _, leaf = name.rpartition(".")
         if name in files and name not in known and leaf == "weight" and len(files[name].by_name[name].shape) > 1:
-            left.setdefault(module, "is not part of the network that transformers runs")
-    return left
+            reasons.setdefault(module, "is not part of the network that transformers runs")
+    return reasons
 
 
-def _by_both_names(network: Network, left: Iterable[str]) -> list[str]:
+def _by_both_names(network: Network, modules: Iterable[str]) -> list[str]:
     """Return modules by their names in the network and in the checkpoint."""
     called = {network.stored_name(name): name for name, _ in network.model.named_modules()}
-    names = set(left)
+    names = set(modules)
     return sorted({*names, *map(network.stored_name, names), *(called[name] for name in names if name in called)})
 
 

@@ -42,7 +42,7 @@ def evaluate(
     windows: int | None = None,
     original: nn.Module | None = None,
     progress: Progress | None = None,
-    told: Callable[[float], None] | None = None,
+    on_perplexity: Callable[[float], None] | None = None,
 ) -> Quality:
     """Measure the perplexity of a causal language model, and its distance from `original` on the same positions.
 
@@ -57,7 +57,7 @@ def evaluate(
         windows: number of windows; None for all.
         original: the model to compare with.
         progress: called with the number of further tokens read.
-        told: called with the perplexity so far.
+        on_perplexity: called with the perplexity so far.
 
     Raises:
         SqueezeError: there is nothing to predict.
@@ -75,8 +75,8 @@ def evaluate(
         theirs = _logits(original, ids) if original is not None else None
         for start in range(first, len(ids), _POSITIONS):
             blocks.append(_block(ids, slice(start - 1, min(start + _POSITIONS, len(ids)) - 1), logits, theirs))
-        if told and blocks:
-            told(_exp(sum(block.loss for block in blocks) / sum(block.tokens for block in blocks)))
+        if on_perplexity and blocks:
+            on_perplexity(_exp(sum(block.loss for block in blocks) / sum(block.tokens for block in blocks)))
         if progress:
             progress(len(ids))
     count = sum(block.tokens for block in blocks)

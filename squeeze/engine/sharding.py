@@ -16,10 +16,10 @@ from torch import nn
 
 from squeeze.engine.calibration import Activations
 from squeeze.engine.rounding import Roundings, rounding_inputs
-from squeeze.engine.shortcuts import Kept, shortened
+from squeeze.engine.shortcuts import CachedInputs, shortened
 from squeeze.engine.walking import Call
 
-__all__ = ["Here", "OnBlock", "Setting", "Shard", "Workers", "shards_of"]
+__all__ = ["LocalWorkers", "OnBlock", "Setting", "Shard", "Workers", "shards_of"]
 
 _TOKENS = 8192  # tokens of a shard, if that is at least one sequence
 
@@ -92,22 +92,22 @@ class Setting:
         work: folder for temporary files.
         device: where it runs.
         roundings: of its modules' inputs.
-        kept: parts that need not run again.
+        cached: parts that need not run again.
     """
 
     call: Call
     work: Path
     device: torch.device
     roundings: Roundings = field(default_factory=dict)
-    kept: Mapping[str, Kept] = field(default_factory=dict)
+    cached: Mapping[str, CachedInputs] = field(default_factory=dict)
 
     @contextmanager
     def running(self, block: nn.Module, shard: Shard) -> Iterator[Iterator[torch.Tensor]]:
         """Set up the block for the shard's sequences [L, H], and return them, each for one run."""
-        files = {name: shard.file(self.work, f"{name}.kept", kept.width) for name, kept in self.kept.items()}
+        files = {name: shard.file(self.work, f"{name}.kept", kept.width) for name, kept in self.cached.items()}
         with ExitStack() as stack:
             stack.enter_context(rounding_inputs(block, self.roundings))
-            stack.enter_context(shortened(block, self.kept, files, self.device))
+            stack.enter_context(shortened(block, self.cached, files, self.device))
             yield shard.inputs.read(self.device)
 
 
@@ -140,14 +140,14 @@ class Workers(Protocol):
         ...
 
 
-class Here:
+class LocalWorkers:
     """This process as the only worker."""
 
     def on(self, name: str, block: nn.Module) -> AbstractContextManager[OnBlock]:
-        return nullcontext(_HereOnBlock(block))
+        return nullcontext(_LocalOnBlock(block))
 
 
-class _HereOnBlock:
+class _LocalOnBlock:
     splits_groups = False
 
     def __init__(self, block: nn.Module) -> None:

@@ -17,11 +17,11 @@ from squeeze.engine.calibration import Activations, hadamard_size_of
 from squeeze.engine.network import weight_of
 from squeeze.numerics.hadamard import rotate_blocks
 
-__all__ = ["Kept", "Shortcuts", "shortened"]
+__all__ = ["CachedInputs", "Shortcuts", "shortened"]
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedInputs:
     """The inputs of a module, [L, width] a sequence, whose output is that of the block's child that contains it.
 
     `length` is the length of the tuple that the child returns, whose other items are None; None if it returns a tensor.
@@ -33,28 +33,28 @@ class Kept:
 
 
 class Shortcuts:
-    """The shortcuts of one block: `ends` are modules whose inputs are worth keeping, `taken` those already in use."""
+    """The shortcuts of one block: `ends` are modules whose inputs are worth keeping, `used` those already in use."""
 
     def __init__(self, block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> None:
         self.waiting = set(names)
         self.ends = _ends(block, self.waiting, run)
-        self.taken: dict[str, Kept] = {}
+        self.used: dict[str, CachedInputs] = {}
 
-    def take(self, names: Iterable[str], whole: Iterable[str]) -> list[str]:
+    def take(self, names: Iterable[str], complete: Iterable[str]) -> list[str]:
         """Note that these modules are compressed, and use their inputs if that makes a child's output fixed.
 
         Args:
             names: of the modules.
-            whole: modules whose inputs are kept for all sequences.
+            complete: modules whose inputs are kept for all sequences.
 
         Returns:
             The modules in `ends` whose inputs cannot be used.
         """
         self.waiting -= set(names)
-        found = sorted(self.ends.keys() & set(names))
-        serving = [name for name in found if name in whole and not self._waits(self.ends[name].child)]
-        self.taken |= {name: self.ends[name] for name in serving}
-        return [name for name in found if name not in serving]
+        ending = sorted(self.ends.keys() & set(names))
+        serving = [name for name in ending if name in complete and not self._waits(self.ends[name].child)]
+        self.used |= {name: self.ends[name] for name in serving}
+        return [name for name in ending if name not in serving]
 
     def _waits(self, child: str) -> bool:
         return any(name.startswith(f"{child}.") for name in self.waiting)
@@ -62,23 +62,23 @@ class Shortcuts:
 
 @contextmanager
 def shortened(
-    block: nn.Module, kept: Mapping[str, Kept], files: Mapping[str, Activations], device: torch.device
+    block: nn.Module, cached: Mapping[str, CachedInputs], files: Mapping[str, Activations], device: torch.device
 ) -> Iterator[None]:
     """Make children of a block start from kept inputs in the `with` block.
 
     Args:
         block: the block.
-        kept: by the name of the module.
+        cached: by the name of the module.
         files: of the inputs, read in the order of the sequences.
         device: of the inputs.
     """
-    for name, one in kept.items():
+    for name, one in cached.items():
         forward = _forward(block.get_submodule(name), files[name].read(device), one.length)
         block.get_submodule(one.child).forward = forward
     try:
         yield
     finally:
-        for one in kept.values():
+        for one in cached.values():
             del block.get_submodule(one.child).forward
 
 
@@ -91,10 +91,10 @@ def _forward(module: nn.Module, values: Iterator[torch.Tensor], length: int | No
     return forward
 
 
-def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> dict[str, Kept]:
+def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> dict[str, CachedInputs]:
     """Return modules that run once and whose output is that of the block's child that contains them."""
     outputs: dict[str, torch.Tensor | None] = {}
-    ends: dict[str, Kept] = {}
+    ends: dict[str, CachedInputs] = {}
     hooks = []
 
     def note(name: str) -> Callable[[nn.Module, Any, torch.Tensor], None]:
@@ -111,7 +111,7 @@ def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> 
             for name, value in outputs.items():
                 if name.startswith(f"{child}.") and value is not None and torch.equal(value, first):
                     width = weight_of(block.get_submodule(name)).shape[1]
-                    ends[name] = Kept(child, len(out) if isinstance(out, tuple) else None, width)
+                    ends[name] = CachedInputs(child, len(out) if isinstance(out, tuple) else None, width)
 
         return hook
 

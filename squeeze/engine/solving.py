@@ -31,13 +31,13 @@ class Matrix:
     Attributes:
         leaf: name of its module in the block.
         name: name in the network.
-        stored: name in the checkpoint, where it has the dtype `dtype`.
+        stored_name: name in the checkpoint, where it has the dtype `dtype`.
         method: the method.
     """
 
     leaf: str
     name: str
-    stored: str
+    stored_name: str
     dtype: torch.dtype
     method: Method
 
@@ -150,7 +150,7 @@ def _described(
     if not torch.isfinite(values).all():
         raise SqueezeError(f"{matrix.name}: became infinite: its weights are too large for the dtype of its scales")
     layer = Layer(
-        name=matrix.stored,
+        name=matrix.stored_name,
         shape=(weight.shape[0], weight.shape[1]),
         method=method,
         bits=result.tensor.stored_bits / weight.numel(),

@@ -125,7 +125,7 @@ class _Matching:
         """Add views of the parts of tensors of all experts to the checkpoint."""
         found = self.found
         if found.fused:
-            hidden = {name for fused in found.fused for name in fused.stored.values()}
+            hidden = {name for fused in found.fused for name in fused.stored_names.values()}
             views = {name: view for fused in found.fused for name, view in fused.views(found.checkpoint).items()}
             found.checkpoint = found.checkpoint.showing(views, hidden)
 

@@ -39,7 +39,7 @@ class TaskScore:
         """The difference base - value, in points (hundredths)."""
         return None if self.base is None else 100 * (self.base - self.value)
 
-    def beside(self, base: "TaskScore", differences: list[float]) -> "TaskScore":
+    def with_base(self, base: "TaskScore", differences: list[float]) -> "TaskScore":
         """Return the score with the original's, and the paired differences base - value of each example."""
         count, mean = len(differences), sum(differences) / max(len(differences), 1)
         squares = sum((one - mean) ** 2 for one in differences)
@@ -55,32 +55,36 @@ class TaskScore:
         return {**asdict(self), "drop": self.drop}
 
     def __str__(self) -> str:
-        before = f", before {_with(self.base, self.base_stderr)}" if self.base is not None else ""
-        paired = f" (the difference {_with(self.base - self.value, self.drop_stderr)})" if self.base is not None else ""
-        return f"{self.metric} {_with(self.value, self.stderr)}{before}{paired}"
+        before = f", before {_with_error(self.base, self.base_stderr)}" if self.base is not None else ""
+        paired = (
+            f" (the difference {_with_error(self.base - self.value, self.drop_stderr)})"
+            if self.base is not None
+            else ""
+        )
+        return f"{self.metric} {_with_error(self.value, self.stderr)}{before}{paired}"
 
 
-def _with(value: float, stderr: float | None) -> str:
+def _with_error(value: float, stderr: float | None) -> str:
     return f"{value:.4f}" + ("" if stderr is None else f" ± {stderr:.4f}")
 
 
 def accuracies(scores: Iterable[TaskScore]) -> list[TaskScore]:
     """Return the accuracy of each task that has one."""
-    scores, found = list(scores), dict[str, TaskScore]()
+    scores, by_task = list(scores), dict[str, TaskScore]()
     for name in _ACCURACIES:
         for score in scores:
             if score.metric.partition(",")[0] == name:
-                found.setdefault(score.task, score)
-    return list(found.values())
+                by_task.setdefault(score.task, score)
+    return list(by_task.values())
 
 
-def check_drops(target: str, scores: Iterable[TaskScore], most: float) -> None:
-    """Raise QualityError if the accuracy of a task fell by more than `most` points, or no task measures one."""
-    judged = accuracies(scores)
-    if not judged:
+def check_drops(target: str, scores: Iterable[TaskScore], limit: float) -> None:
+    """Raise QualityError if the accuracy of a task fell by more than `limit` points, or no task measures one."""
+    accuracy_scores = accuracies(scores)
+    if not accuracy_scores:
         raise QualityError(f"{target}: no task measures {', '.join(_ACCURACIES[:-1])} or {_ACCURACIES[-1]}")
-    for score in judged:
-        if score.drop is not None and not score.drop <= most:
+    for score in accuracy_scores:
+        if score.drop is not None and not score.drop <= limit:
             raise QualityError(
-                f"{target}: {score.metric} of {score.task} fell by {score.drop:.2f} points: the limit is {most:g}"
+                f"{target}: {score.metric} of {score.task} fell by {score.drop:.2f} points: the limit is {limit:g}"
             )

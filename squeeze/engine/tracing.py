@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from squeeze.engine.trees import OUT, Part, at, copied, leaves, new_entries, with_parts
-from squeeze.engine.walking import Seen, Unwalkable
+from squeeze.engine.walking import BlockTrace, Unwalkable
 
 __all__ = ["handing_on", "traced"]
 
@@ -21,7 +21,9 @@ class _Stop(Exception):
     """The end of the model's forward, once everything needed has been seen."""
 
 
-def traced(blocks: list[nn.Module], run: Callable[[], object], work: "Forward | list[Seen]", last: int) -> list[Seen]:
+def traced(
+    blocks: list[nn.Module], run: Callable[[], object], work: "Forward | list[BlockTrace]", last: int
+) -> list[BlockTrace]:
     """Trace the blocks up to number `last` in a run of the model.
 
     Args:
@@ -34,30 +36,31 @@ def traced(blocks: list[nn.Module], run: Callable[[], object], work: "Forward | 
     Raises:
         Unwalkable: the blocks do not run once each, in their order.
     """
-    seen: list[Seen] = []
+    traces: list[BlockTrace] = []
     origins: dict[int, tuple[Any, int, tuple[Any, ...]]] = {}
 
     def forward(number: int, *args: Any, **kwargs: Any) -> Any:
-        if number != len(seen):
+        if number != len(traces):
             raise Unwalkable("it does not run its blocks once each, in their order")
-        given = {"args": args, "kwargs": kwargs}
-        one = _given(given, origins)
-        seen.append(one)
+        arguments = {"args": args, "kwargs": kwargs}
+        trace = _trace_of(arguments, origins)
+        traces.append(trace)
         if callable(work):
-            before = copied(given)
+            before = copied(arguments)
             out = work(number, args, kwargs)
-            put = dict(new_entries(before, given))
-            one.returned, one.put = with_parts(out), {path: with_parts(value) for path, value in put.items()}
+            mutated = dict(new_entries(before, arguments))
+            trace.returned = with_parts(out)
+            trace.mutated = {path: with_parts(value) for path, value in mutated.items()}
             for path, value in [
                 *leaves(out, (OUT,)),
-                *(leaf for key, entry in put.items() for leaf in leaves(entry, key)),
+                *(leaf for key, entry in mutated.items() for leaf in leaves(entry, key)),
             ]:
                 if isinstance(value, torch.Tensor):
                     origins[id(value)] = ref(value), number, path
         elif number < last:
             out = _zeros(work[number].returned, args, kwargs)
-            for path, entry in work[number].put.items():
-                _put(at(given, path[:-1]), path[-1], _zeros(entry, args, kwargs))
+            for path, entry in work[number].mutated.items():
+                _put(at(arguments, path[:-1]), path[-1], _zeros(entry, args, kwargs))
         if number == last:
             raise _Stop
         return out
@@ -66,23 +69,23 @@ def traced(blocks: list[nn.Module], run: Callable[[], object], work: "Forward | 
         try:
             run()
         except _Stop:
-            return seen
+            return traces
     raise Unwalkable("it does not run all of its blocks")
 
 
-def _given(given: dict[str, Any], origins: dict[int, tuple[Any, int, tuple[Any, ...]]]) -> Seen:
+def _trace_of(arguments: dict[str, Any], origins: dict[int, tuple[Any, int, tuple[Any, ...]]]) -> BlockTrace:
     """Return the trace of a block's arguments; tensors that an earlier block made are not kept."""
-    one = Seen({}, with_parts(given))
-    for path, value in leaves(given):
+    trace = BlockTrace({}, with_parts(arguments))
+    for path, value in leaves(arguments):
         if not isinstance(value, _PLAIN) and not callable(value):
             raise Unwalkable(f"its blocks are given a {type(value).__name__}, which may keep what they compute")
         if isinstance(value, torch.Tensor):
             alive, number, place = origins.get(id(value), (lambda: None, 0, ()))
             if alive() is value:
-                one.made[path] = number, place
+                trace.produced[path] = number, place
             else:
-                one.arguments[path] = value
-    return one
+                trace.arguments[path] = value
+    return trace
 
 
 def _put(container: Any, key: Any, entry: Any) -> None:

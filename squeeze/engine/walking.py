@@ -16,7 +16,7 @@ from torch import nn
 
 from squeeze.engine.trees import OUT, Part, Path, Slot, at, filled, leaves, templated
 
-__all__ = ["Call", "Plan", "Seen", "Unwalkable", "plan_of"]
+__all__ = ["BlockTrace", "Call", "Plan", "Unwalkable", "plan_of"]
 
 _HIDDEN = 0  # slot of the hidden states
 
@@ -87,14 +87,14 @@ class Plan:
         tokens: arguments of blocks that are parts of the state and depend only on the tokens, by block and path.
         constants: arguments that are the same for every sequence of `length` tokens, by block and path.
         length: tokens of a sequence.
-        seen: traces of the blocks that the plan was made from.
+        traces: traces of the blocks that the plan was made from.
     """
 
     calls: list[Call]
     tokens: Mapping[tuple[int, Path], int]
     constants: Mapping[tuple[int, Path], torch.Tensor]
     length: int
-    seen: "list[Seen]"
+    traces: "list[BlockTrace]"
 
     @property
     def width(self) -> int:
@@ -106,15 +106,15 @@ class Plan:
         """The number of the last block with an argument that depends only on the tokens."""
         return max(number for number, _ in self.tokens)
 
-    def state(self, seen: "list[Seen]") -> torch.Tensor:
+    def state(self, traces: "list[BlockTrace]") -> torch.Tensor:
         """Return the state [L, W] before the first block, from the traces of a run on the sequence's tokens."""
         for (number, path), wanted in self.constants.items():
-            if number < len(seen) and not _same(seen[number].arguments.get(path), wanted):
+            if number < len(traces) and not _same(traces[number].arguments.get(path), wanted):
                 raise Unwalkable("arguments of its blocks depend on the tokens in an unexpected way")
-        device = next(iter(seen[0].arguments.values())).device
+        device = next(iter(traces[0].arguments.values())).device
         values = [torch.zeros(part.shape, dtype=part.dtype, device=device) for part in self.calls[0].parts]
         for (number, path), slot in self.tokens.items():
-            values[slot] = seen[number].arguments[path]
+            values[slot] = traces[number].arguments[path]
         state = self.calls[0].joined(values, (self.length, self.width))
         for value, kept in zip(values, self.calls[0]._values(state), strict=True):
             if not value.is_floating_point() and not torch.equal(value, kept):
@@ -123,25 +123,25 @@ class Plan:
 
 
 @dataclass
-class Seen:
+class BlockTrace:
     """The trace of a block in a run of the model.
 
     Attributes:
         arguments: tensors among its arguments, before it runs, by path.
         template: all its arguments, with a Part for every tensor.
-        made: for arguments that an earlier block made, the number of that block and the path in its result.
+        produced: for arguments that an earlier block made, the number of that block and the path in its result.
         returned: its result, with Parts.
-        put: what the block put into containers among its arguments, with Parts.
+        mutated: what the block put into containers among its arguments, with Parts.
     """
 
     arguments: dict[Path, torch.Tensor]
     template: Any
-    made: dict[Path, tuple[int, Path]] = field(default_factory=dict)
+    produced: dict[Path, tuple[int, Path]] = field(default_factory=dict)
     returned: Any = None
-    put: dict[Path, Any] = field(default_factory=dict)
+    mutated: dict[Path, Any] = field(default_factory=dict)
 
 
-def plan_of(real: list[Seen], empty: list[Seen], varied: list[Seen], length: int) -> Plan:
+def plan_of(real: list[BlockTrace], empty: list[BlockTrace], varied: list[BlockTrace], length: int) -> Plan:
     """Plan a walk from three traces.
 
     Args:
@@ -165,8 +165,8 @@ def plan_of(real: list[Seen], empty: list[Seen], varied: list[Seen], length: int
         for path, part in _parts(seen.template):
             if path == hidden[number]:
                 continue
-            if path in seen.made:
-                slot = made.setdefault(seen.made[path], len(parts))
+            if path in seen.produced:
+                slot = made.setdefault(seen.produced[path], len(parts))
             elif not _same(empty[number].arguments.get(path), seen.arguments[path]):
                 raise Unwalkable("it computes between its blocks")
             elif _same(varied[number].arguments.get(path), seen.arguments[path]):
@@ -181,14 +181,16 @@ def plan_of(real: list[Seen], empty: list[Seen], varied: list[Seen], length: int
         places.append(where)
     calls = []
     for number, seen in enumerate(real):
-        out = real[number + 1].made[hidden[number + 1]][1] if number + 1 < len(real) else _last(seen, parts[_HIDDEN])
+        out = (
+            real[number + 1].produced[hidden[number + 1]][1] if number + 1 < len(real) else _last(seen, parts[_HIDDEN])
+        )
         writes = {path: slot for (block, path), slot in made.items() if block == number} | {out: _HIDDEN}
         args, kwargs = (templated(seen.template[kind], places[number], (kind,)) for kind in ("args", "kwargs"))
         calls.append(Call(args, kwargs, writes, tuple(parts), templated(seen.returned, {out: Slot(_HIDDEN)}, (OUT,))))
     return Plan(calls, tokens, constants, length, real)
 
 
-def _hidden_paths(real: list[Seen]) -> list[Path]:
+def _hidden_paths(real: list[BlockTrace]) -> list[Path]:
     """Return the path of the hidden states in each block's arguments."""
     names = [("args", 0), ("kwargs", "hidden_states"), *real[0].arguments]
     floating = [name for name in names if name in real[0].arguments and real[0].arguments[name].is_floating_point()]
@@ -197,16 +199,16 @@ def _hidden_paths(real: list[Seen]) -> list[Path]:
     paths, wanted = [floating[0]], Part.of(real[0].arguments[floating[0]])
     for number, seen in enumerate(real[1:]):
         parts = dict(_parts(seen.template))
-        fitting = [path for path, (block, _) in seen.made.items() if block == number and parts[path] == wanted]
+        fitting = [path for path, (block, _) in seen.produced.items() if block == number and parts[path] == wanted]
         if not fitting:
             raise Unwalkable("it computes between its blocks")
         paths.append(fitting[0])
     return paths
 
 
-def _last(seen: Seen, hidden: Part) -> Path:
+def _last(traces: BlockTrace, hidden: Part) -> Path:
     """Return the path of the hidden states in the last block's result."""
-    fitting = [path for path, part in _parts(seen.returned, (OUT,)) if part == hidden]
+    fitting = [path for path, part in _parts(traces.returned, (OUT,)) if part == hidden]
     if not fitting:
         raise Unwalkable("its last block returns no hidden states")
     return fitting[0]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from squeeze.checkpoint.linear import Kept
+from squeeze.checkpoint.linear import PreparedCache
 from squeeze.packing import device_decode
 from squeeze.packing.device_decode.together import Together
 from squeeze.packing.load import prepare
@@ -74,7 +74,7 @@ class CodedWeight:
         self.buffers = buffers
         self.slot = slot
         self.piece = piece  # bytes decoded at a time, where rows can be taken apart
-        self._kept: Kept[device_decode.Prepared] = Kept()
+        self._kept: PreparedCache[device_decode.Prepared] = PreparedCache()
 
     @property
     def size(self) -> int:
@@ -91,20 +91,20 @@ class CodedWeight:
             found = self._kept.keep((payload,), prepare(payload.data, self.record), payload.device)
         return found
 
-    def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
-        """Return the whole weight, in the shared buffer unless `fresh`."""
-        out = None if fresh else self.buffers.take(payload.device, self.slot, self.record.size)
+    def decode(self, payload: torch.Tensor, own_buffer: bool) -> torch.Tensor:
+        """Return the whole weight, in the shared buffer unless `own_buffer`."""
+        out = None if own_buffer else self.buffers.take(payload.device, self.slot, self.record.size)
         values = device_decode.decode(self.prepare(payload), out, threads_for(self.record.size))
         return values.view(self.record.shape).to(self.dtype)
 
-    def rows(self, payload: torch.Tensor, first: int, last: int, fresh: bool = False) -> torch.Tensor:
+    def rows(self, payload: torch.Tensor, first: int, last: int, own_buffer: bool = False) -> torch.Tensor:
         """Return rows `first` to `last` of the first dimension, [last - first, *shape[1:]].
 
         Args:
             payload: uint8, the coded weight.
             first: The first row.
             last: The row after the last.
-            fresh: Whether to use memory of its own in place of the shared buffer.
+            own_buffer: Whether to use memory of its own in place of the shared buffer.
         """
         prepared, columns = self.prepare(payload), prod(self.record.shape[1:])
         begin, end = first * columns, last * columns
@@ -112,7 +112,7 @@ class CodedWeight:
         first_segment, last_segment = begin // unit * prepared.together, -(-end // unit) * prepared.together
         segments = range(first_segment, min(last_segment, prepared.segments))
         size = len(segments) * prepared.per_segment * prepared.bits // 8
-        out = None if fresh else self.buffers.take(payload.device, self.slot, size)
+        out = None if own_buffer else self.buffers.take(payload.device, self.slot, size)
         values = device_decode.decode_segments(prepared, list(segments), out=out, threads=threads_for(size))
         skip = begin - segments.start * prepared.per_segment
         return values.view(-1)[skip : skip + end - begin].view(last - first, *self.record.shape[1:]).to(self.dtype)
@@ -157,7 +157,7 @@ def threads_for(size: int) -> int:
 def _weight(module: nn.Module) -> torch.Tensor:
     """Return the decoded weight of a coded module, for code that reads `module.weight`."""
     coded = cast(CodedWeight, module.__dict__["coded_weight"])
-    return coded.decode(cast(torch.Tensor, module._parameters["weight"]), fresh=torch.is_grad_enabled())
+    return coded.decode(cast(torch.Tensor, module._parameters["weight"]), own_buffer=torch.is_grad_enabled())
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -76,12 +76,12 @@ class Destination:
             return None
         return [list(names) for names in zip(*lists, strict=True)]
 
-    def steps_per_expert(self, stored: tuple[int, ...], shape: tuple[int, ...]) -> list[ConversionOps] | None:
+    def steps_per_expert(self, stored_shape: tuple[int, ...], shape: tuple[int, ...]) -> list[ConversionOps] | None:
         """Return the converter's steps if they transpose or interleave each expert of one stored tensor alike, else
         None.
 
         Args:
-            stored: Shape of the stored tensor.
+            stored_shape: Shape of the stored tensor.
             shape: Shape of the model's tensor.
         """
         if not self.converter or len(self.converter.target_patterns) > 1 or len(self.names) > 1 or len(shape) != 3:
@@ -92,7 +92,7 @@ class Destination:
         checked = [step for step in steps if getattr(step, "check_dims", False)]
         if not checked:
             return steps
-        return None if len(steps) > 1 else [] if stored == shape else [Transpose(1, 2)]
+        return None if len(steps) > 1 else [] if stored_shape == shape else [Transpose(1, 2)]
 
 
 def _dimensions(step: Any) -> set[int]:

@@ -50,11 +50,11 @@ class CodedExperts(Protocol):
     def size(self) -> int:
         """Bytes of the decoded experts."""
 
-    def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
-        """Return all experts, in the shared buffer unless `fresh`."""
+    def decode(self, payload: torch.Tensor, own_buffer: bool) -> torch.Tensor:
+        """Return all experts, in the shared buffer unless `own_buffer`."""
 
-    def rows(self, payload: torch.Tensor, first: int, last: int, fresh: bool) -> torch.Tensor:
-        """Return experts `first` to `last`, [last - first, rows, columns], in the shared buffer unless `fresh`."""
+    def rows(self, payload: torch.Tensor, first: int, last: int, own_buffer: bool) -> torch.Tensor:
+        """Return experts `first` to `last`, [last - first, rows, columns], in the shared buffer unless `own_buffer`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class JoinedExperts:
         """Take the parts of each expert, in order; all experts have parts of the same shapes."""
         self.parts, self.dtype, self.buffers, self.slot = parts, dtype, buffers, slot
         records = [part.record for part in parts[0]]
-        self.stored = device_decode.TORCH_DTYPES[records[0].dtype]
+        self.stored_dtype = device_decode.TORCH_DTYPES[records[0].dtype]
         self.shape = (len(parts), sum(record.shape[0] for record in records), records[0].shape[1])
         self.size = sum(part.record.size for expert in parts for part in expert)
         self._prepared: tuple[torch.Tensor | None, dict[Part, device_decode.Prepared]] = None, {}
@@ -82,12 +82,12 @@ class JoinedExperts:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_prepared": (None, {})}
 
-    def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
-        return self.rows(payload, 0, len(self.parts), fresh)
+    def decode(self, payload: torch.Tensor, own_buffer: bool) -> torch.Tensor:
+        return self.rows(payload, 0, len(self.parts), own_buffer)
 
-    def rows(self, payload: torch.Tensor, first: int, last: int, fresh: bool) -> torch.Tensor:
+    def rows(self, payload: torch.Tensor, first: int, last: int, own_buffer: bool) -> torch.Tensor:
         size = (last - first) * (self.size // len(self.parts))
-        if fresh:
+        if own_buffer:
             out = torch.empty(size, dtype=torch.uint8, device=payload.device)
         else:
             out = self.buffers.take(payload.device, self.slot, size)
@@ -95,7 +95,7 @@ class JoinedExperts:
         for part in (part for expert in self.parts[first:last] for part in expert):
             self._decode(payload, part, out[at : at + part.record.size])
             at += part.record.size
-        return out.view(self.stored).view(last - first, *self.shape[1:]).to(self.dtype)
+        return out.view(self.stored_dtype).view(last - first, *self.shape[1:]).to(self.dtype)
 
     def _decode(self, payload: torch.Tensor, part: Part, out: torch.Tensor) -> None:
         if part.record.coding.is_stored:
@@ -161,7 +161,7 @@ class ExpertStack(torch.Tensor):
         stack.coded, stack.payload, stack.swapped = coded, payload, swapped
         return stack
 
-    def chosen(self, first: int, last: int) -> torch.Tensor:
+    def experts_in(self, first: int, last: int) -> torch.Tensor:
         """Return experts `first` to `last`, in the shared buffer unless gradients may need them later."""
         return self._swapped(self.coded.rows(self.payload, first, last, torch.is_grad_enabled()))
 
@@ -193,7 +193,7 @@ def _select(stack: ExpertStack, dim: int, index: int) -> torch.Tensor | None:
     if dim % 3:
         return None
     expert = index % stack.shape[0]
-    return stack.chosen(expert, expert + 1)[0]
+    return stack.experts_in(expert, expert + 1)[0]
 
 
 def _transpose(stack: ExpertStack, first: int, second: int) -> torch.Tensor | None:
@@ -207,7 +207,7 @@ def _index(stack: ExpertStack, indices: Sequence[torch.Tensor | None]) -> torch.
         return None
     out = torch.empty((*named.shape, *stack.shape[1:]), dtype=stack.dtype, device=stack.device)
     for expert in named.unique().tolist():
-        out[named == expert] = stack.chosen(expert % stack.shape[0], expert % stack.shape[0] + 1)[0]
+        out[named == expert] = stack.experts_in(expert % stack.shape[0], expert % stack.shape[0] + 1)[0]
     return out
 
 
@@ -220,7 +220,7 @@ def _grouped_mm(rows: Any, stack: Any, offs: torch.Tensor | None = None, *rest: 
     for expert, end in enumerate(offs.tolist()):
         if end > start:
             whole = torch.tensor([end - start], dtype=offs.dtype, device=offs.device)
-            out[start:end] = _aten._grouped_mm(rows[start:end], stack.chosen(expert, expert + 1), whole)
+            out[start:end] = _aten._grouped_mm(rows[start:end], stack.experts_in(expert, expert + 1), whole)
             start = end
     return out
 

@@ -98,7 +98,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     payloads: Payloads | None = None
     names: Sequence[str] = ()
     folder: Path | None = None
-    stored: Mapping[str, Leaves]
+    leaves: Mapping[str, Leaves]
     placed: Mapping[str, str]
     base: BaseWeights | None = None  # of differences
 
@@ -139,13 +139,13 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
             self.payloads.place(model, conversions)
         return conversions
 
-    def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
-        self.placed, self.stored = place_layers(self.form, model, stored), stored
+    def _replace(self, model: nn.Module, leaves: Mapping[str, Leaves]) -> None:
+        self.placed, self.leaves = place_layers(self.form, model, leaves), leaves
 
     def _check_whole(self, model: nn.Module, conversions: Sequence[Any]) -> None:
         """Raise FormatError if the model lacks a tensor, or has no place for one that is stored in the form."""
         fit = fit_of(model, renamed(model, self.names, conversions))
-        leaves = [f"{module}.{leaf}" for module, leaves in self.stored.items() for leaf in leaves]
+        leaves = [f"{module}.{leaf}" for module, leaves in self.leaves.items() for leaf in leaves]
         if unclaimed := fit.unclaimed.intersection(leaves):
             raise FormatError(f"{self.folder}: {type(model).__name__} has no place for {named(min(unclaimed))}")
         if fit.missing:
@@ -190,20 +190,20 @@ def leaves_of(form: StoredForm, infos: Mapping[str, Tensor | Record]) -> Mapping
     return modules
 
 
-def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves]) -> dict[str, str]:
+def place_layers(form: StoredForm, model: nn.Module, leaves_by_module: Mapping[str, Leaves]) -> dict[str, str]:
     """Replace linear layers of a model by layers of the form, and return the names of those that were replaced.
 
     Args:
         form: The stored form.
         model: The model, on the meta device.
-        stored: Tensors without values, by the checkpoint's module name.
+        leaves_by_module: Tensors without values, by the checkpoint's module name.
 
     Returns:
         The model's module names by the checkpoint's.
     """
     placed = {}
-    for source, name in model_modules(model, stored).items():
-        module, leaves = model.get_submodule(name), stored[source]
+    for source, name in model_modules(model, leaves_by_module).items():
+        module, leaves = model.get_submodule(name), leaves_by_module[source]
         if not isinstance(module, (nn.Linear, Conv1D)):
             continue
         weight, bias = module._parameters["weight"], module._parameters["bias"]
@@ -241,8 +241,8 @@ class DeltaLoader(Loader):
         self.base = BaseWeights.of(Path((checkpoint_files or [""])[0]).parent, described, current().base)
         super()._process_model_before_weight_loading(model, checkpoint_files, **kwargs)
 
-    def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
-        super()._replace(model, stored)
+    def _replace(self, model: nn.Module, leaves: Mapping[str, Leaves]) -> None:
+        super()._replace(model, leaves)
         layers = {source: model.get_submodule(name) for source, name in self.placed.items()}
         self.layers = {source: layer for source, layer in layers.items() if isinstance(layer, DeltaLinear)}
 

@@ -108,7 +108,7 @@ def wanted_weights(model: nn.Module) -> set[str]:
     """
     names = {module: name for name, module in model.named_modules()}
     wanted: set[str] = set()
-    for module, owner in _owned(model, model):
+    for module, owner in _with_owner(model, model):
         while not getattr(module, "_is_hf_initialized", False):
             try:
                 owner._init_weights(module)
@@ -126,10 +126,10 @@ def wanted_weights(model: nn.Module) -> set[str]:
     return wanted
 
 
-def _owned(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
+def _with_owner(module: nn.Module, owner: Any) -> Iterator[tuple[nn.Module, Any]]:
     """Yield modules from the leaves up, each with the transformers model that initialises it."""
     for child in module.children():
-        yield from _owned(child, child if hasattr(child, "_init_weights") else owner)
+        yield from _with_owner(child, child if hasattr(child, "_init_weights") else owner)
     yield module, owner
 
 

@@ -23,7 +23,7 @@ from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, Code
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
 from squeeze.integrations.load_options import LoadOptions
-from squeeze.integrations.places import Place, Stored, compare_coded, decoded, merged
+from squeeze.integrations.places import PackedTensor, Place, compare_coded, decoded, merged
 from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.chain import checkpoint_of
@@ -261,7 +261,7 @@ def _mark_initialised(model: nn.Module, loaded: set[str]) -> None:
             module._is_hf_initialized = True  # type: ignore[assignment]
 
 
-def _stored(files: list[str], named_base: Base | Path | str | None) -> dict[str, Stored]:
+def _stored(files: list[str], named_base: Base | Path | str | None) -> dict[str, PackedTensor]:
     """Return every tensor of the packed files by name.
 
     Raises FormatError if a file is not packed, and SqueezeError if the base is missing, wrong or not needed.
@@ -270,7 +270,9 @@ def _stored(files: list[str], named_base: Base | Path | str | None) -> dict[str,
     base, found = _base_of(packed, named_base), {}
     for one in packed:
         for tensor, record in zip(one.file.tensors, one.description.records, strict=True):
-            found[tensor.name] = Stored(tensor.name, record, tensor.size, base if record.coding.is_difference else None)
+            found[tensor.name] = PackedTensor(
+                tensor.name, record, tensor.size, base if record.coding.is_difference else None
+            )
     return found
 
 

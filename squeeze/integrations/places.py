@@ -20,13 +20,13 @@ from squeeze.packing.load import prepare, shaped, torch_dtype, torch_shape
 from squeeze.packing.record import Record, naming, other_checksum
 from squeeze.system.parallel import ordered_map
 
-__all__ = ["Place", "Stored", "compare", "compare_coded", "decoded", "merged"]
+__all__ = ["PackedTensor", "Place", "compare", "compare_coded", "decoded", "merged"]
 
 _LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
 
 
 @dataclass(frozen=True)
-class Stored:
+class PackedTensor:
     """A tensor of a packed file."""
 
     name: str
@@ -39,7 +39,7 @@ class Stored:
 class Place:
     """A tensor of a model that is replaced by a payload, or by the payloads of the experts that are merged into it."""
 
-    stored: tuple[Stored, ...]
+    tensors: tuple[PackedTensor, ...]
     experts: int  # that are merged, 0 for one tensor
     shape: tuple[int, ...]
     dtype: torch.dtype  # that the model computes in
@@ -48,7 +48,7 @@ class Place:
     @property
     def size(self) -> int:
         """Bytes of the payloads."""
-        return self._parts[-1].end if self.experts else self.stored[0].size
+        return self._parts[-1].end if self.experts else self.tensors[0].size
 
     @property
     def nbytes(self) -> int:
@@ -59,36 +59,36 @@ class Place:
     def can_stay(self) -> bool:
         """True if it may be decoded at each use: its coding allows that, it has its own dtype, and it is large
         enough."""
-        codings = [one.record.coding for one in self.stored]
+        codings = [one.record.coding for one in self.tensors]
         allowed = all(one.stays_coded or (self.experts > 0 and one.is_stored) for one in codings)
-        large = sum(one.record.size for one in self.stored) >= _LEAST_CODED
-        own = all(one.record.layout == one.record.dtype for one in self.stored)
+        large = sum(one.record.size for one in self.tensors) >= _LEAST_CODED
+        own = all(one.record.layout == one.record.dtype for one in self.tensors)
         return large and own and allowed and any(one.stays_coded for one in codings)
 
     @property
     def is_coded(self) -> bool:
         """True if decoded values share no memory with the payload."""
-        return self.experts > 0 or not self.stored[0].record.coding.is_stored
+        return self.experts > 0 or not self.tensors[0].record.coding.is_stored
 
     @property
     def needs_processor(self) -> bool:
         """True if only a CPU decodes it."""
-        return any(one.record.coding.cpu_only for one in self.stored)
+        return any(one.record.coding.cpu_only for one in self.tensors)
 
     @property
     def _parts(self) -> list[Part]:
         parts, at = [], 0
-        for one in self.stored:
+        for one in self.tensors:
             parts.append(Part(one.record, at, at + one.size))
             at += -(-one.size // 8) * 8
         return parts
 
-    def split(self, payload: torch.Tensor) -> Iterator[tuple[Stored, torch.Tensor]]:
+    def split(self, payload: torch.Tensor) -> Iterator[tuple[PackedTensor, torch.Tensor]]:
         """Yield each tensor with its own payload."""
         if not self.experts:
-            yield self.stored[0], payload
+            yield self.tensors[0], payload
             return
-        for one, part in zip(self.stored, self._parts, strict=True):
+        for one, part in zip(self.tensors, self._parts, strict=True):
             yield one, payload[part.begin : part.end]
 
     def joined(self, payloads: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -103,7 +103,7 @@ class Place:
     def decoded(self, payload: torch.Tensor, check: bool = True) -> torch.Tensor:
         """Decode the tensor; raises DamagedError. `check` is that of the function `decoded`."""
         if not self.experts:
-            return convert(decoded(self.stored[0], payload, check).to(self.dtype), self.steps)
+            return convert(decoded(self.tensors[0], payload, check).to(self.dtype), self.steps)
         out = torch.empty(self.shape, dtype=self.dtype, device=payload.device).view(-1)
         at = 0
         for one, data in self.split(payload):
@@ -114,18 +114,18 @@ class Place:
 
     def coded(self, buffers: Buffers, slot: int, piece: int) -> CodedWeight:
         """Return a decoder of a layer's weight."""
-        return CodedWeight(self.stored[0].record, self.dtype, buffers, slot, piece)
+        return CodedWeight(self.tensors[0].record, self.dtype, buffers, slot, piece)
 
     def coded_experts(self, buffers: Buffers, slot: int) -> CodedExperts:
         """Return a decoder of a layer's experts."""
         if not self.experts:
             one = self.coded(buffers, slot, 0)
             return ConvertedExperts(one, self.steps, self.shape) if self.steps else one
-        parts, each = self._parts, len(self.stored) // self.experts
+        parts, each = self._parts, len(self.tensors) // self.experts
         return JoinedExperts([parts[i : i + each] for i in range(0, len(parts), each)], self.dtype, buffers, slot)
 
 
-def merged(experts: list[list[Stored]], shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
+def merged(experts: list[list[PackedTensor]], shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
     """Return the Place of experts whose tensors follow each other by rows in a merged tensor.
 
     Returns None if they do not, or if they should be decoded once.
@@ -145,7 +145,7 @@ def merged(experts: list[list[Stored]], shape: tuple[int, ...], dtype: torch.dty
     return place if place.can_stay else None
 
 
-def decoded(stored: Stored, payload: torch.Tensor, check: bool = True) -> torch.Tensor:
+def decoded(stored: PackedTensor, payload: torch.Tensor, check: bool = True) -> torch.Tensor:
     """Decode a payload and compare the values with their checksum.
 
     Without `check` they are compared only if that copies nothing back from a device. Raises DamagedError on a mismatch.
@@ -158,7 +158,7 @@ def decoded(stored: Stored, payload: torch.Tensor, check: bool = True) -> torch.
     return values
 
 
-def _values(stored: Stored, payload: torch.Tensor, base: Bytes | None) -> torch.Tensor:
+def _values(stored: PackedTensor, payload: torch.Tensor, base: Bytes | None) -> torch.Tensor:
     record, dtype = stored.record, torch_dtype(stored.record.dtype, stored.name)
     if record.coding.is_stored:
         return shaped(payload, record, dtype) if record.size else torch.empty(torch_shape(record), dtype=dtype)

@@ -67,26 +67,26 @@ def register() -> None:
     HfQuantizer.postprocess_model = _then_freed(HfQuantizer.postprocess_model)  # type: ignore[method-assign]
 
 
-def _restoring(theirs: Any) -> Any:
+def _restoring(original: Any) -> Any:
     """Wrap a function that reads all tensors of a file, so that it also reads packed files."""
 
-    @wraps(theirs)
+    @wraps(original)
     def load_state_dict(file: str | PathLike[str], map_location: Any = "cpu", *args: Any, **options: Any) -> Any:
         path = Path(fspath(file))
         if path.suffix == SUFFIX and str(map_location) == "meta" and _is_packed(path):
             return _described(path)
         if path.suffix not in torch_file.SUFFIXES or not _is_packed(path):
-            return theirs(file, map_location, *args, **options)
+            return original(file, map_location, *args, **options)
         with scratch_folder() as scratch:
-            return theirs(str(_unpacked(path, scratch)), map_location, *args, **options)
+            return original(str(_unpacked(path, scratch)), map_location, *args, **options)
 
     return load_state_dict
 
 
-def _given_restored(theirs: Any) -> Any:
+def _given_restored(original: Any) -> Any:
     """Wrap a quantizer's step before loading, so that it and all later steps get restored files."""
 
-    @wraps(theirs)
+    @wraps(original)
     def preprocess_model(self: Any, model: Any, dtype: Any = None, **options: Any) -> None:
         files = options.get("checkpoint_files") or []
         packed = [path for path in files if path.endswith(SUFFIX) and _is_packed(Path(path))]
@@ -94,17 +94,17 @@ def _given_restored(theirs: Any) -> Any:
             scratch = Path(mkdtemp(prefix=_PREFIX))
             self.squeeze_scratch = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
             files[:] = [str(_unpacked(Path(path), scratch)) if path in packed else path for path in files]
-        theirs(self, model, dtype, **options)
+        original(self, model, dtype, **options)
 
     return preprocess_model
 
 
-def _then_freed(theirs: Any) -> Any:
+def _then_freed(original: Any) -> Any:
     """Wrap a quantizer's last step, so that scratch files are deleted after it."""
 
-    @wraps(theirs)
+    @wraps(original)
     def postprocess_model(self: Any, model: Any, **options: Any) -> Any:
-        result = theirs(self, model, **options)
+        result = original(self, model, **options)
         if scratch := self.__dict__.pop("squeeze_scratch", None):
             scratch()
         return result

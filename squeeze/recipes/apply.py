@@ -43,11 +43,11 @@ _FILES = {"calibration": "--calibration", "base": "squeeze pack --base"}  # what
 
 @dataclass(frozen=True)
 class Recipe:
-    """The steps of a recipe, joined if possible, and `given`, the steps as they were written."""
+    """The steps of a recipe, joined if possible, and `raw_steps`, the steps as they were written."""
 
     steps: tuple[Step, ...]
     common: Common
-    given: tuple[dict[str, Any], ...]
+    raw_steps: tuple[dict[str, Any], ...]
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
@@ -85,7 +85,7 @@ class Recipe:
             except SqueezeError as error:
                 raise SqueezeError(f"step {number}: {error}") from None
             done[-1:] = [joined] if joined else [*done[-1:], step]
-        return cls(tuple(done), common, tuple({step.name: step.given()} for step in steps))
+        return cls(tuple(done), common, tuple({step.name: step.non_defaults()} for step in steps))
 
 
 def _check_names(document: Any) -> None:
@@ -156,7 +156,7 @@ def apply(  # noqa: PLR0913
     recipe = _calibrated(recipe if isinstance(recipe, Recipe) else Recipe.read(recipe), calibration)
     Checkpoint.open(source)
     folder.check_target(source, out, overwrite)
-    task = {"source": stamps(source), "steps": recipe.given, "common": asdict(recipe.common)}
+    task = {"source": stamps(source), "steps": recipe.raw_steps, "common": asdict(recipe.common)}
     kept = resume or not overwrite
     with work_folder(out, "applying", task, discards(resume, overwrite)) as work:
         reports: list[Report] = []
@@ -165,7 +165,7 @@ def apply(  # noqa: PLR0913
             written, record = work / str(number), work / f"{number}.json"
             following = next(iter(recipe.steps[number + 1 :]), None)
             if not record.is_file():
-                this_pass = Pass(common=recipe.common, original=source, then=following, resume=kept, device=device)
+                this_pass = Pass(common=recipe.common, original=source, next_step=following, resume=kept, device=device)
                 outcome = _run(step, number, last, written, replace(this_pass, progress=progress))
                 if isinstance(outcome, Report):
                     _finish(outcome, source, written, out, recipe)
@@ -202,7 +202,7 @@ def _finish(report: Report, source: Path, written: Path, out: Path, recipe: Reci
     report.source, report.target = str(source), str(out)
     report.write(written)
     config = read_object(written / "config.json")
-    (written / "config.json").write_text(json.dumps({**config, KEY: recipe.given}, indent=2) + "\n")
+    (written / "config.json").write_text(json.dumps({**config, KEY: recipe.raw_steps}, indent=2) + "\n")
 
 
 def _measure(

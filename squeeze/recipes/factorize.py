@@ -94,7 +94,7 @@ def factorize(
     )
     calibrated = task.needs_tokens or settings.heal > 0
     described = task.described() | (run.described() if calibrated else {})
-    report = run.waiting(task.wrapped(task.one).name, described) if settings.heal else None
+    report = run.waiting(task.wrapped(task.default_method).name, described) if settings.heal else None
     checkpoint = run.open(report)
     tokens = run.tokens() if calibrated else None
     if report is None:
@@ -113,38 +113,38 @@ def factorize(
 class Task:
     """A factorisation as it is requested, with the parts of names that are left alone."""
 
-    asked: Request[Factorizing]
+    request: Request[Factorizing]
     ignore: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Name of the method."""
-        return self.asked.method if isinstance(self.asked.method, str) else str(self.asked.method.name)
+        return self.request.method if isinstance(self.request.method, str) else str(self.request.method.name)
 
     @property
     def is_whole(self) -> bool:
         """True if the method decides for the model as a whole."""
-        return isinstance(self.asked.method, str) and self.asked.method in WHOLE
+        return isinstance(self.request.method, str) and self.request.method in WHOLE
 
     @cached_property
     def whole(self) -> Plan:
         """Options of a method that decides for the model as a whole, as a Plan."""
-        method: Share = self.asked.create_method()
+        method: Share = self.request.create_method()
         return method if isinstance(method, Plan) else Plan(keep=method.keep)
 
     @cached_property
-    def one(self) -> Method:
+    def default_method(self) -> Method:
         """The method of matrices for which nothing else is planned."""
-        return Identity() if self.is_whole else cast(Method, self.asked.create_method())
+        return Identity() if self.is_whole else cast(Method, self.request.create_method())
 
     def check(self) -> None:
         """Raise SqueezeError for unknown options and those that exclude each other."""
-        settings, outliers, bits = self.asked.settings, self.asked.settings.outliers, self.asked.settings.bits
-        if self.asked.given.get("target_bytes") is not None and self.name != PLAN:
+        settings, outliers, bits = self.request.settings, self.request.settings.outliers, self.request.settings.bits
+        if self.request.method_options.get("target_bytes") is not None and self.name != PLAN:
             raise SqueezeError("`target_bytes` needs the method plan")
-        for name in self.asked.given.get("families", ()):
-            family(name, self.asked.given.get("keep", 1.0))
-        self.asked.create_method()
+        for name in self.request.method_options.get("families", ()):
+            family(name, self.request.method_options.get("keep", 1.0))
+        self.request.create_method()
         if bits:
             self.grid()
         if bits and settings.heal:
@@ -156,26 +156,26 @@ class Task:
 
     def grid(self) -> GPTQ:
         """Return the quantisation of the factors."""
-        assert self.asked.settings.bits is not None
-        return GPTQ(bits=self.asked.settings.bits, group_size=self.asked.settings.group_size)
+        assert self.request.settings.bits is not None
+        return GPTQ(bits=self.request.settings.bits, group_size=self.request.settings.group_size)
 
     @property
     def needs_tokens(self) -> bool:
-        return self.is_whole or self.one.needs_hessian or bool(self.asked.settings.bits)
+        return self.is_whole or self.default_method.needs_hessian or bool(self.request.settings.bits)
 
     def value_bits(self, width: int) -> float | None:
         """Return the bits of a stored value, scales included, if factors are quantised to reach a size; else None.
 
         `width` is the model's hidden size.
         """
-        settings = self.asked.settings
+        settings = self.request.settings
         if not settings.bits or self.whole.target_bytes is None:
             return None
         return settings.bits + _SCALES / (settings.group_size if settings.group_size > 0 else width / 2)  # a rank
 
     def described(self) -> dict[str, Any]:
         """Return the settings for the report."""
-        settings, description = self.asked.settings, {"method": self.name} | self._described_method()
+        settings, description = self.request.settings, {"method": self.name} | self._described_method()
         if settings.outliers:
             description["outliers"] = settings.outliers
         if settings.bits:
@@ -184,7 +184,7 @@ class Task:
 
     def _described_method(self) -> dict[str, Any]:
         """Return how much the method keeps, and its other options that are not defaults."""
-        method = self.asked.create_method()
+        method = self.request.create_method()
         values = values_of(method)
         if self.name == PLAN and self.is_whole:
             size = {"target_bytes": method.target_bytes} if method.target_bytes is not None else {"keep": method.keep}
@@ -194,7 +194,7 @@ class Task:
 
     def wrapped(self, method: Method) -> Method:
         """Add outliers that are kept exactly, and quantisation of factors, to a method."""
-        settings = self.asked.settings
+        settings = self.request.settings
         inner = method.method if isinstance(method, WithNote) else method
         whole = isinstance(inner, (Identity, RowColumnPruning)) and not (
             inner.pivoted if isinstance(inner, Identity) else inner.always
@@ -217,10 +217,10 @@ def _factorised(
     paired = task.name == PAIRED  # whose pairs stay as they were made
     report = run.compress(
         checkpoint,
-        task.wrapped(task.one),
+        task.wrapped(task.default_method),
         writer(described, checkpoint.float_type()),
         settings,
-        None if paired and not task.asked.settings.bits else tokens,
+        None if paired and not task.request.settings.bits else tokens,
         methods={name: task.wrapped(method) for name, method in methods.items()},
         corrects=not paired,
     )
@@ -231,9 +231,9 @@ def _factorised(
 
 
 def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -> Edits:
-    whole, settings = task.whole, task.asked.settings
+    whole, settings = task.whole, task.request.settings
     if task.name == PAIRED:
-        return modegpt(checkpoint, tokens, whole.keep, ignore=run.common.left_alone, device=run.device)
+        return modegpt(checkpoint, tokens, whole.keep, ignore=run.common.all_ignored, device=run.device)
     plan_config = PlanConfig(
         keep=whole.keep if whole.target_bytes is None else None,
         target_bytes=whole.target_bytes,
@@ -243,7 +243,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
         dtype=checkpoint.float_type(),
         value_bits=task.value_bits(checkpoint.config.get("hidden_size", _WIDTH)),
         entries=settings.outliers,
-        ignore=run.common.left_alone,
+        ignore=run.common.all_ignored,
     )
     sequences = tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]
     return make_plan(checkpoint, sequences, plan_config, seed=run.common.seed, device=run.device, progress=run.progress)

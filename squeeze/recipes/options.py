@@ -63,7 +63,7 @@ class Common(Checked):
     shared_experts: bool = option(False, "Compress shared experts, which see every token, too")
 
     @property
-    def left_alone(self) -> tuple[str, ...]:
+    def all_ignored(self) -> tuple[str, ...]:
         """Parts of the names of all modules that are left alone."""
         return self.ignore if self.shared_experts else (*self.ignore, *SHARED_EXPERTS)
 

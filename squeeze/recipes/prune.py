@@ -11,7 +11,7 @@ from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.forward import input_squares
 from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import NAME as REPORT, Report
-from squeeze.engine.sharding import Here, Workers
+from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import SqueezeError
 from squeeze.options import Request, values_of
 from squeeze.prune.method import PruningMethod
@@ -26,7 +26,7 @@ from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import recover
 from squeeze.system.storage import local_path
 
-__all__ = ["made", "prune", "recovered"]
+__all__ = ["prune", "recovered", "requested_method"]
 
 
 @takes_models
@@ -60,13 +60,13 @@ def prune(
         SqueezeError: If an input or an option is invalid.
     """
     asked, common = read(PRUNE, method, options)
-    settings, chosen = asked.settings, made(asked)
+    settings, chosen = asked.settings, requested_method(asked)
     if settings.recover and (settings.dense or chosen.quantises):
         raise SqueezeError(
             "recovery takes neither quantised weights nor a dense folder: let a recipe prune, recover and then quantize"
         )
     shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
-    shared |= {"correction": settings.correction, "workers": workers or Here()}
+    shared |= {"correction": settings.correction, "workers": workers or LocalWorkers()}
     run = Run(source=local_path(str(source)), out=local_path(out), common=common, **shared)
     calibrated = chosen.needs_hessian or settings.permute or settings.recover > 0
     described = _settings(chosen)
@@ -127,26 +127,26 @@ def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
     return report
 
 
-def made(asked: Request[Pruning]) -> PruningMethod:
+def requested_method(request: Request[Pruning]) -> PruningMethod:
     """Return the requested method, with quantised weights or adapters if the settings say so.
 
     Raises SqueezeError for options that exclude each other.
     """
-    settings, given = asked.settings, asked.given
-    if not isinstance(asked.method, str):
+    settings, given = request.settings, request.method_options
+    if not isinstance(request.method, str):
         if settings.bits is not None or settings.slim:
             raise SqueezeError("bits and slim belong to a method that is named: give the method made a quantizer")
-        return cast(PruningMethod, asked.method)
-    if asked.method not in (SparseGPT.name, SLiM.name):
+        return cast(PruningMethod, request.method)
+    if request.method not in (SparseGPT.name, SLiM.name):
         if settings.bits is not None or settings.slim or given.get("keep_zeros"):
-            raise SqueezeError(f"{asked.method} neither quantises nor has adapters: use the method sparsegpt")
-        return cast(PruningMethod, asked.create_method())
+            raise SqueezeError(f"{request.method} neither quantises nor has adapters: use the method sparsegpt")
+        return cast(PruningMethod, request.create_method())
     grid = None if settings.bits is None else GPTQ(bits=settings.bits, group_size=settings.group_size)
-    base = SparseGPT(**asked.given_to(SparseGPT.name), quantizer=grid)
-    if asked.method == SparseGPT.name and not settings.slim:
+    base = SparseGPT(**request.options_of_method(SparseGPT.name), quantizer=grid)
+    if request.method == SparseGPT.name and not settings.slim:
         return base
     rounds = {"rounds": 1} if base.keep_zeros else {}
-    return SLiM(**{**rounds, **asked.given_to(SLiM.name), "pattern": base.pattern, "base": base})
+    return SLiM(**{**rounds, **request.options_of_method(SLiM.name), "pattern": base.pattern, "base": base})
 
 
 def _settings(method: PruningMethod) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from squeeze.engine.forward import input_squares
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress, Writer, ignored
 from squeeze.engine.report import Report
-from squeeze.engine.sharding import Here, Workers
+from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import OptionError, SqueezeError, printable
 from squeeze.integrations.opening import check_planned
 from squeeze.options import Request
@@ -78,7 +78,12 @@ def quantize(  # noqa: PLR0913
     """
     asked, common = read(QUANTIZE, method, options)
     check_format(asked.settings)
-    shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress, "workers": workers or Here()}
+    shared: dict[str, Any] = {
+        "resume": resume,
+        "device": device,
+        "progress": progress,
+        "workers": workers or LocalWorkers(),
+    }
     if asked.settings.format == GGUF:
         shared["resume"] = resume or not overwrite  # of the folder of blocks, which is always written over
         return _gguf(local_path(str(source)), local_path(out), asked, common, dict(methods or {}), overwrite, shared)
@@ -90,72 +95,72 @@ def quantize(  # noqa: PLR0913
     return _folder(run, settings, chosen, others)
 
 
-def _folder(run: Run, settings: Quantizing, chosen: GridMethod, methods: Mapping[str, GridMethod]) -> Report:
+def _folder(run: Run, settings: Quantizing, method: GridMethod, methods: Mapping[str, GridMethod]) -> Report:
     """Quantise to a folder; `methods` are those of single modules."""
     common = run.common
-    strength, notes = _strength(run, settings, [chosen, *methods.values()])
+    strength, notes = _strength(run, settings, [method, *methods.values()])
     settings = replace(settings, smooth=strength)
-    calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
-    ranged = chosen.rounding is not None and chosen.rounding.ranged
-    described = _described(chosen, settings, common)
+    calibrated = any(one.needs_hessian for one in (method, *methods.values()))
+    ranged = method.rounding is not None and method.rounding.ranged
+    described = _described(method, settings, common)
     if calibrated or ranged or settings.smooth or settings.kv_scheme:
         described |= run.described()
-    report = run.waiting(chosen.name, described)
+    report = run.waiting(method.name, described)
     if report is not None and report.format != settings.format:
         raise SqueezeError(other_settings(run.out))
     if report is not None:
         return report
     checkpoint = run.open()
-    mix = by_name(checkpoint, chosen, common)
-    make_writer(settings.format, chosen, {**mix.single, **methods}, checkpoint, mix.patterns)
-    fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
+    mix = by_name(checkpoint, method, common)
+    make_writer(settings.format, method, {**mix.single, **methods}, checkpoint, mix.patterns)
+    fit = fitted(checkpoint, method, {**mix.methods, **methods}, settings.format, mix.ignore)
     chooses = settings.target_bits is not None or settings.target_bytes is not None
     tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth or settings.kv_scheme else None
-    checkpoint = _prepared(run, settings, checkpoint, tokens, fit.all)
-    run, told = mix.applied(run, fit.left), dict(fit.told)
+    checkpoint = _prepared(run, settings, checkpoint, tokens, fit.methods)
+    run, remarks = mix.applied(run, fit.excluded), dict(fit.remarks)
     if chooses and tokens is not None:
-        mix = by_budget(run, checkpoint, chosen, settings, tokens)
-        fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
-        run, told = mix.applied(run, fit.left), {**told, **fit.told}
+        mix = by_budget(run, checkpoint, method, settings, tokens)
+        fit = fitted(checkpoint, method, {**mix.methods, **methods}, settings.format, mix.ignore)
+        run, remarks = mix.applied(run, fit.excluded), {**remarks, **fit.remarks}
     writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns, fit.names)
     writer = describing(writer, _running(checkpoint, settings))
     if settings.kv_scheme and tokens is not None:
         checkpoint = scaled_cache(checkpoint, tokens, run.device)
     if settings.format == SERVED:
         _check_planned(run, checkpoint, fit, writer)
-    given = tokens if calibrated or ranged else None
-    how = (checkpoint, fit.method, writer, described, given)
-    notes += unloaded(settings.format, checkpoint, fit.all, fit.method, mix.patterns)
-    return run.compress(*how, methods=fit.others, told=told, corrects=calibrated, notes=notes)
+    calibration = tokens if calibrated or ranged else None
+    how = (checkpoint, fit.method, writer, described, calibration)
+    notes += unloaded(settings.format, checkpoint, fit.methods, fit.method, mix.patterns)
+    return run.compress(*how, methods=fit.exceptions, remarks=remarks, corrects=calibrated, notes=notes)
 
 
 def _check_planned(run: Run, checkpoint: Checkpoint, fit: Fitted, writer: Writer) -> None:
     """Raise ModelError if transformers would not load what is planned. Experts are checked after writing."""
-    if any(map(is_expert, fit.all)):
+    if any(map(is_expert, fit.methods)):
         return
     network = fit.network if fit.network.checkpoint is checkpoint else Network(checkpoint)
-    left = ignored(network, run.common.left_alone)
-    check_planned(checkpoint, fit.all, writer.config(left)["quantization_config"], run.out)
+    excluded = ignored(network, run.common.all_ignored)
+    check_planned(checkpoint, fit.methods, writer.config(excluded)["quantization_config"], run.out)
 
 
 def _gguf(
     source: Path,
     out: Path,
-    asked: Request[Quantizing],
+    request: Request[Quantizing],
     common: Common,
     methods: dict[str, GridMethod],
     overwrite: bool,
     shared: dict[str, Any],
 ) -> Report:
     """Quantise to a GGUF file."""
-    settings, chosen, folder = asked.settings, method_of(asked), blocks_folder(out)
+    settings, chosen, folder = request.settings, method_of(request), blocks_folder(out)
     if common.bound is None and chosen.needs_hessian:
         common = replace(common, bound=BOUNDS.get(type_of(chosen.grid)))
     chooses = settings.type == AUTO
     check_file(out, overwrite)
     run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)
     checkpoint = run.open()
-    target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone, asked=not chooses)
+    target = GgufTarget.of(checkpoint, out, chosen, methods, common.all_ignored, same_type=not chooses)
     described = _described(chosen, settings, common) | {"type": AUTO if chooses else type_of(chosen.grid)}
     tokens = run.tokens() if chosen.needs_hessian or settings.smooth or chooses else None
     if settings.target_bytes is not None and tokens is not None:
@@ -163,8 +168,8 @@ def _gguf(
             raise OptionError("`type` auto chooses the types of all matrices: name no methods of some")
         methods = by_size(run, checkpoint, chosen, settings.target_bytes, tokens)
         described["types"] = dict(Counter(type_of(method.grid) for method in methods.values()).most_common())
-        target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone, asked=False)
-    run = replace(run, common=replace(common, ignore=(*common.ignore, *target.left)))
+        target = GgufTarget.of(checkpoint, out, chosen, methods, common.all_ignored, same_type=False)
+    run = replace(run, common=replace(common, ignore=(*common.ignore, *target.excluded)))
     if tokens is not None:
         described |= run.described()
     report = run.waiting(chosen.name, described)
@@ -173,7 +178,7 @@ def _gguf(
         checkpoint = _prepared(run, settings, checkpoint, tokens, serving)
         given = tokens if chosen.needs_hessian else None
         how = (checkpoint, chosen, target.writer, described, given)
-        report = run.compress(*how, methods=target.methods, told=target.told, notes=target.export.notes)
+        report = run.compress(*how, methods=target.methods, remarks=target.remarks, notes=target.export.notes)
     return target.finish(report, folder, overwrite)
 
 

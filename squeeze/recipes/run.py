@@ -15,7 +15,7 @@ from squeeze.engine.method import Method
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import WORK, Compression, Progress, Writer, check_ignored
 from squeeze.engine.report import NAME as REPORT, Report
-from squeeze.engine.sharding import Here, Workers
+from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import SqueezeError
 from squeeze.integrations.opening import check_opens
 from squeeze.options import Operation, Request, options_of, read_options
@@ -76,7 +76,7 @@ class Run:
     overwrite: bool = False
     device: str = "cpu"
     progress: Progress | None = None
-    workers: Workers = field(default_factory=Here)
+    workers: Workers = field(default_factory=LocalWorkers)
 
     def open(self, waits: Report | None = None) -> Checkpoint:
         """Open the checkpoint in floats, and check `out` unless `waits`, a report of `waiting`, is given.
@@ -109,7 +109,7 @@ class Run:
         tokens: torch.Tensor | None,
         *,
         methods: Mapping[str, Method] | None = None,
-        told: Mapping[str, str] | None = None,
+        remarks: Mapping[str, str] | None = None,
         corrects: bool = True,
         notes: tuple[str, ...] = (),
     ) -> Report:
@@ -122,7 +122,7 @@ class Run:
             settings: Settings for the report.
             tokens: int64 [N, L], the calibration set, or None.
             methods: Methods of single modules, by the checkpoint's name.
-            told: Remarks for the report, by the checkpoint's name.
+            remarks: Remarks for the report, by the checkpoint's name.
             corrects: Whether errors are propagated, if there are tokens.
             notes: More remarks.
         """
@@ -134,8 +134,8 @@ class Run:
             tokens=tokens,
             methods=methods or {},
             correction=self.correction if tokens is not None and corrects else 0.0,
-            ignore=self.common.left_alone,
-            told=told or {},
+            ignore=self.common.all_ignored,
+            remarks=remarks or {},
             bound=self.common.bound,
             settings=settings,
             notes=notes,

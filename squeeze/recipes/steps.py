@@ -19,7 +19,7 @@ from squeeze.quant.bits import Bits
 from squeeze.recipes.densify import densify
 from squeeze.recipes.factorize import Task, factorize
 from squeeze.recipes.options import FACTORIZE, GGUF, PACK, PRUNE, QUANTIZE, RECOVER, Common
-from squeeze.recipes.prune import made, prune, recovered
+from squeeze.recipes.prune import prune, recovered, requested_method
 from squeeze.recipes.quantize import quantize
 
 __all__ = ["STEPS", "Common", "Pack", "Pass", "Prune", "Quantize", "Step"]
@@ -27,12 +27,12 @@ __all__ = ["STEPS", "Common", "Pack", "Pass", "Prune", "Quantize", "Step"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One run of a step; `original` is the model that the recipe began with, and `then` the step that reads the
+    """One run of a step; `original` is the model that the recipe began with, and `next_step` the step that reads the
     result."""
 
     common: Common
     original: Path
-    then: "Step | None" = None
+    next_step: "Step | None" = None
     resume: bool = False
     device: str = "cpu"
     progress: Progress | None = None
@@ -58,18 +58,18 @@ class Step(ABC):
 
     def check(self) -> None:
         """Raise SqueezeError for options that are unknown, mistyped, out of bounds, or exclude each other."""
-        self.asked()
+        self.request()
 
-    def asked(self) -> Request[Any]:
+    def request(self) -> Request[Any]:
         return self.operation.read(self.values)
 
     def value(self, key: str) -> Any:
         """Return the value of an option, or the method's default."""
-        asked = self.asked()
+        asked = self.request()
         if key == "method":
             return asked.method
         settings = values_of(asked.settings)
-        return settings[key] if key in settings else asked.given.get(key, self._default(key))
+        return settings[key] if key in settings else asked.method_options.get(key, self._default(key))
 
     def check_after(self, before: "Step | None") -> None:
         """Raise SqueezeError if this step cannot follow `before`, or cannot be the first."""
@@ -86,7 +86,7 @@ class Step(ABC):
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report | Totals:
         """Write the folder `out`, replacing what is there."""
 
-    def given(self) -> dict[str, Any]:
+    def non_defaults(self) -> dict[str, Any]:
         """Return the options that are not defaults."""
         return {key: value for key, value in self.values.items() if self.value(key) != self._default(key)}
 
@@ -108,13 +108,13 @@ class Prune(Step):
         self.check()
 
     def check(self) -> None:
-        made(self.asked())
+        requested_method(self.request())
 
     def joined(self, other: Step) -> Step | None:
         return Prune({**self.values, **_grid_of(other, self)}) if isinstance(other, Quantize) else None
 
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
-        values = {**self.values, "dense": True} if isinstance(this_pass.then, Factorize) else self.values
+        values = {**self.values, "dense": True} if isinstance(this_pass.next_step, Factorize) else self.values
         return prune(source, out=out, **{**values, **this_pass.options()})
 
 
@@ -127,7 +127,7 @@ class Quantize(Step):
     follows: ClassVar[tuple[str, ...] | None] = ("prune", "factorize", "recover")
 
     def check(self) -> None:
-        self.asked().create_method()
+        self.request().create_method()
         if self.value("format") == GGUF:
             raise SqueezeError("the steps of a recipe write folders: quantize its result to the format gguf afterwards")
 
@@ -148,13 +148,13 @@ class Factorize(Step):
     follows: ClassVar[tuple[str, ...] | None] = ("prune",)
 
     def check(self) -> None:
-        Task(self.asked()).check()
+        Task(self.request()).check()
 
     def joined(self, other: Step) -> Step | None:
         return Factorize({**self.values, **_grid_of(other, self)}) if isinstance(other, Quantize) else None
 
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
-        with _readable(out, this_pass.then, "factors") as written:
+        with _readable(out, this_pass.next_step, "factors") as written:
             return factorize(source, out=written, **{**self.values, **this_pass.options()})
 
 
@@ -174,7 +174,7 @@ class Recover(Step):
             raise SqueezeError("recover takes neither quantised weights nor a dense folder")
 
     def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
-        with _readable(out, this_pass.then, "sparse") as written:
+        with _readable(out, this_pass.next_step, "sparse") as written:
             if not written.exists():
                 unfinished = out.with_name(f"{out.name}.unfinished")
                 rmtree(unfinished, ignore_errors=True)
@@ -199,7 +199,7 @@ class Pack(Step):
     name: ClassVar[str] = "pack"
 
     def run(self, source: Path, out: Path, this_pass: Pass) -> Totals:
-        return pack(source, out, overwrite=True, **values_of(self.asked().settings))
+        return pack(source, out, overwrite=True, **values_of(self.request().settings))
 
 
 STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Factorize, Recover, Pack)}
@@ -223,6 +223,6 @@ def _grid_of(step: Quantize, before: Prune | Factorize) -> dict[str, Any]:
         raise SqueezeError(f"quantize after {before.name} is one pass with it, and takes no bits by name")
     if before.value("bits") is not None:
         raise SqueezeError(f"{before.name} quantises already")
-    if others := set(step.given()) - set(grid):
+    if others := set(step.non_defaults()) - set(grid):
         raise SqueezeError(f"quantize after {before.name} is one pass with it, and takes no {min(others)!r}")
     return grid

@@ -70,7 +70,7 @@ def sweep(
         Recipe.read(recipe)
     todo = []
     for pair in wanted:
-        if not settings.overwrite and (report := _made_before(pair)):
+        if not settings.overwrite and (report := _earlier_report(pair)):
             yield pair, report, ""
         else:
             todo.append(pair)
@@ -108,13 +108,13 @@ def _size(report: Report) -> tuple[int, int]:
     return coded, raw
 
 
-def _made_before(pair: Pair) -> Report | None:
+def _earlier_report(pair: Pair) -> Report | None:
     """Return the report of a pair whose folder an earlier sweep completed, else None."""
     if not (pair.target / NAME).is_file():
         return None
     try:
         report, recipe = Report.read(pair.target), Recipe.read(pair.recipe)
-        same = read_object(pair.target / "config.json").get(KEY) == list(recipe.given)
+        same = read_object(pair.target / "config.json").get(KEY) == list(recipe.raw_steps)
     except FormatError:
         return None
     return report if same and report.source == str(pair.model) else None

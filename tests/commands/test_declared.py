@@ -83,7 +83,7 @@ def test_every_option_of_every_method_means_the_same_in_all_three(operation, met
     except squeeze.SqueezeError as error:
         assert not isinstance(error, OptionError)  # known and in bounds, but not beside the others
     else:
-        assert step.asked() == wanted
+        assert step.request() == wanted
     if operation is RECOVER:
         return
     (param,) = (one for one in params(operation.name) if one.name == key)
@@ -96,7 +96,7 @@ def test_every_option_of_every_method_means_the_same_in_all_three(operation, met
         given = {name: context.params[name] for name in operation.keys}
     given = {name: one for name, one in given.items() if one not in (None, ())}
     found = operation.read(given)
-    assert (found.method, dict(found.given)) == (wanted.method, dict(wanted.given))
+    assert (found.method, dict(found.method_options)) == (wanted.method, dict(wanted.method_options))
     assert str(found.settings) == str(wanted.settings).replace("base='other'", "base=PosixPath('other')")
 
 

@@ -10,7 +10,7 @@ from squeeze.engine import gathering, sharding
 from squeeze.engine.calibration import InputStatistics, Stage, Stop
 from squeeze.engine.network import run_block
 from squeeze.engine.sharding import Setting
-from squeeze.engine.shortcuts import Kept, Shortcuts
+from squeeze.engine.shortcuts import CachedInputs, Shortcuts
 from squeeze.engine.walking import Call
 
 CPU = torch.device("cpu")
@@ -121,14 +121,14 @@ def test_what_is_compressed_does_not_run_again(tmp_path, tokens_of_a_shard):
     block, names, shards = Outer(), ["inner.wide", "inner.narrow", "last"], _shards(tmp_path)
     setting, stage = Setting(Call(), tmp_path, CPU), Stage((("inner.narrow",),))
     shortcuts = Shortcuts(block, names, lambda: block(SEQUENCES[:1]))
-    assert shortcuts.ends == {"inner.narrow": Kept("inner", 2, 8)}
+    assert shortcuts.ends == {"inner.narrow": CachedInputs("inner", 2, 8)}
     assert shortcuts.take(["inner.wide"], []) == []
     parts = (gathering.statistics(block, setting, shard, stage, (), shortcuts.ends) for shard in shards)
-    kept = gathering.joined(stage, parts, shortcuts.ends).kept
+    kept = gathering.joined(stage, parts, shortcuts.ends).recorded
     block.inner.narrow.weight.mul_(0.5)
     wanted = [block(hidden[None]) for hidden in SEQUENCES]
     assert kept == {"inner.narrow"} and shortcuts.take(["inner.narrow"], kept) == []
-    setting = replace(setting, kept=shortcuts.taken)
+    setting = replace(setting, cached=shortcuts.used)
     block.inner.runs = 0
     for _ in range(2):
         found = []
@@ -145,7 +145,7 @@ def test_a_part_runs_again_while_a_matrix_in_it_waits(tmp_path):
     block = Outer()
     shortcuts = Shortcuts(block, ["inner.wide", "inner.narrow"], lambda: block(SEQUENCES[:1]))
     assert shortcuts.take(["inner.narrow"], ["inner.narrow"]) == ["inner.narrow"]
-    assert not shortcuts.taken
+    assert not shortcuts.used
 
 
 @pytest.mark.parametrize("error", [Stop(), OSError(28, "No space left on device")])

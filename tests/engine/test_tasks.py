@@ -14,12 +14,12 @@ SCORE = TaskScore("colours", "acc", 0.6, 50, 0.07)
 
 def test_a_score_is_compared_with_the_originals():
     differences = [1.0, 0.0, -1.0, 1.0, 0.0, 0.0]
-    both = SCORE.beside(TaskScore("colours", "acc", 0.75, 50, 0.06), differences)
+    both = SCORE.with_base(TaskScore("colours", "acc", 0.75, 50, 0.06), differences)
     assert both.drop == pytest.approx(15)
     assert both.drop_stderr == pytest.approx(statistics.stdev(differences) / math.sqrt(6))
     assert str(both) == "acc 0.6000 ± 0.0700, before 0.7500 ± 0.0600 (the difference 0.1500 ± 0.3073)"
     assert str(SCORE) == "acc 0.6000 ± 0.0700" and SCORE.drop is None
-    assert SCORE.beside(both, []).drop_stderr is None
+    assert SCORE.with_base(both, []).drop_stderr is None
     assert TaskScore.from_json(both.as_json()) == both
 
 
@@ -34,7 +34,7 @@ def test_a_task_is_judged_by_one_metric():
 
 def test_a_fall_of_accuracy_beyond_the_limit_is_refused():
     report = Report(
-        "model", "small", "gptq", "dense", {}, tasks=[SCORE.beside(TaskScore("colours", "acc", 0.75, 50), [])]
+        "model", "small", "gptq", "dense", {}, tasks=[SCORE.with_base(TaskScore("colours", "acc", 0.75, 50), [])]
     )
     report.check(max_task_drop=15.1)
     with pytest.raises(QualityError, match=r"small: acc of colours fell by 15.00 points: the limit is 14.9"):

@@ -83,14 +83,14 @@ def test_types_of_weights_and_of_what_is_computed(mixtures, dtype):
 @pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss"])
 def test_only_experts_that_tokens_reach_are_decoded(mixtures, kind, monkeypatch):
     packed = load(mixtures(kind)[1])
-    chosen, original = set(), experts.ExpertStack.chosen
+    chosen, original = set(), experts.ExpertStack.experts_in
 
     def watch(self, first, last):
         assert last == first + 1
         chosen.add((self.payload.data_ptr(), first))
         return original(self, first, last)
 
-    monkeypatch.setattr(experts.ExpertStack, "chosen", watch)
+    monkeypatch.setattr(experts.ExpertStack, "experts_in", watch)
     with torch.no_grad():
         packed(IDS[:1, :1])
     stacks = 2 * len(modules_of(packed))  # gate_up and down

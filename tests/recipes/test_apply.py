@@ -52,7 +52,11 @@ def test_steps_join_where_one_pass_can_do_both():
     prune, pack = joined.steps
     assert (prune.value("bits"), prune.value("group_size"), str(prune.value("pattern"))) == (3, 32, "4:8")
     assert pack.name == "pack"
-    assert joined.given == ({"prune": {"pattern": "4:8"}}, {"quantize": {"bits": 3, "group_size": 32}}, {"pack": {}})
+    assert joined.raw_steps == (
+        {"prune": {"pattern": "4:8"}},
+        {"quantize": {"bits": 3, "group_size": 32}},
+        {"pack": {}},
+    )
     assert recipe({"factorize": {"method": "svd"}}, {"quantize": {"bits": 8}}).steps[0].value("bits") == 8
     assert len(recipe("prune", {"recover": {"steps": 1}}, "pack").steps) == 3
 

@@ -55,7 +55,7 @@ def by_size(
     shapes = {
         name: weight_of(network.module(name)).shape
         for block in network.blocks
-        for name in (f"{block}.{leaf}" for leaf in plan(network, block, run.common.left_alone)[0])
+        for name in (f"{block}.{leaf}" for leaf in plan(network, block, run.common.all_ignored)[0])
     }
     kinds = {name: found for name, shape in shapes.items() if (found := _types(shape[1]))}
     units = {name: tensor_of[f"{network.stored_name(name)}.weight"] for name in kinds}
@@ -109,48 +109,48 @@ def blocks_folder(target: Path) -> Path:
     return target.with_name(f".{target.name[:60]}.blocks")
 
 
-def method_of(asked: Request[Quantizing]) -> GridMethod:
+def method_of(request: Request[Quantizing]) -> GridMethod:
     """Return the requested method on the grid of the requested type.
 
     Raises OptionError for options that GGUF does not allow.
     """
-    settings = asked.settings
-    if said := [name for name in _SAID if name in asked.given]:
-        raise OptionError(f"{said[0]} cannot be set for the format gguf, whose `type` decides it")
+    settings = request.settings
+    if conflicting := [name for name in _SAID if name in request.method_options]:
+        raise OptionError(f"{conflicting[0]} cannot be set for the format gguf, whose `type` decides it")
     if settings.target_bits is not None or (settings.target_bytes is not None and settings.type != AUTO):
         raise OptionError("the format gguf takes a size as `target_bytes` with `type` auto")
     if settings.type == AUTO and settings.target_bytes is None:
         raise OptionError("`type` auto needs `target_bytes`, the size of the file")
-    made: GridMethod = asked.create_method()
-    if not isinstance(made, GridMethod):
-        raise OptionError(f"the format gguf needs a method on a grid, got {made.name}")
-    if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
+    method: GridMethod = request.create_method()
+    if not isinstance(method, GridMethod):
+        raise OptionError(f"the format gguf needs a method on a grid, got {method.name}")
+    if getattr(method, "dynamic", False) or getattr(method, "outliers", 0):
         raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
-    if isinstance(asked.method, str):
-        return made.replaced(grid=MIDDLE if settings.type == AUTO else grid_of(settings.type or MIDDLE))
+    if isinstance(request.method, str):
+        return method.replaced(grid=MIDDLE if settings.type == AUTO else grid_of(settings.type or MIDDLE))
     if settings.type == AUTO:
-        return made.replaced(grid=MIDDLE)
-    if made.grid not in GRIDS:
-        raise OptionError(f"the grid {made.grid} is not one of GGUF's: choose from {', '.join(GRIDS)}")
-    return made
+        return method.replaced(grid=MIDDLE)
+    if method.grid not in GRIDS:
+        raise OptionError(f"the grid {method.grid} is not one of GGUF's: choose from {', '.join(GRIDS)}")
+    return method
 
 
 @dataclass(frozen=True)
 class GgufTarget:
     """The plan of a GGUF file.
 
-    `asked` is the type of most matrices, None if each has its own. `types` are by the checkpoint's module name.
-    `methods` are those that differ from the common one. `left` are modules that no type fits, by the network's name.
-    `told` are remarks for the report on modules that are left or get another type.
+    `common_type` is the type of most matrices, None if each has its own. `types` are by the checkpoint's module name.
+    `methods` are those that differ from the common one. `excluded` are modules that no type fits, by the network's
+    name. `remarks` are for the report: on modules that are excluded or get another type.
     """
 
     path: Path
     export: Export
-    asked: str | None
+    common_type: str | None
     types: Mapping[str, str]
     methods: Mapping[str, GridMethod]
-    left: tuple[str, ...]
-    told: Mapping[str, str]
+    excluded: tuple[str, ...]
+    remarks: Mapping[str, str]
 
     @classmethod
     def of(
@@ -161,7 +161,7 @@ class GgufTarget:
         methods: Mapping[str, GridMethod],
         ignore: tuple[str, ...],
         *,
-        asked: bool = True,
+        same_type: bool = True,
     ) -> "GgufTarget":
         """Plan the type of each matrix.
 
@@ -171,7 +171,7 @@ class GgufTarget:
             method: The common method.
             methods: Methods of single modules, by the checkpoint's name.
             ignore: Parts of the names of modules to leave alone.
-            asked: Whether the user chose the type of `method`.
+            same_type: Whether the user chose the type of `method`.
 
         Raises:
             ModelError: If llama.cpp cannot run the model.
@@ -179,24 +179,24 @@ class GgufTarget:
             OptionError: If the experts of a layer would have different types.
         """
         export, network = Export.of(checkpoint), Network(checkpoint)
-        types, others, left, told = {}, dict(methods), [], {}
+        types, exceptions, excluded, remarks = {}, dict(methods), [], {}
         for full in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
             name, inputs = network.stored_name(full), weight_of(network.module(full)).shape[1]
             wanted = methods.get(name, method)
             kind = type_for(wanted.grid, inputs)
             if kind is None:
-                left.append(full)
-                told[name] = "its rows are not whole blocks of any type"
+                excluded.append(full)
+                remarks[name] = "its rows are not whole blocks of any type"
                 continue
             types[name] = kind
             if kind != wanted.grid:
-                others[name] = wanted.replaced(grid=kind)
+                exceptions[name] = wanted.replaced(grid=kind)
                 reason = f"whose blocks of {GRIDS[wanted.grid].width} do not fill {inputs} inputs"
-                told[name] = f"{type_of(kind)} in place of {type_of(wanted.grid)}, {reason}"
-        if left and not types:
-            raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(told.values()))}")
+                remarks[name] = f"{type_of(kind)} in place of {type_of(wanted.grid)}, {reason}"
+        if excluded and not types:
+            raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(remarks.values()))}")
         export.check_alike(types)
-        return cls(path, export, method.grid if asked else None, types, others, tuple(left), told)
+        return cls(path, export, method.grid if same_type else None, types, exceptions, tuple(excluded), remarks)
 
     @property
     def writer(self) -> Writer:
@@ -205,7 +205,7 @@ class GgufTarget:
     def finish(self, report: Report, folder: Path, overwrite: bool) -> Report:
         """Write the file from the folder of blocks, delete that folder, and return the report."""
         report.stored_bytes = self.export.with_blocks(folder, self.types).write(
-            self.path, self.asked or MIDDLE, overwrite=overwrite
+            self.path, self.common_type or MIDDLE, overwrite=overwrite
         )
         report.target = str(self.path)
         report.left.pop(HEAD, None)  # the file has it rounded to nearest

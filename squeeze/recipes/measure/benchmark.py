@@ -113,14 +113,14 @@ def choose(
     tools, notes = [], []
     for level in sorted(set(levels)) or [known.DEFAULT]:
         known.level(level)
-        tools.append(_ours(level, processes, threads))
+        tools.append(_squeeze_tool(level, processes, threads))
     for name in against:
         if name not in rivals:
             raise SqueezeError(f"unknown rival {name!r}; choose from {', '.join(rivals)}")
         rival = rivals[name]
         program = next(filter(None, map(shutil.which, rival.programs)), None)
         if program:
-            tools.append(_theirs(rival, program))
+            tools.append(_rival_tool(rival, program))
         else:
             notes.append(f"{name} is not installed; skipped")
     return tools, notes
@@ -154,11 +154,11 @@ def measure(paths: Sequence[Path], tools: Sequence[Tool], runs: int) -> Iterator
             yield Result(str(path), tool.name, raw_size, int(coded), packing, unpacking)
 
 
-def _ours(level: int, processes: bool, threads: int) -> Tool:
+def _squeeze_tool(level: int, processes: bool, threads: int) -> Tool:
     if processes:
         options = f"compress -{level} -T{threads} --no-verify -c raw"
         rival = Rival((), "", f"-m squeeze {options}", f"-m squeeze decompress -T{threads} -c coded")
-        return Tool(f"squeeze -{level}", _theirs(rival, sys.executable).run)
+        return Tool(f"squeeze -{level}", _rival_tool(rival, sys.executable).run)
     _in_process(_WARM_UP if not known.LEVELS[level].needs_language_model else _WARM_UP_TEXT, level, threads)
     return Tool(f"squeeze -{level}", lambda path: _in_process(path.read_bytes(), level, threads))
 
@@ -176,7 +176,7 @@ def _in_process(data: bytes, level: int, threads: int) -> tuple[int, float, floa
     return len(coded.getvalue()), middle - start, end - middle
 
 
-def _theirs(rival: Rival, program: str) -> Tool:
+def _rival_tool(rival: Rival, program: str) -> Tool:
     def run(path: Path) -> tuple[int, float, float]:
         results = [_round_trip(rival, program, setting, path) for setting in rival.settings]
         return min(results)

@@ -46,15 +46,15 @@ def opened(
     return tokens, model, reference
 
 
-def window_for(*models: nn.Module | None, asked: int | None = None) -> int:
-    """Return the tokens of a window: `asked`, or WINDOW if all models have enough positions, or as many as they have.
+def window_for(*models: nn.Module | None, requested: int | None = None) -> int:
+    """Return the tokens of a window: `requested`, or WINDOW, or all positions if a model has fewer.
 
-    Raises SqueezeError if a model has fewer positions than `asked`.
+    Raises SqueezeError if a model has fewer positions than `requested`.
     """
     networks = [model for model in models if model is not None]
-    for model in networks if asked else ():
-        check_positions(model, asked or 0, "use `window` {}")
-    return asked or min([WINDOW, *(position_limit(model) or WINDOW for model in networks)])
+    for model in networks if requested else ():
+        check_positions(model, requested or 0, "use `window` {}")
+    return requested or min([WINDOW, *(position_limit(model) or WINDOW for model in networks)])
 
 
 def measure(
@@ -80,19 +80,20 @@ def measure(
     check_causal(original)
     window = window_for(original)
     total = 2 * (len(tokens) if windows is None else min(len(tokens), windows * window))
-    read, said = 0, ""
+    tokens_read, label = 0, ""
 
     def tick(count: int) -> None:
-        nonlocal read
-        read += count
+        nonlocal tokens_read
+        tokens_read += count
         if progress:
-            progress(said, read, total)
+            progress(label, tokens_read, total)
 
-    def told(perplexity: float) -> None:
-        nonlocal said
-        said = f"{'after' if report.before else 'before'}, perplexity {perplexity:.4g}"
+    def on_perplexity(perplexity: float) -> None:
+        nonlocal label
+        label = f"{'after' if report.before else 'before'}, perplexity {perplexity:.4g}"
 
-    report.before, shared = None, {"windows": windows, "window": window, "progress": tick, "told": told}
+    report.before = None
+    shared = {"windows": windows, "window": window, "progress": tick, "on_perplexity": on_perplexity}
     report.before = evaluate(original, tokens, **shared)  # type: ignore[arg-type]
     model = load_model(Path(report.target), device=device, base=base)
     check_causal(model)

@@ -241,13 +241,13 @@ class _Counts:
 
 @torch.inference_mode()
 def prompt_cache(
-    path: Path, model: Any, tokenizer: Any, prompt: str, tokens: int, cache: QuantizedKVCache, asked: bool
+    path: Path, model: Any, tokenizer: Any, prompt: str, tokens: int, cache: QuantizedKVCache, names_policy: bool
 ) -> tuple[QuantizedKVCache, int]:
     """Return the cache of a prompt without its last token, and the number of tokens that came from a file.
 
     If the file does not exist, the prompt is read into the empty `cache`, which is saved. Otherwise the saved cache is
-    loaded: it must belong to the same model, to the policy of `cache` if `asked`, and to the first tokens of this
-    prompt. Generation reads the last token.
+    loaded: it must belong to the same model, to the policy of `cache` if `names_policy`, and to the first tokens of
+    this prompt. Generation reads the last token.
 
     Args:
         path: The cache file.
@@ -256,7 +256,7 @@ def prompt_cache(
         prompt: The prompt.
         tokens: Number of tokens that will be generated.
         cache: An empty cache.
-        asked: Whether the caller named a policy, which the file's must equal.
+        names_policy: Whether the caller named a policy, which the file's must equal.
 
     Raises:
         SqueezeError: If the prompt does not fit the model, or the file cannot be loaded (as kv.file.load_cache).
@@ -264,7 +264,7 @@ def prompt_cache(
     ids = prompt_ids(model, tokenizer, prompt, tokens)
     first = ids[0, :-1]
     if path.exists():
-        options: dict[str, Any] = {"policy": cache.policy} if asked else {}
+        options: dict[str, Any] = {"policy": cache.policy} if names_policy else {}
         loaded = QuantizedKVCache.load(
             path, model.config, model=model, prompt=first, device=str(model.device), **options
         )

@@ -134,7 +134,7 @@ def rows(
     with explained(folder):
         usage = usage_of(model)
         policies = policies_of(model, tokenizer, specs, options, usage)
-        in_pieces = bool(options.against) or not usage.all_read
+        in_pieces = bool(options.against) or not usage.attention_reads_all
         if in_pieces:
             check_pieces(model)
     for spec, policy in policies.items():
@@ -166,22 +166,23 @@ class _Measured:
         """
         evicting: dict[str, Policy] = {spec: policy for spec, policy in policies.items() if policy.evicts}
         plain = {spec: policy for spec, policy in policies.items() if spec not in evicting}
-        if self.usage.all_read:
+        if self.usage.attention_reads_all:
             distances = quality(self.model, self.tokens, plain, context, self.windows, progress)
             for name, distance in distances.items():
                 yield self.row(name, policies.get(name, FullPrecision()), context, distance, distances[FULL])
         if evicting:
             yield from self.through_caches(evicting, context, "continued")
-        if options.against or not self.usage.all_read:
+        if options.against or not self.usage.attention_reads_all:
             rivals = _rivals(self.model, options.against, options.window)
             yield from self.through_caches(plain, context, "stepped", rivals)
 
     def row(
         self, name: str, policy: Policy, context: int, distance: Distance, baseline: Distance, way: str = ""
     ) -> Row:
-        make_cache = _ours(self.model, policy)
+        make_cache = _squeeze_cache(self.model, policy)
         depths = tuple((number + 0.5) / self.keys for number in range(self.keys))
-        looks = self.keys and not (way == "stepped" and self.usage.all_read)  # those have a row in one pass, too
+        has_row = way == "stepped" and self.usage.attention_reads_all  # in one pass, with the same passkeys
+        looks = self.keys and not has_row
         hits = passkeys(self.model, self.tokenizer, make_cache, context, depths) if looks else None
         bits = None if name == FULL else nominal_bits(policy, self.model)
         retrieved = (sum(hits), self.keys) if hits else None
@@ -200,13 +201,13 @@ class _Measured:
         def distance(make_cache: Callable[[], Any]) -> Distance:
             return stepped(self.model, self.tokens, make_cache, context, self.windows, logits, prompt=prompt)
 
-        baseline = distance(_ours(self.model, FullPrecision()))
-        if self.usage.all_read:  # and full precision has a row in one pass
+        baseline = distance(_squeeze_cache(self.model, FullPrecision()))
+        if self.usage.attention_reads_all:  # and full precision has a row in one pass
             yield Row(FULL, context, None, baseline, baseline, way)
         else:
             yield self.row(FULL, FullPrecision(), context, baseline, baseline, way)
         for name, policy in policies.items():
-            yield self.row(name, policy, context, distance(_ours(self.model, policy)), baseline, way)
+            yield self.row(name, policy, context, distance(_squeeze_cache(self.model, policy)), baseline, way)
         for name, (bits, make_cache) in (rivals or {}).items():
             yield Row(name, context, bits, distance(make_cache), baseline, way, self.cost(make_cache, context))
 
@@ -252,18 +253,18 @@ def _statistics(model: Any, tokenizer: Any, options: KVEvalOptions) -> dict[int,
 def _rivals(model: Any, against: tuple[str, ...], window: int) -> dict[str, tuple[float, Callable[[], Any]]]:
     """Return the nominal bits and a constructor of transformers' caches with 4 and 2 bits, by name."""
     return {
-        f"{backend} {width}": (width + 0.5, _theirs(model, backend, width, window))
+        f"{backend} {width}": (width + 0.5, _rival_cache(model, backend, width, window))
         for backend in against
         for width in (4, 2)
     }
 
 
-def _ours(model: Any, policy: Policy) -> Callable[[], Any]:
+def _squeeze_cache(model: Any, policy: Policy) -> Callable[[], Any]:
     install(model)
     return lambda: QuantizedKVCache(model.config, policy)
 
 
-def _theirs(model: Any, backend: str, bits: int, window: int) -> Callable[[], Any]:
+def _rival_cache(model: Any, backend: str, bits: int, window: int) -> Callable[[], Any]:
     axes = {"axis_key": 1, "axis_value": 1} if backend == "hqq" else {}
 
     def make_cache() -> Any:

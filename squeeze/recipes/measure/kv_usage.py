@@ -27,7 +27,7 @@ class Usage:
     read: frozenset[int]
 
     @property
-    def all_read(self) -> bool:
+    def attention_reads_all(self) -> bool:
         return self.cached == self.read
 
 
@@ -77,7 +77,7 @@ def check_pieces(model: Any) -> None:
 
 def check_read(model: Any, usage: Usage, reason: str) -> None:
     """Raise PolicyError if attention does not read what the cache returns in all layers."""
-    if not usage.all_read:
+    if not usage.attention_reads_all:
         raise PolicyError(
             f"{reason}, and {type(model).__name__} changes what it reads from its cache: choose another policy, "
             "such as kivi:4"

@@ -34,7 +34,7 @@ _SEED = 1234  # of solved examples, as lm-eval's command has it
 _NONE = "none"  # lm-eval's name of no filter
 
 
-class _Found(NamedTuple):
+class _MetricValues(NamedTuple):
     """A score, and its values for each example; no values if the score is not their mean."""
 
     score: TaskScore
@@ -92,7 +92,7 @@ class Tasks:
         chosen = [name for name in (*loaded["groups"], *loaded["tasks"]) if name not in inner or name in names]
         return cls(tuple(chosen), loaded, limit)
 
-    def run(self, model: Any, tokenizer: Any, tick: Progress, label: str) -> dict[tuple[str, str], _Found]:
+    def run(self, model: Any, tokenizer: Any, tick: Progress, label: str) -> dict[tuple[str, str], _MetricValues]:
         """Return every metric of every task, by task and metric."""
         from lm_eval.evaluator import evaluate  # an extra
 
@@ -105,9 +105,9 @@ class Tasks:
         with _silent(), explained(", ".join(self.names)):
             wrapped = _language_model(model, tokenizer, answered)
             results = evaluate(wrapped, self.loaded, limit=self.limit, bootstrap_iters=_BOOTSTRAPS)
-            return {(one.score.task, one.score.metric): one for one in self._found(results)}
+            return {(one.score.task, one.score.metric): one for one in self._scores_of(results)}
 
-    def _found(self, results: Any) -> Iterator[_Found]:
+    def _scores_of(self, results: Any) -> Iterator[_MetricValues]:
         """Yield a group's own means, or those of its tasks if it has none."""
         for name in self.names:
             own = list(_metrics(results, name))
@@ -147,7 +147,7 @@ def scores(
     model = load_model(folder, device=device, resident=resident, base=base)
     check_causal(model)
     ours = tasks.run(model, tokenizer_of(folder), progress, "after" if original else "")
-    return [_beside(found, theirs.get(key)) for key, found in ours.items()]
+    return [_with_base(found, theirs.get(key)) for key, found in ours.items()]
 
 
 def measure_tasks(report: Report, tasks: Tasks, device: str = "cpu", progress: Progress | None = None) -> None:
@@ -158,12 +158,12 @@ def measure_tasks(report: Report, tasks: Tasks, device: str = "cpu", progress: P
         report.write(Path(report.target))
 
 
-def _beside(ours: _Found, theirs: _Found | None) -> TaskScore:
-    if theirs is None:
-        return ours.score
-    paired = len(ours.values) == len(theirs.values)
-    pairs = zip(theirs.values, ours.values, strict=True) if paired else ()
-    return ours.score.beside(theirs.score, [base - value for base, value in pairs])
+def _with_base(values: _MetricValues, base_values: _MetricValues | None) -> TaskScore:
+    if base_values is None:
+        return values.score
+    paired = len(values.values) == len(base_values.values)
+    pairs = zip(base_values.values, values.values, strict=True) if paired else ()
+    return values.score.with_base(base_values.score, [base - value for base, value in pairs])
 
 
 def _manager(names: Sequence[str], folder: Path | None) -> Any:
@@ -218,7 +218,7 @@ def _is_offline(error: BaseException | None) -> bool:
     return False
 
 
-def _metrics(results: Any, name: str) -> Iterator[_Found]:
+def _metrics(results: Any, name: str) -> Iterator[_MetricValues]:
     """Yield the metrics of a task or group, whose keys are "metric,filter"."""
     row = results["results"].get(name, {})
     for key, value in row.items():
@@ -233,7 +233,7 @@ def _metrics(results: Any, name: str) -> Iterator[_Found]:
         plain = [float(one) for one in values if isinstance(one, int | float)]
         if len(plain) != len(values) or not plain or abs(sum(plain) / len(plain) - value) > 1e-9:
             plain = []
-        yield _Found(TaskScore(name, said, float(value), row["sample_len"], stderr), plain)
+        yield _MetricValues(TaskScore(name, said, float(value), row["sample_len"], stderr), plain)
 
 
 def _language_model(model: Any, tokenizer: Any, tick: Callable[[int, int], None]) -> Any:

@@ -95,9 +95,9 @@ def _mlps(leaves: Iterable[str]) -> list[str]:
     return [mlp for mlp in mlps if {f"{mlp}.{leaf}_proj" for leaf in _MLP} <= known]
 
 
-def _on_disk(seen: InputStatistics) -> InputStatistics:
-    hessian = None if seen.hessian is None else on_disk({"hessian": seen.hessian})["hessian"]
-    return InputStatistics(seen.count, hessian=hessian)
+def _on_disk(statistics: InputStatistics) -> InputStatistics:
+    hessian = None if statistics.hessian is None else on_disk({"hessian": statistics.hessian})["hessian"]
+    return InputStatistics(statistics.count, hessian=hessian)
 
 
 def _outside(edits: Edits, values: Mapping[str, int], mlps: list[str]) -> float:
@@ -106,7 +106,7 @@ def _outside(edits: Edits, values: Mapping[str, int], mlps: list[str]) -> float:
     for name, count in values.items():
         if not name.startswith(tuple(mlps)):
             changed = edits.replaced.get(edits.network.sources[f"{name}.weight"])
-            total += count if changed is None else _stored(changed)
+            total += count if changed is None else _stored_values(changed)
     return total
 
 
@@ -116,18 +116,18 @@ def _tensors(block: nn.Module) -> Weights:
     return {f"self_attn.{name}": tensor.cpu() for name, tensor in state.items()}
 
 
-def attention(tensors: Weights, seen: InputStatistics, size: int, keep: float, scores: bool = True) -> Weights:
+def attention(tensors: Weights, statistics: InputStatistics, size: int, keep: float, scores: bool = True) -> Weights:
     """Return the tensors of an attention layer with a share of each head's rotary pairs and values, and 0 elsewhere.
 
     Args:
         tensors: Tensors by name.
-        seen: Statistics of the inputs of queries, keys and values.
+        statistics: Statistics of the inputs of queries, keys and values.
         size: Values of a head.
         keep: Share to keep, rounded down.
         scores: Whether rotary pairs are removed, which normalised heads do not allow.
     """
     q, k, v, o = (tensors[f"{leaf}.weight"] for leaf in (_QUERY, _KEY, _VALUE, _OUTPUT))
-    moments = seen.hessian
+    moments = statistics.hessian
     assert moments is not None
     if scores:
         q, k = _fewer_pairs(q, k, moments, size, keep)
@@ -151,7 +151,9 @@ def _fewer_pairs(
     return decomposition.without_pairs(q, k, units, size)
 
 
-def channels(matrices: Mapping[str, torch.Tensor], seen: InputStatistics, share: float) -> tuple[Weights, str | None]:
+def channels(
+    matrices: Mapping[str, torch.Tensor], statistics: InputStatistics, share: float
+) -> tuple[Weights, str | None]:
     """Return gate, up and down of an MLP in at most a share of their bits, masks included, and a note or None.
 
     With too few statistics the channels that are large in all three matrices stay, without compensation.
@@ -160,22 +162,22 @@ def channels(matrices: Mapping[str, torch.Tensor], seen: InputStatistics, share:
     outputs, width = down.shape
     masks = _masks(width, outputs) / outputs  # as channels
     count = min(width, max(1, int(share * width - masks)))
-    if seen.hessian is None or seen.count < width:
-        note = f"only {seen.count} calibration tokens reached its {width} channels: the largest are kept"
+    if statistics.hessian is None or statistics.count < width:
+        note = f"only {statistics.count} calibration tokens reached its {width} channels: the largest are kept"
         sizes = matrices["gate"].norm(dim=1) * matrices["up"].norm(dim=1) * down.norm(dim=0)
-        gone = sizes.topk(width - count, largest=False).indices
-        return {name: _without(name, matrix, gone) for name, matrix in matrices.items()}, note
-    gone = decomposition.leverage(seen.hessian, _RIDGE).topk(width - count, largest=False).indices
-    return decomposition.without_channels(matrices, Curvature(seen.hessian, torch.eye(outputs)), gone), None
+        removed = sizes.topk(width - count, largest=False).indices
+        return {name: _zeroed(name, matrix, removed) for name, matrix in matrices.items()}, note
+    removed = decomposition.leverage(statistics.hessian, _RIDGE).topk(width - count, largest=False).indices
+    return decomposition.without_channels(matrices, Curvature(statistics.hessian, torch.eye(outputs)), removed), None
 
 
-def _without(name: str, matrix: torch.Tensor, gone: torch.Tensor) -> torch.Tensor:
+def _zeroed(name: str, matrix: torch.Tensor, removed: torch.Tensor) -> torch.Tensor:
     out = matrix.clone()
-    (out.T if name == "down" else out)[gone] = 0
+    (out.T if name == "down" else out)[removed] = 0
     return out
 
 
-def _stored(matrix: torch.Tensor) -> float:
+def _stored_values(matrix: torch.Tensor) -> float:
     """Count the values that decomposition.RowColumnPruning stores for a matrix, masks included."""
     rows, columns = (matrix != 0).any(1), (matrix != 0).any(0)
     return int(rows.sum()) * int(columns.sum()) + _masks(*matrix.shape)

@@ -33,17 +33,17 @@ _PLACE = 32  # bits of an entry, besides its value
 class Plan(Edits):
     """The chosen options and their edits.
 
-    `rows` are (name, family, stored bits, predicted nats). `alone` has, by family, the predicted nats of using that
-    family for every matrix at one ratio, in at most as many bits.
+    `rows` are (name, family, stored bits, predicted nats). `single_family` has, by family, the predicted nats of using
+    that family for every matrix at one ratio, in at most as many bits.
     """
 
     rows: list[tuple[str, str, int, float]] = field(default_factory=list)
-    alone: dict[str, float] = field(default_factory=dict)
+    single_family: dict[str, float] = field(default_factory=dict)
 
     @property
     def predicted(self) -> dict[str, float]:
         """Predicted rises of the loss in nats a token, of the plan and of each family alone."""
-        return {"plan": sum(cost for *_, cost in self.rows), **self.alone}
+        return {"plan": sum(cost for *_, cost in self.rows), **self.single_family}
 
     def as_json(self) -> dict[str, Any]:
         return {name: {"family": family, "bits": bits, "cost": cost} for name, family, bits, cost in self.rows}
@@ -78,7 +78,7 @@ class PlanConfig:
 def make_plan(
     checkpoint: Checkpoint,
     tokens: torch.Tensor,
-    asked: PlanConfig,
+    config: PlanConfig,
     *,
     seed: int = 0,
     device: str = "cpu",
@@ -92,7 +92,7 @@ def make_plan(
     Args:
         checkpoint: The checkpoint.
         tokens: int64 [N, L], at least two calibration sequences.
-        asked: Limits and choices.
+        config: Limits and choices.
         seed: Seed of the sampled gradients.
         device: Torch device.
         progress: Called with what is done and what is left.
@@ -100,13 +100,13 @@ def make_plan(
     Raises:
         SqueezeError: If the limits cannot be met.
     """
-    if asked.keep is None and asked.target_bytes is None:
+    if config.keep is None and config.target_bytes is None:
         raise SqueezeError("give a share (`keep`) or a size (`target_bytes`)")
     if len(tokens) < 2:
         raise SqueezeError("a plan needs at least two calibration sequences: one half is fitted and the other prices")
     network, device_network = Network(checkpoint), Network(checkpoint, device)
     network.check(tokens)
-    blocks = {block: linear_modules(network, block, asked.ignore)[0] for block in network.blocks}
+    blocks = {block: linear_modules(network, block, config.ignore)[0] for block in network.blocks}
     shapes = {
         name: (weight.shape[0], weight.shape[1])
         for block, leaves in blocks.items()
@@ -122,16 +122,16 @@ def make_plan(
     fit, validation = (curvature(device_network, half, blocks, seed, tick) for half in (tokens[::2], tokens[1::2]))
     notes = {**fill(fit, shapes), **fill(validation, shapes)}
     fit, validation = ({name: half[name] for name in shapes} for half in (fit, validation))
-    context = PlanContext(network, fit, validation, asked.dtype, asked.families, notes, asked.shared, asked.bits)
-    units = [unit(context, block, leaves, asked.pairs) for block, leaves in blocks.items()]
-    budget = _budget(context, asked.keep, asked.target_bytes)
-    budget -= (_PLACE + 8 * asked.dtype.itemsize) * asked.entries * len(shapes)
+    context = PlanContext(network, fit, validation, config.dtype, config.families, notes, config.shared, config.bits)
+    units = [unit(context, block, leaves, config.pairs) for block, leaves in blocks.items()]
+    budget = _budget(context, config.keep, config.target_bytes)
+    budget -= (_PLACE + 8 * config.dtype.itemsize) * config.entries * len(shapes)
     plan = _assembled(context, choose(units, budget))
-    plan.alone = _alone(units, budget)
+    plan.single_family = _single_family_costs(units, budget)
     return plan
 
 
-def _alone(units: Sequence[Unit], budget: int) -> dict[str, float]:
+def _single_family_costs(units: Sequence[Unit], budget: int) -> dict[str, float]:
     """Return the cost of each family alone, at the same share of every matrix's bits, unless it cannot be that
     small."""
     known: dict[str, Unit] = {}

@@ -49,8 +49,8 @@ class Mix:
         theirs.
         """
         known = [(re.compile(pattern), one) for pattern, one in self.patterns]
-        told = {name: [one for fits, one in known if fits.match(name)] for name in fit.all}
-        return {name: one for name, one in fit.all.items() if (told[name] or [fit.method]) != [one]}
+        told = {name: [one for fits, one in known if fits.match(name)] for name in fit.methods}
+        return {name: one for name, one in fit.methods.items() if (told[name] or [fit.method]) != [one]}
 
     def applied(self, run: Run, left: tuple[str, ...]) -> Run:
         """Return the run with the modules of `ignore` and `left` left alone."""
@@ -61,8 +61,8 @@ def by_name(checkpoint: Checkpoint, method: GridMethod, common: Common) -> Mix:
     """Return the methods that the rules of `method.bits` give; raises SqueezeError if a rule matches no matrix."""
     bits = method.bits
     if not isinstance(bits, Bits):
-        return Mix(ignore=common.left_alone)
-    kept = tuple(part for part in common.left_alone if not any(part in rule.parts for rule in bits.rules))
+        return Mix(ignore=common.all_ignored)
+    kept = tuple(part for part in common.all_ignored if not any(part in rule.parts for rule in bits.rules))
     network = Network(checkpoint)
     methods, left, used = {}, [], set()
     names = _names(network, kept)
@@ -117,7 +117,7 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
     if isinstance(method.bits, Bits):
         raise SqueezeError("bits are chosen by name or within a size, not both")
     network = Network(checkpoint, run.device)
-    names = _names(network, run.common.left_alone)
+    names = _names(network, run.common.all_ignored)
     other_bytes = checkpoint.bytes_of(checkpoint.files) - network.checkpoint.bytes_of(
         network.sources[f"{n}.weight"] for n in names
     )
@@ -143,7 +143,7 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
     sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
     chosen, _ = allocate(network, sample, units, rounded, budget)
     methods = {network.stored_name(name): method.replaced(bits=chosen[unit]) for name, unit in units.items()}
-    return Mix(methods, () if apart else _patterns(methods), run.common.left_alone)
+    return Mix(methods, () if apart else _patterns(methods), run.common.all_ignored)
 
 
 def _patterns(methods: Mapping[str, GridMethod]) -> tuple[tuple[str, GridMethod], ...]:

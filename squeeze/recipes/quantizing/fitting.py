@@ -42,8 +42,8 @@ def method_of_scheme(asked: Request[Quantizing]) -> GridMethod:
     scheme = SCHEMES[settings.scheme]
     if not isinstance(asked.method, str):
         raise OptionError("a scheme needs a method that is named")
-    own = "group_size" in asked.given and scheme.any_group
-    if said := [name for name in _SAID if name in asked.given and not (own and name == "group_size")]:
+    own = "group_size" in asked.method_options and scheme.any_group
+    if said := [name for name in _SAID if name in asked.method_options and not (own and name == "group_size")]:
         raise OptionError(f"{said[0]} cannot be set with the scheme {settings.scheme}, which decides it")
     if not isinstance(made, GridMethod):
         raise OptionError(f"a scheme needs a method on a grid, got {made.name}")
@@ -71,22 +71,22 @@ _SIZES = (128, 64, 32, -1)  # of groups; -1: one scale a row
 class Fitted:
     """Methods of all matrices.
 
-    `method` is that of most matrices and `all` has each, by the checkpoint's name. `left` are matrices that cannot be
-    stored, by the network's name. `told` are remarks by the checkpoint's name on what differs from the request. `names`
-    are those that transformers gives to renamed matrices. `network` is the checkpoint's, without weights.
+    `method` is that of most matrices and `methods` has each, by the checkpoint's name. `excluded` are matrices that
+    cannot be stored, by the network's name. `remarks` are by the checkpoint's name, on what differs from the request.
+    `names` are those that transformers gives to renamed matrices. `network` is the checkpoint's, without weights.
     """
 
     method: GridMethod
-    all: Mapping[str, GridMethod]
-    left: tuple[str, ...]
-    told: Mapping[str, str]
+    methods: Mapping[str, GridMethod]
+    excluded: tuple[str, ...]
+    remarks: Mapping[str, str]
     names: Mapping[str, str]
     network: Network
 
     @property
-    def others(self) -> dict[str, GridMethod]:
+    def exceptions(self) -> dict[str, GridMethod]:
         """Methods of matrices that differ from the common one."""
-        return {name: one for name, one in self.all.items() if one != self.method}
+        return {name: one for name, one in self.methods.items() if one != self.method}
 
 
 def fitted(

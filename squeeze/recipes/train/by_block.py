@@ -71,7 +71,7 @@ class ByBlock(Steps):
         """Run one step and return the mean loss."""
         ids = self._batch()
         with tempfile.TemporaryDirectory(dir=self.work) as folder, self.cast:
-            total = self._each_alone(ids, folder) if share < self.blocks else self._together(ids, Path(folder))
+            total = self._block_gradients(ids, folder) if share < self.blocks else self._together(ids, Path(folder))
         self.student.move(rate)
         return total
 
@@ -82,7 +82,7 @@ class ByBlock(Steps):
 
         def loss(logits: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
             nonlocal total, number
-            found = divergence_of(logits, self._wanted(folder, number)) * 1 / self.batch
+            found = divergence_of(logits, self._teacher_logits(folder, number)) * 1 / self.batch
             total, number = total + float(found.detach()), number + 1
             return found
 
@@ -90,7 +90,7 @@ class ByBlock(Steps):
             run()
         return total
 
-    def _each_alone(self, ids: torch.Tensor, folder: str) -> float:
+    def _block_gradients(self, ids: torch.Tensor, folder: str) -> float:
         """Compute gradients of each block's error on the teacher's inputs, and return the mean loss."""
         errors: list[list[torch.Tensor]] = []  # of each block, of each sequence
         states, blocks = states_in(folder, self.teacher, ids), len(self.teacher.blocks)
@@ -101,7 +101,7 @@ class ByBlock(Steps):
             run()
             block, given = self.student.load(name), states("hidden", number)
             pairs = zip(given.read(self.device), states("hidden", number + 1).read(self.device), strict=True)
-            errors.append([_back(block, calls[number], x, wanted, slope) for x, wanted in pairs])
+            errors.append([_error_backward(block, calls[number], x, wanted, slope) for x, wanted in pairs])
             self.student.release(name)
             given.path.unlink()
         return sum(float(torch.stack(one).mean() * 1 / self.batch) for one in zip(*errors, strict=True))
@@ -125,9 +125,9 @@ class ByBlock(Steps):
             for number, hidden in enumerate(outputs):
                 torch.save(head(hidden).cpu(), folder / f"{number}.logits")
 
-    def _wanted(self, folder: Path, number: int) -> torch.Tensor:
-        wanted: torch.Tensor = torch.load(folder / f"{number}.logits", weights_only=True)
-        return wanted.to(self.device)
+    def _teacher_logits(self, folder: Path, number: int) -> torch.Tensor:
+        logits: torch.Tensor = torch.load(folder / f"{number}.logits", weights_only=True)
+        return logits.to(self.device)
 
     def _need_disk(self) -> None:
         """Raise SqueezeError if the files of all trained parameters do not fit on the disk."""
@@ -146,14 +146,16 @@ class ByBlock(Steps):
             for _, _, run in forward(self.student, few, outputs.append):
                 run()
             with head_of(self.student, few) as head:
-                pairs = ((head(x), self._wanted(Path(folder), number)) for number, x in enumerate(outputs))
+                pairs = ((head(x), self._teacher_logits(Path(folder), number)) for number, x in enumerate(outputs))
                 return [float(divergence_of(*pair)) for pair in pairs]
 
 
-def _back(block: nn.Module, call: Call, x: torch.Tensor, wanted: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+def _error_backward(
+    block: nn.Module, call: Call, x: torch.Tensor, expected: torch.Tensor, slope: torch.Tensor
+) -> torch.Tensor:
     """Run a block on x [L, H], accumulate gradients of its error, and return the error."""
     with torch.enable_grad():
-        error = error_of(run_block(block, x, call), wanted, x)
+        error = error_of(run_block(block, x, call), expected, x)
         error.backward(slope)  # type: ignore[no-untyped-call]
     return error.detach()
 
@@ -197,7 +199,7 @@ def by_block(
         return None
     if not student.runs:
         return None
-    return ByBlock(student, teacher, tokens, training, work, blocks), student.learned
+    return ByBlock(student, teacher, tokens, training, work, blocks), student.trained_tensors
 
 
 def _room(device: str) -> float:

@@ -153,9 +153,9 @@ class Distillation(Trainer):
         return torch.stack(losses).mean()
 
 
-def error_of(ours: torch.Tensor, wanted: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def error_of(student: torch.Tensor, teacher: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return |y' - y|^2 / |y - x|^2 for input x, the teacher's output y and the student's output y'."""
-    error, size = (ours.float() - wanted).square().sum(), (wanted.float() - x).square().sum()
+    error, size = (student.float() - teacher).square().sum(), (teacher.float() - x).square().sum()
     return error / size.clamp(min=1e-12)
 
 
@@ -166,9 +166,9 @@ def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> tor
     return divergence_of(student(ids, use_cache=False).logits[0], wanted)
 
 
-def divergence_of(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def divergence_of(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Return the mean of KL(softmax(wanted) || softmax(logits)) over rows, in nats; both are [L, V]."""
-    return _Divergence.apply(logits, wanted)  # type: ignore[no-any-return, no-untyped-call]
+    return _Divergence.apply(logits, expected)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Divergence(torch.autograd.Function):

@@ -185,7 +185,7 @@ class MaskedLinear(nn.Module):
     """
 
     bias: torch.Tensor | None
-    added: torch.Tensor | None
+    low_rank: torch.Tensor | None
 
     def __init__(self, sparse: SparseTensor, bias: torch.Tensor | None) -> None:
         super().__init__()
@@ -193,13 +193,13 @@ class MaskedLinear(nn.Module):
         self.register_buffer("mask", sparse.mask, persistent=False)
         self.register_buffer("bias", None if bias is None else bias.float(), persistent=False)
         added = None if sparse.adapters is None else sparse.adapters.dense()
-        self.register_buffer("added", added, persistent=False)
+        self.register_buffer("low_rank", added, persistent=False)
         self.weight = nn.Parameter(sparse.sparse())
         mask = sparse.mask  # a hook that held the layer would keep it in memory when nobody else does
         self.weight.register_hook(lambda gradient: gradient * mask.to(gradient.device))  # type: ignore[no-untyped-call]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weight if self.added is None else self.weight + self.added, self.bias)
+        return functional.linear(x, self.weight if self.low_rank is None else self.weight + self.low_rank, self.bias)
 
     def merged(self) -> SparseTensor:
         """Return the trained weight with its mask, in its stored type."""

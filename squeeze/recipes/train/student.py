@@ -61,10 +61,10 @@ class Student(Network):
         """True if everything that is trained in memory is trained here as well; norms before the blocks are not."""
         return not [name for name in self.outer() if "norm" in name and name not in self.units]
 
-    def _made(self) -> Any:
+    def _instantiate(self) -> Any:
         from squeeze.integrations.loading import leaves_of, place_layers  # transformers takes seconds to import
 
-        model = super()._made()
+        model = super()._instantiate()
         infos = {name: self.checkpoint.info(name) for name in self.checkpoint.files}
         leaves = leaves_of(self.opening.form, infos)
         left = leaves.keys() - place_layers(self.opening.form, model, leaves)
@@ -147,7 +147,7 @@ class Student(Network):
             self._file(name, step).unlink(missing_ok=True)
             self._gradients(name).unlink(missing_ok=True)
 
-    def learned(self) -> Callable[[str], torch.Tensor | None]:
+    def trained_tensors(self) -> Callable[[str], torch.Tensor | None]:
         """Return a function of what a checkpoint's tensor has become, None if unchanged. One unit is in memory."""
         keys, last = {source: key for key, source in self.sources.items()}, ("", dict[str, torch.Tensor]())
 

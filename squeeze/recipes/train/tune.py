@@ -74,7 +74,7 @@ class Tuning:
     steps: int
 
     @property
-    def kept(self) -> bool:
+    def changes_network(self) -> bool:
         """True if the dictionary changes the network."""
         return self.dictionary.change is not None
 
@@ -85,13 +85,13 @@ class _Divided:
 
     content: Content
     pieces: list[np.ndarray]  # all of them
-    learned: list[np.ndarray]
+    training_pieces: list[np.ndarray]
     teaching: list[np.ndarray]
-    held: list[np.ndarray]
+    held_out: list[np.ndarray]
 
     def digest(self) -> str:
         hashed = hashlib.sha256()
-        for piece in (*self.learned, *self.teaching, *self.held):
+        for piece in (*self.training_pieces, *self.teaching, *self.held_out):
             hashed.update(len(piece).to_bytes(4, "little") + piece.tobytes())
         return hashed.hexdigest()
 
@@ -125,15 +125,15 @@ def tune(
     dictionaries.check(level, text_size, learn_size)
     files.check_target(path_of(out), samples, overwrite)
     divided = _divide(samples, level)
-    text, _ = dictionaries.split_pieces(divided.learned, text_size)
+    text, _ = dictionaries.split_pieces(divided.training_pieces, text_size)
     first = int(text[-1][-1]) if text else 0
     net = TunedNetwork(weights.pretrained_tensors()).to(training.device)
-    held = _sequences(divided.held, first, 4 * _LENGTH)
-    before = _bits_a_byte(net, held)
+    held_out = _sequences(divided.held_out, first, 4 * _LENGTH)
+    before = _bits_a_byte(net, held_out)
     task = {"samples": divided.digest(), "level": level, "text": text_size, **training.described()}
     with work_folder(out, "network", task, discards(training.resume, overwrite)) as work:
-        steps = _train(net, _sequences(divided.learned, first, _LENGTH), training, work / "state.pt")
-        after = _bits_a_byte(net, held)
+        steps = _train(net, _sequences(divided.training_pieces, first, _LENGTH), training, work / "state.pt")
+        after = _bits_a_byte(net, held_out)
         lessons = TrainingPieces(text, divided.teaching, text)
         coded, sizes = _better(divided, lessons, level, text_size, learn_size, net.change())
         with files.replacing(path_of(out), overwrite=overwrite) as file:
@@ -180,10 +180,10 @@ class _Tuning(Trainer):
         return lambda ids: _loss(self.net, ids, self.net.weights())
 
 
-def _loss(net: TunedNetwork, ids: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
+def _loss(net: TunedNetwork, ids: torch.Tensor, weights_by_name: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the mean loss of sequences in nats, without the first byte of each."""
     ids = ids[:, : int((ids >= 0).sum(1).max())].long()
-    logits, _ = net(ids[:, :-1].clamp(min=0), net.start(len(ids)), known)
+    logits, _ = net(ids[:, :-1].clamp(min=0), net.start(len(ids)), weights_by_name)
     return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=-1)
 
 
@@ -200,11 +200,11 @@ def _train(net: TunedNetwork, tokens: torch.Tensor, training: Training, state: P
 
 
 @torch.no_grad()
-def _bits_a_byte(net: TunedNetwork, held: torch.Tensor) -> float:
+def _bits_a_byte(net: TunedNetwork, held_out: torch.Tensor) -> float:
     known, device = net.weights(), next(net.parameters()).device
     total, count = 0.0, 0
     with cast(device):
-        for ids in torch.split(held.to(device), _HELD_AT_ONCE):
+        for ids in torch.split(held_out.to(device), _HELD_AT_ONCE):
             size = int((ids[:, 1:] >= 0).sum())
             total += float(_loss(net, ids, known)) * size
             count += size
@@ -218,7 +218,9 @@ def _better(
     pieces.
     """
     made = [dictionaries.make(level, divided.content, lessons, learn_size, one) for one in (None, change)]
-    held, others = (_unfiltered(part, divided.content) for part in (divided.held, divided.learned + divided.teaching))
+    held, others = (
+        _unfiltered(part, divided.content) for part in (divided.held_out, divided.training_pieces + divided.teaching)
+    )
     plain, tuned = (_size(held, level, Dictionary.from_bytes(one)) for one in made)
     sizes = Sizes(
         raw=sum(map(len, held)),
@@ -242,8 +244,8 @@ def _unfiltered(pieces: list[np.ndarray], content: Content) -> list[np.ndarray]:
     return pieces
 
 
-def _size(held: list[np.ndarray], level: int, dictionary: Dictionary | None) -> int:
-    return sum(len(compress(piece.tobytes(), level, dictionary=dictionary, verify=False)) for piece in held)
+def _size(pieces: list[np.ndarray], level: int, dictionary: Dictionary | None) -> int:
+    return sum(len(compress(piece.tobytes(), level, dictionary=dictionary, verify=False)) for piece in pieces)
 
 
 def best_of_zstd(samples: Sequence[np.ndarray], measured: Sequence[np.ndarray]) -> int | None:
@@ -257,22 +259,25 @@ def best_of_zstd(samples: Sequence[np.ndarray], measured: Sequence[np.ndarray]) 
     every = max(sum(map(len, samples)) // _ZSTD_MOST, 1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        learned, others = _written(folder / "learned", samples[::every]), _written(folder / "measured", measured)
+        learned, others = (
+            _write_pieces(folder / "learned", samples[::every]),
+            _write_pieces(folder / "measured", measured),
+        )
         sizes = [_zstd_size(program, folder, learned, others, size) for size in _ZSTD_SIZES]
     return min((size for size in sizes if size is not None), default=None)
 
 
-def _written(folder: Path, pieces: Sequence[np.ndarray]) -> Path:
+def _write_pieces(folder: Path, pieces: Sequence[np.ndarray]) -> Path:
     folder.mkdir()
     for number, piece in enumerate(pieces):
         (folder / str(number)).write_bytes(piece.tobytes())
     return folder
 
 
-def _zstd_size(program: str, folder: Path, learned: Path, measured: Path, size: int) -> int | None:
+def _zstd_size(program: str, folder: Path, samples: Path, measured: Path, size: int) -> int | None:
     dictionary, coded = folder / str(size), folder / f"{size}.coded"
     coded.mkdir()
-    training = [program, "-q", "--train", "-r", str(learned), f"--maxdict={size}", "-o", str(dictionary)]
+    training = [program, "-q", "--train", "-r", str(samples), f"--maxdict={size}", "-o", str(dictionary)]
     coding = [program, "-q", _ZSTD_LEVEL, "-D", str(dictionary), "-r", str(measured), "--output-dir-flat", str(coded)]
     for command in (training, coding):
         if subprocess.run(command, capture_output=True, check=False).returncode:

@@ -51,7 +51,7 @@ def test_an_explanation_compares_another_language_model(folder, tmp_path, only_t
     tokenizer = tiny_models.byte_level()
     other = tiny_models.write_folder(tmp_path / "calmer", tokenizer, calm(tokenizer))
     explanation = squeeze.explain(TEXT[:1_500], 8, model=folder, against_model=other, lanes=3, window=32)
-    assert (explanation.how, explanation.against.how) == ("level 8 with tiny", "level 8 with calmer")
+    assert (explanation.label, explanation.against.label) == ("level 8 with tiny", "level 8 with calmer")
     assert [block.codec for block in explanation.against.blocks] == ["tokenwise"]
     assert explanation.against.bits_of_bytes.size == 1_500
     assert "at level 8 with calmer." in explanation.to_html()

@@ -45,7 +45,7 @@ def test_it_learns_and_is_used(samples, tmp_path):
     assert done.steps == len(told) == 20
     assert done.after < 0.8 * done.before
     assert done.sizes.tuned < done.sizes.plain < done.sizes.alone < done.sizes.raw
-    assert done.kept and done.dictionary.identity == squeeze.Dictionary.read(out).identity
+    assert done.changes_network and done.dictionary.identity == squeeze.Dictionary.read(out).identity
     coded = squeeze.compress(RECORDS[7], dictionary=out)
     assert squeeze.decompress(coded, dictionary=out) == RECORDS[7]
     assert not list(tmp_path.glob(".*"))
@@ -77,7 +77,7 @@ def made(change):
 
 def test_what_makes_files_no_smaller_is_not_kept(samples, tmp_path):
     done = tune(samples, tmp_path / "out.sqzp", training(2, rate=1.0), text_size=0)
-    assert done.sizes.tuned > done.sizes.plain and not done.kept
+    assert done.sizes.tuned > done.sizes.plain and not done.changes_network
     assert done.dictionary.identity == squeeze.train(samples, level=5, text_size=0).identity
 
 

@@ -59,7 +59,7 @@ class Explanation:
     against: "Explanation | None" = None  # the same bytes at another level, or by another language model
 
     @property
-    def how(self) -> str:
+    def label(self) -> str:
         """The level, and the language model if one was named."""
         return f"level {self.level}{f' with {self.model}' if self.model else ''}"
 
@@ -74,7 +74,7 @@ class Explanation:
         return self.units.bits_of_bytes()
 
     @property
-    def shown(self) -> np.ndarray:
+    def complete_bytes(self) -> np.ndarray:
         """Bytes of the span that are in whole units, uint8."""
         if not len(self.units):
             return np.zeros(0, np.uint8)
@@ -85,7 +85,7 @@ class Explanation:
     def _is_text(self) -> np.ndarray:
         """Mask of the shown bytes that are in text blocks, bool."""
         begin = int(self.units.starts[0]) if len(self.units) else 0
-        places = np.arange(begin, begin + self.shown.size)
+        places = np.arange(begin, begin + self.complete_bytes.size)
         is_text = np.zeros(places.size, bool)
         for block in self.blocks:
             is_text |= (block.content == "text") & (places >= block.start) & (places < block.end)
@@ -94,13 +94,13 @@ class Explanation:
     @property
     def by_class(self) -> dict[str, Total]:
         """Totals by class of byte, over texts."""
-        return sums.by_class(self.shown[self._is_text], self.bits_of_bytes[self._is_text])
+        return sums.by_class(self.complete_bytes[self._is_text], self.bits_of_bytes[self._is_text])
 
     @cached_property
     def separated(self) -> Separated | None:
         """Columns of the shown text, if it is a table such as CSV and starts at a line."""
         starts_line = self.span[0] == 0 or self.data[self.span[0] - 1] == 10
-        return sums.separated(self.shown) if starts_line and self._is_text.all() else None
+        return sums.separated(self.complete_bytes) if starts_line and self._is_text.all() else None
 
     @property
     def by_column(self) -> dict[str, Total]:
@@ -108,7 +108,7 @@ class Explanation:
         if self.separated:
             return self.separated.by_column(self.bits_of_bytes)
         begin = int(self.units.starts[0]) if len(self.units) else 0
-        end, spans = begin + self.shown.size, []
+        end, spans = begin + self.complete_bytes.size, []
         for block in self.blocks:
             kind, _, record = block.content.partition(" ")
             first, last = max(block.start, begin), min(block.end, end)
@@ -139,7 +139,7 @@ class Explanation:
     @property
     def lines(self) -> Lines:
         begin = int(self.units.starts[0]) if len(self.units) else 0
-        return sums.by_line(self.shown, self.bits_of_bytes, begin)
+        return sums.by_line(self.complete_bytes, self.bits_of_bytes, begin)
 
     def summary(self) -> dict[str, Any]:
         """Return everything except the units, as JSON values."""
@@ -174,7 +174,7 @@ class Explanation:
     def table(self) -> str:
         """Return the totals as text."""
         record = self.summary()
-        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at {self.how}", ""]
+        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at {self.label}", ""]
         for heading in ("contents", *filter(record.get, ("classes", "columns", "sections"))):
             lines.append(f"{heading:<26}{'bytes':>12}{'coded':>12}{'bits a byte':>13}")
             dearest = sorted(record[heading].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS]
@@ -196,12 +196,12 @@ class Explanation:
     def to_html(self) -> str:
         """Return a self-contained HTML page; raises OptionError above 16 MiB."""
         other = self.against
-        against = Compared(other.how, other.coded_size, other.bits_of_bytes) if other else None
-        shown = (self.units, self.names, self.shown)
-        return render(self.summary(), self.how, *shown, against, self.separated, self.sections)
+        against = Compared(other.label, other.coded_size, other.bits_of_bytes) if other else None
+        shown = (self.units, self.names, self.complete_bytes)
+        return render(self.summary(), self.label, *shown, against, self.separated, self.sections)
 
     def __repr__(self) -> str:
-        about = f"{len(self.data)} bytes, {self.coded_size} at {self.how}, {len(self.units)} units"
+        about = f"{len(self.data)} bytes, {self.coded_size} at {self.label}, {len(self.units)} units"
         return f"<Explanation of {self.name or 'bytes'}: {about}>"
 
     def _repr_html_(self) -> str:

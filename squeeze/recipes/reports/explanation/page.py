@@ -22,14 +22,14 @@ _IN_DICTIONARY = -(1 << 31)  # a distance
 class Compared(NamedTuple):
     """Bits of the same bytes at another level, or with another language model."""
 
-    how: str
+    label: str
     coded_size: int
     bits_of_bytes: np.ndarray  # float64 [bytes that are shown]
 
 
 def render(
     summary: dict[str, Any],
-    how: str,
+    label: str,
     units: Units,
     names: Names,
     data: np.ndarray,
@@ -41,7 +41,7 @@ def render(
 
     Args:
         summary: The explanation's summary.
-        how: Its level and language model.
+        label: Its level and language model.
         units: Its units.
         names: What the numbers in units mean.
         data: Bytes of the units, uint8.
@@ -59,8 +59,8 @@ def render(
         "columns": [[name, column.dtype.str[1:], column.size] for name, column in columns.items()],
         "offset": int(units.starts[0]) if len(units) else 0,
         "line": summary["first_line"],
-        "how": how,
-        "against": against.how if against else None,
+        "how": label,
+        "against": against.label if against else None,
         "blocks": [{key: block[key] for key in ("start", "end", "codec", "content")} for block in summary["blocks"]],
         "separator": separated.separator if separated else None,
         "fields": separated.names if separated else (),
@@ -72,7 +72,7 @@ def render(
         "squeeze.recipes.reports.explanation",
         title=summary["file"] or "bytes",
         summary=summary,
-        how=how,
+        how=label,
         against=against,
         sections=sorted(summary["sections"].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS],
         facts=facts,

@@ -51,7 +51,7 @@ def test_noise_between_texts_is_a_stored_block():
 @pytest.mark.parametrize("data", [b"", b"a", bytes(range(256)), b"\xff\xfe" * 50, inputs.machine_code(300)])
 def test_every_input_has_bytes_json_and_a_page(data):
     explanation = squeeze.explain(data, 1)
-    assert explanation.shown.tobytes() == data
+    assert explanation.complete_bytes.tobytes() == data
     assert json.dumps(explanation.as_json())
     assert explanation.to_html().startswith("<!DOCTYPE html>")
 
@@ -72,7 +72,7 @@ def test_damage_is_found():
 
 def test_a_span_shows_a_part_of_the_whole():
     whole, part = squeeze.explain(TEXT, 2), squeeze.explain(TEXT, 2, span=(1_000, 1_100))
-    assert part.shown.tobytes() == TEXT[1_000:1_100]
+    assert part.complete_bytes.tobytes() == TEXT[1_000:1_100]
     for field in dataclasses.fields(part.units):
         shown, all_of_it = getattr(part.units, field.name), getattr(whole.units, field.name)
         assert np.array_equal(shown, all_of_it[1_000:1_100], equal_nan=field.name == "model_bits")
