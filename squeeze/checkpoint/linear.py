@@ -41,7 +41,7 @@ class PreparedCache(Generic[P]):
         same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
         return self._prepared if same and key == self._key else None
 
-    def keep(self, tensors: Tensors, prepared: P, key: Hashable = None) -> P:
+    def store(self, tensors: Tensors, prepared: P, key: Hashable = None) -> P:
         """Keep a prepared form in place of the one before, and return it."""
         self._tensors, self._key, self._prepared = tensors, key, prepared
         return prepared
@@ -90,9 +90,9 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         self.in_features, self.out_features = in_features, out_features
         self.leaves = self.known_leaves or tuple(tensors)
         self._name = name or type(self).__name__
-        self._kept: PreparedCache[P] = PreparedCache()
+        self._cache: PreparedCache[P] = PreparedCache()
         for leaf in self.leaves:
-            self._hold(leaf, tensors.get(leaf))
+            self._register(leaf, tensors.get(leaf))
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     @abstractmethod
@@ -128,15 +128,15 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
 
     def prepared(self, dtype: torch.dtype = torch.float32) -> P:
         """Return what `prepare` makes of the tensors that are stored now, made once for them."""
-        tensors, key = self._made_of(), dtype if self.by_dtype else None
-        found = self._kept.find(tensors, key)
+        tensors, key = self._dependencies(), dtype if self.by_dtype else None
+        found = self._cache.find(tensors, key)
         if found is None:
             found = self.prepare(dtype)
             if not self._is_fetched:
-                self._kept.keep(tensors, found, key)
+                self._cache.store(tensors, found, key)
         return found
 
-    def _made_of(self) -> Tensors:
+    def _dependencies(self) -> Tensors:
         """Return all tensors that the prepared form may depend on. It is called for every product, so it is fast."""
         return (*self._buffers.values(), *self._parameters.values())
 
@@ -175,7 +175,7 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         """True if accelerate keeps the stored tensors elsewhere, and loads them for each call."""
         return bool(getattr(getattr(self, "_hf_hook", None), "offload", False))
 
-    def _hold(self, leaf: str, tensor: torch.Tensor | None) -> None:
+    def _register(self, leaf: str, tensor: torch.Tensor | None) -> None:
         """Register a stored tensor, or None for a leaf that the weight does not have."""
         self.register_buffer(leaf, tensor)
 
@@ -183,7 +183,7 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
         before = self._places()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self._places() != before:  # a move that changes nothing keeps the cache: a CUDA graph may point there
-            self._kept.forget()
+            self._cache.forget()
         return self
 
     def _places(self) -> list[tuple[int, torch.device, torch.dtype]]:
@@ -192,7 +192,7 @@ class StoredLinear(nn.Module, ABC, Generic[P]):
 
     def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
         super()._load_from_state_dict(*arguments, **options)
-        self._kept.forget()
+        self._cache.forget()
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -18,20 +18,20 @@ _LARGEST = 32  # largest M of N:M
 class Pattern:
     """A pattern of sparsity.
 
-    N:M keeps at most `kept` of every `of` consecutive inputs of a row; the last group may be shorter. With `of` 0 a
+    N:M keeps at most `n` of every `m` consecutive inputs of a row; the last group may be shorter. With `m` 0 a
     share `removed` is removed: single weights, or units of `unit` consecutive inputs of a row (GQSA, Zeng et al. 2024,
     arXiv 2412.17560).
     """
 
-    kept: int = 2
-    of: int = 4
+    n: int = 2
+    m: int = 4
     removed: float = 0.0
     unit: int = 1
 
     def __post_init__(self) -> None:
-        if self.of and not 0 < self.kept <= self.of <= _LARGEST:
-            raise SqueezeError(f"pattern {self.kept}:{self.of}: N:M keeps N of M, at least 1 and at most M, M <= 32")
-        if not self.of and not (0 <= self.removed < 1 and self.unit >= 1):
+        if self.m and not 0 < self.n <= self.m <= _LARGEST:
+            raise SqueezeError(f"pattern {self.n}:{self.m}: N:M keeps N of M, at least 1 and at most M, M <= 32")
+        if not self.m and not (0 <= self.removed < 1 and self.unit >= 1):
             raise SqueezeError(f"pattern {self}: the share removed must be from 0 % to less than 100 %")
 
     @classmethod
@@ -51,10 +51,10 @@ class Pattern:
         return cls(0, 0, float(share) / 100, int(unit or 1))
 
     def __str__(self) -> str:
-        if self.of:
-            return f"{self.kept}:{self.of}"
+        if self.m:
+            return f"{self.n}:{self.m}"
         return f"{self.unit}x{100 * self.removed:g}%" if self.unit > 1 else f"{100 * self.removed:g}%"
 
     def step(self, block: int) -> int:
         """Return the columns whose mask is chosen at once if weights change from column to column."""
-        return self.of or -(-block // self.unit) * self.unit
+        return self.m or -(-block // self.unit) * self.unit

@@ -84,8 +84,8 @@ class SparseTensor:
     def _mask_bits(self) -> float:
         """Return log2 of the number of possible masks."""
         pattern, count = self.pattern, self.mask.numel()
-        if pattern.of:
-            return count / pattern.of * log2(comb(pattern.of, pattern.kept))
+        if pattern.m:
+            return count / pattern.m * log2(comb(pattern.m, pattern.n))
         units = count / pattern.unit
         p = pattern.removed
         return units * -(p * log2(p) + (1 - p) * log2(1 - p)) if 0 < p < 1 else 0.0
@@ -100,14 +100,14 @@ def mask_of(pattern: Pattern, scores: torch.Tensor, by_row: bool = False) -> tor
         by_row: without N:M, compare the scores of each row instead of all.
     """
     rows, columns = scores.shape
-    size = pattern.of or pattern.unit
+    size = pattern.m or pattern.unit
     groups = -(-columns // size)
-    fill = -torch.inf if pattern.of else 0.0
+    fill = -torch.inf if pattern.m else 0.0
     grouped = torch.nn.functional.pad(scores, (0, groups * size - columns), value=fill).reshape(rows, groups, size)
-    if pattern.of:
+    if pattern.m:
         order = grouped.argsort(stable=True, dim=-1, descending=True)
         keep = torch.zeros(grouped.shape, dtype=torch.bool, device=scores.device)
-        keep.scatter_(-1, order[..., : pattern.kept], True)
+        keep.scatter_(-1, order[..., : pattern.n], True)
     else:
         lengths = torch.full((groups,), size, device=scores.device)
         lengths[-1] = columns - (groups - 1) * size
@@ -126,20 +126,20 @@ def violations(pattern: Pattern, weight: torch.Tensor) -> int:
     rounding.
     """
     rows, columns = weight.shape
-    size = pattern.of or pattern.unit
+    size = pattern.m or pattern.unit
     groups = -(-columns // size)
     present = torch.nn.functional.pad(weight != 0, (0, groups * size - columns)).reshape(rows, groups, size)
-    if pattern.of:
-        return int((present.sum(-1) > pattern.kept).sum())
+    if pattern.m:
+        return int((present.sum(-1) > pattern.n).sum())
     empty = int((~present.any(-1)).sum())
     return max(0, int(pattern.removed * rows * groups) - empty - rows)
 
 
 @lru_cache
-def combinations_of(kept: int, of: int) -> torch.Tensor:
+def combinations_of(n: int, m: int) -> torch.Tensor:
     """Return every mask that keeps N of M, bool [C, M], in lexicographic order of the kept places; 6 for 2:4."""
-    chosen = list(combinations(range(of), kept))
-    masks = torch.zeros((len(chosen), of), dtype=torch.bool)
+    chosen = list(combinations(range(m), n))
+    masks = torch.zeros((len(chosen), m), dtype=torch.bool)
     for row, places in zip(masks, chosen, strict=True):
         row[list(places)] = True
     return masks

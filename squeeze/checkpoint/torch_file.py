@@ -74,7 +74,7 @@ def read(path: Path, limits: Limits | None = None) -> TorchFile:
         else:
             raise FormatError("not a file of torch.save")
         tensors = tuple(_tiled(found, size))
-        return TorchFile(TensorFile(path, size, _between(file, size, tensors), None, tensors), tuple(can_run(names)))
+        return TorchFile(TensorFile(path, size, _gap_bytes(file, size, tensors), None, tensors), tuple(can_run(names)))
 
 
 def plain(path: Path) -> TensorFile:
@@ -82,7 +82,7 @@ def plain(path: Path) -> TensorFile:
     size = path.stat().st_size
     with path.open("rb") as file:
         tensors = tuple(_tiled([], size))
-        return TensorFile(path, size, _between(file, size, tensors), None, tensors)
+        return TensorFile(path, size, _gap_bytes(file, size, tensors), None, tensors)
 
 
 def _of_archives(file: BinaryIO, size: int, names: set[str], limits: Limits | None) -> Iterator[tuple[int, Storage]]:
@@ -97,13 +97,13 @@ def _of_archives(file: BinaryIO, size: int, names: set[str], limits: Limits | No
         except (FormatError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
             if archives:
                 return  # the bytes before belong to no archive
-            raise (error if isinstance(error, FormatError) else _cut_off()) from None
+            raise (error if isinstance(error, FormatError) else _truncated_error()) from None
         if not 0 <= begin < end:
             return
         end, archives = begin, archives + 1
 
 
-def _cut_off() -> TruncatedError:
+def _truncated_error() -> TruncatedError:
     return TruncatedError("not a whole file of torch.save")
 
 
@@ -111,23 +111,23 @@ class _Part:
     """The first `end` bytes of a file, for zipfile to read."""
 
     def __init__(self, file: BinaryIO, end: int):
-        self._file, self._end, self._at = file, end, 0
+        self._file, self._end, self._position = file, end, 0
 
     def seekable(self) -> bool:
         return True
 
     def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
-        self._at = max(place + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence], 0)
-        return self._at
+        self._position = max(place + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._end}[whence], 0)
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
-        left = max(self._end - self._at, 0)
-        self._file.seek(self._at)
+        left = max(self._end - self._position, 0)
+        self._file.seek(self._position)
         data = self._file.read(left if size < 0 else min(size, left))
-        self._at += len(data)
+        self._position += len(data)
         return data
 
 
@@ -153,11 +153,11 @@ def _of_archive(
 def _data_of(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
     """Return the offset of an entry's bytes."""
     if not 0 <= entry.header_offset < _MAX_PLACE:
-        raise _cut_off()
+        raise _truncated_error()
     file.seek(entry.header_offset)
     header = file.read(_LOCAL)
     if len(header) < _LOCAL or header[:4] != b"PK\3\4":
-        raise _cut_off()
+        raise _truncated_error()
     name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:], "little")
     return entry.header_offset + _LOCAL + name + extra
 
@@ -165,7 +165,7 @@ def _data_of(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
 def _content(file: BinaryIO, entry: zipfile.ZipInfo, end: int) -> bytes:
     begin = _data_of(file, entry)
     if begin + entry.file_size > end:
-        raise _cut_off()
+        raise _truncated_error()
     file.seek(begin)
     return file.read(entry.file_size)
 
@@ -185,42 +185,42 @@ def _of_pickles(file: BinaryIO, size: int, names: set[str], limits: Limits | Non
     place = pickles.tell()
     for _, key in keys.items if isinstance(keys, pickled.Node) else ():
         if not isinstance(key, str) or key not in known or place + 8 + known[key].size > size:
-            raise _cut_off()
+            raise _truncated_error()
         yield place + 8, known[key]
         place += 8 + known[key].size
 
 
-def _tiled(found: list[tuple[int, Storage]], size: int) -> Iterator[Tensor]:
+def _tiled(storages: list[tuple[int, Storage]], size: int) -> Iterator[Tensor]:
     """Yield the storages that are worth coding as tensors in the order of their bytes, and pieces of long gaps."""
-    end, taken = 0, set[str]()
-    for number, (begin, storage) in enumerate(sorted(found, key=lambda one: one[0])):
+    end, names = 0, set[str]()
+    for number, (begin, storage) in enumerate(sorted(storages, key=lambda one: one[0])):
         step = ELEMENT_BITS[storage.dtype] // 8
         if storage.size < _LEAST or storage.size % step or begin < end or begin + storage.size > size:
             continue
-        yield from _gap(end, begin, taken)
-        name = _unique(storage.name, f"storage {number}", taken)
+        yield from _gap(end, begin, names)
+        name = _unique(storage.name, f"storage {number}", names)
         yield Tensor(name, storage.dtype, storage.shape, begin, begin + storage.size)
         end = begin + storage.size
-    yield from _gap(end, size, taken)
+    yield from _gap(end, size, names)
 
 
-def _gap(begin: int, end: int, taken: set[str]) -> Iterator[Tensor]:
+def _gap(begin: int, end: int, names: set[str]) -> Iterator[Tensor]:
     for start in range(begin, end, _PIECE) if end - begin > _MAX_GAP else ():
         stop = min(start + _PIECE, end)
-        yield Tensor(_unique("", f"bytes {start}", taken), "U8", (stop - start,), start, stop)
+        yield Tensor(_unique("", f"bytes {start}", names), "U8", (stop - start,), start, stop)
 
 
-def _unique(name: str, other: str, taken: set[str]) -> str:
+def _unique(name: str, fallback: str, names: set[str]) -> str:
     """Return the name if it is valid in safetensors and not taken yet, else another."""
-    is_name = name and name.isprintable() and name != "__metadata__" and len(name) < _MAX_NAME and name not in taken
-    chosen = name if is_name else other
-    while chosen in taken:
+    is_name = name and name.isprintable() and name != "__metadata__" and len(name) < _MAX_NAME and name not in names
+    chosen = name if is_name else fallback
+    while chosen in names:
         chosen += "'"
-    taken.add(chosen)
+    names.add(chosen)
     return chosen
 
 
-def _between(file: BinaryIO, size: int, tensors: tuple[Tensor, ...]) -> bytes:
+def _gap_bytes(file: BinaryIO, size: int, tensors: tuple[Tensor, ...]) -> bytes:
     """Return all bytes that belong to no tensor."""
     parts, end = [], 0
     for begin, stop in [*((tensor.begin, tensor.end) for tensor in tensors), (size, size)]:

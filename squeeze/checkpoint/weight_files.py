@@ -12,7 +12,7 @@ from typing import cast
 
 from squeeze.errors import FormatError, printable
 from squeeze.system.documents import read_object
-from squeeze.system.storage import below, remote
+from squeeze.system.storage import join_untrusted, remote
 
 __all__ = [
     "INDEX",
@@ -100,7 +100,7 @@ def how_to_convert(path: Path) -> str:
 def shard_at(folder: Path, name: str) -> Path:
     """Return the path of a shard. Raises FormatError if it is missing, or outside the folder."""
     try:
-        path = below(folder, name)
+        path = join_untrusted(folder, name)
     except FormatError:
         raise FormatError(f"{folder}: the shard {printable(repr(name))} is not in the folder") from None
     if not path.is_file():
@@ -169,5 +169,5 @@ def repositories_in(folder: Path) -> list[Path]:
     """Return the repositories in a folder, such as the cache itself."""
     if remote(folder):
         return []
-    below = cast("list[Path]", sorted(folder.iterdir()))
-    return [path for path in below if path.is_dir() and is_repository(path)]
+    entries = cast("list[Path]", sorted(folder.iterdir()))
+    return [path for path in entries if path.is_dir() and is_repository(path)]

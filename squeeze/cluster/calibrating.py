@@ -71,7 +71,7 @@ class _OnBlock:
         following = 0
         for outcome in run_calls(self._workers.engine, calls):
             if outcome.error is not None:
-                raise _told(outcome.error)
+                raise _reportable(outcome.error)
             waiting[outcome.key] = outcome.result
             while following in waiting:
                 yield waiting.pop(following)
@@ -92,7 +92,7 @@ class _OnBlock:
         self._changed.clear()
 
 
-def _told(error: BaseException) -> BaseException:
+def _reportable(error: BaseException) -> BaseException:
     """Return the error to report."""
     if isinstance(error, SqueezeError | OSError | MemoryError):
         return error
@@ -100,19 +100,19 @@ def _told(error: BaseException) -> BaseException:
     return ClusterError(f"a worker was lost, {ATTEMPTS} times: {reason}")
 
 
-def worked(function: Callable[..., Any], threads: int, states: int, *given: Any) -> Any:
+def worked(function: Callable[..., Any], threads: int, states: int, *arguments: Any) -> Any:
     """Return function(block, *part) on a worker.
 
     Args:
         function: The function.
         threads: The number of torch's threads.
-        states: The number of states of the block among `given`.
-        given: The block, later changes of its weights, and then the part.
+        states: The number of states of the block among `arguments`.
+        arguments: The block, later changes of its weights, and then the part.
     """
     torch.set_num_threads(threads)
-    block: nn.Module = given[0]
-    for changed in given[1:states]:
+    block: nn.Module = arguments[0]
+    for changed in arguments[1:states]:
         for name, weight in changed.items():
             block.get_submodule(name).weight = weight
     with torch.inference_mode():
-        return function(block, *given[states:])
+        return function(block, *arguments[states:])

@@ -62,10 +62,10 @@ class Needs:
         words += [f"{self.memory / 1e9:.1f} GB of memory"] if self.memory else []
         return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
-    def met_by(self, has: dict[str, float]) -> bool:
+    def fit(self, resources: dict[str, float]) -> bool:
         """Return whether a node with these resources can take the call."""
         named = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
-        return all(has.get(name, 0) >= count for name, count in named.items())
+        return all(resources.get(name, 0) >= count for name, count in named.items())
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def connect(address: str) -> "Engine[Any]":
     with extras.explained():
         import ray
     if ray.is_initialized():
-        return Engine(ray, ours=False)
+        return Engine(ray, disconnects=False)
     named = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
     noted = _noted() if named == AUTO else ""
     try:
@@ -162,7 +162,7 @@ def _check_answers(address: str) -> None:
                 raise ConnectionError("the server there is not Ray")
 
 
-def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:
+def _in_this_folder(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function to be run in the current folder of this process, if a worker sees that folder.
 
     So relative paths mean the same files. A worker with another version of squeeze, or without it, raises ImportError.
@@ -187,18 +187,18 @@ class Engine(Generic[K]):
     """A runner of calls that yields results as they come.
 
     Args:
-        ours: Whether to disconnect from the cluster at the end.
+        disconnects: Whether to disconnect from the cluster at the end.
         grows: Whether nodes may be added.
         patience: Seconds to wait for a node.
         warn: Called with a sentence about what the cluster lacks.
     """
 
-    def __init__(self, ray: Any, ours: bool = True, grows: bool = True) -> None:
-        self._ray, self._ours, self._grows = ray, ours, grows
+    def __init__(self, ray: Any, disconnects: bool = True, grows: bool = True) -> None:
+        self._ray, self._disconnects, self._grows = ray, disconnects, grows
         self.patience = PATIENCE
         self.warn: Callable[[str], None] = warnings.warn
         self._running: dict[Any, Call[K]] = {}
-        self._seen, self._resources = 0.0, dict[str, float]()
+        self._resources_at, self._resources = 0.0, dict[str, float]()
         self._remote: dict[Callable[..., Any], Any] = {}
         self._requests: dict[Needs, Needs] = {}  # the resources that calls with these needs request from Ray
         self._missing_since: dict[Needs, float] = {}  # the time since which no node has these resources
@@ -207,11 +207,11 @@ class Engine(Generic[K]):
     @property
     def processors(self) -> float:
         """The number of processors of the whole cluster, which may change."""
-        return self._of_all("CPU") or 1.0
+        return self._total_of("CPU") or 1.0
 
-    def _of_all(self, name: str) -> float:
-        if time.monotonic() - self._seen > _SEEN_FOR:
-            self._seen, self._resources = time.monotonic(), self._ray.cluster_resources()
+    def _total_of(self, name: str) -> float:
+        if time.monotonic() - self._resources_at > _SEEN_FOR:
+            self._resources_at, self._resources = time.monotonic(), self._ray.cluster_resources()
         return float(self._resources.get(name, 0.0))
 
     def at_once(self, needs: Needs) -> float:
@@ -219,7 +219,7 @@ class Engine(Generic[K]):
         processors.
         """
         if needs.gpus:
-            return max(self._of_all("GPU") / needs.gpus, 1.0)
+            return max(self._total_of("GPU") / needs.gpus, 1.0)
         return max(self.processors / needs.cpus, 1.0) if needs.cpus else self.processors
 
     def has_room(self, needs: Needs) -> bool:
@@ -241,7 +241,7 @@ class Engine(Generic[K]):
             self._requests[call.needs] = call.needs
             self._look(call.needs)
         if call.function not in self._remote:
-            self._remote[call.function] = self._ray.remote(_from_here(call.function))
+            self._remote[call.function] = self._ray.remote(_in_this_folder(call.function))
         request = self._requests[call.needs]
         needs = {"num_cpus": request.cpus, "num_gpus": request.gpus}
         if request.memory:
@@ -257,7 +257,7 @@ class Engine(Generic[K]):
         """
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         request, now = self._requests[needs], time.monotonic()
-        if any(request.met_by(node) for node in nodes):
+        if any(request.fit(node) for node in nodes):
             self._missing_since.pop(needs, None)
             return
         lacking = f"no node of the cluster has {request}"
@@ -267,7 +267,7 @@ class Engine(Generic[K]):
             self._missing_since.setdefault(needs, now)
             return
         came = f", and none came in {self.patience:g} s" if self._grows else ""
-        rest = [node for node in nodes if replace(request, memory=0).met_by(node)]
+        rest = [node for node in nodes if replace(request, memory=0).fit(node)]
         if not rest:
             raise ClusterError(lacking + came)
         most = int(max(node.get("memory", 0) for node in rest))
@@ -327,5 +327,5 @@ class Engine(Generic[K]):
         if running:
             for reference in self._ray.wait(running, num_returns=len(running), timeout=_GRACE)[1]:
                 self._ray.cancel(reference, force=True)
-        if self._ours:
+        if self._disconnects:
             self._ray.shutdown()

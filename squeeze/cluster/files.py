@@ -42,8 +42,8 @@ __all__ = [
     "TEST",
     "UNPACK",
     "VERIFY",
-    "Done",
     "File",
+    "FileResult",
     "Part",
     "Task",
     "check_unchanged",
@@ -120,13 +120,13 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Done:
+class FileResult:
     """The result of a file or a part.
 
     Attributes:
         checksum: The checksum of the raw bytes.
         error: What went wrong, or "".
-        again: Whether a retry may succeed.
+        retryable: Whether a retry may succeed.
         note: What the user should know, or "".
     """
 
@@ -135,7 +135,7 @@ class Done:
     coded: int = 0
     checksum: str = ""
     error: str = ""
-    again: bool = False
+    retryable: bool = False
     note: str = ""
 
 
@@ -145,28 +145,28 @@ def version_of(path: Path) -> str:
     return place.version if place else ""
 
 
-def process_files(batch: Sequence[File], task: Task) -> list[Done]:
+def process_files(batch: Sequence[File], task: Task) -> list[FileResult]:
     """Compress, restore or test files one after another."""
-    return [result_or_error(file, lambda file=file: _whole(file, task)) for file in batch]  # type: ignore[misc]
+    return [result_or_error(file, lambda file=file: _process_file(file, task)) for file in batch]  # type: ignore[misc]
 
 
-def process_part(part: Part, task: Task) -> Done:
+def process_part(part: Part, task: Task) -> FileResult:
     """Compress, restore or test a part of a file."""
     return result_or_error(part.file, lambda: _part(part, task))
 
 
-def join_parts(file: File, count: int, task: Task) -> Done:
+def join_parts(file: File, count: int, task: Task) -> FileResult:
     """Join the parts of a file to its output, and delete them."""
     return result_or_error(file, lambda: _join(file, count, task))
 
 
-def result_or_error(file: File, action: Callable[[], Done]) -> Done:
+def result_or_error(file: File, action: Callable[[], FileResult]) -> FileResult:
     """Return the result of an action on a file, or its error as a result."""
     try:
         return action()
     except EXPECTED_ERRORS as error:
         message, again = describe_error(error, file.source)
-        return Done(file, error=message, again=again)
+        return FileResult(file, error=message, retryable=again)
 
 
 def describe_error(error: BaseException, source: Path | None = None) -> tuple[str, bool]:
@@ -190,7 +190,7 @@ def _lasts(error: OSError, source: Path | None) -> bool:
     return error.errno in (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
 
 
-def _whole(file: File, task: Task) -> Done:
+def _process_file(file: File, task: Task) -> FileResult:
     with open_unchanged(file) as source:
         if task.operation == TEST:
             totals = decompress_stream(source, None, **task.options)
@@ -201,7 +201,9 @@ def _whole(file: File, task: Task) -> Done:
                 totals = compress_stream(source, sink, **task.options)
             else:
                 totals = decompress_stream(source, sink, **task.options)
-        return Done(file, totals.raw, totals.coded, checksum_of(file.target if task.operation == COMPRESS else source))
+        return FileResult(
+            file, totals.raw, totals.coded, checksum_of(file.target if task.operation == COMPRESS else source)
+        )
 
 
 @contextmanager
@@ -220,10 +222,10 @@ def _output(file: File, source: BinaryIO, task: Task, composed: int = 0) -> Iter
         check_unchanged(file)
 
 
-def _part(part: Part, task: Task) -> Done:
+def _part(part: Part, task: Task) -> FileResult:
     settings, size = _prepared(task)
     target = _folder(part.file, task, settings) / f"{part.number:08d}"
-    done = Done(part.file, part.length)
+    done = FileResult(part.file, part.length)
     if task.operation != TEST and _is_there(target, part, task):
         return done
     with open_unchanged(part.file) as source:
@@ -265,7 +267,7 @@ def _copy(part: Part, sink: BinaryIO | None, task: Task) -> None:
                 sink.write(piece)
 
 
-def _join(file: File, count: int, task: Task) -> Done:
+def _join(file: File, count: int, task: Task) -> FileResult:
     settings, _ = _prepared(task)
     folder = _folder(file, task, settings)
     with open_unchanged(file) as source:
@@ -283,7 +285,7 @@ def _join(file: File, count: int, task: Task) -> Done:
                 totals = Totals(_put_together(streams, _opened(paths), sink), file.size)
         checksum = checksum_of(file.target if task.operation == COMPRESS else source)
     remove_parts(folder)
-    return Done(file, totals.raw, totals.coded, checksum)
+    return FileResult(file, totals.raw, totals.coded, checksum)
 
 
 def remove_parts(folder: Path) -> None:
@@ -291,7 +293,7 @@ def remove_parts(folder: Path) -> None:
     if prefix := storage.remote(folder):
         for _ in range(_DELETED):
             with suppress(OSError):
-                if not (found := prefix.below()):
+                if not (found := prefix.descendants()):
                     return
                 for part in found:
                     with suppress(OSError):
@@ -355,11 +357,11 @@ def _folder(file: File, task: Task, settings: Settings) -> Path:
     return place.with_name(f".{place.name[:NAME_LIMIT]}.{digest[:12]}.parts")
 
 
-def _tested(file: File, raw: int, source: BinaryIO) -> Done:
+def _tested(file: File, raw: int, source: BinaryIO) -> FileResult:
     checksum = checksum_of(source)
     if file.checksum and file.checksum != checksum:
         raise DamagedError("its checksum differs from the manifest's")
-    return Done(file, raw, file.size, checksum)
+    return FileResult(file, raw, file.size, checksum)
 
 
 def checksum_of(coded: Path | BinaryIO) -> str:

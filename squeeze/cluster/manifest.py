@@ -88,9 +88,9 @@ class Manifest:
         self._head: dict[str, Any] = {"operation": operation, "options": json.loads(json.dumps(options, default=str))}
         if sources := sorted(set(sources)):
             self._head["sources"] = sources
-        self._done: dict[int, None] = {}  # hashes, since there may be millions
+        self._finished: dict[int, None] = {}  # hashes, since there may be millions
         self._file: TextIO | None = None
-        self._begun: int | None = None  # bytes of the file before this run
+        self._start_size: int | None = None  # bytes of the file before this run
         if self.path.exists():
             self._open(0)
             try:
@@ -109,9 +109,9 @@ class Manifest:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise self._taken() from None
+            raise self._busy_error() from None
 
-    def _taken(self) -> SqueezeError:
+    def _busy_error(self) -> SqueezeError:
         return SqueezeError(f"{self.path}: another process writes to it; wait for its end")
 
     def _read(self) -> None:
@@ -122,7 +122,7 @@ class Manifest:
                 self._check(line)
                 self.earlier.add(line["session"])
             elif "source" in line and not line.get("error"):
-                self._done[_key(Record(**line))] = None
+                self._finished[_key(Record(**line))] = None
             end = after
         if end < self.path.stat().st_size:
             os.truncate(self.path, end)
@@ -136,25 +136,25 @@ class Manifest:
 
     def begin(self) -> None:
         """Record that a run begins, once. Raise SqueezeError if another process has begun one meanwhile."""
-        if self._begun is not None:
+        if self._start_size is not None:
             return
         if self._file is None:
             try:
                 self._open(os.O_CREAT | os.O_EXCL)
             except FileExistsError:
-                raise self._taken() from None
-        self._begun = self.path.stat().st_size
+                raise self._busy_error() from None
+        self._start_size = self.path.stat().st_size
         self._write({"manifest": _FORMAT, "session": self.session, **self._head})
 
     def is_done(self, source: str, stamp: str, output: str, output_size: int) -> bool:
         """Return whether a record says that this output was made from the source in its current state."""
-        return hash((source, stamp, output, output_size)) in self._done
+        return hash((source, stamp, output, output_size)) in self._finished
 
     def note(self, record: Record) -> None:
         """Append a record."""
         self.begin()
         if not record.error:
-            self._done[_key(record)] = None
+            self._finished[_key(record)] = None
         self._write(vars(record))
 
     def complete(self, files: int) -> None:
@@ -168,9 +168,9 @@ class Manifest:
 
     def withdraw(self) -> None:
         """Remove a session in which nothing was done."""
-        if self._begun is not None:
-            os.truncate(self.path, self._begun)
-            if not self._begun:
+        if self._start_size is not None:
+            os.truncate(self.path, self._start_size)
+            if not self._start_size:
                 self.path.unlink()
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ def read_manifest(path: Path, limits: Limits | None = None) -> ManifestContent:
             digests += xxh3_128_digest(line["source"].encode(errors="surrogatepass"))
             done.append(not line.get("error") and line.get("output") != line["source"])
     if not head:
-        raise _none(path, "it is empty")
+        raise _damaged(path, "it is empty")
     latest = _latest(np.frombuffer(digests, np.uint64).reshape(-1, 2))
     lines = (line for line, _ in _lines(path, limits) if "source" in line)
     latest_records = (Record(**line) for line, kept in zip(lines, latest, strict=False) if kept)
@@ -256,7 +256,7 @@ def _latest(sources: np.ndarray) -> np.ndarray:
     return latest
 
 
-def _none(path: Path, why: object) -> SqueezeError:
+def _damaged(path: Path, why: object) -> SqueezeError:
     return SqueezeError(f"{escaped(str(path))}: is not a manifest of a run, or is damaged ({why}): delete it")
 
 
@@ -275,17 +275,17 @@ def _lines(path: Path, limits: Limits | None = None) -> Iterator[tuple[dict[str,
             except FormatError as error:
                 if number > 1 and not file.read(1):
                     return
-                raise _none(path, f"line {number}: {error}") from None
+                raise _damaged(path, f"line {number}: {error}") from None
             if not text.endswith(b"\n"):
                 if number > 1:
                     return
-                raise _none(path, f"line {number} is cut off")
+                raise _damaged(path, f"line {number} is cut off")
             if number == 1 and isinstance(line, dict) and line.get("manifest", _FORMAT) != _FORMAT:
                 raise SqueezeError(f"{escaped(str(path))}: is a manifest of a version that this squeeze does not know")
             try:
                 _check(line, number == 1)
             except FormatError as error:
-                raise _none(path, f"line {number}: {error}") from None
+                raise _damaged(path, f"line {number}: {error}") from None
             end += len(text)
             yield line, end
 

@@ -23,7 +23,7 @@ from squeeze.system.limits import Limits
 from squeeze.system.remote_path import RemotePath
 from squeeze.system.storage import remote
 
-__all__ = ["Held", "Planned", "Planner"]
+__all__ = ["CompressedFiles", "Planned", "Planner"]
 
 _MOST_FILES = 500  # files of a call; what a lost worker has done is repeated
 _FILE_SECONDS = 0.01  # seconds for opening, writing and syncing a file
@@ -76,14 +76,14 @@ class Planner:
             ahead.append(one)
             held += one.seconds
             while len(ahead) > _AHEAD or held > _CALLS_AHEAD * at_once() * self._seconds:
-                batch, taken = _taken(ahead, self._seconds)
+                batch, taken = _take_batch(ahead, self._seconds)
                 held -= taken
                 yield batch
         least = self._seconds * _LEAST
         ahead = deque(sorted(ahead, key=lambda one: -one.seconds if one.seconds > least else 0.0))
         while ahead:
             share = max(held / (_CALLS * at_once()), least)
-            batch, taken = _taken(ahead, min(share, self._seconds))
+            batch, taken = _take_batch(ahead, min(share, self._seconds))
             held -= taken
             yield batch
 
@@ -164,7 +164,7 @@ class Planner:
         return [Part(file, number, begin, end - begin) for number, (begin, end) in spans] if len(starts) > 1 else []
 
 
-def _taken(ahead: deque[_Ahead], seconds: float) -> tuple[Planned, float]:
+def _take_batch(ahead: deque[_Ahead], seconds: float) -> tuple[Planned, float]:
     """Take files of about `seconds` seconds, at least one, and return them with the seconds that they take."""
     batch: list[File] = []
     taken, memory = 0.0, 0
@@ -175,14 +175,15 @@ def _taken(ahead: deque[_Ahead], seconds: float) -> tuple[Planned, float]:
     return Planned(batch, memory), taken
 
 
-class Held(Sequence[File]):
+class CompressedFiles(Sequence[File]):
     """An immutable sequence of files in compressed form: a cluster of 1,000 processors has a million small ones in
     flight.
     """
 
     def __init__(self, items: Sequence[File]):
         rows = [
-            (_named(one.source), one.size, one.stamp, _named(one.target), one.checksum, one.version) for one in items
+            (_encoded_path(one.source), one.size, one.stamp, _encoded_path(one.target), one.checksum, one.version)
+            for one in items
         ]
         self._count, self._data = len(rows), zlib.compress(json.dumps(rows).encode(), 1)
 
@@ -194,13 +195,13 @@ class Held(Sequence[File]):
 
     def __iter__(self) -> Iterator[File]:
         for source, size, stamp, target, *rest in json.loads(zlib.decompress(self._data)):
-            yield File(_path(source), size, stamp, None if target is None else _path(target), *rest)
+            yield File(_decoded_path(source), size, stamp, None if target is None else _decoded_path(target), *rest)
 
 
-def _named(path: Path | None) -> Any:
+def _encoded_path(path: Path | None) -> Any:
     place = remote(path)
-    return place.named if place else None if path is None else str(path)
+    return place.url_and_key if place else None if path is None else str(path)
 
 
-def _path(named: Any) -> Path:
-    return Path(named) if isinstance(named, str) else cast(Path, RemotePath(*named))
+def _decoded_path(encoded: Any) -> Path:
+    return Path(encoded) if isinstance(encoded, str) else cast(Path, RemotePath(*encoded))

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from squeeze.cluster import files as work
 from squeeze.cluster.engine import Call, Engine, Lost, Needs
-from squeeze.cluster.files import COMPRESS, PACK, Done, File, Part, Task
+from squeeze.cluster.files import COMPRESS, PACK, File, FileResult, Part, Task
 from squeeze.cluster.manifest import Manifest, Record
-from squeeze.cluster.planning import Held, Planned, Planner
+from squeeze.cluster.planning import CompressedFiles, Planned, Planner
 from squeeze.errors import ClusterError, escaped
 
 __all__ = ["ATTEMPTS", "FILES", "LEAST_WAIT", "Kind", "Run", "first_line", "pause"]
@@ -42,16 +42,16 @@ class Kind:
     """The kind of work: how it is planned, and the three functions that workers run."""
 
     planner: Callable[[Task, float], Plans]
-    whole: Callable[[Sequence[File], Task], list[Done]]
-    part: Callable[[Part, Task], Done]
-    join: Callable[[File, int, Task], Done]
+    process_files: Callable[[Sequence[File], Task], list[FileResult]]
+    part: Callable[[Part, Task], FileResult]
+    join: Callable[[File, int, Task], FileResult]
 
 
 FILES = Kind(Planner, work.process_files, work.process_part, work.join_parts)
 
 
 @dataclass
-class _Cut:
+class _SplitFile:
     """A file that is processed in parts."""
 
     file: File
@@ -76,7 +76,7 @@ class _Batch:
 class _Piece:
     """A part of a file, or the joining of all parts if `part` is None."""
 
-    cut: _Cut
+    split_file: _SplitFile
     part: Part | None
     attempts: int = 1
 
@@ -117,7 +117,7 @@ class Run:
     def _shared(self) -> Any:
         return self.engine.share(self.task)
 
-    def results(self, files: Iterable[File]) -> Iterator[Done]:
+    def results(self, files: Iterable[File]) -> Iterator[FileResult]:
         """Yield the result of each file after it was recorded.
 
         Raises ClusterError, and leaves no manifest if that happens before anything was done.
@@ -129,10 +129,10 @@ class Run:
                 self.manifest.withdraw()
             raise
 
-    def _results(self, files: Iterable[File]) -> Iterator[Done]:
+    def _results(self, files: Iterable[File]) -> Iterator[FileResult]:
         planned = self._planned(files)
         while True:
-            while self.engine.has_room(self.needs) and (call := self._next(planned)):
+            while self.engine.has_room(self.needs) and (call := self._next_call(planned)):
                 if self.manifest:
                     self.manifest.begin()  # before a worker may write
                 self.engine.submit(call)
@@ -148,13 +148,13 @@ class Run:
             else:
                 break
 
-    def _next(self, planned: Iterator[Call[_Key]]) -> Call[_Key] | None:
+    def _next_call(self, planned: Iterator[Call[_Key]]) -> Call[_Key] | None:
         now = time.monotonic()
         self._ready.extend(call for when, call in self._later if when <= now)
         self._later = [(when, call) for when, call in self._later if when > now]
         return self._ready.popleft() if self._ready else next(planned, None)
 
-    def _again(self, call: Call[_Key], attempts: int, lost: bool) -> None:
+    def _retry_later(self, call: Call[_Key], attempts: int, lost: bool) -> None:
         """Retry a call that has failed `attempts` times."""
         self._later.append((time.monotonic() + pause(attempts, lost), call))
 
@@ -165,80 +165,80 @@ class Run:
             memory = planned.memory or self.needs.memory
             needs = replace(self.needs, memory=-(-memory // _STEP) * _STEP)
             if isinstance(first, File):
-                yield self._of_batch(_Batch(Held(group), needs))  # type: ignore[arg-type]
+                yield self._of_batch(_Batch(CompressedFiles(group), needs))  # type: ignore[arg-type]
                 continue
-            cut = _Cut(first.file, needs, group, len(group))  # type: ignore[arg-type]
+            cut = _SplitFile(first.file, needs, group, len(group))  # type: ignore[arg-type]
             for part in group:
                 yield self._of_piece(_Piece(cut, part))  # type: ignore[arg-type]
 
     def _of_batch(self, batch: _Batch) -> Call[_Key]:
         more = f" and {len(batch.files) - 1} more" if len(batch.files) > 1 else ""
         name = f"{self.task.operation} {escaped(next(iter(batch.files)).source.name)}{more}"
-        return Call(batch, name, self.kind.whole, (batch.files, self._shared), batch.needs)
+        return Call(batch, name, self.kind.process_files, (batch.files, self._shared), batch.needs)
 
     def _of_piece(self, piece: _Piece) -> Call[_Key]:
-        cut, name = piece.cut, escaped(piece.cut.file.source.name)
+        cut, name = piece.split_file, escaped(piece.split_file.file.source.name)
         if piece.part is None:
             return Call(piece, f"join {name}", self.kind.join, (cut.file, len(cut.parts), self._shared), cut.needs)
         title = f"{self.task.operation} {name}, part {piece.part.number + 1} of {len(cut.parts)}"
         return Call(piece, title, self.kind.part, (piece.part, self._shared), cut.needs)
 
-    def _ended(self, key: _Key, result: Any, error: BaseException | None) -> Iterator[Done]:
+    def _ended(self, key: _Key, result: Any, error: BaseException | None) -> Iterator[FileResult]:
         lost = isinstance(error, Lost)
         if error is not None:
             self.lost += lost
             reason = f"its worker was lost, {ATTEMPTS} times" if lost else type(error).__name__
             files = _files(key)
             again = lost or len(files) > 1  # one of several files has raised it
-            result = [Done(file, error=f"{reason}: {first_line(error)}", again=again) for file in files]
+            result = [FileResult(file, error=f"{reason}: {first_line(error)}", retryable=again) for file in files]
         if isinstance(key, _Piece):
-            yield from self._piece_ended(key, result if isinstance(result, Done) else result[0], lost)
+            yield from self._piece_ended(key, result if isinstance(result, FileResult) else result[0], lost)
             return
         for done in result:
-            if done.error and done.again and key.attempts < ATTEMPTS:
+            if done.error and done.retryable and key.attempts < ATTEMPTS:
                 file = _now(done.file) if error is None else done.file
                 call = self._of_batch(_Batch([file], key.needs, key.attempts + 1))
-                self._again(call, key.attempts, error is not None)
+                self._retry_later(call, key.attempts, error is not None)
             else:
-                yield self._noted(done, key.attempts)
+                yield self._recorded(done, key.attempts)
 
-    def _piece_ended(self, piece: _Piece, done: Done, lost: bool) -> Iterator[Done]:
-        cut = piece.cut
+    def _piece_ended(self, piece: _Piece, done: FileResult, lost: bool) -> Iterator[FileResult]:
+        cut = piece.split_file
         if cut.waiting < 0:
             return  # the file has failed
         cut.attempts = max(cut.attempts, piece.attempts, cut.joins)
-        if done.error and done.again and piece.part is None and cut.joins < ATTEMPTS:
+        if done.error and done.retryable and piece.part is None and cut.joins < ATTEMPTS:
             cut.waiting = len(cut.parts)  # parts may be missing; existing ones are not made again
             for part in cut.parts:
-                self._again(self._of_piece(_Piece(cut, part)), cut.joins, lost)
-        elif done.error and done.again and piece.part and piece.attempts < ATTEMPTS:
-            self._again(self._of_piece(replace(piece, attempts=piece.attempts + 1)), piece.attempts, lost)
+                self._retry_later(self._of_piece(_Piece(cut, part)), cut.joins, lost)
+        elif done.error and done.retryable and piece.part and piece.attempts < ATTEMPTS:
+            self._retry_later(self._of_piece(replace(piece, attempts=piece.attempts + 1)), piece.attempts, lost)
         elif done.error or piece.part is None:
             cut.waiting = -1
-            yield self._noted(done, cut.attempts, cut.reported)
+            yield self._recorded(done, cut.attempts, cut.reported)
         else:
             cut.waiting -= 1
-            self._tell(cut)
+            self._report_progress(cut)
             if cut.waiting == 0:
                 cut.joins += 1
                 self._ready.append(self._of_piece(_Piece(cut, None)))
 
-    def _tell(self, cut: _Cut) -> None:
+    def _report_progress(self, split_file: _SplitFile) -> None:
         """Report the progress of a file in parts, including their joining. Parts that are repeated are not reported
         twice.
         """
-        size = cut.file.size * (len(cut.parts) - cut.waiting) // (len(cut.parts) + 1)
-        if size > cut.reported:
-            self.progress(size - cut.reported)
-            cut.reported = size
+        size = split_file.file.size * (len(split_file.parts) - split_file.waiting) // (len(split_file.parts) + 1)
+        if size > split_file.reported:
+            self.progress(size - split_file.reported)
+            split_file.reported = size
 
-    def _noted(self, done: Done, attempts: int, reported: int = 0) -> Done:
+    def _recorded(self, result: FileResult, attempts: int, reported: int = 0) -> FileResult:
         self.files += 1
-        self.failures += bool(done.error)
-        self.progress(done.file.size - reported)
+        self.failures += bool(result.error)
+        self.progress(result.file.size - reported)
         if self.manifest:
-            self.manifest.note(record_of(done, self.task.operation, attempts))
-        return done
+            self.manifest.note(record_of(result, self.task.operation, attempts))
+        return result
 
 
 def pause(attempts: int, lost: bool) -> float:
@@ -246,24 +246,24 @@ def pause(attempts: int, lost: bool) -> float:
     return 0.0 if lost else PAUSE * 2 ** (attempts - 1)
 
 
-def record_of(done: Done, operation: str, attempts: int = 1) -> Record:
+def record_of(result: FileResult, operation: str, attempts: int = 1) -> Record:
     """Return the record of a result."""
-    file = done.file
+    file = result.file
     source: dict[str, Any] = {
         "source": str(file.source),
         "size": file.size,
         "stamp": file.stamp,
         "version": file.version,
     }
-    if done.error:
-        return Record(**source, attempts=attempts, error=done.error)
-    written = 0 if file.target is None else done.coded if operation in (COMPRESS, PACK) else done.raw
-    output = {"output": str(file.target or ""), "output_size": written, "checksum": done.checksum}
+    if result.error:
+        return Record(**source, attempts=attempts, error=result.error)
+    written = 0 if file.target is None else result.coded if operation in (COMPRESS, PACK) else result.raw
+    output = {"output": str(file.target or ""), "output_size": written, "checksum": result.checksum}
     return Record(**source, **output, attempts=attempts)  # type: ignore[arg-type]
 
 
 def _files(key: _Key) -> Sequence[File]:
-    return key.files if isinstance(key, _Batch) else [key.cut.file]
+    return key.files if isinstance(key, _Batch) else [key.split_file.file]
 
 
 def _now(file: File) -> File:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.cluster.engine import Call, Engine, Lost, Needs
-from squeeze.cluster.files import EXPECTED_ERRORS, Done, File, checksum_of, describe_error
+from squeeze.cluster.files import EXPECTED_ERRORS, File, FileResult, checksum_of, describe_error
 from squeeze.cluster.manifest import Manifest, Record, read_options, read_records
 from squeeze.cluster.run import ATTEMPTS, first_line
 from squeeze.cluster.tasks import run_calls
@@ -28,7 +28,7 @@ from squeeze.errors import SqueezeError, escaped, printable
 from squeeze.system import storage
 from squeeze.system.remote_path import look_together
 
-__all__ = ["SHARDS", "Noted", "Result", "Task", "by_workers", "files_of", "here", "note", "proved"]
+__all__ = ["SHARDS", "Noted", "Result", "Task", "by_workers", "files_of", "make_in_process", "note", "proved"]
 
 SHARDS = "shards"  # the operation of their manifest
 _ASKED = 64  # objects per concurrent request to a store
@@ -57,7 +57,7 @@ class Result:
 
     Attributes:
         checksums: The XXH3-64 of its members, in order.
-        left: The reason for each file that is not in it, by name.
+        excluded: The reason for each file that is not in it, by name.
         error: The error of the shard, or "".
     """
 
@@ -65,24 +65,24 @@ class Result:
     coded: int = 0
     index: int = 0
     checksums: "array[int]" = field(default_factory=lambda: array("Q"))
-    left: dict[str, str] = field(default_factory=dict)
+    excluded: dict[str, str] = field(default_factory=dict)
     checksum: str = ""
     seconds: float = 0.0
     error: str = ""
-    again: bool = False
+    retryable: bool = False
     attempts: int = 1
     lost: int = 0
 
 
-def here(planned: Planned, task: Task, **more: Any) -> Result:
-    """Make a shard in this process. `more` are keyword arguments of `compress_stream`. Raise the errors of
+def make_in_process(planned: Planned, task: Task, **options: Any) -> Result:
+    """Make a shard in this process. `options` are keyword arguments of `compress_stream`. Raise the errors of
     `make_shard`.
     """
     started = time.perf_counter()
-    made = make_shard(planned.target, planned.sources, task.overwrite, task.mark, **(task.options | more))
+    made = make_shard(planned.target, planned.sources, task.overwrite, task.mark, **(task.options | options))
     left = {name: describe_error(reason)[0] for name, reason in made.skipped.items()}
     if (shard := made.shard) is None:
-        return Result(left=left)
+        return Result(excluded=left)
     checksum, seconds = checksum_of(shard.path), time.perf_counter() - started
     return Result(shard.raw, shard.coded, shard.index, shard.checksums, left, checksum, seconds)
 
@@ -90,10 +90,10 @@ def here(planned: Planned, task: Task, **more: Any) -> Result:
 def _guarded(planned: Planned, task: Task) -> Result:
     """Make a shard on a worker, with its error as a result."""
     try:
-        return here(planned, task)
+        return make_in_process(planned, task)
     except EXPECTED_ERRORS as error:
         message, again = describe_error(error)
-        return Result(error=message, again=again)
+        return Result(error=message, retryable=again)
 
 
 def by_workers(
@@ -106,7 +106,7 @@ def by_workers(
         name = f"shard {escaped(planned.target.name)}, {len(planned.sources)} files"
         return Call(planned, name, _guarded, (planned, shared), needs)
 
-    for outcome in run_calls(engine, map(call, shards), lambda result: result.again):
+    for outcome in run_calls(engine, map(call, shards), lambda result: result.retryable):
         result = outcome.result
         if outcome.error is not None:
             lost = isinstance(outcome.error, Lost)
@@ -115,23 +115,23 @@ def by_workers(
         yield outcome.key, replace(result, attempts=outcome.attempts, lost=outcome.lost)
 
 
-def files_of(planned: Planned, result: Result) -> Iterator[Done]:
+def files_of(planned: Planned, result: Result) -> Iterator[FileResult]:
     """Yield the result of each file of a shard. Its coded size is its share of the shard's bytes."""
     checksums = iter(result.checksums)
-    total = sum(source.size for source in planned.sources if source.name not in result.left)
+    total = sum(source.size for source in planned.sources if source.name not in result.excluded)
     before = seen = 0
     for source in planned.sources:
         file = File(source.path, source.size, source.stamp, planned.target)
-        if error := result.left.get(source.name):
-            yield Done(file, error=error)
+        if error := result.excluded.get(source.name):
+            yield FileResult(file, error=error)
             continue
         seen += source.size
         part = result.coded * seen // total if total else 0
-        yield Done(file, source.size, part - before, f"{next(checksums):016x}")
+        yield FileResult(file, source.size, part - before, f"{next(checksums):016x}")
         before = part
 
 
-def note(manifest: Manifest, planned: Planned, result: Result) -> Iterator[Done]:
+def note(manifest: Manifest, planned: Planned, result: Result) -> Iterator[FileResult]:
     """Record each file and yield it, and finally record the shard, which makes them count."""
     target, attempts = str(planned.target), result.attempts
     for done in () if result.error else files_of(planned, result):
@@ -165,7 +165,7 @@ class Noted:
             else:
                 self._of[source] = open_[output] << 32 | hash(record.stamp) & _STAMP
                 self._failed.discard(source)
-        there = _there({output: size for output, (_, size) in whole.items() if targets.matches(output)})
+        there = _existing({output: size for output, (_, size) in whole.items() if targets.matches(output)})
         self._shards = {number: output for output, (number, _) in whole.items() if output in there}
         self._outputs = set(self._shards.values())
 
@@ -187,7 +187,7 @@ class Noted:
         return "" if same else self._shards[number]
 
 
-def _there(sizes: dict[str, int]) -> set[str]:
+def _existing(sizes: dict[str, int]) -> set[str]:
     """Return which outputs exist with these sizes."""
     found, names = set(), iter(sizes)
     while some := list(islice(names, _ASKED)):
@@ -202,7 +202,7 @@ def _there(sizes: dict[str, int]) -> set[str]:
 
 def proved(
     manifest: Path,
-    found: Iterable[Record],
+    records: Iterable[Record],
     attempt: Callable[[str], AbstractContextManager[None]],
     roots: list[Path],
     **options: Any,
@@ -216,7 +216,7 @@ def proved(
         options: keywords of `squeeze.open`.
     """
     root = str(read_options(manifest).get("root", ""))
-    for output, those in groupby(found, key=lambda record: record.output):
+    for output, those in groupby(records, key=lambda record: record.output):
         members = None
         for record in those:
             if output in ("", record.source):
@@ -227,7 +227,7 @@ def proved(
                 with (
                     attempt(printable(output)),
                     suppress(FileNotFoundError),  # reported by the shard's own record
-                    open_stream(storage.within(output, roots), **options) as shard,
+                    open_stream(storage.resolve_untrusted(output, roots), **options) as shard,
                 ):
                     members = shard.members()
             if members:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from squeeze.cluster.files import Done
+from squeeze.cluster.files import FileResult
 
 __all__ = ["Summary"]
 
@@ -37,18 +37,18 @@ class Summary:
         """The duration of the run so far."""
         return time.perf_counter() - self.started
 
-    def add(self, done: Done) -> None:
+    def add(self, result: FileResult) -> None:
         """Add the result of a file."""
-        if done.error:
+        if result.error:
             if len(self.failures) < _TOLD:
-                self.failures.append((str(done.file.source), done.error))
+                self.failures.append((str(result.file.source), result.error))
             return
-        self.raw, self.coded = self.raw + done.raw, self.coded + done.coded
-        ending = done.file.source.name.removesuffix(".sqz").rpartition(".")[2]
+        self.raw, self.coded = self.raw + result.raw, self.coded + result.coded
+        ending = result.file.source.name.removesuffix(".sqz").rpartition(".")[2]
         if ending not in self.endings and len(self.endings) == _KINDS:
             ending = "other"
         sums = self.endings.setdefault(ending, [0, 0, 0])
-        for place, more in enumerate((1, done.raw, done.coded)):
+        for place, more in enumerate((1, result.raw, result.coded)):
             sums[place] += more
 
     def as_json(self, counts: Counts, processors: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from squeeze.commands.sections import in_section
 from squeeze.errors import SqueezeError
 
 if TYPE_CHECKING:
-    from squeeze.cluster.files import Done
+    from squeeze.cluster.files import FileResult
     from squeeze.engine.sharding import Workers
     from squeeze.packing.pack import Totals
 
@@ -94,7 +94,7 @@ def checkpoint(operation: str, cluster: str, manifest: Path | None, **given: Any
     """
     from squeeze.cluster.checkpoints import run as checkpoints
 
-    def failed(done: "Done") -> None:
+    def failed(done: "FileResult") -> None:
         echo(f"Error: {explain(SqueezeError(done.error), str(done.file.source))}", err=True)
 
     if operation != "verify":

@@ -17,8 +17,8 @@ from squeeze.cluster.engine import PROCESS, Engine, Needs
 from squeeze.cluster.files import (
     COMPRESS,
     TEST,
-    Done,
     File,
+    FileResult,
     Task,
     check_unchanged,
     process_files,
@@ -55,14 +55,14 @@ class _Listing:
     job: Job
     manifest: Manifest
     name: Callable[[Path], Path]
-    wanted: Callable[[Path], bool]
+    is_input: Callable[[Path], bool]
     passed_over: Callable[[Path], bool]
     skipped: int = 0
     parts: set[Path] = field(default_factory=set)  # of files that an earlier run cut
 
     def files(self) -> Iterator[File]:
         going_on = bool(self.manifest.earlier) and not self.manifest.was_complete
-        listed = self.job.each(lambda path: not self._is_our_own(path) and self.wanted(path))
+        listed = self.job.iter_sources(lambda path: not self._is_our_own(path) and self.is_input(path))
         found = (path for path in listed if path is not None and not self._is_our_own(path))
         paths = (path for path in found if not self.passed_over(path))
         for path, target in _with_targets(paths, self.name):
@@ -92,13 +92,13 @@ class _Listing:
             return True
         return path.stem.endswith(_MARK.format(self.manifest.session))
 
-    def _is_done(self, found: File) -> bool:
-        assert found.target
+    def _is_done(self, file: File) -> bool:
+        assert file.target
         try:
-            size = (found.target.lstat() if storage.remote(found.target) else found.target.stat()).st_size
+            size = (file.target.lstat() if storage.remote(file.target) else file.target.stat()).st_size
         except FileNotFoundError:
             return False
-        return self.manifest.is_done(str(found.source), found.stamp, str(found.target), size)
+        return self.manifest.is_done(str(file.source), file.stamp, str(file.target), size)
 
 
 def _with_targets(paths: Iterable[Path], name: Callable[[Path], Path]) -> Iterator[tuple[Path, Path | Exception]]:
@@ -125,7 +125,7 @@ def run(
     cluster: str | None,
     manifest: Path | None,
     name: Callable[[Path], Path],
-    wanted: Callable[[Path], bool],
+    is_input: Callable[[Path], bool],
     passed_over: Callable[[Path], bool] = lambda path: False,
     memory: int = 0,
     page: Path | None = None,
@@ -139,7 +139,7 @@ def run(
         cluster: The address of the cluster.
         manifest: The file that notes finished work; None for the usual one.
         name: Returns the path of a result.
-        wanted: Returns whether a file in a folder is taken.
+        is_input: Returns whether a file in a folder is taken.
         passed_over: Returns whether a file is left out although it is named.
         memory: Bytes that a call needs.
         page: The page to write, or None.
@@ -150,10 +150,10 @@ def run(
     place = manifest or _usual(_folder_of(job.files[0]), operation, sources)
     chosen = {key: value for key, value in settings.items() if value is not None}
     with closing(connected(cluster)) as engine, closing(Manifest(place, operation, chosen, sources)) as notes:
-        listing = _Listing(job, notes, name, wanted, passed_over)
+        listing = _Listing(job, notes, name, is_input, passed_over)
         task = Task(operation, settings, _MARK.format(notes.session), job.force)
         try:
-            going = _go(job, task, notes, engine, listing.files(), memory, page)
+            going = _process(job, task, notes, engine, listing.files(), memory, page)
         except BaseException as error:
             engine.close()
             _tidy(job, task.mark)
@@ -187,7 +187,7 @@ def test(
     """
 
     def named() -> Iterator[File]:
-        for path in job.each(is_compressed):
+        for path in job.iter_sources(is_compressed):
             if path is not None:
                 with job.attempt(str(path)):
                     status = path.stat()
@@ -197,11 +197,11 @@ def test(
     found = _outputs(job, manifest, settings) if manifest else named()
     if cluster:
         with closing(connected(cluster)) as engine:
-            _go(job, task, None, engine, found, 0, page)
+            _process(job, task, None, engine, found, 0, page)
     else:
         with job.progress("files") as tick:
-            for file in _counted(found, tick):
-                _say(job, process_files([file], task)[0])
+            for file in _with_total(found, tick):
+                _report(job, process_files([file], task)[0])
                 tick(file.size)
     job.finish()
 
@@ -250,14 +250,14 @@ def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator[Fil
         with job.attempt(printable(record.source)):
             if record.error:
                 raise SqueezeError(printable(record.error))
-            output = storage.within(record.output, roots)
+            output = storage.resolve_untrusted(record.output, roots)
             if not output.exists():
                 raise SqueezeError(f"its output {output} is missing")
             status = output.stat()
             yield File(output, status.st_size, stamp_of(status), None, record.checksum)
 
 
-def _go(
+def _process(
     job: Job,
     task: Task,
     notes: Manifest | None,
@@ -270,10 +270,10 @@ def _go(
     gpus = 1 if str(task.options.get("device")).startswith("cuda") else 0
     needs = Needs(task.options["threads"], gpus, PROCESS + memory)
     with job.progress("files") as tick:
-        going = Run(engine, task, notes, needs, progress=lambda count: _tell(tick, count, going))
-        for done in going.results(_counted(files, tick)):
+        going = Run(engine, task, notes, needs, progress=lambda count: _show_progress(tick, count, going))
+        for done in going.results(_with_total(files, tick)):
             summary.add(done)
-            _say(job, done)
+            _report(job, done)
     write_page(page, [summary.as_json(going, engine.processors)])
     failed = f", {going.failures} failed" if going.failures else ""
     sizes = f"{summary.raw:,} bytes raw, {summary.coded:,} compressed"
@@ -281,7 +281,7 @@ def _go(
     return going
 
 
-def _counted(files: Iterable[File], tick: Tick) -> Iterator[File]:
+def _with_total(files: Iterable[File], tick: Tick) -> Iterator[File]:
     """Yield the files, and tell the progress the number of all bytes at the end."""
     total = 0
     for file in files:
@@ -290,7 +290,7 @@ def _counted(files: Iterable[File], tick: Tick) -> Iterator[File]:
     tick.expect(total)
 
 
-def _tell(tick: Tick, count: int, going: Run) -> None:
+def _show_progress(tick: Tick, count: int, going: Run) -> None:
     workers = going.engine.at_once(going.needs)
     failed = f", {going.failures} failed" if going.failures else ""
     numbers = {"files": going.files, "failed": going.failures, "workers": workers}
@@ -298,19 +298,19 @@ def _tell(tick: Tick, count: int, going: Run) -> None:
     tick(count)
 
 
-def _say(job: Job, done: Done) -> None:
-    source, target = done.file.source, done.file.target
-    if done.error:
+def _report(job: Job, result: FileResult) -> None:
+    source, target = result.file.source, result.file.target
+    if result.error:
         with job.attempt(str(source)):
-            raise SqueezeError(done.error)
+            raise SqueezeError(result.error)
         return
     if job.as_json:
         output = {} if target is None else {"output": str(target)}
-        sizes = {"raw_size": done.raw, "coded_size": done.coded, "checksum": done.checksum}
+        sizes = {"raw_size": result.raw, "coded_size": result.coded, "checksum": result.checksum}
         click.echo(json.dumps({"file": str(source), **output, **sizes}))
     if job.verbose:
-        job.say(f"{source}: {done.raw:,} bytes raw, {done.coded:,} compressed")
-    _remove(job, done.file)
+        job.say(f"{source}: {result.raw:,} bytes raw, {result.coded:,} compressed")
+    _remove(job, result.file)
 
 
 def _remove(job: Job, file: File) -> None:

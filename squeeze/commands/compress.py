@@ -15,7 +15,7 @@ from squeeze.commands.cluster import with_manifest
 from squeeze.commands.job import Job, is_compressed, size_of, transform
 from squeeze.commands.progress import Tick
 from squeeze.commands.sections import command, in_section
-from squeeze.commands.side_by_side import LARGE, each
+from squeeze.commands.side_by_side import LARGE, for_each
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 
@@ -146,7 +146,7 @@ def compress(
             manifest=manifest,
             page=page,
             name=files.compressed_name,
-            wanted=lambda path: not is_compressed(path),
+            is_input=lambda path: not is_compressed(path),
             passed_over=partial(_passes_over, job),
             memory=needed,
         )
@@ -163,7 +163,9 @@ def compress(
         alone = len(small) < 2 or row.needs_language_model  # which would be in memory once for each process
         seconds = 0.0 if alone else known.estimate_seconds(row.number, sum(small), 1, verify)
         wanted = (path for path in sources if not (path and _passes_over(job, path)))
-        each(job, job.tasks(wanted, files.compressed_name), _compress, settings | {"dictionary": dictionary}, seconds)
+        for_each(
+            job, job.tasks(wanted, files.compressed_name), _compress, settings | {"dictionary": dictionary}, seconds
+        )
         job.finish()
 
 
@@ -218,7 +220,7 @@ def _passes_over(job: Job, path: Path) -> bool:
     """Return whether a named file is compressed already, and say so."""
     found = is_compressed(path) and not job.force
     if found:
-        job.skip(f"{path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)", named=True)
+        job.skip(f"{path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)", by_name=True)
     return found
 
 

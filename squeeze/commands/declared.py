@@ -13,7 +13,7 @@ from squeeze.commands.sections import Command, Decorator, place, several
 from squeeze.options import MethodOption, Operation, Option, options_of
 from squeeze.recipes.options import Common, Packing
 
-__all__ = ["OperationCommand", "base", "both_ways", "calibrating", "default_of", "given", "kind_of", "spelled"]
+__all__ = ["OperationCommand", "base", "both_ways", "calibrating", "default_of", "kind_of", "options_given", "spelled"]
 
 _KINDS: dict[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path": PATH}
 _YES = "yes"
@@ -43,7 +43,7 @@ class OperationCommand(Command):
         return [*_options(self.operation), *super().get_params(ctx)]
 
 
-def given(operation: Operation[Any], options: dict[str, Any]) -> dict[str, Any]:
+def options_given(operation: Operation[Any], options: dict[str, Any]) -> dict[str, Any]:
     """Take the options of an operation out of those of a command, and return those that the user gave."""
     names = [*operation.keys, *(option.name for option in options_of(Common))] if operation.methods else operation.keys
     values = {name: options.pop(name) for name in names}
@@ -55,21 +55,21 @@ def _options(operation: Operation[Any]) -> list[click.Parameter]:
     state = tuple(operation.methods.items())
     known = _made.get(operation.name)
     if known is None or known[0] != state:
-        _made[operation.name] = known = (state, _make(operation))
+        _made[operation.name] = known = (state, _make_options(operation))
     return known[1]
 
 
 _made: dict[str, tuple[Any, list[click.Parameter]]] = {}
 
 
-def _make(operation: Operation[Any]) -> list[click.Parameter]:
+def _make_options(operation: Operation[Any]) -> list[click.Parameter]:
     """Return `--method`, the options of all methods and of each, and those of the calibration."""
     title, found = f"{operation.name.capitalize()} options", list[click.Parameter]()
     if operation.methods:
         kind = click.Choice(list(operation.methods))
         found.append(place(click.Option(["--method"], type=kind, help=f"Method; default: {operation.default}"), title))
-    owned = sorted(operation.options().values(), key=lambda one: _is_of_some(one, operation))
-    for one in owned:
+    method_options = sorted(operation.options().values(), key=lambda one: _is_of_some(one, operation))
+    for one in method_options:
         names = ", ".join(one.defaults)
         section = f"Method{'s' * (len(one.defaults) > 1)} {names}" if _is_of_some(one, operation) else title
         found.append(place(_option(one), section))
@@ -77,21 +77,21 @@ def _make(operation: Operation[Any]) -> list[click.Parameter]:
     return found + [place(_option(MethodOption(option)), _CALIBRATION) for option in common]
 
 
-def _is_of_some(owned: MethodOption, operation: Operation[Any]) -> bool:
+def _is_of_some(method_option: MethodOption, operation: Operation[Any]) -> bool:
     """Return whether only some of the methods have an option."""
-    return 0 < len(owned.defaults) < len(operation.methods)
+    return 0 < len(method_option.defaults) < len(operation.methods)
 
 
-def _option(owned: MethodOption) -> click.Option:
-    names, facts = _declaration(owned)
+def _option(method_option: MethodOption) -> click.Option:
+    names, facts = _declaration(method_option)
     return click.Option(names, **facts)
 
 
-def _declaration(owned: MethodOption) -> tuple[list[str], dict[str, Any]]:
+def _declaration(method_option: MethodOption) -> tuple[list[str], dict[str, Any]]:
     """Return the names and settings of a click option. None and () mean that it was not given: defaults are the
     dataclass's."""
-    option = owned.option
-    facts: dict[str, Any] = {"default": None, "help": _help(owned)}
+    option = method_option.option
+    facts: dict[str, Any] = {"default": None, "help": _help(method_option)}
     if option.type.startswith("tuple"):
         facts |= {"multiple": True, "metavar": "NAMES", "callback": _split}
     elif _both(option):
@@ -134,9 +134,9 @@ def both_ways(option: Option) -> str:
     return name if "bool" not in option.types or option.choices else f"{name}/{option.off or '--no-' + name[2:]}"
 
 
-def _help(owned: MethodOption) -> str:
+def _help(method_option: MethodOption) -> str:
     """Return the text of an option with its default, which comes before a condition such as "(gptq only)"."""
-    text, default = owned.option.help, default_of(owned.option, owned.defaults)
+    text, default = method_option.option.help, default_of(method_option.option, method_option.defaults)
     if not default or default == "no" or "default:" in text:
         return text
     return _ONLY.sub(lambda end: f"; default: {default}{end[0]}", text, count=1)

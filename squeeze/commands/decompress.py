@@ -14,7 +14,7 @@ from squeeze.commands.cluster import with_manifest
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
 from squeeze.commands.sections import command, in_section, several
-from squeeze.commands.side_by_side import LARGE, each
+from squeeze.commands.side_by_side import LARGE, for_each
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 from squeeze.system.binary import write_all
@@ -101,7 +101,7 @@ def decompress(
             manifest=manifest,
             page=page,
             name=files.restored_name,
-            wanted=is_compressed,
+            is_input=is_compressed,
         )
     elif directory:
         from squeeze.commands import archives
@@ -111,7 +111,7 @@ def decompress(
         sources = job.sources(is_compressed)
         work = partial(_copy_part, span, member) if part else partial(_restore, salvage, missing or "zeros")
         seconds = 0.0 if part or salvage else _seconds(sources)
-        each(job, job.tasks(sources, files.restored_name), work, settings, seconds)
+        for_each(job, job.tasks(sources, files.restored_name), work, settings, seconds)
         job.finish()
 
 
@@ -149,7 +149,7 @@ def test(
         clustered.test(job, settings | {"threads": per_call}, cluster=cluster, manifest=manifest, page=page)
     else:
         sources = job.sources(is_compressed)
-        each(job, ((path, None) for path in sources), _test, settings, _seconds(sources))
+        for_each(job, ((path, None) for path in sources), _test, settings, _seconds(sources))
         job.finish()
 
 

@@ -11,7 +11,7 @@ import click
 from squeeze.cluster.engine import Call, Engine, Needs
 from squeeze.commands import cluster as clusters, options
 from squeeze.commands.echo import echo, explain
-from squeeze.commands.models import judged, tasks_of, use
+from squeeze.commands.models import tasks_of, use, worse_on_quality_error
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
 from squeeze.commands.sections import command
@@ -87,7 +87,7 @@ def evaluate(
         raise click.exceptions.Exit(1)
     if max_task_drop is not None:
         for record in records:
-            with judged():
+            with worse_on_quality_error():
                 check_drops(record["input"], [TaskScore.from_json(one) for one in record["tasks"]], max_task_drop)
 
 
@@ -181,7 +181,9 @@ def _on_tasks(
 
     opening: dict[str, Any] = {"device": device, "resident": resident, "base": base}
     kept = "its measurements are lost."
-    with steps(f"{checkpoint.name}: tasks", unit=" answers", kept=kept, quiet=quiet, as_json=as_json) as progress:
+    with steps(
+        f"{checkpoint.name}: tasks", unit=" answers", stopped_note=kept, quiet=quiet, as_json=as_json
+    ) as progress:
         return scores(tasks, checkpoint, original, progress=progress, **opening)
 
 

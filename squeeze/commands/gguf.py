@@ -63,7 +63,7 @@ def imatrix(
     use(threads, device)
     given = {name: value for name, value in params.items() if value is not None}
     started = time.perf_counter()
-    with steps(target.name, kept="nothing is written.", quiet=quiet, as_json=as_json) as progress:
+    with steps(target.name, stopped_note="nothing is written.", quiet=quiet, as_json=as_json) as progress:
         count = write(source, target, overwrite=force, device=device, progress=progress, **given)
     seconds = round(time.perf_counter() - started, 3)
     if as_json:

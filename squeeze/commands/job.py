@@ -139,11 +139,11 @@ class Job:
             if self.as_json:
                 click.echo(json.dumps({"file": name, "error": message}))
 
-    def sources(self, wanted: Callable[[Path], bool]) -> list[Path | None]:
+    def sources(self, is_input: Callable[[Path], bool]) -> list[Path | None]:
         """Return the files to work on; None is standard input."""
-        return list(self.each(wanted))
+        return list(self.iter_sources(is_input))
 
-    def each(self, wanted: Callable[[Path], bool]) -> Iterator[Path | None]:
+    def iter_sources(self, is_input: Callable[[Path], bool]) -> Iterator[Path | None]:
         """Yield the files to work on as they are found; None is standard input."""
         for name in self.files:
             if name == "-":
@@ -153,9 +153,9 @@ class Job:
                 root = storage.path_of(name)
                 if not self.recursive and not storage.remote(root) and root.is_dir() and not root.is_symlink():
                     raise SqueezeError(f"is a folder: {self.folders}")
-                yield from self._in(root, wanted)
+                yield from self._walk(root, is_input)
 
-    def _in(self, root: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
+    def _walk(self, root: Path, is_input: Callable[[Path], bool]) -> Iterator[Path]:
         """Yield a file, or the files of a folder that are wanted and not excluded."""
 
         def unreadable(error: OSError) -> None:
@@ -168,26 +168,26 @@ class Job:
                 self.say(f"Warning: {folder}: is a link to a folder; skipped")
 
         def takes(path: Path) -> bool:
-            return not self.excludes(root, path) and wanted(path)
+            return not self.excludes(root, path) and is_input(path)
 
         for path in files.expand(root, self.recursive, takes, unreadable, linked):
             taken = False
             with self.attempt(str(path)):
-                taken = self._takes(path, named=path == root)
+                taken = self._accepts(path, by_name=path == root)
             if taken:
                 yield path
 
-    def _takes(self, path: Path, named: bool) -> bool:
+    def _accepts(self, path: Path, by_name: bool) -> bool:
         reason = files.reason_to_skip(path)
         if reason and not (self.force or self.stdout or self.output or (self.reads_only and not self.recursive)):
-            self.skip(f"{path}: {reason}; skipped (use -f to take it)", named)
+            self.skip(f"{path}: {reason}; skipped (use -f to take it)", by_name)
             return False
         return True
 
-    def skip(self, reason: str, named: bool) -> None:
+    def skip(self, reason: str, by_name: bool) -> None:
         """Say that a file is skipped; if the user named it, the exit code is 2, as that of xz."""
         self.say(f"Warning: {reason}")
-        self.skipped = self.skipped or named
+        self.skipped = self.skipped or by_name
 
     def passes_over(self, path: Path | None, target: Path | None) -> bool:
         """Return whether the result of a file in a folder is there, which has the time that the file still has."""

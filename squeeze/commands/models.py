@@ -60,10 +60,10 @@ class Verdict:
 
         name, kept = Path(report.target).name, f"{report.target} is written: `squeeze eval` measures it."
         if self.text is not None:
-            with steps(f"{name}: quality", unit=" tokens", kept=kept, quiet=quiet, as_json=as_json) as progress:
+            with steps(f"{name}: quality", unit=" tokens", stopped_note=kept, quiet=quiet, as_json=as_json) as progress:
                 measure(report, self.text, self.windows, device, progress)
         if self.tasks is not None:
-            with steps(f"{name}: tasks", unit=" answers", kept=kept, quiet=quiet, as_json=as_json) as progress:
+            with steps(f"{name}: tasks", unit=" answers", stopped_note=kept, quiet=quiet, as_json=as_json) as progress:
                 measure_tasks(report, self.tasks, device, progress)
 
     def conclude(self, report: "Report", as_json: bool, quiet: bool) -> None:
@@ -81,12 +81,12 @@ class Verdict:
 
     def judge(self, report: "Report") -> None:
         """Raise Worse if a limit is exceeded."""
-        with judged():
+        with worse_on_quality_error():
             report.check(**self.limits)
 
 
 @contextmanager
-def judged() -> Iterator[None]:
+def worse_on_quality_error() -> Iterator[None]:
     """Raise Worse in place of a QualityError."""
     try:
         yield

@@ -9,7 +9,7 @@ import click
 
 import squeeze
 from squeeze.commands import cluster as clusters, options
-from squeeze.commands.declared import OperationCommand, given
+from squeeze.commands.declared import OperationCommand, options_given
 from squeeze.commands.echo import echo
 from squeeze.commands.reporting import reporting
 from squeeze.commands.sections import in_section
@@ -63,7 +63,7 @@ def pack(source: Path, target: Path, follow: bool, cluster: str | None, manifest
 
     IN is a file of safetensors or torch, or a model's folder. A stopped run continues if the same command runs again.
     """
-    settings = values_of(PACK.read(given(PACK, params)).settings)
+    settings = values_of(PACK.read(options_given(PACK, params)).settings)
     following = {name: value for name in _FOLLOWING if (value := params.pop(name))}
     if manifest and not cluster:
         raise click.UsageError("--manifest belongs to --cluster: give both")

@@ -34,12 +34,12 @@ _FIRST, _EVERY = 10.0, 1.0  # seconds before the first line, and between lines
 class Tick:
     """A function that is called with the number of units that are done since its last call."""
 
-    def __init__(self, shown: "_Line | _Lines", passes: int = 1) -> None:
-        self._shown, self._passes = shown, passes
+    def __init__(self, display: "_Line | _Lines", passes: int = 1) -> None:
+        self._display, self._passes = display, passes
 
     def __call__(self, count: int) -> None:
         _stop_if_interrupted()
-        self._shown.update(count / self._passes)
+        self._display.update(count / self._passes)
 
     def say(self, text: str, **numbers: float) -> None:
         """Show an intermediate result.
@@ -48,11 +48,11 @@ class Tick:
             text: The result in words.
             numbers: Its numbers, for JSON.
         """
-        self._shown.step, self._shown.numbers = text, numbers
+        self._display.step, self._display.numbers = text, numbers
 
     def expect(self, total: int) -> None:
         """Set the total, if it was not known before."""
-        self._shown.total = total
+        self._display.total = total
 
 
 def is_shown(quiet: bool, as_json: bool) -> bool:
@@ -74,39 +74,41 @@ def bar(
         quiet: Whether nothing is shown.
         as_json: Whether lines of JSON are shown if standard error is not a terminal.
     """
-    with _shown(name, total, unit, quiet, as_json, unit_scale=True) as shown:
+    with _display_for(name, total, unit, quiet, as_json, unit_scale=True) as shown:
         yield Tick(shown, passes)
 
 
 @contextmanager
 def steps(
-    name: str, *, unit: str = " blocks", kept: str = _KEPT, quiet: bool = False, as_json: bool = False
+    name: str, *, unit: str = " blocks", stopped_note: str = _KEPT, quiet: bool = False, as_json: bool = False
 ) -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function that takes the name of the current step, the number of steps done, and their total.
 
     Args:
         name: What is shown in front of the bar.
         unit: The name of the unit.
-        kept: What is printed if the run is stopped.
+        stopped_note: What is printed if the run is stopped.
         quiet: Whether nothing is shown.
         as_json: Whether lines of JSON are shown if standard error is not a terminal.
     """
-    with _shown(name, 0, unit, quiet, as_json) as shown:
+    with _display_for(name, 0, unit, quiet, as_json) as display:
 
         def step(label: str, done: int, total: int) -> None:
             _stop_if_interrupted()
-            shown.total, shown.step = total, label
-            shown.update(done - shown.n)
+            display.total, display.step = total, label
+            display.update(done - display.n)
 
         try:
             yield step
         except KeyboardInterrupt:
-            at = f" at {shown.step}, {round(shown.n)} of {shown.total} done" if shown.total else ""
-            click.echo(escaped(f"Stopped{at}; {kept}"), err=True)
+            at = f" at {display.step}, {round(display.n)} of {display.total} done" if display.total else ""
+            click.echo(escaped(f"Stopped{at}; {stopped_note}"), err=True)
             raise
 
 
-def _shown(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, **settings: Any) -> "_Line | _Lines":
+def _display_for(
+    name: str, total: int | None, unit: str, quiet: bool, as_json: bool, **settings: Any
+) -> "_Line | _Lines":
     if as_json and not quiet and not sys.stderr.isatty():
         return _Lines(name, total, unit.strip())
     return _Line(name, total, unit, quiet or not sys.stderr.isatty(), **settings)
@@ -149,7 +151,7 @@ class _Lines:
         self.name, self.total, self.unit, self.step = name, total, unit, ""
         self.numbers: dict[str, float] = {}
         self.n, self._started = 0.0, time.monotonic()
-        self._said = self._started + _FIRST - _EVERY
+        self._last_line_at = self._started + _FIRST - _EVERY
 
     def __enter__(self) -> "_Lines":
         return self
@@ -160,11 +162,11 @@ class _Lines:
     def update(self, count: float) -> None:
         now = time.monotonic()
         self.n += count
-        if now - self._said >= _EVERY and (not self.total or self.n < self.total):
-            self._said = now
-            self._say(self.n / (now - self._started))
+        if now - self._last_line_at >= _EVERY and (not self.total or self.n < self.total):
+            self._last_line_at = now
+            self._print_line(self.n / (now - self._started))
 
-    def _say(self, rate: float) -> None:
+    def _print_line(self, rate: float) -> None:
         line: dict[str, Any] = {"progress": self.name, "done": round(self.n), "total": self.total, "unit": self.unit}
         line |= {"step": self.step} if self.step else {}
         seconds = (self.total - self.n) / rate if self.total and rate else None

@@ -28,14 +28,14 @@ def _rows(options: Iterable[Option]) -> Iterable[tuple[str, ...]]:
     return (_row(MethodOption(one), 0) for one in options)
 
 
-def _row(owned: MethodOption, methods: int) -> tuple[str, ...]:
-    option, names = owned.option, ", ".join(owned.defaults)
-    text = option.help if not names or len(owned.defaults) == methods else f"{names}: {option.help}"
+def _row(method_option: MethodOption, methods: int) -> tuple[str, ...]:
+    option, names = method_option.option, ", ".join(method_option.defaults)
+    text = option.help if not names or len(method_option.defaults) == methods else f"{names}: {option.help}"
     return (
         f"`{option.name}`",
         f"`{both_ways(option)}`",
         kind_of(option),
-        default_of(option, owned.defaults),
+        default_of(option, method_option.defaults),
         option.bounds,
         text,
     )

@@ -12,7 +12,7 @@ import click
 
 from squeeze.cluster.engine import PROCESS, Engine, Needs
 from squeeze.cluster.manifest import Manifest
-from squeeze.cluster.shards import SHARDS, Noted, Result, Task, by_workers, here, note
+from squeeze.cluster.shards import SHARDS, Noted, Result, Task, by_workers, make_in_process, note
 from squeeze.cluster.summary import Summary
 from squeeze.codecs.shards.plan import Planned, Template, plan
 from squeeze.codecs.shards.reading import Source
@@ -64,7 +64,7 @@ def run(
         raise SqueezeError(f"{root}: expected a folder")
     targets.check(root)
     files.check_target(targets.path(0), [], overwrite=True)
-    chosen = _chosen(settings) | {"root": str(root), "output": str(targets.place), "shards": size}
+    chosen = _coding_settings(settings) | {"root": str(root), "output": str(targets.place), "shards": size}
     chosen |= {"train_dictionary": learns is not None}
     with ExitStack() as opened:
         engine = opened.enter_context(closing(connected(cluster))) if cluster else None
@@ -72,12 +72,12 @@ def run(
         going = _Run(job, root, targets, size, notes, job.force)
         try:
             going.prepare(settings | ({"dictionary": dictionary} if engine else {}), learns)
-            going.go(engine, memory)
+            going.make_shards(engine, memory)
         except BaseException as error:
             if engine:
                 engine.close()
             _tidy(targets, {notes.session})
-            if not going.begun:
+            if not going.started:
                 notes.withdraw()
             elif isinstance(error, KeyboardInterrupt):
                 echo(f"Finished shards are noted in {notes.path}; the same command continues from there.", err=True)
@@ -87,13 +87,13 @@ def run(
             notes.complete(going.files + going.skipped)
         write_page(page, [going.summary.as_json(going, engine.processors if engine else job.threads)])
         if engine:
-            going.say(engine)
+            going.report_totals(engine)
     if going.skipped:
         job.say(f"{going.skipped:,} files were done before.")
     job.finish()
 
 
-def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
+def _coding_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that change the bytes of shards: a run that continues has the same ones."""
     known = settings["dictionary"]
     identity = known if known is None or isinstance(known, str) else known.identity
@@ -111,7 +111,7 @@ class _Run:
         self._task = Task({}, _MARK.format(notes.session), overwrite)
         self._planned = set[Path]()
         self.summary = Summary("compress --shards")
-        self.begun = False  # whether something was written
+        self.started = False  # whether something was written
         self.skipped = self.files = self.shards = self.failures = self.calls = self.lost = 0
 
     def prepare(self, settings: dict[str, Any], learns: tuple[int, ...] | None) -> None:
@@ -121,15 +121,15 @@ class _Run:
             check_targets(self._targets.path(0), self._job.force)
         _tidy(self._targets, self._notes.earlier)
         if learns is not None:
-            settings = settings | _learned(self._job, self._root, self._targets, learns, going_on)
-            self.begun = True
+            settings = settings | _trained_dictionary(self._job, self._root, self._targets, learns, going_on)
+            self.started = True
         self._task.options.update(settings)
 
-    def go(self, engine: Engine[Planned] | None, memory: int) -> None:
+    def make_shards(self, engine: Engine[Planned] | None, memory: int) -> None:
         """Make all shards that are to be made."""
         verify = self._task.options["verify"]
         with self._job.progress(str(self._targets.place), passes=2 if verify and not engine else 1) as tick:
-            done = self._by_workers(engine, memory, tick) if engine else self._here(tick)
+            done = self._by_workers(engine, memory, tick) if engine else self._in_process(tick)
             for planned, result in done:
                 self._ended(planned, result)
         if not self._planned and not self.skipped and not self._job.failed:
@@ -138,10 +138,10 @@ class _Run:
         if (left := next(ours)).exists():
             self.fails(left, SqueezeError("it is a shard of another run: delete it"))
 
-    def _here(self, tick: Tick) -> Iterator[tuple[Planned, Result]]:
+    def _in_process(self, tick: Tick) -> Iterator[tuple[Planned, Result]]:
 
         for planned in self._to_be_made(tick):
-            yield planned, here(planned, self._task, threads=self._job.threads, progress=tick)
+            yield planned, make_in_process(planned, self._task, threads=self._job.threads, progress=tick)
 
     def _by_workers(self, engine: Engine[Planned], memory: int, tick: Tick) -> Iterator[tuple[Planned, Result]]:
 
@@ -165,7 +165,7 @@ class _Run:
                     files.check_target(planned.target, [], self._job.force or compared)
                 else:
                     check_targets(planned.target, self._job.force)
-                self.begun = True
+                self.started = True
                 total += planned.size
                 yield planned
         tick.expect(total)
@@ -181,7 +181,7 @@ class _Run:
 
     def _paths(self) -> Iterator[Path]:
         manifest = self._notes.path.resolve()
-        for path in self._job.each(lambda path: True):
+        for path in self._job.iter_sources(lambda path: True):
             if path and not (path.name == manifest.name and path.resolve() == manifest):
                 yield path
 
@@ -200,14 +200,14 @@ class _Run:
             self.fails(planned.target, SqueezeError(result.error))
         if result.coded:
             self.shards += 1
-            self._say(planned, result)
+            self._report(planned, result)
 
     def fails(self, path: Path, error: Exception) -> None:
         self.failures += 1
         with self._job.attempt(str(path)):
             raise error
 
-    def _say(self, planned: Planned, result: Result) -> None:
+    def _report(self, planned: Planned, result: Result) -> None:
         job, members = self._job, len(result.checksums)
         if job.as_json:
             facts = {"output": str(planned.target), "level": int(self._task.options["level"]), "members": members}
@@ -217,14 +217,16 @@ class _Run:
             sizes = f"{result.raw:,} -> {result.coded:,} bytes ({100 * result.coded / result.raw:.1f} %)"
             job.say(f"{planned.target}: {members} files, {sizes}, {result.seconds:.1f} s")
 
-    def say(self, engine: Engine[Any]) -> None:
+    def report_totals(self, engine: Engine[Any]) -> None:
         failed = f", {self.failures} failed" if self.failures else ""
         sizes = f"{self.summary.raw:,} bytes raw, {self.summary.coded:,} compressed"
         where = f"{self.summary.seconds:.1f} s on {engine.processors:g} cores"
         self._job.say(f"{self.files} files{failed} in {self.shards} shards, {sizes}, {where}")
 
 
-def _learned(job: Job, root: Path, targets: Template, levels: tuple[int, ...], going_on: bool) -> dict[str, Any]:
+def _trained_dictionary(
+    job: Job, root: Path, targets: Template, levels: tuple[int, ...], going_on: bool
+) -> dict[str, Any]:
     """Train a dictionary on a sample of a folder, or read that of the run that continues, and return its settings."""
     if going_on and targets.dictionary.exists():
         known = resources.as_dictionary(targets.dictionary)
@@ -234,17 +236,17 @@ def _learned(job: Job, root: Path, targets: Template, levels: tuple[int, ...], g
             root,
             True,
             lambda path: files.reason_to_skip(path) is None and not job.excludes(root, path),
-            _nothing,
-            _nothing,
+            _ignore,
+            _ignore,
         )
         with job.progress(str(targets.dictionary)) as tick:
             level = levels[-1] if levels else training.LEVEL
-            samples = sample(list_sources(paths, root, _nothing))
+            samples = sample(list_sources(paths, root, _ignore))
             known = training.train(samples, targets.dictionary, level=level, overwrite=job.force, progress=tick)
     return {"dictionary": targets.dictionary, "level": known.level}
 
 
-def _nothing(*what: object) -> None:
+def _ignore(*what: object) -> None:
     """Ignore files that are left out: the run reports them."""
 
 

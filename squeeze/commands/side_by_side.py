@@ -21,7 +21,7 @@ from squeeze.commands.job import Job
 from squeeze.errors import SqueezeError
 from squeeze.system import files
 
-__all__ = ["LARGE", "each"]
+__all__ = ["LARGE", "for_each"]
 
 LEAST_SECONDS = 4.0  # of estimated work, from which worker processes are worth their start
 LARGE = 1 << 24  # bytes from which a file has several blocks, for all threads
@@ -38,7 +38,7 @@ class _Outcome(NamedTuple):
     counts: dict[str, int]
 
 
-def each(job: Job, tasks: Iterable[Task], work: Work, settings: dict[str, Any], seconds: float) -> None:
+def for_each(job: Job, tasks: Iterable[Task], work: Work, settings: dict[str, Any], seconds: float) -> None:
     """Call work(job, path, target, settings) for each task, one after the other or in worker processes.
 
     Args:
@@ -78,7 +78,7 @@ class _Pool:
                 for (path, target), future in zip(tasks, futures, strict=True):
                     with job.attempt(str(path)):
                         if outcome := future.result():
-                            _tell(job, outcome)
+                            _replay(job, outcome)
                         else:
                             self._work(job, path, target, self._settings)
                     tick(_size(path))
@@ -110,7 +110,7 @@ class _Pool:
             self._free.put(worker)
 
 
-def _tell(job: Job, outcome: _Outcome) -> None:
+def _replay(job: Job, outcome: _Outcome) -> None:
     """Print what a worker printed, and add its counts to those of the run."""
     click.echo(outcome.out, nl=False)
     click.echo(outcome.err, nl=False, err=True)

@@ -9,7 +9,7 @@ import click
 import squeeze
 from squeeze.checkpoint.other_files import left_out
 from squeeze.commands import cluster as clusters, options
-from squeeze.commands.declared import OperationCommand, given
+from squeeze.commands.declared import OperationCommand, options_given
 from squeeze.commands.echo import echo
 from squeeze.commands.models import Verdict, say_estimate, use
 from squeeze.commands.progress import steps
@@ -50,7 +50,7 @@ def quantize(
     from squeeze.recipes.gguf import quantize as quantize_gguf
 
     use(threads or 1 if cluster else threads, params["device"])
-    verdict, given_options = Verdict.taken_from(params), given(QUANTIZE, params)
+    verdict, given_options = Verdict.taken_from(params), options_given(QUANTIZE, params)
     request, common = run.read(QUANTIZE, None, given_options)
     if not quiet:
         say_estimate(
@@ -102,7 +102,7 @@ def prune(
     from squeeze.recipes import prune as api, run
 
     use(threads or 1 if cluster else threads, params["device"])
-    verdict, given_options = Verdict.taken_from(params), given(PRUNE, params)
+    verdict, given_options = Verdict.taken_from(params), options_given(PRUNE, params)
     request, common = run.read(PRUNE, None, given_options)
     method = api.requested_method(request)
     if not quiet:
@@ -131,7 +131,7 @@ def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool
     from squeeze.recipes import factorize as api
 
     use(threads, params["device"])
-    verdict, given_options = Verdict.taken_from(params), given(FACTORIZE, params)
+    verdict, given_options = Verdict.taken_from(params), options_given(FACTORIZE, params)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         report = api.factorize(source, out=target, overwrite=force, progress=progress, **given_options, **params)
     verdict.measure(report, params["device"], quiet, as_json)
@@ -163,7 +163,7 @@ def delta(
     from squeeze.recipes import delta as api
 
     use(threads, params["device"])
-    verdict, given_options = Verdict.taken_from(params), given(DELTA, params)
+    verdict, given_options = Verdict.taken_from(params), options_given(DELTA, params)
     if verdict.tasks is not None:
         raise click.UsageError("delta measures no tasks: run squeeze eval OUT --base BASE --tasks NAMES afterwards")
     settings = DELTA.read(given_options).settings

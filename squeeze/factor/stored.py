@@ -123,7 +123,7 @@ class FactorLinear(StoredLinear[Form]):
         if tensor is not None and tensor.is_floating_point() and not has_codes:
             self.register_parameter(leaf, nn.Parameter(tensor, requires_grad=False))
         else:
-            super()._hold(leaf, tensor)
+            super()._register(leaf, tensor)
 
     def stored(self) -> dict[str, torch.Tensor]:
         owner = self.__dict__.get("owner")
@@ -131,7 +131,7 @@ class FactorLinear(StoredLinear[Form]):
 
     def _made_of(self) -> Tensors:
         owner = self.__dict__["owner"]
-        return super()._made_of() if owner is None else (*super()._made_of(), owner.base)
+        return super()._dependencies() if owner is None else (*super()._dependencies(), owner.base)
 
     @property
     def weight_dtype(self) -> torch.dtype:

@@ -88,7 +88,7 @@ class CodedWeight:
     def prepare(self, payload: torch.Tensor) -> device_decode.Prepared:
         found = self._kept.find((payload,), payload.device)
         if found is None:
-            found = self._kept.keep((payload,), prepare(payload.data, self.record), payload.device)
+            found = self._kept.store((payload,), prepare(payload.data, self.record), payload.device)
         return found
 
     def decode(self, payload: torch.Tensor, own_buffer: bool) -> torch.Tensor:

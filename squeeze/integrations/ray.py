@@ -244,7 +244,7 @@ class SqzDatasink(Datasink[None]):
         place = remote(self._folder)
         if place is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-        if next(iter(place.below() if place else self._folder.iterdir()), None):
+        if next(iter(place.descendants() if place else self._folder.iterdir()), None):
             raise SqueezeError(f"{self._folder}: is not empty")
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> None:

@@ -87,9 +87,11 @@ class Base:
         return cls(path, tensors, tuple(sorted(hashes[False])), tuple(sorted(hashes[True])), base)
 
     @classmethod
-    def among_siblings(cls, path: Path, wanted: Collection[Hashes], limits: Limits, depth: int = 0) -> "Base | None":
+    def among_siblings(
+        cls, path: Path, base_hashes: Collection[Hashes], limits: Limits, depth: int = 0
+    ) -> "Base | None":
         """Open the packed checkpoint in the folder of `path` whose restored files have these hashes, or return None."""
-        place = find_packed(path, wanted, limits)
+        place = find_packed(path, base_hashes, limits)
         return cls.open(place, limits, depth) if place else None
 
     @classmethod
@@ -98,21 +100,21 @@ class Base:
 
         Raises SqueezeError if the base is needed but not there.
         """
-        wanted = {packed.description.base for packed in packed_files(source, limits)} - {()}
-        base = cls.among_siblings(source, wanted, limits) if wanted else None
-        if wanted and base is None:
-            raise base_not_found(source, wanted, limits, "put it there, or name the base")
+        base_hashes = {packed.description.base for packed in packed_files(source, limits)} - {()}
+        base = cls.among_siblings(source, base_hashes, limits) if base_hashes else None
+        if base_hashes and base is None:
+            raise base_not_found(source, base_hashes, limits, "put it there, or name the base")
         return base
 
     @classmethod
-    def needed(cls, source: Path, named: Path | str | None, limits: Limits) -> "Base | None":
+    def needed(cls, source: Path, base: Path | str | None, limits: Limits) -> "Base | None":
         """Return the base of a packed file or folder: the named one, or else the one that `of` finds.
 
         Raises SqueezeError if one is named that is not needed.
         """
-        if named is None:
+        if base is None:
             return cls.of(source, limits)
-        known = cls.open(named, limits)
+        known = cls.open(base, limits)
         if not any(packed.description.base for packed in packed_files(source, limits)):
             raise SqueezeError("this checkpoint is not a difference: leave out the base")
         return known
@@ -182,7 +184,7 @@ class Base:
 
     def content(self, like: Tensor | Record, name: str, scope: str, opened: ExitStack) -> Content | None:
         """Return the same as `tensor`, in parts; files are closed with `opened`. Its checksum is compared."""
-        found = self._found(scope, name, like)
+        found = self._lookup(scope, name, like)
         if found is None:
             return None
         file, tensor, record = found
@@ -195,7 +197,7 @@ class Base:
             return record.restore_rereadable(name, stored, other, opened)
 
     def _bytes(self, scope: str, name: str, like: Tensor | Record) -> Bytes | None:
-        found = self._found(scope, name, like)
+        found = self._lookup(scope, name, like)
         if found is None:
             return None
         file, tensor, record = found
@@ -208,7 +210,7 @@ class Base:
         with self._about(file):
             return record.restore(name, stored, other, 1)
 
-    def _found(self, scope: str, name: str, like: Tensor | Record) -> tuple[TensorFile, Tensor, Record | None] | None:
+    def _lookup(self, scope: str, name: str, like: Tensor | Record) -> tuple[TensorFile, Tensor, Record | None] | None:
         known = self.record(name, scope)
         return self.tensors[scope, name] if known and known.is_of(like) else None
 

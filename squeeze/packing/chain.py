@@ -58,7 +58,7 @@ def hashes_of(files: Iterable[PackedFile]) -> list[Hashes]:
     return [tuple(sorted(hashes)) for hashes in kinds.values() if hashes]
 
 
-def find_packed(path: Path, wanted: Collection[Hashes], limits: Limits) -> Path | None:
+def find_packed(path: Path, base_hashes: Collection[Hashes], limits: Limits) -> Path | None:
     """Find the packed checkpoint in the folder of `path` whose restored files have these hashes.
 
     Unreadable checkpoints are skipped. If several match, one that is not a difference from another of them is
@@ -67,9 +67,9 @@ def find_packed(path: Path, wanted: Collection[Hashes], limits: Limits) -> Path 
     found = None
     for other in _siblings(path):
         files = _if_readable(other, limits)
-        if set(wanted) <= set(hashes_of(files)):
+        if set(base_hashes) <= set(hashes_of(files)):
             found = other
-            if not {file.description.base for file in files} & set(wanted):
+            if not {file.description.base for file in files} & set(base_hashes):
                 break
     return found
 
@@ -91,13 +91,13 @@ def _if_readable(path: Path, limits: Limits) -> list[PackedFile]:
 
 
 def base_not_found(
-    path: Path, wanted: Collection[Hashes], limits: Limits, remedy: str = "put it there"
+    path: Path, base_hashes: Collection[Hashes], limits: Limits, remedy: str = "put it there"
 ) -> SqueezeError:
     """Return the error to raise if `find_packed` finds nothing.
 
     It is a DamagedError if an unreadable checkpoint in the folder may be the base.
     """
-    digests = ", ".join(sorted(hashes[0][:SHOWN] for hashes in wanted))
+    digests = ", ".join(sorted(hashes[0][:SHOWN] for hashes in base_hashes))
     found = unreadable_siblings(path, limits)
     faults = [*found[:_NAMED], *([f"and {len(found) - _NAMED} others"] if len(found) > _NAMED else [])]
     return (DamagedError if found else SqueezeError)(
@@ -123,7 +123,7 @@ def fault_of(path: Path, limits: Limits) -> str:
     The text is empty if it can be read, or is not packed.
     """
     try:
-        names = sorted(manifest.read(path, limits).coded) if (path / folder.MANIFEST).is_file() else []
+        names = sorted(manifest.read(path, limits).packed_names) if (path / folder.MANIFEST).is_file() else []
     except SqueezeError as error:  # the error names the manifest
         return escaped(str(error))
     for name in names if path.is_dir() else [""]:
@@ -148,7 +148,7 @@ def checkpoint_of(path: Path) -> Path:
     for parent in place.parents:
         try:
             if (parent / folder.MANIFEST).is_file():
-                known = manifest.read(parent).coded
+                known = manifest.read(parent).packed_names
                 return parent if place.relative_to(parent).as_posix() in known else path
         except (OSError, SqueezeError):
             break

@@ -132,7 +132,7 @@ def _description(described: dict[str, Any], limits: Limits) -> Description:
         raise ValueError
     header = unfolded(described["header"], tensorfile.MAX_HEADER + 8, limits, "the header of the original")
     return Description(
-        *(_number(described["size"]), _hash(described["sha256"]), header, _one_of(described["level"], LEVELS)),
+        *(_number(described["size"]), _hash(described["sha256"]), header, _checked_choice(described["level"], LEVELS)),
         tuple(_record(*entry) for entry in _list(described["tensors"])),
         tuple(map(_hash, _list(described.get("base", [])))),
         tuple(map(_number, _list(described["places"]))) if "places" in described else None,
@@ -148,7 +148,8 @@ def _record(dtype: Any, shape: Any, coding: Any, checksum: Any, *length: Any) ->
     if not isinstance(dtype, str) or bool(length) == (dtype in tensorfile.ELEMENT_BITS):
         raise ValueError
     return Record(
-        *(dtype, tuple(map(_number, _list(shape))), CODINGS[_one_of(coding, CODINGS)], int(_hash(checksum, 16), 16)),
+        *(dtype, tuple(map(_number, _list(shape)))),
+        *(CODINGS[_checked_choice(coding, CODINGS)], int(_hash(checksum, 16), 16)),
         *map(_number, length),
     )
 
@@ -165,8 +166,8 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _one_of(value: Any, known: Any) -> str:
-    if not isinstance(value, str) or value not in known:
+def _checked_choice(value: Any, choices: Any) -> str:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError
     return value
 
@@ -177,16 +178,16 @@ def _hash(value: Any, digits: int = 64) -> str:
     return value
 
 
-def unfolded(text: Any, most: int, limits: Limits, what: str) -> bytes:
+def unfolded(text: Any, max_size: int, limits: Limits, label: str) -> bytes:
     """Decompress base64 text of zlib, piece by piece.
 
     Args:
         text: the text.
-        most: bound of the result in bytes.
+        max_size: bound of the result in bytes.
         limits: bounds of memory, for parsing the result as JSON.
-        what: what the bytes are, for the message.
+        label: what the bytes are, for the message.
 
-    Raises ValueError or zlib.error if the text is invalid or the result longer than `most`, and LimitError.
+    Raises ValueError or zlib.error if the text is invalid or the result longer than `max_size`, and LimitError.
     """
     if not isinstance(text, str):
         raise ValueError
@@ -194,8 +195,8 @@ def unfolded(text: Any, most: int, limits: Limits, what: str) -> bytes:
     while not unpacker.eof:
         pieces.append(unpacker.decompress(coded, _PIECE))
         size, coded = size + len(pieces[-1]), unpacker.unconsumed_tail
-        limits.need_memory(8 * size, what)
-        if size > most or not (pieces[-1] or coded or unpacker.eof):
+        limits.need_memory(8 * size, label)
+        if size > max_size or not (pieces[-1] or coded or unpacker.eof):
             raise ValueError
     if unpacker.unused_data:
         raise ValueError

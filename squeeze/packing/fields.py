@@ -27,22 +27,22 @@ def relaid(data: Bytes, shape: tuple[int, ...], kind: str) -> Bytes | None:
     """Repack a tensor's bytes to the layout `kind`; return None if its shape does not allow that."""
     if kind == BYTES or not fits(shape, kind):
         return data if kind == BYTES else None
-    return _coded(_transposed(data, 3, shape[1]) if kind == THREES_DOWN else data, *_UNITS[kind])
+    return _spread_bits(_transposed(data, 3, shape[1]) if kind == THREES_DOWN else data, *_UNITS[kind])
 
 
 def restored(data: Bytes, shape: tuple[int, ...], kind: str) -> Bytes:
     """Undo `relaid`."""
     if kind == BYTES:
         return data
-    found = _decoded(data, *_UNITS[kind])
+    found = _joined_bits(data, *_UNITS[kind])
     return _transposed(found, shape[1], 3) if kind == THREES_DOWN else found
 
 
-def _coded(data: Bytes, given: int, made: int) -> Bytes:
-    """Spread the bits of each `given` bytes evenly over `made` bytes, lowest bits first."""
-    units, width = data.reshape(-1, given), 8 * given // made
-    out = np.empty((len(units), made), np.uint8)
-    for i in range(made):
+def _spread_bits(data: Bytes, unit: int, spread: int) -> Bytes:
+    """Spread the bits of each `unit` bytes evenly over `spread` bytes, lowest bits first."""
+    units, width = data.reshape(-1, unit), 8 * unit // spread
+    out = np.empty((len(units), spread), np.uint8)
+    for i in range(spread):
         byte, shift = divmod(i * width, 8)
         field = units[:, byte] >> shift
         if shift + width > 8:
@@ -51,11 +51,11 @@ def _coded(data: Bytes, given: int, made: int) -> Bytes:
     return out.reshape(-1)
 
 
-def _decoded(data: Bytes, given: int, made: int) -> Bytes:
-    """Undo `_coded`."""
-    fields, width = data.reshape(-1, made).T, 8 * given // made
-    out = np.empty((len(data) // made, given), np.uint8)
-    for byte in range(given):
+def _joined_bits(data: Bytes, unit: int, spread: int) -> Bytes:
+    """Undo `_spread_bits`."""
+    fields, width = data.reshape(-1, spread).T, 8 * unit // spread
+    out = np.empty((len(data) // spread, unit), np.uint8)
+    for byte in range(unit):
         first = 8 * byte // width  # the first field with bits of this byte
         field = fields[first] >> (8 * byte - width * first)
         for i in range(first + 1, -(-8 * (byte + 1) // width)):
@@ -74,8 +74,8 @@ def size_of(size: int, kind: str) -> int:
     """Return the bytes that a tensor of `size` bytes has in a layout."""
     if kind == BYTES:
         return size
-    given, made = _UNITS[kind]
-    return size // given * made
+    unit, spread = _UNITS[kind]
+    return size // unit * spread
 
 
 def fits(shape: tuple[int, ...], kind: str) -> bool:
@@ -109,32 +109,32 @@ def _relaid(content: Content, shape: tuple[int, ...], kind: str) -> Content | No
         return None if laid is None else InMemory(laid)
     if kind == BYTES or not fits(shape, kind):
         return content if kind == BYTES else None
-    given, made = _UNITS[kind]
+    unit, spread = _UNITS[kind]
     transposed = _Transposed(content, 3, shape[1]) if kind == THREES_DOWN else content
-    return _Units(transposed, partial(_coded, given=given, made=made), given, made)
+    return _Units(transposed, partial(_spread_bits, unit=unit, spread=spread), unit, spread)
 
 
 def restored_content(content: Content, shape: tuple[int, ...], kind: str) -> Content:
     """Undo `relaid` for a layout that is read in parts."""
     if kind == BYTES:
         return content
-    given, made = _UNITS[kind]
-    found = _Units(content, partial(_decoded, given=given, made=made), made, given)
+    unit, spread = _UNITS[kind]
+    found = _Units(content, partial(_joined_bits, unit=unit, spread=spread), spread, unit)
     return _Transposed(found, shape[1], 3) if kind == THREES_DOWN else found
 
 
 class _Units:
-    """A content in which each `given` bytes of another one become `made` bytes."""
+    """A content in which each `unit` bytes of another one become `spread` bytes."""
 
-    def __init__(self, content: Content, work: Callable[[Bytes], Bytes], given: int, made: int):
-        self._content, self._work, self._given, self._made = content, work, given, made
-        self.size = content.size // given * made
+    def __init__(self, content: Content, convert: Callable[[Bytes], Bytes], unit: int, spread: int):
+        self._content, self._convert, self._unit, self._spread = content, convert, unit, spread
+        self.size = content.size // unit * spread
 
     def fill(self, begin: int, out: Bytes) -> None:
-        first, last = begin // self._made, -(-(begin + out.size) // self._made)
-        data = thread_buffer("units", self._given * (last - first))
-        self._content.fill(self._given * first, data)
-        out[:] = self._work(data)[begin - self._made * first :][: out.size]
+        first, last = begin // self._spread, -(-(begin + out.size) // self._spread)
+        data = thread_buffer("units", self._unit * (last - first))
+        self._content.fill(self._unit * first, data)
+        out[:] = self._convert(data)[begin - self._spread * first :][: out.size]
 
 
 class _Transposed:

@@ -152,7 +152,7 @@ def _below(source: Path) -> list[Path]:
         raise error
 
     if prefix := remote(source):
-        return [cast(Path, path) for path in prefix.below()]
+        return [cast(Path, path) for path in prefix.descendants()]
     walk = os.walk(source, onerror=fail)
     return sorted(Path(root, name) for root, folders, names in walk for name in (*folders, *names))
 

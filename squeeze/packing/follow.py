@@ -77,20 +77,20 @@ class Follow:
             raise SqueezeError(f"{escaped(str(self.source))}: not a folder: name the folder of the run")
         folder.check_target(self.source, self.target, overwrite=True)
         self.target.mkdir(exist_ok=True)
-        with _alone(self.target):
+        with _exclusive(self.target):
             journal, busy = Journal(self.target), time.monotonic()
             while True:
                 before = dict(self._looks)
-                for name in self._found(journal):
+                for name in self._candidates(journal):
                     yield from self._look(name, journal)
                 if self._looks != before:
                     busy = time.monotonic()
                 elif self.until_idle is not None and time.monotonic() - busy >= self.until_idle:
                     break
                 time.sleep(self.interval)
-            yield from self._left(journal)
+            yield from self._unpacked_events(journal)
 
-    def _found(self, journal: Journal) -> list[str]:
+    def _candidates(self, journal: Journal) -> list[str]:
         """Return the names of possible checkpoints that are not packed yet, the earliest first."""
         paths = [path for path in self.source.iterdir() if not path.name.startswith((".", "tmp-"))]
         return sorted(
@@ -144,7 +144,7 @@ class Follow:
                     f"{escaped(str(target))} exists and is not the packed form of {escaped(name)}: move it away"
                 )
             return [Event(PACKED, name, Totals(folder.raw_size(source), _bytes(target)), _base_of(target))]
-        before, events = journal.before(name), list[Event]()
+        before, events = journal.previous(name), list[Event]()
         try:
             totals = self._packed(name, before)
         except (SqueezeError, FileNotFoundError):
@@ -194,9 +194,9 @@ class Follow:
             _delete(source)
             yield Event(REMOVED, old)
 
-    def _left(self, journal: Journal) -> Iterator[Event]:
+    def _unpacked_events(self, journal: Journal) -> Iterator[Event]:
         """Yield an event for each checkpoint that was not packed."""
-        for name in self._found(journal):
+        for name in self._candidates(journal):
             if name not in self._failed:
                 yield Event(
                     LEFT, name, why=training_run.why_incomplete(self.source / name) or "it was written to until the end"
@@ -231,7 +231,7 @@ def _delete(path: Path) -> None:
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def _exclusive(target: Path) -> Iterator[None]:
     """Hold a lock on the folder. Raises SqueezeError if another process follows into it."""
     handle = os.open(target, os.O_RDONLY)
     try:

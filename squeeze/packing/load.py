@@ -67,7 +67,7 @@ def load(
             packed = container.read(place, limits)
             raw += packed.description.size
             if torch.device(device).type == "cpu":
-                memory += _held(packed)
+                memory += _resident_bytes(packed)
                 limits.need_memory(memory + min(kept, raw), f"the checkpoint of {packed.file.size:,} bytes")
             limits.need_output(raw)
             container.check_limits(packed, limits)
@@ -88,7 +88,7 @@ def _no_weights(path: Path) -> FormatError:
     return FormatError(f"{escaped(str(path))}: {found}: restore it by `squeeze unpack` and load it with torch")
 
 
-def _held(packed: PackedFile) -> int:
+def _resident_bytes(packed: PackedFile) -> int:
     """Return the bytes that stay in memory."""
     pairs = zip(packed.file.tensors, packed.description.records, strict=True)
     return sum(tensor.size if _stays_coded(record, "cpu") else record.size for tensor, record in pairs)
@@ -107,30 +107,30 @@ def _check_base(packed: PackedFile, base: Base | None) -> None:
 class Entry:
     """A tensor with its record, and its payload, or its values if it does not stay coded."""
 
-    def __init__(self, name: str, record: Record, payload: torch.Tensor, coded: bool):
+    def __init__(self, name: str, record: Record, payload: torch.Tensor, stays_coded: bool):
         self.name = name
         self.record = record
         self.payload = payload  # uint8
-        self._prepared = prepare(payload, record) if coded else None
+        self._prepared = prepare(payload, record) if stays_coded else None
         self._checked = False
-        self._kept: torch.Tensor | None = None
+        self._decoded: torch.Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         return self.payload.nbytes
 
-    def keep(self, threads: int = 1) -> int:
+    def decode_for_good(self, threads: int = 1) -> int:
         """Decode a coded tensor for good; return the bytes that it takes."""
         if self._prepared is None:
             return 0
-        self._kept = self.decode(threads=threads)
-        self.payload, self._prepared = self._kept.view(-1).view(torch.uint8), None
+        self._decoded = self.decode(threads=threads)
+        self.payload, self._prepared = self._decoded.view(-1).view(torch.uint8), None
         return self.record.size
 
     def decode(self, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:
         """Return the tensor, in the memory of `out` (contiguous, of the same size) if given."""
-        if self._kept is not None and out is None:
-            return self._kept
+        if self._decoded is not None and out is None:
+            return self._decoded
         dtype = torch_dtype(self.record.dtype, self.name)
         if not self.record.size:  # torch cannot view nothing as another type
             return torch.empty(torch_shape(self.record), dtype=dtype, device=self.payload.device)
@@ -229,7 +229,7 @@ class Weights(Mapping[str, torch.Tensor]):
         """Decode tensors for good, in order, as long as they fit into `size` bytes."""
         for entry in self.entries.values():
             if entry.record.size <= size:
-                size -= entry.keep(self.threads)
+                size -= entry.decode_for_good(self.threads)
 
     @property
     def nbytes(self) -> int:

@@ -22,7 +22,7 @@ from squeeze.packing.sources import INDEX, SUFFIX
 from squeeze.system import files
 from squeeze.system.documents import check, read_object
 from squeeze.system.limits import Limits
-from squeeze.system.storage import below, relative
+from squeeze.system.storage import join_untrusted, relative
 
 __all__ = ["CONVERTED", "MANIFEST", "METHOD", "METHODS", "Manifest", "adapted", "read", "text_of", "write"]
 
@@ -39,16 +39,16 @@ _SCHEMA = {"format": int, "files": {...: str}, "kept": {...: str}, "packed?": [s
 class Manifest:
     """The content of squeeze.json.
 
-    hashes: SHA-256 of every original file. kept: the original bytes of changed files. packed: the packed files of
-    torch.
+    hashes: SHA-256 of every original file. changed_files: the original bytes of changed files. packed: the packed
+    files of torch.
     """
 
     hashes: dict[str, str]
-    kept: dict[str, bytes]
+    changed_files: dict[str, bytes]
     packed: frozenset[str] = frozenset()
 
     @property
-    def coded(self) -> set[str]:
+    def packed_names(self) -> set[str]:
         """The names of all packed files, of safetensors and of torch."""
         return {name for name in self.hashes if name.endswith(SUFFIX)} | self.packed
 
@@ -107,7 +107,7 @@ def _adapted_index(path: Path, packed: Path) -> bytes:
     """Return an index whose total size is that of the payloads."""
     index = read_object(path)
     shards = {str(shard) for shard in dict(index.get("weight_map") or {}).values()}
-    total = sum(tensor.size for shard in shards for tensor in tensorfile.read(below(packed, shard)).tensors)
+    total = sum(tensor.size for shard in shards for tensor in tensorfile.read(join_untrusted(packed, shard)).tensors)
     metadata = index.get("metadata")
     index["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), "total_size": total}
     return json.dumps(index, indent=2).encode() + b"\n"

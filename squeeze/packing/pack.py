@@ -182,7 +182,7 @@ def _unchanged(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _FileResult:
     """A file that was packed or copied: its bytes before and after, and the SHA-256 of the original."""
 
     raw: int
@@ -211,24 +211,24 @@ class _Job:
 
     def pack(self, contents: folder.Contents, notes: list[str]) -> Totals:
         """Pack all files of a checkpoint; notes: messages so far."""
-        taken = {name: self.take(path, name) for name, path in contents.files.items()}
-        coded = sum(file.coded for file in taken.values())
+        results = {name: self.pack_or_copy(path, name) for name, path in contents.files.items()}
+        coded = sum(file.coded for file in results.values())
         if contents.root.is_dir():
-            hashes = {name: file.sha256 for name, file in taken.items()}
-            states = [name for name, file in taken.items() if file.is_state]
+            hashes = {name: file.sha256 for name, file in results.items()}
+            states = [name for name, file in results.items() if file.is_state]
             coded += manifest.write(contents.root, self.content, hashes, states)
-        notes = [*contents.notes, *notes, *(file.note for file in taken.values() if file.note)]
+        notes = [*contents.notes, *notes, *(file.note for file in results.values() if file.note)]
         notes += unhelpful(contents.root, self.content, self.base)
-        return Totals(sum(file.raw for file in taken.values()), coded, contents.left_out, tuple(notes))
+        return Totals(sum(file.raw for file in results.values()), coded, contents.left_out, tuple(notes))
 
-    def take(self, source: Path, name: str) -> _Taken:
+    def pack_or_copy(self, source: Path, name: str) -> _FileResult:
         """Pack or copy one file, which has this name in the folder."""
         target = self.content / name
         with _unchanged(source):
             try:
                 if is_packed(source, Limits()):
                     raise FormatError("is packed already; unpack it first")
-                found = source_of(source, alone=not name)
+                found = source_of(source, is_single=not name)
                 if found is None:
                     raw, digest = self._copy(source, target)
                 else:
@@ -236,7 +236,7 @@ class _Job:
             except FormatError as error:
                 raise type(error)(f"{source}: {error}") from None
         note = found.note if found else note_of_copy(source)
-        return _Taken(raw, target.stat().st_size, digest, found is not None and found.is_torch, note)
+        return _FileResult(raw, target.stat().st_size, digest, found is not None and found.is_torch, note)
 
     def _copy(self, source: Path, target: Path) -> tuple[int, str]:
         """Copy a file; return its size and SHA-256."""
@@ -292,7 +292,7 @@ class _Job:
         tensor.
         """
         coded = journal.resume(run, start)
-        for tensor, size in run.go_on(start, coded):
+        for tensor, size in run.resume(start, coded):
             self._tell(tensor, size)
         for tensor, record, payload in run.code(len(coded)):
             journal.note(tensor, record, payload)

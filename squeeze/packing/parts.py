@@ -72,11 +72,11 @@ class Packing:
         return self.base.identity(self.is_torch) if self.base else ()
 
 
-def pack_part(found: Source, span: Span, packing: Packing, sink: BinaryIO) -> None:
+def pack_part(source: Source, span: Span, packing: Packing, sink: BinaryIO) -> None:
     """Code some tensors of a file.
 
     Args:
-        found: the file.
+        source: the file.
         span: its tensors.
         packing: the settings.
         sink: where the part goes.
@@ -84,7 +84,7 @@ def pack_part(found: Source, span: Span, packing: Packing, sink: BinaryIO) -> No
     Raises as `pack` does.
     """
     with tempfile.TemporaryFile() as writing:
-        sized = _coded(found, span, packing, writing)
+        sized = _write_payloads(source, span, packing, writing)
         part = PartWriter(sink)
         writing.seek(0)
         for piece in copy_pieces(writing, sum(size for _, size in sized)):
@@ -92,13 +92,13 @@ def pack_part(found: Source, span: Span, packing: Packing, sink: BinaryIO) -> No
         part.finish([[record.coding.name, record.checksum, size] for record, size in sized])
 
 
-def pack_whole(found: Source, packing: Packing, sink: BinaryIO) -> str:
+def pack_whole(source: Source, packing: Packing, sink: BinaryIO) -> str:
     """Write the packed file; return the SHA-256 of the source."""
     with tempfile.TemporaryFile() as writing:
-        sized = _coded(found, Span(0, len(found.file.tensors)), packing, writing)
-        with found.file.path.open("rb") as reading:
+        sized = _write_payloads(source, Span(0, len(source.file.tensors)), packing, writing)
+        with source.file.path.open("rb") as reading:
             sha256 = sha256_of(reading)
-        sink.write(_header(found, packing, sized, sha256))
+        sink.write(_header(source, packing, sized, sha256))
         writing.seek(0)
         for piece in copy_pieces(writing, sum(size for _, size in sized)):
             sink.write(piece)
@@ -110,11 +110,11 @@ def is_whole(part: BinaryIO, span: Span) -> bool:
     return part_file.is_whole(part, lambda table: len(table) == span.count)
 
 
-def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str, sink: BinaryIO) -> int:
+def join_packed(source: Source, parts: list[Path], packing: Packing, sha256: str, sink: BinaryIO) -> int:
     """Write the packed file of a source from its parts; return its size.
 
     Args:
-        found: the source.
+        source: the source.
         parts: the parts in order.
         packing: the settings.
         sha256: hash of the source.
@@ -122,15 +122,15 @@ def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str,
 
     Raises DamagedError if a part is damaged.
     """
-    tensors, sized = iter(found.file.tensors), list[Sized]()
+    tensors, sized = iter(source.file.tensors), list[Sized]()
     for path in parts:
         with path.open("rb") as part:
             table = PartFile(part).description
         for (coding, checksum, size), tensor in zip(table, tensors, strict=False):
             sized.append((Record.of(tensor, CODINGS[coding], checksum), size))
-    if len(sized) != len(found.file.tensors):
+    if len(sized) != len(source.file.tensors):
         raise damaged()
-    header = _header(found, packing, sized, sha256)
+    header = _header(source, packing, sized, sha256)
     written, sizes = sink.write(header), (size for _, size in sized)
     for path in parts:
         with path.open("rb") as part:
@@ -197,17 +197,17 @@ def sha256_of(file: BinaryIO) -> str:
     return state.hexdigest()
 
 
-def _header(found: Source, packing: Packing, sized: list[Sized], sha256: str) -> bytes:
-    length = container.reserve(found, packing.level, packing.hashes)
-    return container.header_of(found, packing.level, packing.hashes, sized, sha256, length)
+def _header(source: Source, packing: Packing, sized: list[Sized], sha256: str) -> bytes:
+    length = container.reserve(source, packing.level, packing.hashes)
+    return container.header_of(source, packing.level, packing.hashes, sized, sha256, length)
 
 
-def _coded(found: Source, span: Span, packing: Packing, writing: BinaryIO) -> list[Sized]:
+def _write_payloads(source: Source, span: Span, packing: Packing, writing: BinaryIO) -> list[Sized]:
     """Write the payloads of some tensors end to end; return their records and sizes."""
     base = packing.base if packing.hashes else None
-    with _opened(found, span) as reading, Checksums() as checksums:
+    with _opened(source, span) as reading, Checksums() as checksums:
         options = (packing.level, base, packing.scope, packing.verify, packing.threads)
-        run, sized = Run(found.file, reading, writing, checksums, *options), list[Sized]()
+        run, sized = Run(source.file, reading, writing, checksums, *options), list[Sized]()
         for _, record, payload in run.code(span.first, span.count):
             sized.append((record, payload if isinstance(payload, int) else payload.size))
     writing.truncate(sum(size for _, size in sized))
@@ -215,14 +215,14 @@ def _coded(found: Source, span: Span, packing: Packing, writing: BinaryIO) -> li
 
 
 @contextmanager
-def _opened(found: Source, span: Span) -> Iterator[Positional]:
+def _opened(packed_source: Source, span: Span) -> Iterator[Positional]:
     """Open the source for random access. The tensors of an object at a URL are fetched once, to a sparse file."""
-    with found.file.path.open("rb") as source:
-        if not remote(found.file.path):
+    with packed_source.file.path.open("rb") as source:
+        if not remote(packed_source.file.path):
             yield Positional(source)
             return
         with tempfile.TemporaryFile() as fetched:
-            file, tensors = Positional(fetched), found.file.tensors[span.first : span.first + span.count]
+            file, tensors = Positional(fetched), packed_source.file.tensors[span.first : span.first + span.count]
             if tensors:
                 source.seek(place := tensors[0].begin)
                 for piece in copy_pieces(source, tensors[-1].end - place):

@@ -108,7 +108,7 @@ class Run:
     ) -> tuple[Record, int]:
         begin, writing = self.writing.tell(), Positional(self.writing)
         with opened:
-            other = self._other(tensor, opened)
+            other = self._base_tensor(tensor, opened)
             subject, writer = Subject(content, Form.of(tensor), other, threads), FileWriter(writing, begin)
             coding, size = codings.encode(subject, self.level, writer)
             if coding.is_stored:
@@ -133,20 +133,20 @@ class Run:
             if hashed is not None:
                 return checksum_of(payload, self.threads) == hashed
             with ExitStack() as opened:
-                other = self._other(tensor, opened)
+                other = self._base_tensor(tensor, opened)
                 _prove(payload, record, other, self.threads, lambda: record.checksum)
         except (DamagedError, VerifyError):
             return False
         return True
 
-    def go_on(self, start: int, done: list[tuple[Record, int]]) -> Iterator[tuple[Tensor, int]]:
+    def resume(self, start: int, finished: list[tuple[Record, int]]) -> Iterator[tuple[Tensor, int]]:
         """Hash the first tensors again, whose payloads were written from `start` on, and continue after these.
 
         Yields each with the size of its payload. Raises VerifyError if its bytes have changed.
         """
-        self.writing.truncate(start + sum(size for _, size in done))
+        self.writing.truncate(start + sum(size for _, size in finished))
         self.writing.seek(0, os.SEEK_END)
-        for tensor, gap, (record, size) in zip(self.file.tensors, self.file.gaps, done, strict=False):
+        for tensor, gap, (record, size) in zip(self.file.tensors, self.file.gaps, finished, strict=False):
             self.hashing.skip(gap)
             with ExitStack() as opened:
                 content = self._content_again(tensor, record, InFile(Positional(self.writing), start, size), opened)
@@ -162,10 +162,10 @@ class Run:
         """
         if self.reading.is_local or record.coding.is_slow:
             return InFile(self.reading, tensor.begin, tensor.size)
-        other = self._other(tensor, opened) if record.coding.is_difference else None
+        other = self._base_tensor(tensor, opened) if record.coding.is_difference else None
         return record.decode_parts(payload, other, 1)
 
-    def _other(self, tensor: Tensor, opened: ExitStack) -> Content | None:
+    def _base_tensor(self, tensor: Tensor, opened: ExitStack) -> Content | None:
         """Return the base's tensor of the same name, dtype and shape, or None."""
         return self.base.content(tensor, tensor.name, self.scope, opened) if self.base else None
 

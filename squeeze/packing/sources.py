@@ -34,12 +34,12 @@ def may_be_coded(name: str) -> bool:
     return not name or name.endswith(CODED)
 
 
-def source_of(path: Path, alone: bool, limits: Limits | None = None, strict: bool = False) -> Source | None:
+def source_of(path: Path, is_single: bool, limits: Limits | None = None, strict: bool = False) -> Source | None:
     """Return the tensors of a file, or None if the file is copied.
 
     Args:
         path: the file.
-        alone: whether it was named itself, so that it is coded whatever it holds.
+        is_single: whether it was named itself, so that it is coded whatever it holds.
         limits: bounds of memory.
         strict: also raise LimitError for the pickles of a file of torch, instead of taking it as plain bytes.
 
@@ -55,8 +55,8 @@ def source_of(path: Path, alone: bool, limits: Limits | None = None, strict: boo
         if strict and isinstance(error, LimitError):
             raise LimitError(f"{escaped(str(path))}: {error}") from None
         note = f"{escaped(str(path))}: {error}: it is packed as plain bytes"
-        return Source(torch_file.plain(path), True, note) if alone else None
-    if not alone and found.coded < _LEAST:
+        return Source(torch_file.plain(path), True, note) if is_single else None
+    if not is_single and found.coded < _LEAST:
         return None
     return Source(found.file, True, _warning(path, found.can_run))
 

@@ -48,7 +48,7 @@ def may_become_checkpoint(path: Path) -> bool:
     if path.suffix not in torch_file.SUFFIXES:
         return path.name.endswith(CODED)
     try:
-        return source_of(path, alone=False) is not None or bool(_of_file(path))
+        return source_of(path, is_single=False) is not None or bool(_of_file(path))
     except FileNotFoundError:
         return False
 
@@ -143,7 +143,7 @@ class Journal:
         """Return the packed checkpoints that still exist, the earliest first."""
         return sorted((name for name in self.packed if (self._target / name).exists()), key=order)
 
-    def before(self, name: str) -> str | None:
+    def previous(self, name: str) -> str | None:
         """Return the checkpoint of the same kind before this one, or None."""
         return max(self.earlier(name), key=order, default=None)
 
@@ -213,7 +213,7 @@ def _files(path: Path, is_ours: bool) -> list[PackedFile]:
             return [container.read(path)]
         if not is_ours and not (path / folder.MANIFEST).is_file():
             return []
-        return [container.read(path / name) for name in manifest.read(path).coded]
+        return [container.read(path / name) for name in manifest.read(path).packed_names]
     except (OSError, SqueezeError) as error:
         if type(error) is FormatError and not is_ours and not path.is_dir():  # a damaged one is a DamagedError
             return []

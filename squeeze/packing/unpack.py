@@ -117,7 +117,7 @@ class Restoring:
         if not source.is_dir():
             return self._packed_file(source, target, 0, "")[0]
         known = manifest.read(source, self.limits)
-        coded = known.coded
+        coded = known.packed_names
         totals = Totals(0, (source / folder.MANIFEST).stat().st_size)
         for name, expected in known.hashes.items():
             before, after = source / name, target / name if target else None
@@ -128,30 +128,32 @@ class Restoring:
             if name in coded:
                 file_totals, digest = self._packed_file(before, after, totals.raw, name)
             else:
-                file_totals, digest = self._other_file(before, after, known.kept.get(name), totals.raw)
+                file_totals, digest = self._other_file(before, after, known.changed_files.get(name), totals.raw)
             if digest != expected:
                 path = source / printable(name)
                 raise DamagedError(f"{path}: the restored file has another SHA-256: the folder is damaged")
             totals = Totals(totals.raw + file_totals.raw, totals.coded + file_totals.coded)
         return totals
 
-    def _other_file(self, source: Path, target: Path | None, kept: bytes | None, before: int) -> tuple[Totals, str]:
-        """Restore a file that was copied, or one that was changed and whose original is `kept`.
+    def _other_file(
+        self, source: Path, target: Path | None, original: bytes | None, restored_bytes: int
+    ) -> tuple[Totals, str]:
+        """Restore a file that was copied, or one that was changed.
 
         Args:
             source: the file in the packed folder.
             target: where it goes, or None.
-            kept: its original bytes if it was changed.
-            before: bytes that were restored before.
+            original: its original bytes if it was changed, or None.
+            restored_bytes: bytes that were restored before.
         """
         size = source.stat().st_size
-        totals = Totals(size if kept is None else len(kept), size)
-        self.limits.need_output(before + totals.raw)
-        if kept is not None:
+        totals = Totals(size if original is None else len(original), size)
+        self.limits.need_output(restored_bytes + totals.raw)
+        if original is not None:
             if target:
-                target.write_bytes(kept)
+                target.write_bytes(original)
                 files.copy_status(source, target)
-            digest = hashlib.sha256(kept).hexdigest()
+            digest = hashlib.sha256(original).hexdigest()
         else:
             if target:
                 files.copy(source, target)
@@ -159,17 +161,17 @@ class Restoring:
         self.progress(totals.raw)
         return totals, digest
 
-    def _packed_file(self, source: Path, target: Path | None, before: int, name: str) -> tuple[Totals, str]:
+    def _packed_file(self, source: Path, target: Path | None, restored_bytes: int, name: str) -> tuple[Totals, str]:
         """Restore a packed file; return its sizes and the SHA-256 of the original, which was compared.
 
         Args:
             source: the packed file.
             target: where the original goes, or None.
-            before: bytes that were restored before.
+            restored_bytes: bytes that were restored before.
             name: its name in the folder.
         """
         try:
-            packed = self.described(source, before)
+            packed = self.described(source, restored_bytes)
             with source.open("rb") as reading:
                 if target is None:
                     self.decode(packed, reading, None, name)
@@ -181,11 +183,11 @@ class Restoring:
             raise type(error)(f"{escaped(str(source))}: {error}") from None
         return Totals(packed.description.size, packed.file.size), packed.description.sha256
 
-    def described(self, source: Path, before: int = 0) -> container.PackedFile:
+    def described(self, source: Path, restored_bytes: int = 0) -> container.PackedFile:
         """Return the header of a packed file after checking limits and base. Raises as `unpack` does."""
         packed = container.read(source, self.limits)
         _check_base(packed.description.base, self.base)
-        self.limits.need_output(before + packed.description.size)
+        self.limits.need_output(restored_bytes + packed.description.size)
         container.check_limits(packed, self.limits, LARGE)
         return packed
 

@@ -33,21 +33,17 @@ def order_of(scores: torch.Tensor, pattern: Pattern, rounds: int = _ROUNDS) -> t
         rounds: passes over the places of a group.
     """
     columns = scores.shape[1]
-    if not pattern.of or columns % pattern.of:
+    if not pattern.m or columns % pattern.m:
         return torch.arange(columns)
-    groups = columns // pattern.of
+    groups = columns // pattern.m
     ranked = scores.sum(0).argsort(descending=True, stable=True)
-    order = ranked.reshape(pattern.of, groups).T.contiguous()  # [G, M]: the largest columns spread over all groups
-    grouped = scores[:, order.reshape(-1)].reshape(-1, groups, pattern.of)
+    order = ranked.reshape(pattern.m, groups).T.contiguous()  # [G, M]: the largest columns spread over all groups
+    grouped = scores[:, order.reshape(-1)].reshape(-1, groups, pattern.m)
     for _ in range(rounds):
         moved = 0
-        for slot in range(pattern.of):
+        for slot in range(pattern.m):
             other_slots = torch.cat([grouped[:, :, :slot], grouped[:, :, slot + 1 :]], -1)
-            limit = (
-                other_slots.topk(pattern.kept, -1).values[..., -1]
-                if pattern.kept < pattern.of
-                else other_slots.amin(-1)
-            )
+            limit = other_slots.topk(pattern.n, -1).values[..., -1] if pattern.n < pattern.m else other_slots.amin(-1)
             candidates = grouped[:, :, slot]
             worth = torch.cdist(candidates.T, limit.T, p=1.0) / 2  # max(a, b) = (a + b + |a - b|) / 2
             target = _exchange(worth)

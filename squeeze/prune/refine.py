@@ -15,7 +15,7 @@ _BLOCK = 128
 
 
 def can_refine(pattern: Pattern) -> bool:
-    return pattern.of > 0 and comb(pattern.of, pattern.kept) <= MAX_MASKS
+    return pattern.m > 0 and comb(pattern.m, pattern.n) <= MAX_MASKS
 
 
 def refine(
@@ -32,19 +32,19 @@ def refine(
     """
     values, inputs = values.clone(), weight.shape[1]
     mask = torch.zeros(values.shape, dtype=torch.bool, device=values.device)
-    size = max(_BLOCK // pattern.of, 1) * pattern.of
+    size = max(_BLOCK // pattern.m, 1) * pattern.m
     inverses = _inverses(hessian, pattern)
     for _ in range(passes):
         pull = (weight - values) @ hessian  # [O, I], half the negative gradient
         for first in range(0, inputs, size):
             last = min(first + size, inputs)
             local, before = pull[:, first:last].clone(), values[:, first:last].clone()
-            for start in range(first, last, pattern.of):
-                stop = min(start + pattern.of, last)
+            for start in range(first, last, pattern.m):
+                stop = min(start + pattern.m, last)
                 group, behind = slice(start, stop), slice(stop - first, None)
                 old = values[:, group].clone()
                 right = local[:, start - first : stop - first] + old @ hessian[group, group]
-                values[:, group], mask[:, group] = _best(right, inverses[start // pattern.of], pattern)
+                values[:, group], mask[:, group] = _best(right, inverses[start // pattern.m], pattern)
                 local[:, behind].addmm_(values[:, group] - old, hessian[group, stop:last], alpha=-1)
             pull[:, last:].addmm_(values[:, first:last] - before, hessian[first:last, last:], alpha=-1)
     return values, mask
@@ -53,8 +53,8 @@ def refine(
 def _inverses(hessian: torch.Tensor, pattern: Pattern) -> list[torch.Tensor]:
     """Return for each group and each of its masks the inverse of the Hessian of the kept inputs, [C, M, M]."""
     inverses = []
-    for start in range(0, len(hessian), pattern.of):
-        block = hessian[start : start + pattern.of, start : start + pattern.of].double()
+    for start in range(0, len(hessian), pattern.m):
+        block = hessian[start : start + pattern.m, start : start + pattern.m].double()
         keep = _masks(pattern, len(block)).to(block.device)
         pairs = keep[:, :, None] & keep[:, None, :]
         filled = torch.where(pairs, block, torch.diag_embed((~keep).double()))
@@ -63,7 +63,7 @@ def _inverses(hessian: torch.Tensor, pattern: Pattern) -> list[torch.Tensor]:
 
 
 def _masks(pattern: Pattern, size: int) -> torch.Tensor:
-    return combinations_of(min(pattern.kept, size), size)
+    return combinations_of(min(pattern.n, size), size)
 
 
 def _best(right: torch.Tensor, inverses: torch.Tensor, pattern: Pattern) -> tuple[torch.Tensor, torch.Tensor]:

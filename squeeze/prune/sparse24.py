@@ -51,7 +51,7 @@ class SparseFormat:
         """Return the stored tensors of the weight of module `name`."""
         mask, values, pattern = weight.mask.cpu(), weight.values, weight.pattern
         stored = {"sparse_mask": _tensor(zeros.encode_mask(mask.numpy().reshape(-1)))}
-        grid = [*mask.shape, pattern.kept, pattern.of, round(1e6 * pattern.removed), pattern.unit]
+        grid = [*mask.shape, pattern.n, pattern.m, round(1e6 * pattern.removed), pattern.unit]
         if isinstance(values, QuantizedTensor):
             packed = _packed(values.codes.cpu()[mask], values.bits)
             stored["sparse_values"] = _coded(packed, "U8")

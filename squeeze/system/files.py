@@ -184,7 +184,7 @@ def replacing(
             yield file
             with errors_about(target):
                 file.flush()
-                _make_like(handle, like)
+                _copy_status(handle, like)
                 os.fsync(handle)
         move_into_place(made, target, overwrite)
     except BaseException:
@@ -201,7 +201,7 @@ def write_text(path: Path, text: str, errors: str = "strict") -> None:
         file.write(text.encode(errors=errors))
 
 
-def _make_like(handle: int, like: os.stat_result | None) -> None:
+def _copy_status(handle: int, like: os.stat_result | None) -> None:
     if like is None:
         os.fchmod(handle, _new_file_mode())
         return
@@ -216,10 +216,10 @@ def keep_owner(file: int | Path, like: os.stat_result) -> None:
         os.chown(file, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
 
 
-def _mode_for(made: os.stat_result, like: os.stat_result) -> int:
+def _mode_for(new: os.stat_result, like: os.stat_result) -> int:
     """Return the permissions of `like`. If the group differs, its members get no more than everybody has."""
     mode = stat.S_IMODE(like.st_mode) & 0o777
-    return mode if made.st_gid == like.st_gid else mode & 0o707 | (mode & 0o007) << 3 & mode
+    return mode if new.st_gid == like.st_gid else mode & 0o707 | (mode & 0o007) << 3 & mode
 
 
 def copy(source: Path, target: Path) -> None:

@@ -35,7 +35,7 @@ def replacing_or_equal(
     Raises:
         SqueezeError: The target exists and has other content.
     """
-    if there := None if overwrite else _there(target):
+    if there := None if overwrite else _open_existing(target):
         with there:
             sink = _Compared(target, there)
             yield cast(BinaryIO, sink)
@@ -46,7 +46,7 @@ def replacing_or_equal(
         yield made
 
 
-def _there(path: Path) -> BinaryIO | None:
+def _open_existing(path: Path) -> BinaryIO | None:
     try:
         return path.open("rb")
     except FileNotFoundError:

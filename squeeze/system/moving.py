@@ -29,13 +29,13 @@ def in_the_way(target: Path) -> SqueezeError:
     return SqueezeError(f"{target} already exists; use `overwrite=True` to overwrite")
 
 
-def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
+def move_into_place(finished: Path, target: Path, overwrite: bool) -> None:
     """Rename a finished file or folder to its final name, and delete what it replaces only after that.
 
     The content of a folder is synced first. If anything fails, `target` is unchanged or complete.
 
     Args:
-        made: The finished file or folder.
+        finished: The finished file or folder.
         target: Its final name.
         overwrite: Whether an existing target is replaced. An empty folder is always replaced by a folder.
 
@@ -45,32 +45,32 @@ def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
     """
     replaced, free = None, not os.path.lexists(target)
     with errors_about(target):
-        if made.is_dir():
-            _sync_tree(made)
-        if overwrite and made.is_dir() and not free:
-            replaced = _swap(made, target)
+        if finished.is_dir():
+            _sync_tree(finished)
+        if overwrite and finished.is_dir() and not free:
+            replaced = _swap(finished, target)
         else:
-            made.replace(target) if overwrite else _take_name(made, target)
+            finished.replace(target) if overwrite else _take_name(finished, target)
             try:
                 sync(target.parent)
             except OSError:
                 if free or not overwrite:
-                    target.rename(made)
+                    target.rename(finished)
                 raise
     if replaced:
         with errors_after(target, replaced):
             shutil.rmtree(replaced)
 
 
-def _take_name(made: Path, target: Path) -> None:
+def _take_name(finished: Path, target: Path) -> None:
     """Rename to a name that is free or that of an empty folder. Raise SqueezeError if the name is taken."""
     try:
-        if made.is_dir():
-            made.rename(target)  # fails if the target folder is not empty
-        elif not rename(made, target, _NO_REPLACE):
+        if finished.is_dir():
+            finished.rename(target)  # fails if the target folder is not empty
+        elif not rename(finished, target, _NO_REPLACE):
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             try:
-                made.replace(target)
+                finished.replace(target)
             except BaseException:
                 target.unlink()
                 raise
@@ -80,7 +80,7 @@ def _take_name(made: Path, target: Path) -> None:
         raise
 
 
-def _swap(made: Path, target: Path) -> Path:
+def _swap(finished: Path, target: Path) -> Path:
     """Exchange a folder and its target, and return the folder next to the target that then holds the old content.
 
     The old content gets another name first, so that no later run takes it for its own work.
@@ -88,7 +88,7 @@ def _swap(made: Path, target: Path) -> Path:
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name[:NAME_LIMIT]}.", suffix=".old", dir=target.parent))
     new = aside / "new"
     try:
-        made.rename(new)
+        finished.rename(new)
         _exchange(new, target)
         try:
             sync(target.parent)
@@ -117,16 +117,16 @@ def _exchange(new: Path, target: Path) -> None:
     old.rename(new)
 
 
-def rename(made: Path, target: Path, flag: int) -> bool:
+def rename(finished: Path, target: Path, flag: int) -> bool:
     """Rename with a flag of Linux's renameat2. Return False if the system or the file system does not support it."""
     if _renameat2 is None:
         return False
-    if _renameat2(_AT_FDCWD, os.fsencode(made), _AT_FDCWD, os.fsencode(target), flag) == 0:
+    if _renameat2(_AT_FDCWD, os.fsencode(finished), _AT_FDCWD, os.fsencode(target), flag) == 0:
         return True
     code = ctypes.get_errno()
     if code in _UNABLE:
         return False
-    raise OSError(code, os.strerror(code), str(made), None, str(target))
+    raise OSError(code, os.strerror(code), str(finished), None, str(target))
 
 
 def _sync_tree(folder: Path) -> None:
@@ -167,12 +167,12 @@ def errors_about(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def errors_after(written: Path, path: Path) -> Iterator[None]:
-    """Make OSError name `path`, and add that `written` was written completely."""
+def errors_after(finished: Path, path: Path) -> Iterator[None]:
+    """Make OSError name `path`, and add that `finished` was written completely."""
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; {written} was written nevertheless", str(path)) from None
+        raise OSError(error.errno, f"{error.strerror}; {finished} was written nevertheless", str(path)) from None
 
 
 @contextmanager

@@ -32,14 +32,14 @@ class RemotePath:
     store refuses a request or cannot be reached.
     """
 
-    def __init__(self, url: str, below: str | None = None):
+    def __init__(self, url: str, key: str | None = None):
         found = URL.fullmatch(url)
         if found is None:
             raise ValueError(f"not a URL: {url}")
         self._scheme, root, self._rest = found.groups()
         self._root = root.rstrip("/") if self._scheme != "file://" else root
-        self._below = below
-        self._path = self._root if below is None else f"{self._root}/{below}"
+        self._key = key
+        self._path = self._root if key is None else f"{self._root}/{key}"
 
     @classmethod
     def of(cls, fs: Any, path: str) -> "RemotePath":
@@ -60,19 +60,19 @@ class RemotePath:
         return isinstance(other, RemotePath) and str(self) == str(other)
 
     def __reduce__(self) -> tuple[type["RemotePath"], tuple[str, str | None]]:
-        return RemotePath, self.named  # another process connects by itself
+        return RemotePath, self.url_and_key  # another process connects by itself
 
     @classmethod
-    def listed(cls, named: tuple[str, str | None], size: int) -> "RemotePath":
+    def listed(cls, url_and_key: tuple[str, str | None], size: int) -> "RemotePath":
         """Return a path from a listing with its size in bytes, so that the store is not asked again."""
-        path = cls(*named)
-        path._known = {"type": "file", "size": size}
+        path = cls(*url_and_key)
+        path._info = {"type": "file", "size": size}
         return path
 
     @property
-    def named(self) -> tuple[str, str | None]:
+    def url_and_key(self) -> tuple[str, str | None]:
         """The parsed URL and the key below it: RemotePath(*named) is the same path."""
-        return f"{self._scheme}{self._root}{self._rest}", self._below
+        return f"{self._scheme}{self._root}{self._rest}", self._key
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -83,7 +83,7 @@ class RemotePath:
     def __truediv__(self, name: object) -> "RemotePath":
         if not self._path:
             return RemotePath(f"{self._scheme}{name}{self._rest}")
-        return RemotePath(self.named[0], str(name) if self._below is None else f"{self._below}/{name}")
+        return RemotePath(self.url_and_key[0], str(name) if self._key is None else f"{self._key}/{name}")
 
     @property
     def is_chained(self) -> bool:
@@ -101,9 +101,9 @@ class RemotePath:
 
     @property
     def parent(self) -> "RemotePath":
-        if self._below is not None:
-            above, slash, _ = self._below.rpartition("/")
-            return RemotePath(self.named[0], above if slash else None)
+        if self._key is not None:
+            above, slash, _ = self._key.rpartition("/")
+            return RemotePath(self.url_and_key[0], above if slash else None)
         above = self._root.rpartition("/")[0]
         root = above.rstrip("/")
         return RemotePath(f"{self._scheme}{root}{self._rest}", above[len(root) + 1 :] if above != root else None)
@@ -152,9 +152,9 @@ class RemotePath:
             from fsspec.core import url_to_fs
 
             self._check_chain()
-            fs, path = url_to_fs(self.named[0], **options)
+            fs, path = url_to_fs(self.url_and_key[0], **options)
             take_keys_whole(fs)
-            return fs, path if self._below is None else f"{path}/{self._below}"
+            return fs, path if self._key is None else f"{path}/{self._key}"
 
     def _check_chain(self) -> None:
         """Raise SqueezeError if another URL follows and this protocol does not support that."""
@@ -174,28 +174,28 @@ class RemotePath:
         try:
             with translated_errors(str(self)):
                 fs.invalidate_cache(path)
-            self._known = retry(str(self), lambda: fs.info(path))
+            self._info = retry(str(self), lambda: fs.info(path))
         except FileNotFoundError:
-            self._known = None
-        return self._known
+            self._info = None
+        return self._info
 
     @cached_property
-    def _known(self) -> dict[str, Any] | None:
+    def _info(self) -> dict[str, Any] | None:
         return self._look()
 
     @property
     def version(self) -> str:
         """The store's own name of the version that it described, or "" if it has none."""
-        return version_of(self._known or {})
+        return version_of(self._info or {})
 
     def exists(self) -> bool:
-        return self._known is not None
+        return self._info is not None
 
     def is_file(self) -> bool:
-        return self._known is not None and self._known["type"] == "file"
+        return self._info is not None and self._info["type"] == "file"
 
     def is_dir(self) -> bool:
-        return self._known is not None and self._known["type"] == "directory"
+        return self._info is not None and self._info["type"] == "directory"
 
     def is_symlink(self) -> bool:
         return False
@@ -205,7 +205,7 @@ class RemotePath:
         return self._status(self._look())
 
     def lstat(self) -> os.stat_result:
-        return self._status(self._known)
+        return self._status(self._info)
 
     def _status(self, info: dict[str, Any] | None) -> os.stat_result:
         if info is None:
@@ -260,11 +260,11 @@ class RemotePath:
         """The reason why objects below this prefix are not listed, if `walk` yielded the prefix instead of them;
         otherwise "".
         """
-        if not (self._known or {}).get("unlisted"):
+        if not (self._info or {}).get("unlisted"):
             return ""
         return "the storage's package lists no keys with an empty part, as in a//b, and there are some: rename them"
 
-    def below(self) -> list["RemotePath"]:
+    def descendants(self) -> list["RemotePath"]:
         """Return all objects whose keys begin with this one and a slash, sorted. Raise SqueezeError if some are not
         listed.
         """
@@ -306,7 +306,7 @@ class RemotePath:
 
     def rglob(self, pattern: str) -> Iterable["RemotePath"]:
         assert pattern == "*"
-        return self.below()
+        return self.descendants()
 
     def _listed(self, name: str, info: dict[str, Any]) -> Iterator["RemotePath"]:
         """Yield the path of a listed entry, unless it is the folder itself, for which a store may keep an object."""
@@ -314,7 +314,7 @@ class RemotePath:
         root, key = path.strip("/"), name.lstrip("/")
         if key != root and (not key.endswith("/") or info["size"] or "unlisted" in info):
             found = self / (key.removeprefix(f"{root}/") if root else key)
-            found._place, found._known = (fs, name), info
+            found._place, found._info = (fs, name), info
             yield found
 
 
@@ -353,7 +353,7 @@ def look_together(paths: list[RemotePath]) -> None:
         fs = group[0]._place[0]
         for path, info in zip(group, infos(fs, [path._place[1] for path in group]), strict=True):
             if not isinstance(info, Exception):
-                path._known = info
+                path._info = info
 
 
 def _of_size(path: RemotePath, found: bytes | Exception, size: int) -> bytes | Exception:

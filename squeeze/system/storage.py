@@ -14,7 +14,7 @@ from typing import Any, cast
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.remote_path import URL, RemotePath
 
-__all__ = ["below", "component", "is_url", "local_path", "path_of", "relative", "remote", "within"]
+__all__ = ["component", "is_url", "join_untrusted", "local_path", "path_of", "relative", "remote", "resolve_untrusted"]
 
 _LOCAL = ("file://", "local://")
 
@@ -83,12 +83,12 @@ def _stays_below(text: Any) -> bool:
     return fits and _NO_PART.isdisjoint(parts) and not _ELSEWHERE.match(text)
 
 
-def below(folder: Path, text: Any) -> Path:
+def join_untrusted(folder: Path, text: Any) -> Path:
     """Return the path of an untrusted name in a folder. Raise FormatError for text that leads elsewhere."""
     return folder / relative(text)
 
 
-def within(text: Any, roots: list[Path]) -> Path:
+def resolve_untrusted(text: Any, roots: list[Path]) -> Path:
     """Return the path of an untrusted absolute name if it is in one of the folders or URLs that the caller named.
 
     Local names may be relative to the current folder, as the command that wrote them was called. Links are followed

@@ -31,7 +31,7 @@ _looked: dict[Path, tuple[float, dict[str, list[str]]]] = {}  # when the search 
 def file_beside(target: Path, mark: str = MARK) -> tuple[int, Path]:
     """Create an empty file next to a target and return its locked descriptor and its path."""
     while True:
-        handle, name = tempfile.mkstemp(prefix=f".{_known_as(target)}.", suffix=f"{mark}.tmp", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{_name_part(target)}.", suffix=f"{mark}.tmp", dir=target.parent)
         with suppress(OSError):  # file systems without locks are never swept
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(handle).st_nlink:
@@ -42,7 +42,7 @@ def file_beside(target: Path, mark: str = MARK) -> tuple[int, Path]:
 def folder_beside(target: Path) -> tuple[int, Path]:
     """Create an empty folder next to a target and return a locked descriptor, to be closed at the end, and its path."""
     while True:
-        name = tempfile.mkdtemp(prefix=f".{_known_as(target)}.", suffix=f"{MARK}.tmp", dir=target.absolute().parent)
+        name = tempfile.mkdtemp(prefix=f".{_name_part(target)}.", suffix=f"{MARK}.tmp", dir=target.absolute().parent)
         with suppress(FileNotFoundError):  # swept, as above
             handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
             with suppress(OSError):
@@ -61,19 +61,19 @@ def sweep(target: Path) -> None:
     """Delete the temporary files of a target that killed processes left. Files that cannot be deleted stay."""
     if remote(target):
         return
-    folder, known = target.absolute().parent, _known_as(target)
+    folder, known = target.absolute().parent, _name_part(target)
     now = time.monotonic()
     until, found = _looked.get(folder, (now, {}))
     if now >= until:
         with suppress(OSError):
-            found = _left_in(folder)
+            found = _temporary_names(folder)
         _looked[folder] = time.monotonic() + _SHARE * (time.monotonic() - now), found
     for name in found.pop(known, ()):
         with suppress(OSError):
             _delete(folder / name)
 
 
-def _known_as(target: Path) -> str:
+def _name_part(target: Path) -> str:
     """Return the part of a target's name that its temporary names contain: all of it, or its start and a digest if it
     is long.
     """
@@ -83,7 +83,7 @@ def _known_as(target: Path) -> str:
     return f"{target.name[: NAME_LIMIT - _DIGITS - 1]}~{digest}"
 
 
-def _left_in(folder: Path) -> dict[str, list[str]]:
+def _temporary_names(folder: Path) -> dict[str, list[str]]:
     """Return the temporary names in a folder by the part of the target's name that they contain."""
     found: dict[str, list[str]] = {}
     with os.scandir(folder) as entries:

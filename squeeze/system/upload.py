@@ -65,7 +65,7 @@ def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
             drop_notes(error, scratch)
             raise
         folder = local.is_dir()
-        before = target.below() if folder and overwrite else []
+        before = target.descendants() if folder and overwrite else []
         files = sorted(path for path in local.rglob("*") if path.is_file()) if folder else [local]
         places = [target / path.relative_to(local).as_posix() if folder else target for path in files]
         with _transaction(target, overwrite) as objects:
@@ -121,7 +121,7 @@ class _Objects:
     def writing(self, path: RemotePath, composed: int = 0) -> Iterator[BinaryIO]:
         """Open an object for writing. All its bytes are sent when the block succeeds."""
         key = path.filesystem()[1]
-        with _said_of(path):
+        with _errors_about(path):
             if composes(self._fs, composed):
                 file: Any = Composed(self._fs, key, self._mode == "xb", composed)
             elif self._shared:
@@ -132,7 +132,7 @@ class _Objects:
         self._files.append((path, file))
         try:
             yield cast(BinaryIO, _Sink(path, file))
-            with _said_of(path):
+            with _errors_about(path):
                 file.close()
         except BaseException:
             self._files.pop()
@@ -148,7 +148,7 @@ class _Objects:
     def commit(self) -> None:
         """Make all objects visible."""
         for path, file in self._files:
-            with _said_of(path):
+            with _errors_about(path):
                 file.commit()
             self._committed += 1
 
@@ -191,7 +191,7 @@ class _Sink:
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        with _said_of(self._path):
+        with _errors_about(self._path):
             for start in range(0, view.nbytes, _PIECE):
                 self._file.write(view[start : start + _PIECE])
         self._position += view.nbytes
@@ -202,13 +202,13 @@ class _Sink:
 
     def copy(self, file: BinaryIO, count: int) -> None:
         """Write the next `count` bytes of a file, which the store copies if it has them."""
-        with _said_of(self._path):
+        with _errors_about(self._path):
             self._file.copy(file, count)
         self._position += count
 
 
 @contextmanager
-def _said_of(path: RemotePath) -> Iterator[None]:
+def _errors_about(path: RemotePath) -> Iterator[None]:
     """Translate errors of the store about this URL, and an existing object to an error that says so."""
     try:
         with translated_errors(str(path)):

@@ -78,7 +78,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
                 unfinished.rename(described)
             except BaseException as error:
                 if before is None:
-                    _give_up(folder, inside, marker, error)
+                    _delete_failed(folder, inside, marker, error)
                 raise
         try:
             yield folder
@@ -88,13 +88,13 @@ def work_folder(target: Path, work: str, task: dict[str, Any], discarded: Discar
             raise
         except SqueezeError as error:
             if isinstance(error, DeviceError):
-                error.add_note(_kept(folder))
+                error.add_note(_kept_note(folder))
             else:
-                _give_up(folder, inside, marker, error)
+                _delete_failed(folder, inside, marker, error)
             raise
         except BaseException as error:
             drop_notes(error, f"{folder}{os.sep}")
-            error.add_note(_kept(folder))
+            error.add_note(_kept_note(folder))
             raise
         with errors_after(target, folder):
             _delete(folder, inside, marker)
@@ -192,10 +192,10 @@ def _marked(folder: Path, inside: int, lock: int) -> str:
     return marker
 
 
-def _empty(inside: int, *kept: str) -> None:
+def _empty(inside: int, *except_names: str) -> None:
     """Delete the content of a folder, the task first, so that no run resumes from a part of the rest."""
     for name in sorted(os.listdir(inside), key=lambda name: name != _TASK):
-        if name in kept:
+        if name in except_names:
             continue
         if stat.S_ISDIR(os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode):
             shutil.rmtree(name, dir_fd=inside)
@@ -211,19 +211,19 @@ def _delete(folder: Path, inside: int, marker: str) -> None:
     folder.rmdir()
 
 
-def _give_up(folder: Path, inside: int, marker: str, error: BaseException) -> None:
+def _delete_failed(folder: Path, inside: int, marker: str, error: BaseException) -> None:
     """Delete the folder of a failed run. If that fails, add a note to the error."""
     try:
         _delete(folder, inside, marker)
     except OSError:
-        error.add_note(_remains(folder))
+        error.add_note(_undeleted_note(folder))
 
 
-def _kept(folder: Path) -> str:
+def _kept_note(folder: Path) -> str:
     return f"finished work is kept in {folder}: repeat the command to resume"
 
 
-def _remains(folder: Path) -> str:
+def _undeleted_note(folder: Path) -> str:
     return f"{folder} could not be deleted: delete it"
 
 
@@ -245,7 +245,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if os.path.lexists(folder):
-            error.add_note(_remains(folder))
+            error.add_note(_undeleted_note(folder))
         raise
     finally:
         os.close(lock)
@@ -263,10 +263,10 @@ def other_settings(target: Path, folder: Path | None = None, differing: str = ""
     )
 
 
-def _differing(before: bytes, task: str) -> str:
+def _differing(earlier_task: bytes, task: str) -> str:
     """Return the names of the first few settings that differ from those of a stopped run."""
     try:
-        was, now = _flat(parse_object(before)), _flat(parse_object(task))
+        was, now = _flat(parse_object(earlier_task)), _flat(parse_object(task))
     except FormatError:
         return ""
     names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))

@@ -101,7 +101,7 @@ def test_one_preparation_for_each_dtype_of_activations():
 def test_a_copy_prepares_its_own(copied):
     layer = toy(bias=BIAS)
     expected, other = layer(X), copied(layer)
-    assert other._kept.find(other._made_of()) is None
+    assert other._cache.find(other._dependencies()) is None
     other.whole.mul_(2)
     assert torch.equal(layer(X), expected) and not torch.equal(other(X), expected)
 
@@ -110,7 +110,7 @@ def test_fetched_tensors_are_not_kept():
     layer = toy()
     layer._hf_hook = SimpleNamespace(offload=True)
     layer(X), layer(X)
-    assert layer.calls == 2 and layer._kept.find(layer._made_of()) is None
+    assert layer.calls == 2 and layer._cache.find(layer._dependencies()) is None
 
 
 def test_gradients_reach_the_inputs_by_the_dense_weight():

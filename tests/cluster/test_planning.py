@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from squeeze.cluster.files import COMPRESS, HASH, File, Task
-from squeeze.cluster.planning import Held, Planner
+from squeeze.cluster.planning import CompressedFiles, Planner
 from squeeze.system.storage import path_of
 
 OPTIONS = {"level": 1, "verify": True, "block_size": 4096, "threads": 1}
@@ -49,11 +49,13 @@ def test_held_files_are_equal_to_the_originals():
         File(path_of("s3://b/k %.txt"), 4, "e", path_of("memory://z/y"), "ab", '"e"'),
         File(path_of("s3://b") / "/x::y", 4, "e", path_of("s3://b") / "q?versionId=3"),
     ]
-    held = Held(files)
+    held = CompressedFiles(files)
     assert list(held) == files and held[1] == files[1] and len(held) == 3
-    assert held[2].source.named == ("s3://b", "/x::y")
+    assert held[2].source.url_and_key == ("s3://b", "/x::y")
 
 
 def test_held_files_take_few_bytes():
-    held = Held([File(Path(f"/corpus/{number:07}.json"), 2_000, f"2000-{number}", None) for number in range(1_000)])
+    held = CompressedFiles(
+        [File(Path(f"/corpus/{number:07}.json"), 2_000, f"2000-{number}", None) for number in range(1_000)]
+    )
     assert len(pickle.dumps(held)) < 40_000

@@ -8,7 +8,7 @@ import pytest
 
 import squeeze
 from squeeze.cluster.engine import Needs
-from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, Done, File, Task
+from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, File, FileResult, Task
 from squeeze.cluster.manifest import Manifest, read_manifest
 from squeeze.cluster.run import ATTEMPTS, Run
 from squeeze.system.unchanged import stamp_of
@@ -359,7 +359,7 @@ def test_what_a_call_raises_is_no_lost_worker(tmp_path, monkeypatch):
     def fails(file, task):
         if file.source.name == "2":
             raise ValueError("no such\nnumber")
-        return Done(file, 9, 9)
+        return FileResult(file, 9, 9)
 
     monkeypatch.setattr("squeeze.cluster.files._whole", fails)
     going = run(engine := Inline(), files, seconds=10)

@@ -7,7 +7,7 @@ import pytest
 from squeeze.cluster.engine import Needs
 from squeeze.cluster.manifest import Manifest, read_manifest
 from squeeze.cluster.run import ATTEMPTS
-from squeeze.cluster.shards import SHARDS, Noted, Result, Task, by_workers, files_of, here, note
+from squeeze.cluster.shards import SHARDS, Noted, Result, Task, by_workers, files_of, make_in_process, note
 from squeeze.codecs.shards import write
 from squeeze.codecs.shards.plan import Template, plan
 from squeeze.codecs.shards.write import list_sources
@@ -45,7 +45,7 @@ def noting(folder, *made):
 
 
 def test_files_count_with_the_record_of_their_shard(tmp_path, shards):
-    results = [here(planned, TASK) for planned in shards]
+    results = [make_in_process(planned, TASK) for planned in shards]
     noting(tmp_path, *zip(shards, results, strict=True))
     assert [result.raw for result in results] == [planned.size for planned in shards]
     known, files = noted(tmp_path), listing(tmp_path)
@@ -64,14 +64,14 @@ def test_files_count_with_the_record_of_their_shard(tmp_path, shards):
 
 
 def test_a_shard_that_was_made_again_counts_for_its_own_files_alone(tmp_path, shards):
-    noting(tmp_path, (shards[0], here(shards[0], TASK)))
+    noting(tmp_path, (shards[0], make_in_process(shards[0], TASK)))
     shards[0].target.unlink()
     files = listing(tmp_path)
     Path(files[0].path).write_bytes(b"longer" * 3000)
     files = listing(tmp_path)
     again, *_ = plan(files, Template(tmp_path / "part-{}.tar.sqz"), 20480, noted(tmp_path))
     assert again.target == shards[0].target and len(again.sources) < 4
-    noting(tmp_path, (again, here(again, TASK)))
+    noting(tmp_path, (again, make_in_process(again, TASK)))
     known = noted(tmp_path)
     held = [known.shard_of(file) is not None for file in files]
     assert held == [True] * len(again.sources) + [False] * (len(files) - len(again.sources))
@@ -80,8 +80,8 @@ def test_a_shard_that_was_made_again_counts_for_its_own_files_alone(tmp_path, sh
 def test_files_that_failed_or_changed(tmp_path, shards):
     first = next(iter(shards[0].sources))
     first.path.write_bytes(b"another")
-    result = here(shards[0], TASK)
-    assert result.left == {first.name: "it changed while it was read: run again when nothing writes to it"}
+    result = make_in_process(shards[0], TASK)
+    assert result.excluded == {first.name: "it changed while it was read: run again when nothing writes to it"}
     noting(tmp_path, (shards[0], result), (shards[1], Result(error="no room")))
     known = noted(tmp_path)
     files = listing(tmp_path)
@@ -91,11 +91,11 @@ def test_files_that_failed_or_changed(tmp_path, shards):
     changed = [known.changed(file) for file in listing(tmp_path)]
     assert changed == ["", str(shards[0].target)] + [""] * 10
     failed = {record.source: record.error for record in read_manifest(tmp_path / "manifest").records if record.error}
-    assert failed == {str(first.path): result.left[first.name], str(shards[1].target): "no room"}
+    assert failed == {str(first.path): result.excluded[first.name], str(shards[1].target): "no room"}
 
 
 def test_sizes_of_files_sum_up_to_those_of_the_shard(tmp_path, shards):
-    result = here(shards[0], TASK)
+    result = make_in_process(shards[0], TASK)
     done = list(files_of(shards[0], result))
     assert sum(one.coded for one in done) == result.coded == shards[0].target.stat().st_size
     assert sum(one.raw for one in done) == 16_000 and all(one.coded > 0 for one in done)
@@ -136,14 +136,14 @@ def test_lost_workers_are_retried_and_then_reported(tmp_path, shards):
 
 
 def test_what_was_written_and_not_noted_is_compared(tmp_path, shards):
-    before = here(shards[0], TASK)
+    before = make_in_process(shards[0], TASK)
     data = shards[0].target.read_bytes()
-    again = here(shards[0], TASK)
+    again = make_in_process(shards[0], TASK)
     assert (again.checksums, again.checksum, again.index) == (before.checksums, before.checksum, before.index)
     (tmp_path / "part-1.tar.members.sqz").write_bytes(b"of a shard that did not come")
-    assert not here(shards[1], TASK).error
+    assert not make_in_process(shards[1], TASK).error
     shards[0].target.write_bytes(data + b"x")
     (_, result), *_ = by_workers(Inline(), shards[:1], TASK, Needs())
     assert "already exists; use `overwrite=True`" in result.error and shards[0].target.read_bytes() == data + b"x"
-    assert here(shards[0], Task(OPTIONS, ".mark", overwrite=True)).checksum == before.checksum
+    assert make_in_process(shards[0], Task(OPTIONS, ".mark", overwrite=True)).checksum == before.checksum
     assert shards[0].target.read_bytes() == data

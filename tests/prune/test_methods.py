@@ -28,7 +28,7 @@ def test_every_method_holds_to_every_pattern(name, pattern):
         assert torch.equal(weight, before)
         dense = found.sparse()
         assert violations(chosen, dense) == 0
-        share = chosen.removed if not chosen.of else 1 - chosen.kept / chosen.of
+        share = chosen.removed if not chosen.m else 1 - chosen.n / chosen.m
         assert abs(float((dense == 0).float().mean()) - share) < (0.12 if chosen.unit > 1 else 0.04)
         assert torch.equal(dense != 0, found.mask)
 

@@ -34,9 +34,9 @@ def test_sparsegpt_chooses_the_masks_of_the_textbook(pattern):
     same = total = 0
     for seed in range(4):
         weight, hessian = problem(64, 192, seed)
-        wanted, mask = textbook(weight, hessian, chosen.kept, chosen.of)
+        wanted, mask = textbook(weight, hessian, chosen.n, chosen.m)
         found = SparseGPT(pattern=chosen, refine=0, reconstruct=0).apply(weight, hessian)
-        agrees = (found.mask == mask).reshape(64, -1, chosen.of).all(-1)
+        agrees = (found.mask == mask).reshape(64, -1, chosen.m).all(-1)
         same, total = same + int(agrees.sum()), total + agrees.numel()
         assert (found.dequantize() - wanted).norm() < 0.02 * wanted.norm()
         exact = SparseGPT.textbook(pattern=chosen).apply(weight, hessian)

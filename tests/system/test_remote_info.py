@@ -71,7 +71,7 @@ def test_where_they_are_not_found_one_path_stands_for_them():
         ("fake://a/d//", True),
     ]
     with pytest.raises(SqueezeError, match=r"fake://a//: the storage's package lists no keys with an empty part"):
-        root.below()
+        root.descendants()
 
 
 def test_many_are_asked_about_at_once():

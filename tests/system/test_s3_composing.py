@@ -119,7 +119,7 @@ def test_storage_that_fails_at_random(s3, monkeypatch, seed):
         for _ in range(50):
             s3fs.S3FileSystem.clear_instance_cache()
             with suppress(OSError):
-                made = put_together([type(path)(*path.named) for path in paths])
+                made = put_together([type(path)(*path.url_and_key) for path in paths])
                 break
             assert "made" not in keys(s3) or len(body(s3, "made")) == 530_100 + 3 + 7 * 6
     assert made == body(s3, "made")

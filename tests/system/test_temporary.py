@@ -95,7 +95,7 @@ def test_another_users_files_stay(monkeypatch):
 
 def test_a_large_folder_is_not_looked_through_for_every_file(monkeypatch):
     looks = []
-    monkeypatch.setattr(temporary, "_left_in", lambda folder: looks.append(folder) or {})
+    monkeypatch.setattr(temporary, "_temporary_names", lambda folder: looks.append(folder) or {})
     monkeypatch.setattr(temporary, "time", type("Clock", (), {"monotonic": staticmethod(lambda: len(looks))}))
     for _ in range(60):
         temporary.sweep(Path("a"))

@@ -16,13 +16,13 @@ from squeeze.system.moving import in_the_way
 from squeeze.system.remote_path import RemotePath
 from squeeze.system.work import work_folder
 
-__all__ = ["Out", "making", "tidy"]
+__all__ = ["Output", "making", "tidy"]
 
 _MARK = ".squeeze-{}"
 
 
 @dataclass(frozen=True)
-class Out:
+class Output:
     """The folder or URL in which the output is made, and the manifest of the run."""
 
     root: Path
@@ -37,7 +37,7 @@ class Out:
 @contextmanager
 def making(
     source: Path, target: Path, operation: str, described: dict[str, Any], overwrite: bool, manifest: Path | None
-) -> Iterator[Out]:
+) -> Iterator[Output]:
     """Yield the place of the output.
 
     On the disk it moves into place when the block succeeds. It is kept if the block raises ClusterError, so that the
@@ -57,7 +57,7 @@ def making(
         with closing(Manifest(path, operation, {**described, "target": str(target)})) as notes:
             _check_free(place, notes, overwrite)
             try:
-                yield Out(target, notes)
+                yield Output(target, notes)
             except BaseException as error:
                 if path.exists():
                     error.add_note(f"results are recorded in {path}: repeat the command to resume")
@@ -73,7 +73,7 @@ def making(
             root = inside / folder.CONTENT
             with closing(Manifest(inside / "manifest.jsonl", operation, described)) as notes:
                 try:
-                    yield Out(root, notes)
+                    yield Output(root, notes)
                 except ClusterError as error:
                     if not any(path.is_file() and path.parent != inside for path in inside.rglob("*")):
                         raise  # there is nothing to resume

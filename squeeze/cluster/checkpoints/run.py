@@ -16,7 +16,7 @@ from squeeze.cluster.checkpoints import work
 from squeeze.cluster.checkpoints.place import making, tidy
 from squeeze.cluster.checkpoints.plan import Planner, memory_of
 from squeeze.cluster.engine import Engine, Needs
-from squeeze.cluster.files import PACK, UNPACK, VERIFY, Done, File, Task, version_of
+from squeeze.cluster.files import PACK, UNPACK, VERIFY, File, FileResult, Task, version_of
 from squeeze.cluster.manifest import Manifest, Record, read_manifest
 from squeeze.cluster.run import Kind, Run
 from squeeze.errors import ClusterError, DamagedError, FormatError, printable
@@ -32,7 +32,7 @@ from squeeze.system.unchanged import stamp_of
 __all__ = ["pack", "unpack", "verify"]
 
 _READERS = 16  # headers that are read concurrently
-Failed = Callable[[Done], None]
+Failed = Callable[[FileResult], None]
 
 
 @dataclass
@@ -44,10 +44,10 @@ class _Checkpoint:
     progress: Callable[[int], None]
     failed: Failed
     heads: dict[Path, Any]
-    results: dict[str, Done] = field(default_factory=dict)
+    results: dict[str, FileResult] = field(default_factory=dict)
     failures: int = 0
 
-    def run(self, found: list[File], notes: Manifest | None = None) -> dict[str, Done]:
+    def run(self, found: list[File], notes: Manifest | None = None) -> dict[str, FileResult]:
         """Run all files. Raise ClusterError if some failed, after all others are done."""
         root, todo = self.task.options["root"], found
         if notes:
@@ -76,7 +76,9 @@ class _Checkpoint:
             return False
         raw = file.size if self.task.operation == PACK else size
         coded = size if self.task.operation == PACK else file.size
-        self.results[work.name_in(self.task.options["root"], file.source)] = Done(file, raw, coded, record.checksum)
+        self.results[work.name_in(self.task.options["root"], file.source)] = FileResult(
+            file, raw, coded, record.checksum
+        )
         self.progress(file.size)
         return True
 
@@ -122,7 +124,7 @@ def pack(  # noqa: PLR0913
         job.heads = _heads(paths, lambda path: work.source_at(path, not work.name_in(source, path)))
         found = [_file(path, folder.place(out.root, name)) for path, name in zip(paths, names, strict=True)]
         done = job.run(found, out.notes)
-        totals = _sum(done)
+        totals = _total(done)
         notes += [one.note for one in done.values() if one.note]
         if source.is_dir():
             added = _finish_folder(source, out.root, {name: one.checksum for name, one in done.items()})
@@ -151,7 +153,7 @@ def unpack(  # noqa: PLR0913
     _check_source(source)
     described = {"source": str(source.resolve())}
     restoring = Restoring.of(source, base, threads, limits, None)
-    hashes, kept, packed = _told(source, restoring.limits)
+    hashes, kept, packed = _listed_files(source, restoring.limits)
     with making(source, target, UNPACK, described, overwrite, manifest) as out:
         job = _restoring_job(engine, source, UNPACK, out.mark, restoring, packed, progress, failed)
         found = [
@@ -160,14 +162,14 @@ def unpack(  # noqa: PLR0913
             if name not in kept
         ]
         restoring.limits.need_output(_raw_size(job, found) + sum(map(len, kept.values())))
-        totals = _sum(job.run(found, out.notes))
+        totals = _total(job.run(found, out.notes))
         for name, data in kept.items():
             place = out.root / name
             if not storage.remote(place):
                 place.parent.mkdir(parents=True, exist_ok=True)
             with files.replacing(place, (source / name).stat()) as sink:
                 sink.write(data)
-        totals = _with_kept(totals, source, kept)
+        totals = _with_changed_files(totals, source, kept)
         tidy(out.root, target, set(hashes))
     return totals
 
@@ -188,11 +190,11 @@ def verify(
     """
     _check_source(source)
     restoring = Restoring.of(source, base, threads, limits, None)
-    hashes, kept, packed = _told(source, restoring.limits)
+    hashes, kept, packed = _listed_files(source, restoring.limits)
     job = _restoring_job(engine, source, VERIFY, "", restoring, packed, progress, failed)
     names = [name for name in hashes if name not in kept]
     found = [_file(folder.place(source, name), None, hashes[name]) for name in names]
-    return _with_kept(_sum(job.run(found)), source, kept)
+    return _with_changed_files(_total(job.run(found)), source, kept)
 
 
 def _check_source(source: Path) -> None:
@@ -216,7 +218,7 @@ def _restoring_job(
     return _Checkpoint(engine, Task(operation, {**options, "packed": packed}, mark), progress, failed, heads)
 
 
-def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes], frozenset[str]]:
+def _listed_files(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes], frozenset[str]]:
     """Return what a packed checkpoint says of its files: their SHA-256, the contents of changed ones, and packed names.
 
     Raises DamagedError if a file is missing or has an unexpected content.
@@ -227,28 +229,28 @@ def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes
     for name in known.hashes:
         if not (source / name).is_file():
             raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
-    for name, data in known.kept.items():
+    for name, data in known.changed_files.items():
         if folder.sha256_of_bytes(data) != known.hashes[name]:
             raise DamagedError(f"{source / name}: the SHA-256 of what was restored differs: the folder is damaged")
-    return known.hashes, known.kept, frozenset(known.coded)
+    return known.hashes, known.changed_files, frozenset(known.packed_names)
 
 
-def _raw_size(job: _Checkpoint, found: list[File]) -> int:
+def _raw_size(job: _Checkpoint, files: list[File]) -> int:
     """Return the bytes of all restored files, as far as the headers of packed files tell."""
-    heads = (job.heads.get(file.source) for file in found)
-    return sum(head.description.size if head else file.size for head, file in zip(heads, found, strict=True))
+    heads = (job.heads.get(file.source) for file in files)
+    return sum(head.description.size if head else file.size for head, file in zip(heads, files, strict=True))
 
 
-def _with_kept(totals: Totals, source: Path, kept: dict[str, bytes]) -> Totals:
+def _with_changed_files(totals: Totals, source: Path, changed: dict[str, bytes]) -> Totals:
     """Add the sizes of the changed files and of the manifest to the totals of a folder."""
     if not source.is_dir():
         return totals
-    coded = sum((source / name).stat().st_size for name in (*kept, folder.MANIFEST))
-    return Totals(totals.raw + sum(map(len, kept.values())), totals.coded + coded)
+    coded = sum((source / name).stat().st_size for name in (*changed, folder.MANIFEST))
+    return Totals(totals.raw + sum(map(len, changed.values())), totals.coded + coded)
 
 
-def _sum(done: dict[str, Done]) -> Totals:
-    return Totals(sum(one.raw for one in done.values()), sum(one.coded for one in done.values()))
+def _total(results: dict[str, FileResult]) -> Totals:
+    return Totals(sum(one.raw for one in results.values()), sum(one.coded for one in results.values()))
 
 
 def _file(path: Path, target: Path | None, checksum: str = "") -> File:

@@ -15,8 +15,8 @@ from squeeze.cluster.files import (
     HASH,
     PACK,
     VERIFY,
-    Done,
     File,
+    FileResult,
     Part,
     Task,
     check_unchanged,
@@ -42,27 +42,27 @@ __all__ = ["join", "name_in", "part", "source_at", "whole"]
 _PIECE = 1 << 22
 
 
-def whole(batch: Sequence[File], task: Task) -> list[Done]:
+def whole(batch: Sequence[File], task: Task) -> list[FileResult]:
     """Pack, restore or check files one after another."""
     action = {PACK: _pack, VERIFY: _verify}.get(task.operation, _unpack)
     return [result_or_error(file, lambda file=file: action(file, task)) for file in batch]  # type: ignore[misc]
 
 
-def part(piece: Part, task: Task) -> Done:
+def part(piece: Part, task: Task) -> FileResult:
     """Pack or restore some tensors of a file."""
     return result_or_error(piece.file, lambda: _part(piece, task))
 
 
-def join(file: File, count: int, task: Task) -> Done:
+def join(file: File, count: int, task: Task) -> FileResult:
     """Join the parts of a file to its output, and delete them."""
     return result_or_error(file, lambda: _join(file, count, task))
 
 
-def source_at(path: Path, alone: bool) -> Source | None:
+def source_at(path: Path, is_single: bool) -> Source | None:
     """Return what is packed of a file, or None if it is copied. Raise FormatError if it is invalid."""
     if is_packed(path, Limits()):
         raise FormatError("is packed already; unpack it first")
-    return source_of(path, alone)
+    return source_of(path, is_single)
 
 
 def name_in(root: Path, path: Path) -> str:
@@ -70,7 +70,7 @@ def name_in(root: Path, path: Path) -> str:
     return "" if path == root else path.relative_to(root).as_posix()
 
 
-def _pack(file: File, task: Task) -> Done:
+def _pack(file: File, task: Task) -> FileResult:
     with open_unchanged(file) as source:
         found = source_at(file.source, not name_in(task.options["root"], file.source))
         with _output(file, task) as sink:
@@ -78,44 +78,44 @@ def _pack(file: File, task: Task) -> Done:
                 sha256 = _copied(source, sink)
             else:
                 sha256 = parts.pack_whole(found, _packing(found, file, task), sink)
-    return _made(file, sha256, found)
+    return _result_of(file, sha256, found)
 
 
-def _unpack(file: File, task: Task) -> Done:
+def _unpack(file: File, task: Task) -> FileResult:
     with open_unchanged(file) as source:
         if not _has_tensors(file, task):
             with _output(file, task) as sink:
                 if _copied(source, sink) != file.checksum:
                     raise other_hash()
-            return Done(file, file.size, file.size, file.checksum)
+            return FileResult(file, file.size, file.size, file.checksum)
         job, packed = _restoring(file, task)
         with _output(file, task) as sink:
             job.decode(packed, source, sink, name_in(task.options["root"], file.source))
-    return Done(file, packed.description.size, file.size, packed.description.sha256)
+    return FileResult(file, packed.description.size, file.size, packed.description.sha256)
 
 
-def _verify(file: File, task: Task) -> Done:
+def _verify(file: File, task: Task) -> FileResult:
     with open_unchanged(file) as source:
         if not _has_tensors(file, task):
             if parts.sha256_of(source) != file.checksum:
                 raise other_hash()
-            return Done(file, file.size, file.size, file.checksum)
+            return FileResult(file, file.size, file.size, file.checksum)
         job, packed = _restoring(file, task)
         job.decode(packed, source, None, name_in(task.options["root"], file.source))
-    return Done(file, packed.description.size, file.size, packed.description.sha256)
+    return FileResult(file, packed.description.size, file.size, packed.description.sha256)
 
 
-def _part(piece: Part, task: Task) -> Done:
+def _part(piece: Part, task: Task) -> FileResult:
     file, span = piece.file, Span(piece.begin, piece.length)
     target = _folder(file, task) / f"{piece.number:08d}"
-    done = Done(file, piece.length)
+    done = FileResult(file, piece.length)
     if task.operation == PACK and _is_there(target, span):
         return done
     with open_unchanged(file) as source:
         if task.operation == PACK:
             found = source_at(file.source, not name_in(task.options["root"], file.source))
             assert found
-            with _written(target, file) as sink:
+            with _part_output(target, file) as sink:
                 if span.first == HASH:
                     sink.write(parts.sha256_of(source).encode())
                 else:
@@ -123,13 +123,13 @@ def _part(piece: Part, task: Task) -> Done:
             return done
         job, packed = _restoring(file, task)
         if _size_of(target) != parts.size_restored(packed, span):
-            with _written(target, file) as sink:
+            with _part_output(target, file) as sink:
                 name = name_in(task.options["root"], file.source)
                 parts.restore_part(job, packed, span, source, sink, name)
     return done
 
 
-def _join(file: File, count: int, task: Task) -> Done:
+def _join(file: File, count: int, task: Task) -> FileResult:
     folder = _folder(file, task)
     paths = [folder / f"{number:08d}" for number in range(count)]
     with open_unchanged(file):
@@ -139,20 +139,20 @@ def _join(file: File, count: int, task: Task) -> Done:
             sha256 = paths.pop().read_bytes().decode()
             with _output(file, task, file.size) as sink:
                 parts.join_packed(found, paths, _packing(found, file, task), sha256, sink)
-            done = _made(file, sha256, found)
+            done = _result_of(file, sha256, found)
         else:
             _, packed = _restoring(file, task)
             with _output(file, task, packed.description.size) as sink:
                 parts.join_restored(packed, paths, sink)
-            done = Done(file, packed.description.size, file.size, packed.description.sha256)
+            done = FileResult(file, packed.description.size, file.size, packed.description.sha256)
     remove_parts(folder)
     return done
 
 
-def _packing(found: Source, file: File, task: Task) -> Packing:
-    scope = name_in(task.options["root"], file.source) if found.is_torch else ""
+def _packing(source: Source, file: File, task: Task) -> Packing:
+    scope = name_in(task.options["root"], file.source) if source.is_torch else ""
     chosen = {name: task.options[name] for name in ("level", "base", "verify", "threads")}
-    return Packing(scope=scope, is_torch=found.is_torch, **chosen)
+    return Packing(scope=scope, is_torch=source.is_torch, **chosen)
 
 
 def _restoring(file: File, task: Task) -> tuple[Restoring, PackedFile]:
@@ -169,10 +169,10 @@ def _has_tensors(file: File, task: Task) -> bool:
     return name_in(task.options["root"], file.source) in task.options["packed"]
 
 
-def _made(file: File, sha256: str, found: Source | None) -> Done:
+def _result_of(file: File, sha256: str, source: Source | None) -> FileResult:
     assert file.target
-    return Done(
-        file, file.size, file.target.stat().st_size, sha256, note=found.note if found else note_of_copy(file.source)
+    return FileResult(
+        file, file.size, file.target.stat().st_size, sha256, note=source.note if source else note_of_copy(file.source)
     )
 
 
@@ -195,7 +195,7 @@ def _output(file: File, task: Task, composed: int = 0) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _written(target: Path, file: File) -> Iterator[BinaryIO]:
+def _part_output(target: Path, file: File) -> Iterator[BinaryIO]:
     if not storage.remote(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(target) as sink:

@@ -88,7 +88,7 @@ class Sources:
 
     def append(self, source: Source) -> None:
         place = remote(source.path)
-        path = place.named if place else str(source.path)
+        path = place.url_and_key if place else str(source.path)
         self._rows.append((path, source.name, source.size, source.stamp))
         self._count += 1
         if len(self._rows) == _ROWS:

@@ -165,7 +165,7 @@ def device_planes(coded: Coded, payload: torch.Tensor) -> tuple[DevicePlane, ...
 
 
 def _device_plane(coded: Coded, plane: Plane, payload: torch.Tensor) -> DevicePlane:
-    def there(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    def view_of(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         begin = array.ctypes.data - coded.payload.ctypes.data
         if not 0 <= begin < coded.payload.size:  # not in the payload, for example if all segments have one table
             return torch.from_numpy(array.copy()).view(dtype).to(payload.device)
@@ -176,11 +176,11 @@ def _device_plane(coded: Coded, plane: Plane, payload: torch.Tensor) -> DevicePl
         *(plane.width, plane.raw_bits, plane.precision, plane.constant),
         table=table,
         entries=entries,
-        ids=there(plane.ids, torch.uint8),
+        ids=view_of(plane.ids, torch.uint8),
         starts=torch.from_numpy(plane.starts).to(payload.device),
-        states=there(plane.states, torch.int32),
-        words=there(plane.words, torch.int16),
-        raw=there(plane.raw, _WORDS[plane.width] if plane.raw_bits == plane.width else torch.int32),
+        states=view_of(plane.states, torch.int32),
+        words=view_of(plane.words, torch.int16),
+        raw=view_of(plane.raw, _WORDS[plane.width] if plane.raw_bits == plane.width else torch.int32),
     )
 
 

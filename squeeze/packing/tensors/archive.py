@@ -26,7 +26,7 @@ from squeeze.packing.tensors.archive_payload import (
     MAX_MIXED,
     MIXED,
     WHOLE,
-    Cut,
+    BitSplit,
     Tree,
     model_of,
     segments,
@@ -44,17 +44,17 @@ __all__ = ["DecodedArchive", "Segments", "decode", "decoded", "encode", "write"]
 _SMALL = 1 << 16  # bytes: smaller tensors are also coded by floats.py
 
 
-class _Rest:
+class _Unmixed:
     """A content with the bits of another content's values that are not mixed."""
 
-    def __init__(self, content: Content, cut: Cut):
+    def __init__(self, content: Content, cut: BitSplit):
         self._content, self._cut = content, cut
         self.size = 8 * content.size // cut.bits * cut.width
 
     def fill(self, begin: int, out: Array) -> None:
         first, found = begin // self._cut.width, out.view(WORDS[8 * self._cut.width])
         rotated = self._cut.rotated(self._content, first, first + found.size)
-        np.bitwise_and(rotated, rotated.dtype.type((1 << self._cut.rest) - 1), out=found, casting="unsafe")
+        np.bitwise_and(rotated, rotated.dtype.type((1 << self._cut.unmixed_bits) - 1), out=found, casting="unsafe")
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
@@ -74,7 +74,7 @@ def write(content: Content, dtype: str, writer: Writer, threads: int = 1, column
     if not content.size:
         return 0
     if dtype not in FORMS:
-        writer.reserve(HEAD.size + floats.most(content.size, dtype))
+        writer.reserve(HEAD.size + floats.max_size(content.size, dtype))
         size = _with_head(writer, floats.write(content, dtype, Behind(writer, HEAD.size), threads))
         return size if size < content.size else 0
     size = _write_mixed(content, dtype, writer, threads, columns)
@@ -97,12 +97,12 @@ def _with_head(writer: Writer, size: int) -> int:
 
 def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, columns: int) -> int:
     """Write a mixed payload; return its bytes, or 0 if a segment takes over four bytes a value."""
-    cut, rest = _chosen(content, dtype)
+    cut, rest = _choose_split(content, dtype)
     count = 8 * content.size // cut.bits
     columns = min(columns or 1 << 16, count, MAX_COLUMNS)
     tree = _tree(content, cut, threads)
     spans = list(segments(count, columns))
-    writer.reserve(HEAD.size + len(tree.text) + floats.most(rest.size, cut.dtype) + 4 * count + 2048 * len(spans))
+    writer.reserve(HEAD.size + len(tree.text) + floats.max_size(rest.size, cut.dtype) + 4 * count + 2048 * len(spans))
     inner = Behind(writer, HEAD.size + len(tree.text))
     size = floats.write(rest, cut.dtype, inner, threads) or copy(rest, inner, 0, threads)
     lengths_at = HEAD.size + len(tree.text) + size
@@ -122,18 +122,18 @@ def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, col
     return end
 
 
-def _chosen(content: Content, dtype: str) -> tuple[Cut, _Rest]:
+def _choose_split(content: Content, dtype: str) -> tuple[BitSplit, _Unmixed]:
     """Return the cut that mixes all mantissa bits that are not noise, and the rest."""
     bits, (exponent, mantissa) = DTYPES[dtype][0], FORMS[dtype]
     most = min(MAX_MIXED, mantissa)
-    cut = Cut(bits, exponent, min(3, mantissa))
-    rest = _Rest(content, cut)
-    if cut.mixed < most and floats.estimate(rest, cut.dtype) <= 0.995 * cut.rest * (rest.size // cut.width):
-        cut = Cut(bits, exponent, most)
-    return cut, _Rest(content, cut)
+    cut = BitSplit(bits, exponent, min(3, mantissa))
+    rest = _Unmixed(content, cut)
+    if cut.mixed < most and floats.estimate(rest, cut.dtype) <= 0.995 * cut.unmixed_bits * (rest.size // cut.width):
+        cut = BitSplit(bits, exponent, most)
+    return cut, _Unmixed(content, cut)
 
 
-def _tree(content: Content, cut: Cut, threads: int) -> Tree:
+def _tree(content: Content, cut: BitSplit, threads: int) -> Tree:
     """Count the exponents and return their tree."""
 
     def work(first: int, last: int) -> Array:
@@ -207,14 +207,14 @@ def decoded(payload: Content, dtype: str, size: int, threads: int = 1) -> Conten
     text = np.empty(tree_size, np.uint8)
     payload.fill(HEAD.size, text)
     tree = Tree.parse(text.tobytes(), 1 << exponent)
-    cut, spans = Cut(DTYPES[dtype][0], exponent, mixed), list(segments(count, columns))
-    rest = _rest(Section(payload, HEAD.size + tree_size, rest_size), cut, count)
+    cut, spans = BitSplit(DTYPES[dtype][0], exponent, mixed), list(segments(count, columns))
+    rest = _unmixed_content(Section(payload, HEAD.size + tree_size, rest_size), cut, count)
     start = HEAD.size + tree_size + rest_size
     streams = Section(payload, start, payload.size - start)
     return DecodedArchive(Segments.of(streams, rest, tree, cut, columns, spans), threads)
 
 
-def _rest(section: Content, cut: Cut, count: int) -> Content:
+def _unmixed_content(section: Content, cut: BitSplit, count: int) -> Content:
     size = count * cut.width
     return section if section.size == size else Decoded(section, cut.dtype, size)
 
@@ -223,21 +223,21 @@ def _rest(section: Content, cut: Cut, count: int) -> Content:
 class Segments:
     """The segments of a payload.
 
-    streams: the codes, each from its place on. rest: the bits that are not mixed. spans: the first value of each
+    streams: the codes, each from its place on. unmixed: the bits that are not mixed. spans: the first value of each
     segment and the one after its last.
     """
 
     streams: Content
-    rest: Content
+    unmixed: Content
     tree: Tree
-    cut: Cut
+    split: BitSplit
     columns: int
     spans: list[tuple[int, int]]
     places: list[int]
 
     @classmethod
     def of(
-        cls, streams: Content, rest: Content, tree: Tree, cut: Cut, columns: int, spans: list[tuple[int, int]]
+        cls, streams: Content, rest: Content, tree: Tree, cut: BitSplit, columns: int, spans: list[tuple[int, int]]
     ) -> "Segments":
         """Parse the lengths before the streams. Raises DamagedError if these do not add up."""
         lengths = np.zeros(4 * len(spans), np.uint8)
@@ -250,9 +250,9 @@ class Segments:
     @property
     def width(self) -> int:
         """The bytes of a value."""
-        return self.cut.bits // 8
+        return self.split.bits // 8
 
-    def made(self, number: int) -> Array:
+    def decoded(self, number: int) -> Array:
         """Return the bytes of a segment."""
         begin, end = self.spans[number]
         out = np.empty((end - begin) * self.width, np.uint8)
@@ -261,13 +261,16 @@ class Segments:
 
     def decode(self, number: int, out: Array) -> None:
         """Decode a segment into `out`, uint8. Raises DamagedError."""
-        cut, begin, values, found = self.cut, self.spans[number][0], out.view(WORDS[self.cut.bits]), self._tops(number)
+        cut, begin = self.split, self.spans[number][0]
+        values, found = out.view(WORDS[cut.bits]), self._tops(number)
         one, last = values.dtype.type(1), values.dtype.type(cut.bits - 1)
         for first in range(0, values.size, AT_ONCE):
             part = values[first : first + AT_ONCE]
             low = thread_buffer("rest of archive", part.size * cut.width)
-            self.rest.fill((begin + first) * cut.width, low)
-            np.left_shift(found[first : first + part.size], cut.rest, out=part, casting="unsafe", dtype=part.dtype)
+            self.unmixed.fill((begin + first) * cut.width, low)
+            np.left_shift(
+                found[first : first + part.size], cut.unmixed_bits, out=part, casting="unsafe", dtype=part.dtype
+            )
             np.bitwise_or(part, low.view(WORDS[8 * cut.width]), out=part)
             np.bitwise_or(part >> one, part << last, out=part)
 
@@ -278,10 +281,11 @@ class Segments:
         self.streams.fill(self.places[number], coded)
         found = tops(last - first)
         found[:] = 0  # `code` reads the array
-        model, coder = model_of(found, self.tree, self.columns, self.cut.mixed), np.zeros(3, np.uint64)
+        model, coder = model_of(found, self.tree, self.columns, self.split.mixed), np.zeros(3, np.uint64)
         arithmetic.start_decoder(coder, coded)
         columns = min(self.columns, found.size)
-        if code(model, found, self.cut.mixed, columns, 0, found.size, self.tree.paths, coder, coded, True) < found.size:
+        end = code(model, found, self.split.mixed, columns, 0, found.size, self.tree.paths, coder, coded, True)
+        if end < found.size:
             raise damaged("its coded bytes end too early")
         return found
 
@@ -292,7 +296,7 @@ class DecodedArchive:
     def __init__(self, segments: Segments, threads: int):
         self.segments, self.size = segments, segments.spans[-1][1] * segments.width
         self._step = segments.spans[0][1] * segments.width
-        self._ahead = _Ahead(segments.made, len(segments.spans), threads)
+        self._ahead = _Ahead(segments.decoded, len(segments.spans), threads)
 
     def fill(self, begin: int, out: Array) -> None:
         place = 0

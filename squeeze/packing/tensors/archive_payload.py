@@ -28,7 +28,7 @@ __all__ = [
     "MIXED",
     "SEGMENT",
     "WHOLE",
-    "Cut",
+    "BitSplit",
     "Tree",
     "model_of",
     "segments",
@@ -102,7 +102,7 @@ class Tree(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cut:
+class BitSplit:
     """The cut of a value of `bits` bits into its exponent, the leading mantissa bits that are mixed, and the rest."""
 
     bits: int
@@ -110,14 +110,14 @@ class Cut:
     mixed: int
 
     @property
-    def rest(self) -> int:
+    def unmixed_bits(self) -> int:
         """The bits of a value that are not mixed."""
         return self.bits - self.exponent - self.mixed
 
     @property
     def dtype(self) -> str:
         """The dtype as which the rest is coded."""
-        return next(f"U{width}" for width in (8, 16, 32) if self.rest <= width)
+        return next(f"U{width}" for width in (8, 16, 32) if self.unmixed_bits <= width)
 
     @property
     def width(self) -> int:

@@ -61,7 +61,7 @@ def write(content: Content, dtype: str, writer: Writer, threads: int = 1) -> int
     """Write the payload of a tensor; return its bytes, or 0 if it is no shorter. Args are as in `encode`."""
     view, prefix_bits = KINDS[dtype]
     parts, record = Parts(content, view, _PER_BLOCK, threads), _record(dtype)
-    blocks, start, most = parts.segments, _start(parts.segments), _most(min(parts.count, _PER_BLOCK), record)
+    blocks, start, most = parts.segments, _start(parts.segments), _max_block_bytes(min(parts.count, _PER_BLOCK), record)
     writer.reserve(start + blocks * most + 8)
     directory = np.empty(start, np.uint8)
     directory[: _HEAD.size] = np.frombuffer(_HEAD.pack(_FORMAT, parts.count), np.uint8)
@@ -223,7 +223,7 @@ def _directory(payload: Array, blocks: int) -> tuple[Array, Array]:
     return names, payload[middle : _start(blocks)].view(np.uint32).reshape(blocks, LEVELS)
 
 
-def _most(count: int, record: int) -> int:
+def _max_block_bytes(count: int, record: int) -> int:
     """Return the maximal bytes of a block."""
     groups = -(-count // GROUP)
     return int(groups * (record + 8 * (LEVELS - 1) + GROUP))

@@ -36,7 +36,7 @@ from squeeze.packing.tensors.tables import damaged
 from squeeze.system.arena import allocate, thread_buffer
 from squeeze.system.parallel import parallel_ranges
 
-__all__ = ["Decoded", "decode", "decode_segments", "decode_with", "encode", "estimate", "most", "write"]
+__all__ = ["Decoded", "decode", "decode_segments", "decode_with", "encode", "estimate", "max_size", "write"]
 
 _MOST_LANES = 6  # log2
 _KEPT = (columns.IDS, columns.COUNTS)  # sections that are kept in memory
@@ -61,7 +61,7 @@ def write(content: Content, dtype: str, writer: Writer, threads: int = 1, column
     return size if size < content.size else 0
 
 
-def most(size: int, dtype: str) -> int:
+def max_size(size: int, dtype: str) -> int:
     """Return an upper bound of the bytes of a payload for `size` bytes."""
     bits, rotated = DTYPES[dtype]
     count = 8 * size // bits

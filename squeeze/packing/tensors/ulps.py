@@ -118,7 +118,7 @@ def write(content: Content, base: Content, dtype: str, writer: Writer, threads: 
 
 def _encode_part(values: Array, others: Array, kind: _Kind, threads: int) -> Array:
     """Return a part: the number of classes, the first exponent and the section's size of each, and the sections."""
-    begins = _begins(values, others, kind)
+    begins = _class_starts(values, others, kind)
     class_of = kind.classes(begins)
     counts = kind.counts(others, class_of)
     ends = np.cumsum(counts) - counts
@@ -137,7 +137,7 @@ def _encode_part(values: Array, others: Array, kind: _Kind, threads: int) -> Arr
     return np.concatenate([head, *sections])
 
 
-def _begins(values: Array, others: Array, kind: _Kind) -> Array:
+def _class_starts(values: Array, others: Array, kind: _Kind) -> Array:
     """Return the first exponent of each class, int64 [classes]."""
     step = max(values.size // _SAMPLE, 1)
     counts = np.empty((kind.exponents, BINS), np.int64)

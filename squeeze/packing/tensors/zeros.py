@@ -61,7 +61,8 @@ def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: i
         values = InMemory(content.data.view(word)[present].view(np.uint8))
     else:
         bits, values = _Bits(content, word), _Present(content, word, counts)
-    writer.reserve(_HEAD.size + floats.most(bits.size, "U8") + 16 + 2 * values.size + floats.most(values.size, dtype))
+    bounds = floats.max_size(bits.size, "U8"), floats.max_size(values.size, dtype)
+    writer.reserve(_HEAD.size + sum(bounds) + 16 + 2 * values.size)
     inner = Behind(writer, _HEAD.size)
     length = floats.write(bits, "U8", inner, threads) or copy(bits, inner, 0, threads)
     start = _padded(writer, _HEAD.size + length)
