@@ -43,11 +43,11 @@ class Pattern:
             raise SqueezeError(
                 f"pattern '{printable(text)}': name N:M such as 2:4, a share removed such as 50%, or units as 16x50%"
             )
-        kept, of, unit, share = match.groups()
-        if of is not None:
-            if not int(of):
+        n, m, unit, share = match.groups()
+        if m is not None:
+            if not int(m):
                 raise SqueezeError(f"pattern '{printable(text)}': there are no groups of 0")
-            return cls(int(kept), int(of))
+            return cls(int(n), int(m))
         return cls(0, 0, float(share) / 100, int(unit or 1))
 
     def __str__(self) -> str:

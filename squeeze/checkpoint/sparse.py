@@ -114,8 +114,8 @@ def mask_of(pattern: Pattern, scores: torch.Tensor, by_row: bool = False) -> tor
         units = grouped.sum(-1) / lengths
         flat = units if by_row else units.reshape(1, -1)
         order = flat.argsort(stable=True, dim=-1)[:, : round(pattern.removed * flat.shape[1])]
-        chosen = torch.ones(flat.shape, dtype=torch.bool, device=scores.device).scatter_(-1, order, False)
-        keep = chosen.reshape(rows, groups, 1).expand(grouped.shape)
+        kept_mask = torch.ones(flat.shape, dtype=torch.bool, device=scores.device).scatter_(-1, order, False)
+        keep = kept_mask.reshape(rows, groups, 1).expand(grouped.shape)
     return keep.reshape(rows, -1)[:, :columns].contiguous()
 
 

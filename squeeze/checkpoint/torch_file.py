@@ -178,16 +178,16 @@ def _of_pickles(file: BinaryIO, size: int, names: set[str], limits: Limits | Non
         raise FormatError("not a file of torch.save")
     pickled.read(pickles, names, limits)
     system = pickled.read(pickles, names, limits)
-    known = storages(pickled.read(pickles, names, limits))
+    by_key = storages(pickled.read(pickles, names, limits))
     keys = pickled.read(pickles, names, limits)
     if not isinstance(system, pickled.Node) or ("little_endian", True) not in system.items:
         return
     place = pickles.tell()
     for _, key in keys.items if isinstance(keys, pickled.Node) else ():
-        if not isinstance(key, str) or key not in known or place + 8 + known[key].size > size:
+        if not isinstance(key, str) or key not in by_key or place + 8 + by_key[key].size > size:
             raise _truncated_error()
-        yield place + 8, known[key]
-        place += 8 + known[key].size
+        yield place + 8, by_key[key]
+        place += 8 + by_key[key].size
 
 
 def _tiled(storages: list[tuple[int, Storage]], size: int) -> Iterator[Tensor]:

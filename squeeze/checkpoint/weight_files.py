@@ -140,9 +140,9 @@ def snapshot_of(folder: Path) -> Path:
     snapshots = sorted(path for path in (folder / _SNAPSHOTS).iterdir() if path.is_dir())
     main = folder / _REFS / "main"
     named = main.read_text("utf-8", "replace").strip() if main.is_file() else ""
-    chosen = [path for path in snapshots if path.name == named] or snapshots
-    if len(chosen) == 1:
-        return chosen[0]
+    candidates = [path for path in snapshots if path.name == named] or snapshots
+    if len(candidates) == 1:
+        return candidates[0]
     found = f"{len(snapshots)} snapshots" if snapshots else "no snapshot"
     shown = ", ".join(printable(path) for path in snapshots[:_NAMED])
     raise FormatError(

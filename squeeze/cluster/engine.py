@@ -167,12 +167,16 @@ def _in_this_folder(function: Callable[..., Any]) -> Callable[..., Any]:
 
     So relative paths mean the same files. A worker with another version of squeeze, or without it, raises ImportError.
     """
-    folder, ours, place = Path.cwd(), __version__, (function.__module__, function.__qualname__)
+    folder, our_version, place = Path.cwd(), __version__, (function.__module__, function.__qualname__)
 
     def run(*arguments: Any) -> Any:  # pickled by value; the rest of squeeze is pickled by name
-        theirs = import_module("squeeze.version").__version__ if find_spec("squeeze") else ""
-        if theirs != ours:
-            has = f"squeeze {theirs}, and this machine {ours}" if theirs else f"no squeeze, and this machine {ours}"
+        their_version = import_module("squeeze.version").__version__ if find_spec("squeeze") else ""
+        if their_version != our_version:
+            has = (
+                f"squeeze {their_version}, and this machine {our_version}"
+                if their_version
+                else f"no squeeze, and this machine {our_version}"
+            )
             raise ImportError(
                 f"{os.uname().nodename} of the cluster has {has}: install the same on all", name="squeeze"
             )

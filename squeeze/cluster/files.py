@@ -225,13 +225,13 @@ def _output(file: File, source: BinaryIO, task: Task, composed: int = 0) -> Iter
 def _part(part: Part, task: Task) -> FileResult:
     settings, size = _prepared(task)
     target = _folder(part.file, task, settings) / f"{part.number:08d}"
-    done = FileResult(part.file, part.length)
+    result = FileResult(part.file, part.length)
     if task.operation != TEST and _is_there(target, part, task):
-        return done
+        return result
     with open_unchanged(part.file) as source:
         if task.operation == TEST:
             _copy(part, None, task)
-            return done
+            return result
         if not storage.remote(target):
             target.parent.mkdir(exist_ok=True)
         with files.replacing(target) as sink:
@@ -242,7 +242,7 @@ def _part(part: Part, task: Task) -> FileResult:
             else:
                 _copy(part, sink, task)
             check_unchanged(part.file)
-    return done
+    return result
 
 
 def _is_there(target: Path, part: Part, task: Task) -> bool:

@@ -194,28 +194,28 @@ class Run:
         if isinstance(key, _Piece):
             yield from self._piece_ended(key, result if isinstance(result, FileResult) else result[0], lost)
             return
-        for done in result:
-            if done.error and done.retryable and key.attempts < ATTEMPTS:
-                file = _now(done.file) if error is None else done.file
+        for outcome in result:
+            if outcome.error and outcome.retryable and key.attempts < ATTEMPTS:
+                file = _now(outcome.file) if error is None else outcome.file
                 call = self._of_batch(_Batch([file], key.needs, key.attempts + 1))
                 self._retry_later(call, key.attempts, error is not None)
             else:
-                yield self._recorded(done, key.attempts)
+                yield self._recorded(outcome, key.attempts)
 
-    def _piece_ended(self, piece: _Piece, done: FileResult, lost: bool) -> Iterator[FileResult]:
+    def _piece_ended(self, piece: _Piece, result: FileResult, lost: bool) -> Iterator[FileResult]:
         cut = piece.split_file
         if cut.waiting < 0:
             return  # the file has failed
         cut.attempts = max(cut.attempts, piece.attempts, cut.joins)
-        if done.error and done.retryable and piece.part is None and cut.joins < ATTEMPTS:
+        if result.error and result.retryable and piece.part is None and cut.joins < ATTEMPTS:
             cut.waiting = len(cut.parts)  # parts may be missing; existing ones are not made again
             for part in cut.parts:
                 self._retry_later(self._of_piece(_Piece(cut, part)), cut.joins, lost)
-        elif done.error and done.retryable and piece.part and piece.attempts < ATTEMPTS:
+        elif result.error and result.retryable and piece.part and piece.attempts < ATTEMPTS:
             self._retry_later(self._of_piece(replace(piece, attempts=piece.attempts + 1)), piece.attempts, lost)
-        elif done.error or piece.part is None:
+        elif result.error or piece.part is None:
             cut.waiting = -1
-            yield self._recorded(done, cut.attempts, cut.reported)
+            yield self._recorded(result, cut.attempts, cut.reported)
         else:
             cut.waiting -= 1
             self._report_progress(cut)

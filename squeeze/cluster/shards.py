@@ -134,13 +134,13 @@ def files_of(planned: Planned, result: Result) -> Iterator[FileResult]:
 def note(manifest: Manifest, planned: Planned, result: Result) -> Iterator[FileResult]:
     """Record each file and yield it, and finally record the shard, which makes them count."""
     target, attempts = str(planned.target), result.attempts
-    for done in () if result.error else files_of(planned, result):
-        about = str(done.file.source), done.file.size, done.file.stamp
-        if done.error:
-            manifest.note(Record(*about, attempts=attempts, error=done.error))
+    for result_of_file in () if result.error else files_of(planned, result):
+        about = str(result_of_file.file.source), result_of_file.file.size, result_of_file.file.stamp
+        if result_of_file.error:
+            manifest.note(Record(*about, attempts=attempts, error=result_of_file.error))
         else:
-            manifest.note(Record(*about, target, result.coded, done.checksum, attempts))
-        yield done
+            manifest.note(Record(*about, target, result.coded, result_of_file.checksum, attempts))
+        yield result_of_file
     if result.error:
         manifest.note(Record(target, 0, "", attempts=attempts, error=result.error))
     elif result.coded:

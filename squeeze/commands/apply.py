@@ -109,27 +109,27 @@ def _sweep(
 
     per_call = threads or (1 if cluster else machine.available_cores())
     use(per_call, "cpu" if cluster else device)  # a worker's device is its own
-    wanted = sweep.pairs(recipes, models, folder)
+    pairs = sweep.pairs(recipes, models, folder)
     folder.mkdir(exist_ok=True)
     settings = sweep.Settings(calibration, verdict.text, verdict.windows, verdict.tasks, force, device, per_call)
-    done: list[tuple[sweep.Pair, Report]] = []
+    finished: list[tuple[sweep.Pair, Report]] = []
     with (
         closing(clusters.connected(cluster)) if cluster else nullcontext() as engine,
-        bar("apply", len(wanted), unit="", quiet=quiet, as_json=as_json) as tick,
+        bar("apply", len(pairs), unit="", quiet=quiet, as_json=as_json) as tick,
     ):
-        for pair, report, error in sweep.sweep(wanted, settings, engine):
+        for pair, report, error in sweep.sweep(pairs, settings, engine):
             tick(1)
             if report is None:
                 click.echo(f"Error: {explain(SqueezeError(error), str(pair.target))}", err=True)
                 continue
-            done.append((pair, report))
+            finished.append((pair, report))
             if as_json:
                 click.echo(json.dumps({"recipe": str(pair.recipe), **report.as_json()}))
-    if done:
-        write_page(verdict.page, [report.as_json() for _, report in done])
+    if finished:
+        write_page(verdict.page, [report.as_json() for _, report in finished])
         if not as_json and not quiet:
-            echo(sweep.table(done))
-    if len(done) < len(wanted):
+            echo(sweep.table(finished))
+    if len(finished) < len(pairs):
         raise click.exceptions.Exit(1)
-    for _, report in done:
+    for _, report in finished:
         verdict.judge(report)

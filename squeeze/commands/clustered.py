@@ -148,8 +148,8 @@ def run(
         raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
     sources = [str(storage.path_of(name)) for name in job.files]
     place = manifest or _usual(_folder_of(job.files[0]), operation, sources)
-    chosen = {key: value for key, value in settings.items() if value is not None}
-    with closing(connected(cluster)) as engine, closing(Manifest(place, operation, chosen, sources)) as notes:
+    options = {key: value for key, value in settings.items() if value is not None}
+    with closing(connected(cluster)) as engine, closing(Manifest(place, operation, options, sources)) as notes:
         listing = _Listing(job, notes, name, is_input, passed_over)
         task = Task(operation, settings, _MARK.format(notes.session), job.force)
         try:
@@ -271,9 +271,9 @@ def _process(
     needs = Needs(task.options["threads"], gpus, PROCESS + memory)
     with job.progress("files") as tick:
         going = Run(engine, task, notes, needs, progress=lambda count: _show_progress(tick, count, going))
-        for done in going.results(_with_total(files, tick)):
-            summary.add(done)
-            _report(job, done)
+        for result in going.results(_with_total(files, tick)):
+            summary.add(result)
+            _report(job, result)
     write_page(page, [summary.as_json(going, engine.processors)])
     failed = f", {going.failures} failed" if going.failures else ""
     sizes = f"{summary.raw:,} bytes raw, {summary.coded:,} compressed"

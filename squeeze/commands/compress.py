@@ -162,9 +162,9 @@ def compress(
         small = [size for size in raw if size < LARGE]
         alone = len(small) < 2 or row.needs_language_model  # which would be in memory once for each process
         seconds = 0.0 if alone else known.estimate_seconds(row.number, sum(small), 1, verify)
-        wanted = (path for path in sources if not (path and _passes_over(job, path)))
+        inputs = (path for path in sources if not (path and _passes_over(job, path)))
         for_each(
-            job, job.tasks(wanted, files.compressed_name), _compress, settings | {"dictionary": dictionary}, seconds
+            job, job.tasks(inputs, files.compressed_name), _compress, settings | {"dictionary": dictionary}, seconds
         )
         job.finish()
 

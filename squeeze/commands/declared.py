@@ -95,8 +95,8 @@ def _declaration(method_option: MethodOption) -> tuple[list[str], dict[str, Any]
     if option.type.startswith("tuple"):
         facts |= {"multiple": True, "metavar": "NAMES", "callback": _split}
     elif _both(option):
-        known = click.Choice((_YES, *option.choices))
-        facts |= {"type": known, "metavar": f"[{'|'.join(option.choices)}]", "callback": _yes}
+        choice = click.Choice((_YES, *option.choices))
+        facts |= {"type": choice, "metavar": f"[{'|'.join(option.choices)}]", "callback": _yes}
     elif option.choices:
         facts["type"] = click.Choice(option.choices)
     elif option.unit == "bytes":

@@ -180,9 +180,9 @@ def _on_tasks(
     from squeeze.recipes.measure.tasks import scores
 
     opening: dict[str, Any] = {"device": device, "resident": resident, "base": base}
-    kept = "its measurements are lost."
+    stopped_note = "its measurements are lost."
     with steps(
-        f"{checkpoint.name}: tasks", unit=" answers", stopped_note=kept, quiet=quiet, as_json=as_json
+        f"{checkpoint.name}: tasks", unit=" answers", stopped_note=stopped_note, quiet=quiet, as_json=as_json
     ) as progress:
         return scores(tasks, checkpoint, original, progress=progress, **opening)
 

@@ -82,10 +82,10 @@ def generate(
         raise SqueezeError("--draft needs an empty cache: use either --draft or --kv-file")
     network, tokenizer = generating.opened(model, **opening)
     helper = generating.opened(draft, opening["device"])[0] if draft else None
-    is_coded, taken = bool(kv or kv_budget), 0
+    is_coded, prompt_length = bool(kv or kv_budget), 0
     cache = cache_for(network, tokenizer, kv, kv_budget, calibration) if is_coded or kv_file else None
     if kv_file is not None and cache is not None:
-        cache, taken = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, is_coded)
+        cache, prompt_length = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, is_coded)
 
     result = sys.stdout  # transformers prints warnings for some models, such as Reformer
     show = (lambda piece: None) if as_json else (lambda piece: click.echo(piece, nl=False, file=result))
@@ -100,14 +100,14 @@ def generate(
             on_text=show,
         )
     if as_json:
-        from_file = {"tokens_from_file": taken} if kv_file else {}
+        from_file = {"tokens_from_file": prompt_length} if kv_file else {}
         click.echo(json.dumps(_described(generated, cache, bool(draft)) | from_file))
         return
     click.echo()
     if not quiet:
         lines = [memory_line(generated)] if cache is not None or not draft else []
         lines += [_draft_line(generated)] if draft else []
-        lines += [_file_line(kv_file, taken)] if kv_file else []
+        lines += [_file_line(kv_file, prompt_length)] if kv_file else []
         echo("\n".join(lines), err=True)
 
 

@@ -61,10 +61,10 @@ def imatrix(
     from squeeze.recipes.gguf.imatrix import imatrix as write
 
     use(threads, device)
-    given = {name: value for name, value in params.items() if value is not None}
+    options = {name: value for name, value in params.items() if value is not None}
     started = time.perf_counter()
     with steps(target.name, stopped_note="nothing is written.", quiet=quiet, as_json=as_json) as progress:
-        count = write(source, target, overwrite=force, device=device, progress=progress, **given)
+        count = write(source, target, overwrite=force, device=device, progress=progress, **options)
     seconds = round(time.perf_counter() - started, 3)
     if as_json:
         record = {"command": "imatrix", "input": str(source), "output": str(target), "tensors": count}

@@ -7,7 +7,7 @@ from click.shell_completion import get_completion_class
 
 from squeeze.commands import options
 from squeeze.commands.sections import command
-from squeeze.recipes.measure.about import gather
+from squeeze.recipes.measure.info import gather
 
 
 @command()

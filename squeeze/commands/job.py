@@ -171,10 +171,10 @@ class Job:
             return not self.excludes(root, path) and is_input(path)
 
         for path in files.expand(root, self.recursive, takes, unreadable, linked):
-            taken = False
+            accepted = False
             with self.attempt(str(path)):
-                taken = self._accepts(path, by_name=path == root)
-            if taken:
+                accepted = self._accepts(path, by_name=path == root)
+            if accepted:
                 yield path
 
     def _accepts(self, path: Path, by_name: bool) -> bool:

@@ -101,8 +101,8 @@ def tasks_of(options: dict[str, Any]) -> "Tasks | None":
         UsageError: There are options of tasks, but no tasks.
     """
     names, rest = options.pop("tasks"), {name: options.pop(name) for name in ("task_folder", "task_limit", "shots")}
-    chosen = [name.strip() for name in (names or "").split(",") if name.strip()]
-    if not chosen:
+    task_names = [name.strip() for name in (names or "").split(",") if name.strip()]
+    if not task_names:
         given = [f"--{name.replace('_', '-')}" for name, value in rest.items() if value is not None]
         if given or names is not None:
             raise click.UsageError(
@@ -111,7 +111,7 @@ def tasks_of(options: dict[str, Any]) -> "Tasks | None":
         return None
     from squeeze.recipes.measure.tasks import Tasks
 
-    return Tasks.load(list(dict.fromkeys(chosen)), *rest.values())
+    return Tasks.load(list(dict.fromkeys(task_names)), *rest.values())
 
 
 def use(threads: int, device: str = "cpu") -> None:

@@ -64,11 +64,11 @@ def run(
         raise SqueezeError(f"{root}: expected a folder")
     targets.check(root)
     files.check_target(targets.path(0), [], overwrite=True)
-    chosen = _coding_settings(settings) | {"root": str(root), "output": str(targets.place), "shards": size}
-    chosen |= {"train_dictionary": learns is not None}
+    coding_settings = _coding_settings(settings) | {"root": str(root), "output": str(targets.place), "shards": size}
+    coding_settings |= {"train_dictionary": learns is not None}
     with ExitStack() as opened:
         engine = opened.enter_context(closing(connected(cluster))) if cluster else None
-        notes = opened.enter_context(closing(Manifest(manifest or targets.manifest, SHARDS, chosen)))
+        notes = opened.enter_context(closing(Manifest(manifest or targets.manifest, SHARDS, coding_settings)))
         going = _Run(job, root, targets, size, notes, job.force)
         try:
             going.prepare(settings | ({"dictionary": dictionary} if engine else {}), learns)
@@ -229,8 +229,8 @@ def _trained_dictionary(
 ) -> dict[str, Any]:
     """Train a dictionary on a sample of a folder, or read that of the run that continues, and return its settings."""
     if going_on and targets.dictionary.exists():
-        known = resources.as_dictionary(targets.dictionary)
-        assert known
+        dictionary = resources.as_dictionary(targets.dictionary)
+        assert dictionary
     else:
         paths = files.expand(
             root,
@@ -242,8 +242,8 @@ def _trained_dictionary(
         with job.progress(str(targets.dictionary)) as tick:
             level = levels[-1] if levels else training.LEVEL
             samples = sample(list_sources(paths, root, _ignore))
-            known = training.train(samples, targets.dictionary, level=level, overwrite=job.force, progress=tick)
-    return {"dictionary": targets.dictionary, "level": known.level}
+            dictionary = training.train(samples, targets.dictionary, level=level, overwrite=job.force, progress=tick)
+    return {"dictionary": targets.dictionary, "level": dictionary.level}
 
 
 def _ignore(*what: object) -> None:

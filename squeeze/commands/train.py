@@ -154,7 +154,7 @@ def _network(
     use(job.threads, device)
     with steps(str(output), quiet=job.quiet, as_json=job.as_json) as progress:
         batch = _BATCH if device == "cpu" else _BATCH_OF_GPU
-        done = tune(
+        tuning = tune(
             paths,
             output,
             Training(minutes=minutes, device=device, batch=batch, resume=resume, progress=progress),
@@ -163,10 +163,11 @@ def _network(
             learn_size=training.LEARN_SIZE if learn_size is None else learn_size,
             overwrite=force,
         )
-    size, level, sizes = output.stat().st_size, done.dictionary.level, done.sizes
+    size, level, sizes = output.stat().st_size, tuning.dictionary.level, tuning.sizes
     if job.as_json:
-        facts = {"output": str(output), "level": level, "size": size, "dictionary": done.dictionary.identity}
-        click.echo(json.dumps(facts | {"steps": done.steps, "kept": done.changes_network, "held_out": asdict(sizes)}))
+        facts = {"output": str(output), "level": level, "size": size, "dictionary": tuning.dictionary.identity}
+        facts |= {"steps": tuning.steps, "kept": tuning.changes_network, "held_out": asdict(sizes)}
+        click.echo(json.dumps(facts))
         return
     zstd = "" if sizes.zstd is None else f"zstd's best dictionary {sizes.zstd:,}, "
     job.say(f"{output}: {size:,} bytes, level {level}, from {len(paths):,} files")
@@ -174,7 +175,7 @@ def _network(
         f"held out, {sizes.raw:,} bytes: {zstd}level {level} alone {sizes.alone:,}, with a dictionary {sizes.plain:,}, "
         f"and with the network trained {sizes.tuned:,}"
     )
-    if not done.changes_network:
+    if not tuning.changes_network:
         job.say("The trained network made them no smaller: the dictionary does not contain it.")
     if sizes.alone <= min(sizes.plain, sizes.tuned):
         job.say("They are no smaller than without a dictionary: such files do not need one.")
@@ -197,9 +198,15 @@ def _adapter(
     use(job.threads, device)
     with steps(str(out), quiet=job.quiet, as_json=job.as_json) as progress:
         training = Training(minutes=minutes, device=device, batch=4, resume=resume, progress=progress)
-        done = adapt_to(paths, model, out, training, overwrite=force)
-    before, after = done.before["held out"], done.after["held out"]
-    facts = {"output": str(out), "size": out.stat().st_size, "steps": done.steps, "before": before, "after": after}
+        adaptation = adapt_to(paths, model, out, training, overwrite=force)
+    before, after = adaptation.before["held out"], adaptation.after["held out"]
+    facts = {
+        "output": str(out),
+        "size": out.stat().st_size,
+        "steps": adaptation.steps,
+        "before": before,
+        "after": after,
+    }
     if job.as_json:
         click.echo(json.dumps(facts))
     else:

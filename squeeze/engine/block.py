@@ -163,14 +163,14 @@ class _Walk:
 
     def _compress_stage(self, stage: Stage) -> None:
         leaves = {leaf for group in stage.groups for leaf in group}
-        known, keep = self.recorded & leaves, self.shortcuts.ends.keys() & leaves
-        found = self._statistics(stage, known, keep)
-        for name in known:
+        recorded, keep = self.recorded & leaves, self.shortcuts.ends.keys() & leaves
+        found = self._statistics(stage, recorded, keep)
+        for name in recorded:
             gathering.remove(self.setting, self.shards, name)
         if few := self._with_few_tokens(stage, found.sums):
             shown = [group[0] for group in few.groups]
-            for leaf, seen in self._statistics(few, shown=shown).sums.items():
-                found.sums[leaf] = replace(seen, routed=found.sums[leaf].count)
+            for leaf, statistics in self._statistics(few, shown=shown).sums.items():
+                found.sums[leaf] = replace(statistics, routed=found.sums[leaf].count)
         self._solve(stage.groups, found.sums)
         for group in stage.groups:
             for name in self.shortcuts.take(group, found.recorded):
@@ -178,9 +178,9 @@ class _Walk:
         self.setting = replace(self.setting, cached=dict(self.shortcuts.used))
 
     def _statistics(
-        self, stage: Stage, known: Collection[str] = (), keep: Collection[str] = (), shown: Collection[str] = ()
+        self, stage: Stage, recorded: Collection[str] = (), keep: Collection[str] = (), shown: Collection[str] = ()
     ) -> gathering.GroupStatistics:
-        parts = ((self.setting, shard, stage, known, keep, self.job.bound, shown) for shard in self.shards)
+        parts = ((self.setting, shard, stage, recorded, keep, self.job.bound, shown) for shard in self.shards)
         return gathering.joined(stage, self.workers.over(gathering.statistics, parts), keep)
 
     def _with_few_tokens(self, stage: Stage, statistics: Mapping[str, InputStatistics]) -> Stage | None:

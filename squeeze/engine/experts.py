@@ -341,13 +341,13 @@ def in_memory(block: nn.Module, stage: Stage) -> Iterator[Stage]:
         return
     room = sum(parameter.nbytes for parameter in block.parameters()) // 2
     part: list[tuple[str, ...]] = []
-    taken = 0
+    offset = 0
     for group in stage.groups:
         inputs: int = block.get_submodule(group[0]).in_features  # type: ignore[assignment]
         size = 4 * inputs**2
-        if part and taken + size > room:
+        if part and offset + size > room:
             yield Stage(tuple(part))
-            part, taken = [], 0
+            part, offset = [], 0
         part.append(group)
-        taken += size
+        offset += size
     yield Stage(tuple(part))

@@ -67,10 +67,10 @@ def statistics(
     setting: Setting,
     shard: Shard,
     stage: Stage,
-    known: Collection[str] = (),
+    recorded: Collection[str] = (),
     keep: Collection[str] = (),
     bound: float | None = None,
-    shown: Collection[str] = (),
+    displayed: Collection[str] = (),
 ) -> GroupStatistics:
     """Return statistics of each group's inputs.
 
@@ -79,30 +79,30 @@ def statistics(
         setting: how it runs.
         shard: the sequences.
         stage: the groups.
-        known: first modules whose inputs in the original are in files.
+        recorded: first modules whose inputs in the original are in files.
         keep: modules whose inputs are to be kept in files.
         bound: bound of a token's weight; see InputStatistics.
-        shown: modules of experts that run on all tokens.
+        displayed: modules of experts that run on all tokens.
     """
-    found = GroupStatistics({group[0]: InputStatistics(bound=bound) for group in stage.groups})
-    theirs = {name: _inputs_of(block, setting, shard, name).read(setting.device) for name in known}
+    gathered = GroupStatistics({group[0]: InputStatistics(bound=bound) for group in stage.groups})
+    originals = {name: _inputs_of(block, setting, shard, name).read(setting.device) for name in recorded}
     files = {name: shard.file(setting.work, f"{name}.kept", _width(block, name)) for name in keep}
     with ExitStack() as stack:
-        stack.enter_context(seeing_all(block, list(shown)))
+        stack.enter_context(seeing_all(block, list(displayed)))
         sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
         sequences = stack.enter_context(setting.running(block, shard))
         for number, hidden in enumerate(sequences, shard.first):
-            seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, setting.call))  # noqa: B023
-            pairs = {name: next(file) for name, file in theirs.items()} if number % shard.every == 0 else {}
+            inputs = calibration.record(block, stage.groups, lambda: run_block(block, hidden, setting.call))  # noqa: B023
+            pairs = {name: next(file) for name, file in originals.items()} if number % shard.every == 0 else {}
             for first, *others in stage.groups:
-                if first in seen:
-                    x = seen[first]
+                if first in inputs:
+                    x = inputs[first]
                     rounding, highest = setting.roundings.get(first, (None, None))
-                    found.sums[first].add(x if rounding is None else rounding(x, highest), pairs.get(first))
+                    gathered.sums[first].add(x if rounding is None else rounding(x, highest), pairs.get(first))
                     for name in sinks.keys() & {first, *others}:
                         sinks[name].write(Activations.as_bytes(x))
-    found.recorded = {name for name, file in files.items() if file.whole()}
-    return found
+    gathered.recorded = {name for name, file in files.items() if file.whole()}
+    return gathered
 
 
 def joined(stage: Stage, shards: Iterator[GroupStatistics], recorded: Collection[str] = ()) -> GroupStatistics:

@@ -111,15 +111,15 @@ def head_of(network: Network, tokens: torch.Tensor) -> Iterator[Callable[[torch.
     The model's own forward runs on the first of the sequences of tokens [N, L], with blocks that do nothing, so that
     everything after the blocks is applied.
     """
-    given: list[torch.Tensor] = []
+    inputs: list[torch.Tensor] = []
     blocks, calls = [network.module(name) for name in network.blocks], network.calls(tokens)
     ids = tokens[:1].to(network.device)
 
     def hand_on(number: int, *args: Any, **kwargs: Any) -> Any:
-        return calls[number].shown(given[0])
+        return calls[number].shown(inputs[0])
 
     def head(hidden: torch.Tensor) -> torch.Tensor:
-        given[:] = [hidden]
+        inputs[:] = [hidden]
         with explained(network.checkpoint.folder):
             logits: torch.Tensor = network.model(input_ids=ids, use_cache=False).logits[0]
         return logits

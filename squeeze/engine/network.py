@@ -97,7 +97,7 @@ class Network:
         for name, module in self.model.named_modules():
             if is_linear(module) and (most := self.checkpoint.hadamard_size(self.stored_name(name))) > 1:
                 module.hadamard_size = most  # type: ignore[assignment]
-                module.register_forward_pre_hook(partial(_turned, most))
+                module.register_forward_pre_hook(partial(_rotated, most))
 
     def load(self, name: str, narrow: nn.Module | None = None) -> nn.Module:
         """Fill a module with its weights in float32, and return it. Weights of the submodule `narrow` keep their own
@@ -251,8 +251,8 @@ def run_block(block: nn.Module, state: torch.Tensor, call: Call) -> torch.Tensor
         return call.run(block, state)
 
 
-def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return rotate_blocks(args[0], most), *args[1:]
+def _rotated(limit: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return rotate_blocks(args[0], limit), *args[1:]
 
 
 class _WithoutNoise(TorchFunctionMode):

@@ -73,7 +73,7 @@ class _CheckpointJob(BlockJob):
 
 def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list[str], dict[str, str]]:
     """Return the linear modules of a block to be compressed, and reasons for the others."""
-    chosen, reasons = [], {}
+    selected, reasons = [], {}
     for name, module in network.module(block).named_modules():
         full = f"{block}.{name}"
         if is_linear(module):
@@ -81,12 +81,12 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
             if reason := reason or ("has its weight in common with another" if full in network.shared else None):
                 reasons[network.stored_name(full)] = reason
             else:
-                chosen.append(name)
+                selected.append(name)
         elif isinstance(module, nn.Linear):
             reasons[network.stored_name(full)] = f"multiplies in the way of its class {type(module).__name__}"
         elif fused := [key for key, value in module.named_parameters(recurse=False) if value.ndim > 2]:
             reasons |= dict.fromkeys((f"{full}.{key}" for key in fused), "a tensor of three dimensions")
-    return chosen, reasons
+    return selected, reasons
 
 
 def ignored(network: Network, ignore: Iterable[str] = ()) -> list[str]:
@@ -227,7 +227,7 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
         if not any(parts.done(name) for name in network.blocks):
             _write_first(_shards(job, tokens, 0), network.first_inputs(tokens))
     for number, name in enumerate(network.blocks):
-        chosen, reasons = plan(network, name, job.ignore)
+        selected, reasons = plan(network, name, job.ignore)
         job.excluded.update({module: job.remarks.get(module, reason) for module, reason in reasons.items()})
         if parts.done(name):
             yield _read_layers(job.work, name)
@@ -235,10 +235,10 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
         progress(name, number, total)
         if tokens is not None:
             shards = _shards(job, tokens, number)
-            done = calibrated_block(job, name, chosen, shards, calls[number])
+            compressed = calibrated_block(job, name, selected, shards, calls[number])
         else:
-            shards, done = [], plain_block(job, name, chosen)
-        layers = _store(job, parts, name, done)
+            shards, compressed = [], plain_block(job, name, selected)
+        layers = _store(job, parts, name, compressed)
         for shard in shards:
             for old in [shard.inputs, *([shard.original[0]] if shard.original else [])]:
                 old.path.unlink(missing_ok=True)

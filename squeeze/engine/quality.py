@@ -72,9 +72,9 @@ def evaluate(
         started = time.perf_counter()
         logits = _logits(model, ids)
         seconds += time.perf_counter() - started
-        theirs = _logits(original, ids) if original is not None else None
+        reference = _logits(original, ids) if original is not None else None
         for start in range(first, len(ids), _POSITIONS):
-            blocks.append(_block(ids, slice(start - 1, min(start + _POSITIONS, len(ids)) - 1), logits, theirs))
+            blocks.append(_block(ids, slice(start - 1, min(start + _POSITIONS, len(ids)) - 1), logits, reference))
         if on_perplexity and blocks:
             on_perplexity(_exp(sum(block.loss for block in blocks) / sum(block.tokens for block in blocks)))
         if progress:
@@ -88,9 +88,9 @@ def evaluate(
 
 def _block(ids: torch.Tensor, span: slice, logits: torch.Tensor, theirs: torch.Tensor | None) -> _Block:
     """Return sums of the predictions of logits [L, V] at a span of positions of ids [L]."""
-    ours = torch.log_softmax(logits[span].float(), -1)
+    log_probs = torch.log_softmax(logits[span].float(), -1)
     targets = ids[span.start + 1 : span.stop + 1, None]
-    count, loss = len(targets), -ours.gather(1, targets).double().sum().item()
+    count, loss = len(targets), -log_probs.gather(1, targets).double().sum().item()
     if theirs is None:
         return _Block(count, loss)
     expected = torch.log_softmax(theirs[span].float(), -1)
@@ -98,8 +98,8 @@ def _block(ids: torch.Tensor, span: slice, logits: torch.Tensor, theirs: torch.T
         count,
         loss,
         their_loss=-expected.gather(1, targets).double().sum().item(),
-        agreed=int((expected.argmax(-1) == ours.argmax(-1)).sum()),
-        divergences=divergences(expected, ours),
+        agreed=int((expected.argmax(-1) == log_probs.argmax(-1)).sum()),
+        divergences=divergences(expected, log_probs),
     )
 
 

@@ -86,15 +86,15 @@ def compress_matrices(
             results = _joint(part[0].method, {one.leaf: weights[one.leaf] for one in part}, statistics)
             seconds = (time.perf_counter() - started) / len(part)
             together |= {leaf: (result, seconds) for leaf, result in results.items()}
-    done = {}
+    compressed = {}
     for matrix in group:
         module = modules[matrix.leaf]
         if matrix.leaf in together:
             result, seconds = together[matrix.leaf]
-            done[matrix.leaf] = _described(matrix, module, statistics, result, matrix.method.name, seconds)
+            compressed[matrix.leaf] = _described(matrix, module, statistics, result, matrix.method.name, seconds)
         else:
-            done[matrix.leaf] = _compressed(matrix, module, weights[matrix.leaf], statistics)
-    return done
+            compressed[matrix.leaf] = _compressed(matrix, module, weights[matrix.leaf], statistics)
+    return compressed
 
 
 def _wanted(
@@ -207,18 +207,18 @@ _WIDTH = 4.0  # standard deviations to each side
 _PIECE = 1 << 20  # weights counted at a time, so that float32 counts exactly
 
 
-def histogram(before: torch.Tensor, after: torch.Tensor) -> dict[str, Any]:
+def histogram(original: torch.Tensor, result: torch.Tensor) -> dict[str, Any]:
     """Count the weights [O, I] before and after compression in BINS equal bins.
 
     Bins are from -bound to bound; values beyond are in the outermost bins. Weights that are 0 are in no bin, and
     counted separately.
 
     Returns:
-        {"bound": 4 standard deviations of `before`, "before": [BINS], "after": [BINS], "zeros": [before, after]}.
+        {"bound": 4 standard deviations of `original`, "before": [BINS], "after": [BINS], "zeros": [before, after]}.
     """
-    spread = float(before.float().std(correction=0))
-    bound = _WIDTH * spread or float(before.abs().max()) or 1.0
-    (first, zeros), (second, more) = _counts(before, bound), _counts(after, bound)
+    spread = float(original.float().std(correction=0))
+    bound = _WIDTH * spread or float(original.abs().max()) or 1.0
+    (first, zeros), (second, more) = _counts(original, bound), _counts(result, bound)
     return {"bound": float(f"{bound:.6g}"), "before": first, "after": second, "zeros": [zeros, more]}
 
 

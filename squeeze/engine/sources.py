@@ -141,7 +141,7 @@ class _Matching:
         return sources
 
 
-def check_whole(model: Any, found: Matched) -> None:
+def check_whole(model: Any, fit: Matched) -> None:
     """Check that every parameter of a model has a tensor of its shape, or is tied to one that has.
 
     Raises:
@@ -149,16 +149,16 @@ def check_whole(model: Any, found: Matched) -> None:
         ModelError: transformers splits or joins tensors to make a parameter.
     """
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    folder = found.checkpoint.folder
+    folder = fit.checkpoint.folder
     for name, parameter in model.named_parameters():
-        if name in found.sources:
-            stored = found.checkpoint.info(found.sources[name]).shape
+        if name in fit.sources:
+            stored = fit.checkpoint.info(fit.sources[name]).shape
             if stored != tuple(parameter.shape):
                 raise FormatError(
-                    f"{folder}: tensor {found.sources[name]!r}: expected shape {list(parameter.shape)} of config.json, "
+                    f"{folder}: tensor {fit.sources[name]!r}: expected shape {list(parameter.shape)} of config.json, "
                     f"got {list(stored)}"
                 )
-        elif name not in tied and name in found.converted:
+        elif name not in tied and name in fit.converted:
             raise ModelError(
                 f"{folder}: transformers splits or joins stored tensors to make {name!r}: this architecture cannot be "
                 "compressed yet"

@@ -108,16 +108,16 @@ class Plan:
 
     def state(self, traces: "list[BlockTrace]") -> torch.Tensor:
         """Return the state [L, W] before the first block, from the traces of a run on the sequence's tokens."""
-        for (number, path), wanted in self.constants.items():
-            if number < len(traces) and not _same(traces[number].arguments.get(path), wanted):
+        for (number, path), expected in self.constants.items():
+            if number < len(traces) and not _same(traces[number].arguments.get(path), expected):
                 raise Unwalkable("arguments of its blocks depend on the tokens in an unexpected way")
         device = next(iter(traces[0].arguments.values())).device
         values = [torch.zeros(part.shape, dtype=part.dtype, device=device) for part in self.calls[0].parts]
         for (number, path), slot in self.tokens.items():
             values[slot] = traces[number].arguments[path]
         state = self.calls[0].joined(values, (self.length, self.width))
-        for value, kept in zip(values, self.calls[0]._values(state), strict=True):
-            if not value.is_floating_point() and not torch.equal(value, kept):
+        for value, restored in zip(values, self.calls[0]._values(state), strict=True):
+            if not value.is_floating_point() and not torch.equal(value, restored):
                 raise Unwalkable("arguments of its blocks are integers too large for float32")
         return state
 
@@ -157,20 +157,20 @@ def plan_of(real: list[BlockTrace], empty: list[BlockTrace], varied: list[BlockT
     parts = [Part.of(real[0].arguments[hidden[0]])]
     tokens: dict[tuple[int, Path], int] = {(0, hidden[0]): _HIDDEN}
     constants: dict[tuple[int, Path], torch.Tensor] = {}
-    made: dict[tuple[int, Path], int] = {}
+    slots: dict[tuple[int, Path], int] = {}
     same_value: dict[int, int] = {}
     places: list[dict[Path, Any]] = []
-    for number, seen in enumerate(real):
+    for number, trace in enumerate(real):
         where: dict[Path, Any] = {hidden[number]: Slot(_HIDDEN)}
-        for path, part in _parts(seen.template):
+        for path, part in _parts(trace.template):
             if path == hidden[number]:
                 continue
-            if path in seen.produced:
-                slot = made.setdefault(seen.produced[path], len(parts))
-            elif not _same(empty[number].arguments.get(path), seen.arguments[path]):
+            if path in trace.produced:
+                slot = slots.setdefault(trace.produced[path], len(parts))
+            elif not _same(empty[number].arguments.get(path), trace.arguments[path]):
                 raise Unwalkable("it computes between its blocks")
-            elif _same(varied[number].arguments.get(path), seen.arguments[path]):
-                constants[number, path] = where[path] = seen.arguments[path]
+            elif _same(varied[number].arguments.get(path), trace.arguments[path]):
+                constants[number, path] = where[path] = trace.arguments[path]
                 continue
             else:
                 slot = same_value.setdefault(id(empty[number].arguments[path]), len(parts))
@@ -180,13 +180,13 @@ def plan_of(real: list[BlockTrace], empty: list[BlockTrace], varied: list[BlockT
             where[path] = Slot(slot)
         places.append(where)
     calls = []
-    for number, seen in enumerate(real):
+    for number, trace in enumerate(real):
         out = (
-            real[number + 1].produced[hidden[number + 1]][1] if number + 1 < len(real) else _last(seen, parts[_HIDDEN])
+            real[number + 1].produced[hidden[number + 1]][1] if number + 1 < len(real) else _last(trace, parts[_HIDDEN])
         )
-        writes = {path: slot for (block, path), slot in made.items() if block == number} | {out: _HIDDEN}
-        args, kwargs = (templated(seen.template[kind], places[number], (kind,)) for kind in ("args", "kwargs"))
-        calls.append(Call(args, kwargs, writes, tuple(parts), templated(seen.returned, {out: Slot(_HIDDEN)}, (OUT,))))
+        writes = {path: slot for (block, path), slot in slots.items() if block == number} | {out: _HIDDEN}
+        args, kwargs = (templated(trace.template[kind], places[number], (kind,)) for kind in ("args", "kwargs"))
+        calls.append(Call(args, kwargs, writes, tuple(parts), templated(trace.returned, {out: Slot(_HIDDEN)}, (OUT,))))
     return Plan(calls, tokens, constants, length, real)
 
 
@@ -196,10 +196,10 @@ def _hidden_paths(real: list[BlockTrace]) -> list[Path]:
     floating = [name for name in names if name in real[0].arguments and real[0].arguments[name].is_floating_point()]
     if not floating:
         raise Unwalkable("its blocks have no argument with hidden states")
-    paths, wanted = [floating[0]], Part.of(real[0].arguments[floating[0]])
-    for number, seen in enumerate(real[1:]):
-        parts = dict(_parts(seen.template))
-        fitting = [path for path, (block, _) in seen.produced.items() if block == number and parts[path] == wanted]
+    paths, hidden = [floating[0]], Part.of(real[0].arguments[floating[0]])
+    for number, trace in enumerate(real[1:]):
+        parts = dict(_parts(trace.template))
+        fitting = [path for path, (block, _) in trace.produced.items() if block == number and parts[path] == hidden]
         if not fitting:
             raise Unwalkable("it computes between its blocks")
         paths.append(fitting[0])

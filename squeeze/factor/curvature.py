@@ -34,10 +34,10 @@ class Curvature:
     tokens: int = 0
 
 
-def damage(change: torch.Tensor, seen: Curvature) -> float:
+def damage(change: torch.Tensor, curvature: Curvature) -> float:
     """Return the predicted rise of the loss, in nats a token, for a change [O, I]."""
     change = change.float()
-    return 0.5 * float(((seen.outputs @ change) * (change @ seen.inputs)).sum())
+    return 0.5 * float(((curvature.outputs @ change) * (change @ curvature.inputs)).sum())
 
 
 def curvature(
@@ -72,7 +72,7 @@ def curvature(
             run()
         finally:
             collector.remove()
-        found |= {f"{name}.{leaf}": one for leaf, one in collector.found(tokens.numel()).items()}
+        found |= {f"{name}.{leaf}": one for leaf, one in collector.result(tokens.numel()).items()}
         if progress:
             progress(1)
     return found
@@ -109,7 +109,7 @@ class _Collector:
             hook.remove()
         self._last = "", None  # its graph has hooks that hold this collector, a circle that is never freed
 
-    def found(self, tokens: int) -> dict[str, Curvature]:
+    def result(self, tokens: int) -> dict[str, Curvature]:
         for name, moments in self.inputs.items():
             moments.div_(self.counts[name])
         for moments in self.outputs.values():

@@ -1,6 +1,6 @@
 """The base of factorised forms of a matrix: named tensors, a product with activations, a dense matrix.
 
-A tensor may itself be quantised; it is then stored as the tensors of quant/formats/own.py, with names joined by `_`.
+A tensor may itself be quantised; it is then stored as in quant/formats/squeeze.py, with names joined by `_`.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
-from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.quant.formats.squeeze import SqueezeFormat
 from squeeze.quant.stored import QuantLinear
 
 __all__ = ["Form", "Matrix", "as_dense", "mask_of", "packed_mask", "product"]
@@ -49,7 +49,7 @@ class Form(ABC):
     kind: ClassVar[str]
     leaves: ClassVar[tuple[str, ...]]
     quantisable: ClassVar[tuple[str, ...]] = ()
-    many: ClassVar[str | None] = None  # the field that is a tuple
+    numbered_leaf: ClassVar[str | None] = None  # the field that is a tuple
     optional: ClassVar[tuple[str, ...]] = ()
     ranked: ClassVar[str] = "other"  # the field [R, I] of a product of two factors, or the form that has one
 
@@ -108,7 +108,7 @@ class Form(ABC):
         """
         values: dict[str, Any] = {}
         for entry in fields(cls):
-            if entry.name == cls.many:
+            if entry.name == cls.numbered_leaf:
                 cores = [tensors[f"{entry.name}{i}"] for i in range(len(tensors)) if f"{entry.name}{i}" in tensors]
                 values[entry.name] = tuple(cores)
             elif entry.name in tensors:

@@ -258,18 +258,18 @@ class SparseResidual(Form):
     kind: ClassVar[str] = "exact entries"
     leaves: ClassVar[tuple[str, ...]] = ("entries_at", "entries")
 
-    other: Form
+    base_form: Form
     entries_at: torch.Tensor
     entries: torch.Tensor
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.other.shape
+        return self.base_form.shape
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        if isinstance(self.other, Dense):  # a plain weight
+        if isinstance(self.base_form, Dense):  # a plain weight
             return Dense(self.dequantize(self.entries.dtype)).tensors()
-        return {**self.other.tensors(), "entries_at": self.entries_at, "entries": self.entries}
+        return {**self.base_form.tensors(), "entries_at": self.entries_at, "entries": self.entries}
 
     def check(self) -> None:
         places = self.entries_at.tolist()
@@ -290,16 +290,16 @@ class SparseResidual(Form):
     def _change(self) -> torch.Tensor:
         """Return the differences of the entries from the other form, float32 [K]."""
         with torch.autocast(self.entries.device.type, enabled=False):
-            return self.entries.float() - self.other.dequantize()[self.at]
+            return self.entries.float() - self.base_form.dequantize()[self.at]
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         rows, columns = self.at
         learns = any(isinstance(one, torch.Tensor) and one.requires_grad for one in self.tensors().values())
         change = self._change() if learns else self._fixed
-        y = self.other.multiply(x)
+        y = self.base_form.multiply(x)
         return y.index_add(1, rows, (x[:, columns].float() * change).to(y.dtype))
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        dense = self.other.dequantize().clone()  # which may be what is stored
+        dense = self.base_form.dequantize().clone()  # which may be what is stored
         dense.view(-1)[self.entries_at.long()] = self.entries.float()
         return dense.to(dtype)

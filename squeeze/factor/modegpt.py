@@ -75,7 +75,7 @@ def leverage(moments: torch.Tensor, ridge: float = 1e-3) -> torch.Tensor:
 
 
 def channels(
-    down: torch.Tensor, seen: Curvature, most: int, order: torch.Tensor | None = None, group: int = 8
+    down: torch.Tensor, curvature: Curvature, limit: int, order: torch.Tensor | None = None, group: int = 8
 ) -> EliminationOrder:
     """Rank the inputs of the second matrix of an MLP for elimination, the cheapest first.
 
@@ -83,20 +83,20 @@ def channels(
 
     Args:
         down: the matrix [O, I].
-        seen: its moments.
-        most: most inputs to leave out.
+        curvature: its moments.
+        limit: most inputs to leave out.
         order: a given order, such as by leverage.
         group: channels left out at a time; costs within a group rise evenly.
     """
-    weight, inverse = down.double(), torch.linalg.inv(_damped(seen.inputs))
-    weighted = seen.outputs.double() @ weight  # G W, kept up to date
+    weight, inverse = down.double(), torch.linalg.inv(_damped(curvature.inputs))
+    weighted = curvature.outputs.double() @ weight  # G W, kept up to date
     alive = torch.ones(weight.shape[1], dtype=torch.bool)
-    gone, costs = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.float64)
-    while len(gone) < most:
-        count = min(group, most - len(gone))
+    removed, costs = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.float64)
+    while len(removed) < limit:
+        count = min(group, limit - len(removed))
         price = (weighted * weight).sum(0) / inverse.diagonal().clamp(min=1e-300)
         cheapest = price.masked_fill(~alive, torch.inf).topk(count, largest=False).indices
-        out = cheapest if order is None else order[len(gone) : len(gone) + count]
+        out = cheapest if order is None else order[len(removed) : len(removed) + count]
         spread = torch.linalg.solve(inverse[out][:, out], inverse[out])  # [n, I]
         cost = 0.5 * (weight[:, out].T @ weighted[:, out] * torch.linalg.inv(inverse[out][:, out])).sum()
         costs = torch.cat([costs, costs[-1] + cost * torch.arange(1, count + 1) / count])
@@ -104,30 +104,30 @@ def channels(
         weight, weighted = weight - weight[:, out] @ spread, weighted - weighted[:, out] @ spread
         inverse[out, out] = 1
         alive[out] = False
-        gone = torch.cat([gone, out])
-    return EliminationOrder(gone, costs)
+        removed = torch.cat([removed, out])
+    return EliminationOrder(removed, costs)
 
 
-def without_inputs(down: torch.Tensor, seen: Curvature, gone: torch.Tensor) -> torch.Tensor:
+def without_inputs(down: torch.Tensor, curvature: Curvature, removed: torch.Tensor) -> torch.Tensor:
     """Return a matrix [O, I] without some inputs, for which the others compensate; their columns are 0."""
     keep = torch.ones(down.shape[1], dtype=torch.bool)
-    keep[gone] = False
-    inner, wide = _damped(seen.inputs), down.double()
-    made_up = torch.linalg.solve(inner[keep][:, keep], inner[keep][:, ~keep])
+    keep[removed] = False
+    inner, wide = _damped(curvature.inputs), down.double()
+    compensation = torch.linalg.solve(inner[keep][:, keep], inner[keep][:, ~keep])
     out = torch.zeros_like(down)
-    out[:, keep] = (wide[:, keep] + wide[:, ~keep] @ made_up.T).to(down.dtype)
+    out[:, keep] = (wide[:, keep] + wide[:, ~keep] @ compensation.T).to(down.dtype)
     return out
 
 
 def without_channels(
-    matrices: Mapping[str, torch.Tensor], seen: Curvature, gone: torch.Tensor
+    matrices: Mapping[str, torch.Tensor], curvature: Curvature, removed: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Return gate [F, H], up [F, H] and down [H, F] of an MLP without some channels, for which the others
     compensate."""
     out = {name: matrix.clone() for name, matrix in matrices.items() if name != "down"}
     for matrix in out.values():
-        matrix[gone] = 0
-    return {**out, "down": without_inputs(matrices["down"], seen, gone)}
+        matrix[removed] = 0
+    return {**out, "down": without_inputs(matrices["down"], curvature, removed)}
 
 
 def _damped(moments: torch.Tensor) -> torch.Tensor:
@@ -149,9 +149,9 @@ def pair_costs(q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curv
         size: of a head.
     """
     groups = len(k) // size
-    ours, theirs = _row_costs(q, seen_q), _row_costs(k, seen_k)
-    by_query = ours.view(groups, -1, 2, size // 2).sum((1, 2))  # [key heads, pairs]
-    by_key = theirs.view(groups, 2, size // 2).sum(1)
+    query_costs, key_costs = _row_costs(q, seen_q), _row_costs(k, seen_k)
+    by_query = query_costs.view(groups, -1, 2, size // 2).sum((1, 2))  # [key heads, pairs]
+    by_key = key_costs.view(groups, 2, size // 2).sum(1)
     return (by_query * by_key).clamp(min=0).sqrt()
 
 
@@ -171,10 +171,10 @@ def rotary_pairs(
     return units, EliminationOrder(order, torch.cat([price.new_zeros(1), price[order].cumsum(0)]))
 
 
-def _row_costs(weight: torch.Tensor, seen: Curvature) -> torch.Tensor:
+def _row_costs(weight: torch.Tensor, curvature: Curvature) -> torch.Tensor:
     """Return the predicted cost of losing each row, float64 [O], without cross terms."""
     wide = weight.double()
-    return 0.5 * seen.outputs.double().diagonal() * ((wide @ seen.inputs.double()) * wide).sum(1)
+    return 0.5 * curvature.outputs.double().diagonal() * ((wide @ curvature.inputs.double()) * wide).sum(1)
 
 
 def without_pairs(
@@ -198,44 +198,46 @@ class HeadValues:
         v: the head's part of v_proj, rotated [size, H].
         o: the part of o_proj of the query heads that read it [O, heads, size].
         losses: cost of leaving out each value, descending, float64 [size].
-        basis, turn: inverses of each other [size, size]; turn times the head's part of the matrix is v.
+        basis, rotation: inverses of each other [size, size]; rotation times the head's part of the matrix is v.
     """
 
     v: torch.Tensor
     o: torch.Tensor
     losses: torch.Tensor
     basis: torch.Tensor
-    turn: torch.Tensor
+    rotation: torch.Tensor
 
 
-def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int, damping: float = 0.01) -> list[HeadValues]:
+def values(
+    v: torch.Tensor, o: torch.Tensor, curvature: Curvature, size: int, damping: float = 0.01
+) -> list[HeadValues]:
     """Return the rotated values of each key head.
 
     Args:
         v: v_proj [key heads * size, H].
         o: o_proj [O, heads * size].
-        seen: moments of v_proj.
+        curvature: moments of v_proj.
         size: of a head.
         damping: of the output moments.
     """
-    inner, _ = root(seen.inputs, _DAMPING)
+    inner, _ = root(curvature.inputs, _DAMPING)
     heads = []
     for i, rows in enumerate(torch.split(v.double(), size)):
         span = slice(i * size, (i + 1) * size)
-        outer, inverse = root(seen.outputs[span, span], damping)
+        outer, inverse = root(curvature.outputs[span, span], damping)
         left, singular, _ = torch.linalg.svd(outer.T @ rows @ inner, full_matrices=False)
         readers = o.double().view(len(o), len(v) // size, -1, size)[:, i]
         basis = inverse.T @ left  # rows = basis @ (left^T outer^T rows)
-        turn = left.T @ outer.T
-        heads.append(HeadValues(turn @ rows, readers @ basis, 0.5 * singular.square(), basis, turn))
+        rotation = left.T @ outer.T
+        heads.append(HeadValues(rotation @ rows, readers @ basis, 0.5 * singular.square(), basis, rotation))
     return heads
 
 
-def prices(head: HeadValues, held: Curvature, number: int) -> torch.Tensor:
+def prices(head: HeadValues, curvature: Curvature, number: int) -> torch.Tensor:
     """Return the cost of leaving out each value of key head `number` under other moments of its matrix, float64
     [size]."""
     span = slice(number * len(head.v), (number + 1) * len(head.v))
-    outputs, inputs = held.outputs[span, span].double(), held.inputs.double()
+    outputs, inputs = curvature.outputs[span, span].double(), curvature.inputs.double()
     return 0.5 * ((outputs @ head.basis) * head.basis).sum(0) * ((head.v @ inputs) * head.v).sum(1)
 
 
@@ -264,7 +266,7 @@ def with_values(
         new_v[rows] = (head.v[:rank] / scale[:, None]).to(v.dtype)
         columns[:, i, :, :rank] = (head.o[..., :rank] * scale).to(o.dtype)
         if bias is not None and new_bias is not None:
-            turned = head.turn[:rank] @ bias[i * size : (i + 1) * size].double()
+            turned = head.rotation[:rank] @ bias[i * size : (i + 1) * size].double()
             new_bias[rows] = (turned / scale).to(bias.dtype)
     return new_v, new_o, new_bias
 

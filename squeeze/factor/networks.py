@@ -26,7 +26,7 @@ class TTMatrix(Form):
 
     kind: ClassVar[str] = "tensor train or ring"
     leaves: ClassVar[tuple[str, ...]] = ("cores",)
-    many: ClassVar[str | None] = "cores"
+    numbered_leaf: ClassVar[str | None] = "cores"
 
     cores: tuple[torch.Tensor, ...]
 

@@ -71,13 +71,13 @@ class Quantised:
         result = self.method.compress(weight, hessian)
         form: Form = result.tensor
         if not isinstance(form, SparseResidual):
-            return self._of(result, weight, hessian)
+            return self._quantised(result, weight, hessian)
         remainder = weight.clone(memory_format=torch.contiguous_format)
         remainder.view(-1)[form.entries_at.long()] = 0
-        inner = self._of(replace(result, tensor=form.other), remainder, hessian)
+        inner = self._quantised(replace(result, tensor=form.base_form), remainder, hessian)
         return replace(inner, tensor=SparseResidual(inner.tensor, form.entries_at, form.entries))
 
-    def _of(self, result: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
+    def _quantised(self, result: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
         """Return the result for a weight [O, I] with quantised factors."""
         form, notes = result.tensor, result.notes
         if isinstance(form, PIFA):

@@ -53,10 +53,10 @@ class Unit:
             return apart
         return {self.name: whole}
 
-    def all(self) -> dict[str, "Unit"]:
+    def by_name(self) -> dict[str, "Unit"]:
         units = {self.name: self} if self.options else {}
         for part in self.parts:
-            units |= part.all()
+            units |= part.by_name()
         return units
 
 
@@ -91,21 +91,21 @@ def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
     return _spend(units, best_at(high), budget - size(best_at(high)))
 
 
-def _spend(units: Sequence[Unit], chosen: dict[str, Option], spare: float) -> dict[str, Option]:
+def _spend(units: Sequence[Unit], chosen: dict[str, Option], remaining: float) -> dict[str, Option]:
     """Exchange options, one by one, for those that lower the cost most for each bit of the remaining budget."""
-    known: dict[str, Unit] = {}
+    by_name: dict[str, Unit] = {}
     for unit in units:
-        known |= unit.all()
+        by_name |= unit.by_name()
     chosen = dict(chosen)
     while True:
         exchanges = [
             ((before.cost - after.cost) / max(after.bits - before.bits, 1), name, after)
             for name, before in chosen.items()
-            for after in known[name].options
-            if after.cost < before.cost and after.bits - before.bits <= spare
+            for after in by_name[name].options
+            if after.cost < before.cost and after.bits - before.bits <= remaining
         ]
         if not exchanges:
             return chosen
         _, name, after = max(exchanges, key=lambda one: one[0])
-        spare -= after.bits - chosen[name].bits
+        remaining -= after.bits - chosen[name].bits
         chosen[name] = after

@@ -250,8 +250,8 @@ def measure(
             logits = _from_block(model, tokens, blocks, layer, block_inputs[layer])
         finally:
             weight.copy_(before)
-        ours = torch.log_softmax(logits.float(), -1)
-        divergences[name] = float((expected.exp() * (expected - ours)).sum(-1).mean())
+        log_probs = torch.log_softmax(logits.float(), -1)
+        divergences[name] = float((expected.exp() * (expected - log_probs)).sum(-1).mean())
         if progress:
             progress(1)
     return divergences

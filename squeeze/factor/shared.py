@@ -37,15 +37,15 @@ class SharedSVD(RankOptions):
 
     outputs: torch.Tensor | None = field(default=None, repr=False, compare=False)
 
-    def _alone(self) -> WhitenedSVD:
+    def _unshared_method(self) -> WhitenedSVD:
         return WhitenedSVD(keep=self.keep, rank=self.rank)
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
         """Factorise a matrix that shares its inputs with no other; see Method.compress."""
-        return self._alone().compress(weight, hessian)
+        return self._unshared_method().compress(weight, hessian)
 
     def fallback(self) -> SVD:
-        return self._alone().fallback()
+        return self._unshared_method().fallback()
 
     def compress_together(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> dict[str, Result[Any]]:
         """Factorise matrices together; see JointMethod. The first one's module stores the basis."""

@@ -15,7 +15,7 @@ from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form, product
 from squeeze.factor.matrices import PIFA, LowRank, RowColumnPruned, Shared, SparseResidual
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix, TuckerMatrix
-from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.quant.formats.squeeze import SqueezeFormat
 
 __all__ = ["FORMS", "LEAVES", "FactorLinear", "FactorizedForm", "basis_of", "join", "modules_of", "read_form"]
 
@@ -27,7 +27,7 @@ _PARTS = 4  # most tensors of a tuple
 def _names(form: type[Form]) -> list[str]:
     names = []
     for leaf in form.leaves:
-        names += [f"{leaf}{i}" for i in range(_PARTS)] if leaf == form.many else [leaf]
+        names += [f"{leaf}{i}" for i in range(_PARTS)] if leaf == form.numbered_leaf else [leaf]
         if leaf in form.quantisable:
             names += [f"{leaf}_{part}" for part in SqueezeFormat().leaves]
     return names

@@ -107,19 +107,19 @@ def _spectra(unfoldings: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.linalg.eigvalsh(gram).flip(0).clamp(min=0) for gram in grams]
 
 
-def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], most: int) -> list[int]:
-    """Return ranks that leave out the same share of each spectrum, the smallest share that `most` values allow."""
+def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], limit: int) -> list[int]:
+    """Return ranks that leave out the same share of each spectrum, the smallest share that `limit` values allow."""
     tails = [torch.cat([s.flip(0).cumsum(0).flip(0), s.new_zeros(1)]) / s.sum().clamp(min=1e-300) for s in spectra]
 
     def at(share: float) -> list[int]:
         return [max(1, int((tail > share).sum())) for tail in tails]
 
     low, high = 0.0, 1.0
-    if size(at(high)) > most:
-        raise SqueezeError(f"expected to keep at least {size(at(high))} values, for ranks of 1, got {most}")
+    if size(at(high)) > limit:
+        raise SqueezeError(f"expected to keep at least {size(at(high))} values, for ranks of 1, got {limit}")
     for _ in range(_BISECTIONS):
         middle = (low * high) ** 0.5 if low else high / 4
-        low, high = (low, middle) if size(at(middle)) <= most else (middle, high)
+        low, high = (low, middle) if size(at(middle)) <= limit else (middle, high)
         if high < 1e-12:
             break
     return at(high)

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 from transformers.core_model_loading import ConversionOps
 
-from squeeze.integrations.coded import Buffers, Casting, threads_for
+from squeeze.integrations.coded_layers import Buffers, Casting, threads_for
 from squeeze.packing import device_decode
 from squeeze.packing.load import prepare
 from squeeze.packing.record import Record

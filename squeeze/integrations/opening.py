@@ -82,8 +82,10 @@ def check_planned(checkpoint: Checkpoint, modules: Iterable[str], described: Map
     stored = {f"{source}.{leaf}" for source, name in found.items() for leaf in model.get_submodule(name).state_dict()}
     dense = checkpoint.files.keys() - {f"{source}.weight" for source in found}
     fit = fit_of(model, renamed(model, dense | stored, conversions))
-    left = [source for source, name in found.items() if "weight_scale" not in model.get_submodule(name).state_dict()]
-    if unclaimed := sorted((fit.unclaimed - known.unclaimed) | set(left)):
+    unconverted = [
+        source for source, name in found.items() if "weight_scale" not in model.get_submodule(name).state_dict()
+    ]
+    if unclaimed := sorted((fit.unclaimed - known.unclaimed) | set(unconverted)):
         raise _unloadable(target, f"{type(model).__name__} has no place for", unclaimed, _HINT)
     if missing := sorted(fit.missing - known.missing):
         raise _unloadable(target, f"{type(model).__name__} finds nothing for", missing, _HINT)

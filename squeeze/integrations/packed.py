@@ -19,7 +19,7 @@ from transformers.core_model_loading import WeightConverter, WeightTransform
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import FormatError, SqueezeError, escaped
-from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, CodedLinear, ResidentLinear
+from squeeze.integrations.coded_layers import Buffers, CodedBlock, CodedEmbedding, CodedLinear, ResidentLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
 from squeeze.integrations.load_options import LoadOptions
@@ -147,7 +147,7 @@ class Payloads:
         buffers = Buffers(self.product == "fused")
         total = sum(one.record.size for one in self.stored.values())
         piece = max(total // self.share, _LEAST_PIECE) if self.share else total + 1
-        left, waiting = self.resident, deque(sorted(self._users(model), key=_order))
+        free, waiting = self.resident, deque(sorted(self._users(model), key=_order))
         merging = any(place.experts for place in self.places.values())
         coded: list[tuple[str, Record, torch.Tensor]] = []
         mapped = MappedFiles()
@@ -158,14 +158,14 @@ class Payloads:
                 data = data.clone()  # else it holds the whole file, of which the experts are copies
             runs_here = data.device.type == "cpu" or not place.needs_processor
             stays = runs_here and place.can_stay and None not in (_kind(module, leaf, place) for module, leaf in users)
-            if stays and place.nbytes > left:
+            if stays and place.nbytes > free:
                 coded += [(one.name, one.record, part) for one, part in place.split(data)]
                 _put(users, data)
                 _let_decode(users, place, buffers, piece)
                 continue
             _put(users, place.decoded(data, self.check))
             if stays:
-                left -= place.nbytes
+                free -= place.nbytes
                 _let_multiply(users)
             if place.is_coded and data.device.type == "cpu":
                 mapped.release(data.data_ptr(), data.nbytes)

@@ -12,7 +12,7 @@ import xxhash
 from transformers.core_model_loading import ConversionOps
 
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.integrations.coded import Buffers, CodedWeight
+from squeeze.integrations.coded_layers import Buffers, CodedWeight
 from squeeze.integrations.experts import CodedExperts, ConvertedExperts, JoinedExperts, Part, convert
 from squeeze.packing import device_decode
 from squeeze.packing.base import Base

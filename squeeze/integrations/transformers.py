@@ -35,7 +35,7 @@ from squeeze.checkpoint.config_json import check_description
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.errors import FormatError, printable
 from squeeze.integrations import compressed_tensors, loading, restoring
-from squeeze.integrations.coded import CodedEmbedding, CodedLinear
+from squeeze.integrations.coded_layers import CodedEmbedding, CodedLinear
 from squeeze.integrations.load_options import current, load_options
 from squeeze.integrations.packed import Payloads, memory_of
 from squeeze.packing.manifest import CONVERTED, METHOD, METHODS

@@ -14,7 +14,17 @@ import torch
 from squeeze.errors import PolicyError, printable
 from squeeze.kv.store import Fields
 
-__all__ = ["Bits", "Coder", "FullPrecision", "HeadBits", "HeadGroup", "Held", "Policy", "check_bits", "groups_by_bits"]
+__all__ = [
+    "Bits",
+    "Coder",
+    "FullPrecision",
+    "HeadBits",
+    "HeadGroup",
+    "LayerTokens",
+    "Policy",
+    "check_bits",
+    "groups_by_bits",
+]
 
 
 class Coder(Protocol):
@@ -41,7 +51,7 @@ class HeadGroup:
     heads: tuple[int, ...] | None = None
 
 
-class Held(Protocol):
+class LayerTokens(Protocol):
     """A layer as its policy sees it, and what the policy may do with the tokens there.
 
     A layer with a sliding window drops tokens by itself.
@@ -120,10 +130,10 @@ class Policy:
         """Return whether `on_prompt` is to be called for a layer that has `tokens` tokens to choose from."""
         return False
 
-    def on_prompt(self, held: Held, query: torch.Tensor) -> None:
+    def on_prompt(self, layer: LayerTokens, query: torch.Tensor) -> None:
         """React to the first prompt, whose queries [B, Hq, Q, D] have attended. Nothing is coded yet."""
 
-    def on_step(self, held: Held) -> None:
+    def on_step(self, layer: LayerTokens) -> None:
         """React to new tokens, after full blocks outside the window were coded."""
 
 
@@ -176,13 +186,13 @@ def groups_by_bits(
     ]
 
 
-def check_bits(bits: Bits, known: tuple[int, ...]) -> None:
-    """Raise PolicyError unless every number of bits is one of `known`."""
+def check_bits(bits: Bits, supported: tuple[int, ...]) -> None:
+    """Raise PolicyError unless every number of bits is one of `supported`."""
     if isinstance(bits, tuple | list):
         for inner in bits:
-            check_bits(inner, known)
-    elif type(bits) is not int or bits not in known:
-        raise PolicyError(f"{printable(bits)} bits are not supported: choose from {', '.join(map(str, known))}")
+            check_bits(inner, supported)
+    elif type(bits) is not int or bits not in supported:
+        raise PolicyError(f"{printable(bits)} bits are not supported: choose from {', '.join(map(str, supported))}")
 
 
 @dataclass(frozen=True)

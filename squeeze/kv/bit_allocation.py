@@ -39,7 +39,7 @@ def bits_by_head(model: Any, statistics: dict[int, KVStatistics], policy: Any, b
     if not {"bits", "value_bits"} <= {field.name for field in dataclasses.fields(policy)}:
         raise PolicyError(f"{type(policy).__name__} does not support bits per head")
     widths = _allocated(_costs(model, statistics, policy), bits)
-    chosen = [
+    best = [
         tuple(
             tuple(widths[layer, kind, head] for head in range(statistics[layer].sample[0].shape[1]))
             if layer in statistics
@@ -48,7 +48,7 @@ def bits_by_head(model: Any, statistics: dict[int, KVStatistics], policy: Any, b
         )
         for kind in (0, 1)
     ]
-    allocated: Policy = dataclasses.replace(policy, bits=chosen[0], value_bits=chosen[1])
+    allocated: Policy = dataclasses.replace(policy, bits=best[0], value_bits=best[1])
     return allocated
 
 

@@ -131,6 +131,6 @@ def channel_orders(model: Any, statistics: dict[int, KVStatistics], policy: Bloc
     return tuple(tuple(zip(best(x, 0), best(x, 1), strict=True)) if x else () for x in layers)
 
 
-def ordered(model: Any, statistics: dict[int, KVStatistics], policy: BlockFloat, wanted: int) -> BlockFloat:
-    """Return the policy with the orders of `channel_orders`, or unchanged if `wanted` is 0."""
-    return replace(policy, orders=channel_orders(model, statistics, policy)) if wanted else policy
+def ordered(model: Any, statistics: dict[int, KVStatistics], policy: BlockFloat, reorder: int) -> BlockFloat:
+    """Return the policy with the orders of `channel_orders`, or unchanged if `reorder` is 0."""
+    return replace(policy, orders=channel_orders(model, statistics, policy)) if reorder else policy

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import HeadGroup, Held, Policy
+from squeeze.kv.base import HeadGroup, LayerTokens, Policy
 
 __all__ = ["AdaKV", "Eviction", "SinksAndWindow", "SnapKV", "SoftPrune", "innermost", "of_layer"]
 
@@ -55,9 +55,9 @@ class SinksAndWindow(Eviction):
 
     limit: PerLayer = 1024
 
-    def on_step(self, held: Held) -> None:
-        if limit := of_layer(self.limit, held.index):
-            held.keep_latest(limit)
+    def on_step(self, layer: LayerTokens) -> None:
+        if limit := of_layer(self.limit, layer.index):
+            layer.keep_latest(limit)
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class _Observing(Eviction):
     def wants_queries(self, layer: int, tokens: int) -> bool:
         return 0 < of_layer(self.select, layer) < tokens
 
-    def chosen(self, query: torch.Tensor, held: Held) -> torch.Tensor:
+    def chosen_tokens(self, query: torch.Tensor, layer: LayerTokens) -> torch.Tensor:
         """Return the choosable tokens with the highest weights, ascending, int64 [B, H, select]."""
-        weights = self._weights(query, held.sinks[0], held.residual[0], held.choosable)
-        return weights.topk(of_layer(self.select, held.index), -1).indices.sort(-1).values
+        weights = self._weights(query, layer.sinks[0], layer.residual[0], layer.choosable)
+        return weights.topk(of_layer(self.select, layer.index), -1).indices.sort(-1).values
 
     def _weights(self, query: torch.Tensor, sinks: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Tensor:
         """Return the weights of the first `count` keys after the sinks, [B, H, count]."""
@@ -114,8 +114,8 @@ class SnapKV(_Observing):
     PyramidKV (Cai et al., 2024).
     """
 
-    def on_prompt(self, held: Held, query: torch.Tensor) -> None:
-        held.keep(self.chosen(query, held))
+    def on_prompt(self, layer: LayerTokens, query: torch.Tensor) -> None:
+        layer.keep(self.chosen_tokens(query, layer))
 
 
 @dataclass(frozen=True)
@@ -138,16 +138,16 @@ class AdaKV(_Observing):
         if not 0 <= self.floor <= 1:
             raise PolicyError(f"floor must be from 0 to 1, got {self.floor}")
 
-    def on_prompt(self, held: Held, query: torch.Tensor) -> None:
-        held.keep_by_heads(self.chosen_by_heads(query, held))
+    def on_prompt(self, layer: LayerTokens, query: torch.Tensor) -> None:
+        layer.keep_by_heads(self.chosen_by_heads(query, layer))
 
-    def chosen_by_heads(self, query: torch.Tensor, held: Held) -> list[torch.Tensor]:
+    def chosen_by_heads(self, query: torch.Tensor, layer: LayerTokens) -> list[torch.Tensor]:
         """Return the choosable tokens of each head in whole blocks, ascending, int64 [B, tokens].
 
         All rows of a batch have as many tokens.
         """
-        weights = self._weights(query, held.sinks[0], held.residual[0], held.choosable)
-        counts = _counts(weights, of_layer(self.select, held.index), self.block or 1, self.floor)
+        weights = self._weights(query, layer.sinks[0], layer.residual[0], layer.choosable)
+        counts = _counts(weights, of_layer(self.select, layer.index), self.block or 1, self.floor)
         return [weights[:, head].topk(tokens, -1).indices.sort(-1).values for head, tokens in enumerate(counts)]
 
 
@@ -161,8 +161,8 @@ class SoftPrune(_Observing):
     select: PerLayer = 128
     adds_sinks = True
 
-    def on_prompt(self, held: Held, query: torch.Tensor) -> None:
-        held.keep_exact(self.chosen(query, held))
+    def on_prompt(self, layer: LayerTokens, query: torch.Tensor) -> None:
+        layer.keep_exact(self.chosen_tokens(query, layer))
 
 
 def _counts(weights: torch.Tensor, select: int, block: int, floor: float) -> list[int]:

@@ -89,7 +89,7 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.
 
 def load_cache(
     path: Path | str,
-    make: Callable[[Any, Policy], Cache],
+    make_cache: Callable[[Any, Policy], Cache],
     config: Any,
     *,
     policy: Policy | None = None,
@@ -102,7 +102,7 @@ def load_cache(
 
     Args:
         path: The file.
-        make: Creates the empty cache of a policy.
+        make_cache: Creates the empty cache of a policy.
         config: The model's config.
         policy: The policy, which is required if it was calibrated: the file has only its digest.
         model: The model, whose weights are compared; None to skip that.
@@ -120,7 +120,7 @@ def load_cache(
     path, limits = local_path(path), limits or Limits()
     try:
         file = saved.read(path, limits)
-        cache = make(config, _policy(file, config, policy, model))
+        cache = make_cache(config, _policy(file, config, policy, model))
         if prompt is not None:
             _check_prompt(file, prompt)
         _check_limits(file, limits)

@@ -10,7 +10,7 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, Policy
-from squeeze.kv.held import HeldStates, KeptCoder, Selected, joined
+from squeeze.kv.layer_states import HeldStates, KeptCoder, Selected, joined
 from squeeze.kv.store import BlockStore
 from squeeze.kv.view import LayerView, lazy_states, offer_view
 
@@ -117,9 +117,9 @@ class PackedLayer(HeldStates):
     def _returned(self, view: LayerView) -> tuple[Any, Any]:
         if not self.native():
             return view.dense()
-        return lazy_states(view) if self.is_read else offer_view(view, self._taken)
+        return lazy_states(view) if self.is_read else offer_view(view, self._mark_read)
 
-    def _taken(self) -> None:
+    def _mark_read(self) -> None:
         self.is_read = True
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -22,7 +22,7 @@ class PeakMemory(TorchDispatchMode):
 
     def __init__(self, tensors: Iterator[torch.Tensor] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.peak = 0
+        self.current = self.peak = 0
         self._live: dict[int, tuple[int, int]] = {}  # address of a storage: tensors that use it, its bytes
         for tensor in tensors or ():
             self._note(tensor)
@@ -44,15 +44,15 @@ class PeakMemory(TorchDispatchMode):
             return
         users, size = self._live.get(address, (0, storage.nbytes()))
         if not users:
-            self.now += size
-            self.peak = max(self.peak, self.now)
+            self.current += size
+            self.peak = max(self.peak, self.current)
         self._live[address] = users + 1, size
         weakref.finalize(tensor, self._remove, address)
 
     def _remove(self, address: int) -> None:
         users, size = self._live[address]
         if users == 1:
-            self.now -= size
+            self.current -= size
             del self._live[address]
         else:
             self._live[address] = users - 1, size

@@ -104,12 +104,12 @@ def encoded(tensor: torch.Tensor, width: int) -> tuple[np.ndarray, dict[str, Any
     return payload, asdict(Record(coding, dtype, list(plain.shape), width, xxhash.xxh3_64_hexdigest(raw.data)))
 
 
-def _differences(codes: torch.Tensor, width: int, back: bool = False) -> torch.Tensor:
+def _differences(codes: torch.Tensor, width: int, inverse: bool = False) -> torch.Tensor:
     """Return packed codes [B, H, n, rows, bytes] as differences modulo 2^width within each row, or undo that."""
     count = codes.shape[-1] * 8 // width
     values = unpack(codes, width, count)
     joined = values.transpose(2, 3).flatten(3)  # rows over all blocks
-    if back:
+    if inverse:
         changed = joined.cumsum(-1, dtype=torch.uint8)  # modulo 256, of which 2^width is a divisor
     else:
         changed = joined.diff(dim=-1, prepend=joined.new_zeros((*joined.shape[:-1], 1)))
@@ -125,7 +125,7 @@ def decoded(name: str, payload: np.ndarray, record: Record) -> torch.Tensor:
     try:
         raw = payload if record.coding == "stored" else floats.decode(payload, record.dtype, size)
         if record.coding == "delta":
-            raw = _differences(torch.from_numpy(raw).view(*shape), record.width, back=True).contiguous().numpy()
+            raw = _differences(torch.from_numpy(raw).view(*shape), record.width, inverse=True).contiguous().numpy()
     except DamagedError as error:
         raise DamagedError(f"{named(name)}: {error}") from None
     except (ValueError, IndexError, RuntimeError):

@@ -85,7 +85,7 @@ class Request:
         )
 
     @staticmethod
-    def known(module: Any, query: torch.Tensor, options: Mapping[str, Any]) -> Request:
+    def supported(module: Any, query: torch.Tensor, options: Mapping[str, Any]) -> Request:
         """Parse the arguments as `of` does. Raise PolicyError if squeeze does not support one of them."""
         request = Request.of(module, query, options)
         if request.unknown:

@@ -78,7 +78,7 @@ class _Observer:
         """Attend in float32 with the states that distant tokens see as separate inputs, so that gradients reach
         them.
         """
-        request = Request.known(module, query, options)
+        request = Request.supported(module, query, options)
         layer, length, groups = module.layer_idx, key.shape[2], query.shape[1] // key.shape[1]
         self._update(layer, key.detach(), value.detach())
         dtype = query.dtype

@@ -29,7 +29,7 @@ def teacher_forced(model: Any, policy: Policy) -> Iterator[None]:
     def forward(
         module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **options: Any
     ) -> tuple[torch.Tensor, None]:
-        request = Request.known(module, query, options)
+        request = Request.supported(module, query, options)
         coded = coded_states(policy, module.layer_idx, key, value)
         return _attend(policy, query, (key, value), coded, attention_mask, request), None
 

@@ -209,12 +209,12 @@ def dense(states: Any) -> Any:
     return states.decoded if isinstance(states, Lazy) else states
 
 
-def offer_view(view: LayerView, on_taken: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values as tensors that are tagged with their view. `on_taken` is called when attention takes the
+def offer_view(view: LayerView, on_use: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values as tensors that are tagged with their view. `on_use` is called when attention takes the
     view.
     """
     keys, values = (x.view_as(x) for x in view.dense())
-    offered = view, on_taken
+    offered = view, on_use
     for states in (keys, values):
         setattr(states, _TAG, offered)
     return keys, values

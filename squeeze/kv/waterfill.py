@@ -78,7 +78,7 @@ def _coder(
     widths: torch.Tensor,
     variance: torch.Tensor,
     into: torch.Tensor,
-    back: torch.Tensor,
+    inverse: torch.Tensor,
     mean: torch.Tensor,
     frequencies: torch.Tensor | None,
 ) -> TransformCoder:
@@ -87,7 +87,7 @@ def _coder(
     return TransformCoder(
         coded_widths,
         (into / deviation[:, None])[channels].float().contiguous(),
-        (back * deviation)[:, channels].float().contiguous(),
+        (inverse * deviation)[:, channels].float().contiguous(),
         mean.float(),
         variance[channels].float(),
         frequencies,

@@ -57,12 +57,12 @@ class LoadedModel:
         """
         from squeeze.lm.torch_engine import TorchLlama  # torch takes a second to import
 
-        if device not in self._on:
-            self._on[device] = TorchLlama(self.weights, self.tokenizer, device)
-        return self._on[device]
+        if device not in self._on_device:
+            self._on_device[device] = TorchLlama(self.weights, self.tokenizer, device)
+        return self._on_device[device]
 
     @cached_property
-    def _on(self) -> dict[str, "TorchLlama"]:
+    def _on_device(self) -> dict[str, "TorchLlama"]:
         return {}
 
 

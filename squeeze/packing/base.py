@@ -59,7 +59,7 @@ class Base:
         path, limits = path_of(path), limits or Limits()
         tensors: dict[tuple[str, str], tuple[TensorFile, Tensor, Record | None]] = {}
         hashes: dict[bool, list[str]] = {False: [], True: []}
-        wanted: set[Hashes] = set()
+        base_hashes: set[Hashes] = set()
         for name in folder.files_to_take(path):
             try:
                 found = file_of(folder.place(path, name), name, limits)
@@ -73,17 +73,17 @@ class Base:
                 records = packed.description.records
                 tensors |= {(scope, t.name): (file, t, r) for t, r in zip(file.tensors, records, strict=True)}
                 hashes[is_torch].append(packed.description.sha256)
-                wanted.add(packed.description.base)
+                base_hashes.add(packed.description.base)
             else:
                 tensors |= {(scope, tensor.name): (file, tensor, None) for tensor in file.tensors}
                 hashes[is_torch].append(folder.sha256_of(file.path))
-        base, wanted = None, wanted - {()}
-        if wanted:
+        base, base_hashes = None, base_hashes - {()}
+        if base_hashes:
             if depth == MAX_CHAIN:
                 raise FormatError(f"{path}: the chain of differences is longer than {MAX_CHAIN}")
-            base = cls.among_siblings(path, wanted, limits, depth + 1)
+            base = cls.among_siblings(path, base_hashes, limits, depth + 1)
             if base is None:
-                raise base_not_found(path, wanted, limits)
+                raise base_not_found(path, base_hashes, limits)
         return cls(path, tensors, tuple(sorted(hashes[False])), tuple(sorted(hashes[True])), base)
 
     @classmethod

@@ -180,20 +180,20 @@ def history(path: Path | str) -> Iterator[Link]:
     limits = Limits()
     if fault := fault_of(place, limits):
         raise DamagedError(fault)
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     while True:
         files = list(packed_files(place, limits))
         if not files:
             raise FormatError(f"{escaped(str(place))}: not a packed checkpoint")
         hashes = hashes_of(files)[0]
-        wanted = {file.description.base: file.is_torch for file in files if file.description.base}
-        base = min(wanted, key=lambda one: wanted[one], default=())
+        base_kinds = {file.description.base: file.is_torch for file in files if file.description.base}
+        base = min(base_kinds, key=lambda one: base_kinds[one], default=())
         yield Link(place, sum(file.description.size for file in files), sum(f.file.size for f in files), hashes, base)
-        seen.add(place)
+        visited.add(place)
         if not base:
             return
-        found = find_packed(place, wanted, limits)
-        if found is None or found in seen:
+        found = find_packed(place, base_kinds, limits)
+        if found is None or found in visited:
             yield Link(None, 0, 0, base, (), tuple(unreadable_siblings(place, limits)))
             return
         place = found

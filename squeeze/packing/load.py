@@ -52,13 +52,13 @@ def load(
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
     """
     path = path_of(path)
-    kept = size_of(resident) if isinstance(resident, str) else resident
+    resident_size = size_of(resident) if isinstance(resident, str) else resident
     found = folder.files_to_take(path)
     names = [name for name in found if not name or name.endswith(folder.SUFFIX)]
     if not names:
         raise _no_weights(path)
     limits = limits or Limits()
-    known = Base.needed(path, base, limits)
+    base_weights = Base.needed(path, base, limits)
     entries: dict[Path, dict[str, Entry]] = {}
     memory = raw = 0
     for name in names:
@@ -68,16 +68,16 @@ def load(
             raw += packed.description.size
             if torch.device(device).type == "cpu":
                 memory += _resident_bytes(packed)
-                limits.need_memory(memory + min(kept, raw), f"the checkpoint of {packed.file.size:,} bytes")
+                limits.need_memory(memory + min(resident_size, raw), f"the checkpoint of {packed.file.size:,} bytes")
             limits.need_output(raw)
             container.check_limits(packed, limits)
-            _check_base(packed, known)
-            entries[place] = _entries(packed, device, known, threads)
+            _check_base(packed, base_weights)
+            entries[place] = _entries(packed, device, base_weights, threads)
         except (FormatError, LimitError) as error:
             raise type(error)(f"{escaped(str(place))}: {error}") from None
     own = own_files(entries, folder.indexes_in(path, found))
     weights = Weights({name: entries[place][name] for name, place in own.items()}, threads)
-    weights.keep(kept)
+    weights.keep(resident_size)
     return weights
 
 

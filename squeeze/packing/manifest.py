@@ -129,10 +129,10 @@ def _adapted_config(path: Path, packed: Path) -> bytes | None:
         return None
     if not any(_weights(packed)):
         return None
-    ours: dict[str, Any] = {"quant_method": METHOD, "dtype": _float_type(packed)}
+    entry: dict[str, Any] = {"quant_method": METHOD, "dtype": _float_type(packed)}
     if form:
-        ours |= {"quant_method": f"{METHOD}+{form}", "quantization": described}
-    config["quantization_config"] = ours
+        entry |= {"quant_method": f"{METHOD}+{form}", "quantization": described}
+    config["quantization_config"] = entry
     return json.dumps(config, indent=2).encode() + b"\n"
 
 

@@ -99,11 +99,11 @@ def pack(  # noqa: PLR0913
     check_level(level)
     folder.check_target(source, target, overwrite)
     contents = folder.contents_of(source, strict)
-    known, notes = base_of_chain(contents.root, base, max_chain)
-    task = described(contents.root, contents.files, level, known)
+    base_weights, notes = base_of_chain(contents.root, base, max_chain)
+    task = described(contents.root, contents.files, level, base_weights)
     with work_folder(target, "packing", task) as work:
         callbacks = progress or (lambda count: None), on_tensor or (lambda *sizes: None)
-        job = _Job(work, level, known, threads, verify, *callbacks)
+        job = _Job(work, level, base_weights, threads, verify, *callbacks)
         totals = job.pack(contents, notes)
         folder.move_into_place(job.content, target, overwrite)
     return totals
@@ -123,11 +123,11 @@ def base_of_chain(source: Path, base: Path | str | None, max_chain: int) -> tupl
         base: the base that was asked for, if any.
         max_chain: the longest chain of differences that is allowed.
     """
-    known = Base.open(base) if base is not None else None
-    if known is None or known.length < max_chain:
-        return known, []
+    opened = Base.open(base) if base is not None else None
+    if opened is None or opened.length < max_chain:
+        return opened, []
     note = (
-        f"{printable(source)}: packed without the base, which ends a chain of {known.length} differences "
+        f"{printable(source)}: packed without the base, which ends a chain of {opened.length} differences "
         f"({max_chain} are allowed)"
     )
     return None, [note]
@@ -245,8 +245,8 @@ class _Job:
             return size, folder.sha256_of(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         state, size, unfinished = hashlib.sha256(), 0, target.with_name(target.name + ".partial")
-        for left in (target, unfinished):
-            left.unlink(missing_ok=True)  # a run that was stopped may have left it read-only
+        for leftover in (target, unfinished):
+            leftover.unlink(missing_ok=True)  # a run that was stopped may have left it read-only
         with source.open("rb") as reading, unfinished.open("xb") as writing, synced(writing):
             while piece := reading.read(_PIECE):
                 state.update(piece)

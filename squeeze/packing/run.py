@@ -187,7 +187,7 @@ class Journal:
 
     def resume(self, run: Run, start: int) -> list[tuple[Record, int]]:
         """Return record and payload size of the first tensors that are complete in the file from `start` on."""
-        done: list[tuple[Record, int]] = []
+        finished: list[tuple[Record, int]] = []
         lines = self._path.read_text(errors="replace").split("\n") if self._path.is_file() else []
         for line, tensor in zip(lines, run.file.tensors, strict=False):
             try:
@@ -197,12 +197,12 @@ class Journal:
             record = Record.of(tensor, codings.CODINGS[coding], checksum)
             if name != tensor.name or not run.is_whole(start, size, tensor, record, hashed):
                 break
-            done.append((record, size))
+            finished.append((record, size))
             start += size
         self.clear()
         with self._path.open("w") as journal:
-            journal.writelines(line + "\n" for line in lines[: len(done)])
-        return done
+            journal.writelines(line + "\n" for line in lines[: len(finished)])
+        return finished
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -171,21 +171,21 @@ def deletable(target: Path, journal: Journal, keep: int) -> list[str]:
     The last `keep` of each kind stay, and all bases of checkpoints in the folder, whether these are in the journal or
     not. Raises UnreadableError if a base is unknown.
     """
-    ours = journal.present()
-    known = {path.name: _files(path, path.name in ours) for path in target.iterdir() if _is_shown(path)}
+    journaled = journal.present()
+    by_name = {path.name: _files(path, path.name in journaled) for path in target.iterdir() if _is_shown(path)}
     kinds: dict[str, list[str]] = {}
-    for name in ours:
+    for name in journaled:
         kinds.setdefault(group(name), []).append(name)
-    kept = {name for names in kinds.values() for name in names[-keep:]} | (known.keys() - ours)
+    kept = {name for names in kinds.values() for name in names[-keep:]} | (by_name.keys() - journaled)
     homes: dict[Hashes, set[str]] = {}
-    for name, packed in known.items():
+    for name, packed in by_name.items():
         for hashes in hashes_of(packed):
             homes.setdefault(hashes, set()).add(name)
     needed = list(kept)
     for name in needed:
-        found = {home for base in _bases(known.get(name, [])) for home in homes.get(base, ())}
+        found = {home for base in _bases(by_name.get(name, [])) for home in homes.get(base, ())}
         needed += sorted(found - set(needed))
-    return [name for name in ours if known.get(name) and name not in set(needed)]
+    return [name for name in journaled if by_name.get(name) and name not in set(needed)]
 
 
 def why_not_deletable(path: Path) -> str:
@@ -198,9 +198,9 @@ def why_not_deletable(path: Path) -> str:
     if not path.is_dir():
         container.read(path)
         return ""
-    known = {*manifest.read(path).hashes, folder.MANIFEST}
+    listed = {*manifest.read(path).hashes, folder.MANIFEST}
     below = (one for one in sorted(path.rglob("*")) if one.is_symlink() or not one.is_dir())
-    strangers = (name for one in below if (name := one.relative_to(path).as_posix()) not in known)
+    strangers = (name for one in below if (name := one.relative_to(path).as_posix()) not in listed)
     return next((f"it holds {printable(name)}, which squeeze did not write" for name in strangers), "")
 
 

@@ -116,10 +116,10 @@ class Restoring:
         """Restore a file or folder, or only verify it if `target` is None."""
         if not source.is_dir():
             return self._packed_file(source, target, 0, "")[0]
-        known = manifest.read(source, self.limits)
-        coded = known.packed_names
+        listed = manifest.read(source, self.limits)
+        coded = listed.packed_names
         totals = Totals(0, (source / folder.MANIFEST).stat().st_size)
-        for name, expected in known.hashes.items():
+        for name, expected in listed.hashes.items():
             before, after = source / name, target / name if target else None
             if not before.is_file():
                 raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
@@ -128,7 +128,7 @@ class Restoring:
             if name in coded:
                 file_totals, digest = self._packed_file(before, after, totals.raw, name)
             else:
-                file_totals, digest = self._other_file(before, after, known.changed_files.get(name), totals.raw)
+                file_totals, digest = self._other_file(before, after, listed.changed_files.get(name), totals.raw)
             if digest != expected:
                 path = source / printable(name)
                 raise DamagedError(f"{path}: the restored file has another SHA-256: the folder is damaged")

@@ -21,8 +21,8 @@ from squeeze.checkpoint.sparse import Adapters, SparseTensor, Values
 from squeeze.errors import FormatError, printable
 from squeeze.packing.tensors import floats, zeros
 from squeeze.quant.formats.common import take
-from squeeze.quant.formats.own import SqueezeFormat
 from squeeze.quant.formats.spec import BITS
+from squeeze.quant.formats.squeeze import SqueezeFormat
 from squeeze.system.limits import Limits
 
 __all__ = ["LEAVES", "METHOD", "SparseFormat"]
@@ -105,9 +105,9 @@ class SparseFormat:
         optional = [tensors.get(f"{name}.{leaf}") for leaf in _OF_GRID[1:]]
         return QuantizedTensor(codes, scales, optional[0], bits, group_size, optional[1], optional[2])
 
-    def config(self, left: list[str], dtype: torch.dtype, method: str) -> dict[str, Any]:
+    def config(self, excluded: list[str], dtype: torch.dtype, method: str) -> dict[str, Any]:
         """Return the `quantization_config` for config.json."""
-        described = {"quant_method": METHOD, "version": _VERSION, "method": method, "ignored": left}
+        described = {"quant_method": METHOD, "version": _VERSION, "method": method, "ignored": excluded}
         return {"quantization_config": {**described, "dtype": str(dtype).removeprefix("torch.")}}
 
     def check(self, config: Mapping[str, Any]) -> None:

@@ -43,9 +43,9 @@ def fisher(network: Network, tokens: torch.Tensor, names: Iterable[str]) -> Iter
     Yields:
         For a block, float32 [O, I] by module name.
     """
-    wanted = set(names)
+    selected = set(names)
     for name, block, run in backward(network, tokens):
-        leaves = [leaf for leaf, _ in block.named_modules() if f"{name}.{leaf}" in wanted]
+        leaves = [leaf for leaf, _ in block.named_modules() if f"{name}.{leaf}" in selected]
         modules = {f"{name}.{leaf}": block.get_submodule(leaf) for leaf in leaves}
         squares = {full: torch.zeros_like(weight_of(module)) for full, module in modules.items()}
         hooks = [module.register_forward_hook(_observing(squares[full])) for full, module in modules.items()]
@@ -143,16 +143,16 @@ def allocate(
     costs: dict[str, dict[int, float]] = {}
     sizes: dict[str, dict[int, int]] = {}
     weights = 0
-    for information in map(_known_of_all, fisher(network, tokens, units)):
+    for information in map(_with_expert_means, fisher(network, tokens, units)):
         for name in list(information):
             weight = weight_of(network.module(name))
             weights += weight.numel()
             costs[name], sizes[name] = _priced(weight, information.pop(name), rounded, choices)
             trim_memory()
     costs, sizes = _summed(costs, units), _summed(sizes, units)
-    chosen = choose(costs, sizes, int(budget(weights)))
-    spent = {"bytes": sum(sizes[name][bits] for name, bits in chosen.items())}
-    return chosen, {**spent, "costs": costs, "sizes": sizes}
+    selected = choose(costs, sizes, int(budget(weights)))
+    spent = {"bytes": sum(sizes[name][bits] for name, bits in selected.items())}
+    return selected, {**spent, "costs": costs, "sizes": sizes}
 
 
 def _priced(
@@ -168,7 +168,7 @@ def _priced(
     return costs, sizes
 
 
-def _known_of_all(information: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _with_expert_means(information: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Give experts that no token reached the mean information of the other experts of their layer."""
     alike: dict[str, list[str]] = {}
     for name in information:

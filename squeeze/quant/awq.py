@@ -73,7 +73,7 @@ _LEAST = 1e-4  # smallest scale of a channel
 
 
 @dataclass
-class _Seen:
+class _InputStatistics:
     """The inputs [T, I] of a group of matrices: their statistics, and the sum of their magnitudes [I]."""
 
     statistics: InputStatistics
@@ -112,22 +112,22 @@ def scaled(
     out = SmoothedCheckpoint(checkpoint.folder, checkpoint.files)
     for name, block, run in forward(network, tokens):
         groups = {first: [leaf for leaf in leaves if method(f"{name}.{leaf}")] for first, leaves in _GROUPS.items()}
-        seen = {leaves[0]: _Seen(InputStatistics(bound=bound)) for leaves in groups.values() if leaves}
-        with Recorder(block, seen, lambda leaf, x, seen=seen: seen[leaf].add(x)):  # type: ignore[misc]
+        inputs = {leaves[0]: _InputStatistics(InputStatistics(bound=bound)) for leaves in groups.values() if leaves}
+        with Recorder(block, inputs, lambda leaf, x, seen=inputs: seen[leaf].add(x)):  # type: ignore[misc]
             run()
         for before, leaves in groups.items():
             if leaves:
                 weights = {leaf: weight_of(block.get_submodule(leaf)) for leaf in leaves}
                 methods = {leaf: one for leaf in leaves if (one := method(f"{name}.{leaf}"))}
                 shared = _shared(block, before)
-                scales = _searched(weights, methods, seen.pop(leaves[0]), shared).cpu()
+                scales = _searched(weights, methods, inputs.pop(leaves[0]), shared).cpu()
                 _fold(out, name, before, scales, _spread(scales, shared))
     return out
 
 
-def _shared(block: nn.Module, before: str) -> tuple[int, int] | None:
+def _shared(block: nn.Module, producer: str) -> tuple[int, int] | None:
     """Return the channels of a head and the number of heads that share values; None if outputs are read one to one."""
-    if not before.endswith("v_proj"):
+    if not producer.endswith("v_proj"):
         return None
     attention = block.get_submodule("self_attn")
     outputs, inputs = len(weight_of(attention.v_proj)), weight_of(attention.o_proj).shape[1]  # type: ignore[arg-type]
@@ -135,10 +135,13 @@ def _shared(block: nn.Module, before: str) -> tuple[int, int] | None:
 
 
 def _searched(
-    weights: Mapping[str, torch.Tensor], methods: Mapping[str, AWQ], seen: _Seen, shared: tuple[int, int] | None
+    weights: Mapping[str, torch.Tensor],
+    methods: Mapping[str, AWQ],
+    inputs: _InputStatistics,
+    shared: tuple[int, int] | None,
 ) -> torch.Tensor:
     """Return the scales [I] with the least error, one for each output of the module before the matrices."""
-    statistics, magnitudes = seen.statistics, seen.magnitudes
+    statistics, magnitudes = inputs.statistics, inputs.magnitudes
     statistics.finish()
     assert statistics.hessian is not None and magnitudes is not None
     if shared:
@@ -171,13 +174,13 @@ def _error(weight: torch.Tensor, method: AWQ, hessian: torch.Tensor, columns: to
     return float(((difference @ hessian) * difference).sum())
 
 
-def _fold(out: SmoothedCheckpoint, block: str, before: str, scales: torch.Tensor, columns: torch.Tensor) -> None:
+def _fold(out: SmoothedCheckpoint, block: str, producer: str, scales: torch.Tensor, columns: torch.Tensor) -> None:
     """Add the scales of one group to the checkpoint that applies them."""
-    if before.endswith("norm"):
-        name = f"{block}.{before}.weight"
+    if producer.endswith("norm"):
+        name = f"{block}.{producer}.weight"
         norm = Checkpoint(out.folder, out.files).load([name])[name]
         out.norms[name], out.factors[name] = divided(norm, scales)
         return
-    out.rows[f"{block}.{before}"] = scales
-    for leaf in _GROUPS[before]:
+    out.rows[f"{block}.{producer}"] = scales
+    for leaf in _GROUPS[producer]:
         out.columns[f"{block}.{leaf}"] = columns

@@ -25,12 +25,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """The bits of modules whose names contain one of `parts`, and not `without`."""
+    """The bits of modules whose names contain one of `parts`, and not `excluded_part`."""
 
     name: str
     parts: tuple[str, ...]
     bits: int
-    without: str = ""
+    excluded_part: str = ""
 
     @classmethod
     def of(cls, name: str, bits: int) -> Self:
@@ -43,7 +43,7 @@ class Rule:
     def pattern(self) -> str:
         """A regular expression that matches the module names of this rule from their start."""
         wanted = f".*(?:{'|'.join(map(re.escape, self.parts))})"
-        return f"(?!.*{re.escape(self.without)}){wanted}" if self.without else wanted
+        return f"(?!.*{re.escape(self.excluded_part)}){wanted}" if self.excluded_part else wanted
 
 
 class Bits(int):

@@ -57,29 +57,28 @@ def type_of(grid: str) -> str:
     return grid.removeprefix(_OURS)
 
 
-def type_for(asked: str, inputs: int) -> str | None:
-    """Return the type that llama.cpp gives a matrix if `asked` is wanted: `asked` or its fallback, None if neither
-    fits."""
-    for name in (asked, FALLBACKS.get(asked)):
+def type_for(requested: str, inputs: int) -> str | None:
+    """Return the type that llama.cpp gives a matrix: the requested one or its fallback, None if neither fits."""
+    for name in (requested, FALLBACKS.get(requested)):
         if name is not None and inputs % GRIDS[name].width == 0:
             return name
     return None
 
 
-def outer_type(asked: str, inputs: int, output: bool) -> str | None:
+def outer_type(requested: str, inputs: int, output: bool) -> str | None:
     """Return the type of the embedding or output head, following the simple cases of llama.cpp's mixtures.
 
-    The matrix that gives the logits, which may be the embedding, is q6_k; it is q8_0 if q8_0 is asked for or `asked`
-    does not fit. Others are as in type_for.
+    The matrix that gives the logits, which may be the embedding, is q6_k; it is q8_0 if q8_0 is requested, or if the
+    requested type does not fit. Others are as in type_for.
 
     Args:
-        asked: the type of the other matrices.
+        requested: the type of the other matrices.
         inputs: inputs of the matrix.
         output: whether the matrix gives the logits.
     """
     if not output:
-        return type_for(asked, inputs)
-    narrow = asked != "q8_0" and inputs % GRIDS[asked].width == 0
+        return type_for(requested, inputs)
+    narrow = requested != "q8_0" and inputs % GRIDS[requested].width == 0
     return type_for("q6_k" if narrow else "q8_0", inputs)
 
 

@@ -20,7 +20,7 @@ from squeeze.kernels import dequant, w4a16
 from squeeze.kernels.dequant import Packed
 from squeeze.kernels.w4a16 import cpu
 from squeeze.quant.formats import FORMATS, read
-from squeeze.quant.formats.own import METHOD, SqueezeFormat, sizes
+from squeeze.quant.formats.squeeze import METHOD, SqueezeFormat, sizes
 from squeeze.quant.rotate import check_still
 
 __all__ = ["QuantLinear", "QuantizedForm"]
@@ -41,8 +41,8 @@ class _Runtime:
 class QuantLinear(StoredLinear[_Runtime]):
     """y = x W^T + b with a weight that stays quantised: Triton on a GPU, numba on the CPU, torch otherwise.
 
-    Its buffers are those of the format `squeeze` (formats/own.py). Grids that the kernels do not support (codebooks,
-    short groups) are expanded some rows at a time.
+    Its buffers are those of the format `squeeze` (formats/squeeze.py). Grids that the kernels do not support
+    (codebooks, short groups) are expanded some rows at a time.
     """
 
     known_leaves = FORMATS["squeeze"].leaves

@@ -73,19 +73,19 @@ class Recipe:
             raise SqueezeError("is not a recipe: it needs a list of steps")
         common = read_options(Common, {key: value for key, value in document.items() if key != "steps"}, "steps")
         steps = [_step(number, entry) for number, entry in enumerate(document["steps"], 1)]
-        done: list[Step] = []
+        parsed: list[Step] = []
         for number, entry in enumerate(steps, 1):
             step = entry
             try:
-                joined = done[-1].joined(step) if done else None
+                joined = parsed[-1].joined(step) if parsed else None
                 if joined is None:
-                    step.check_after(done[-1] if done else None)
-                if isinstance(step, Quantize) and len(done) > 1 and isinstance(done[-2], Prune):
-                    step = step.within(done[-2])
+                    step.check_after(parsed[-1] if parsed else None)
+                if isinstance(step, Quantize) and len(parsed) > 1 and isinstance(parsed[-2], Prune):
+                    step = step.within(parsed[-2])
             except SqueezeError as error:
                 raise SqueezeError(f"step {number}: {error}") from None
-            done[-1:] = [joined] if joined else [*done[-1:], step]
-        return cls(tuple(done), common, tuple({step.name: step.non_defaults()} for step in steps))
+            parsed[-1:] = [joined] if joined else [*parsed[-1:], step]
+        return cls(tuple(parsed), common, tuple({step.name: step.non_defaults()} for step in steps))
 
 
 def _check_names(document: Any) -> None:

@@ -85,8 +85,8 @@ def factorize(
     Raises:
         SqueezeError: If an input or an option is invalid; nothing is written then.
     """
-    asked, common = read(FACTORIZE, method, options)
-    task, settings = Task(asked, common.ignore), asked.settings
+    request, common = read(FACTORIZE, method, options)
+    task, settings = Task(request, common.ignore), request.settings
     task.check()
     shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
     run = Run(
@@ -102,9 +102,9 @@ def factorize(
     if not settings.heal or tokens is None:
         return report
     shared = {"resume": resume, "device": device, "progress": progress}
-    done = healed(run.source, run.out, tokens, Training(minutes=settings.heal, **shared))
-    report.settings = {**report.settings, "healing": f"{done.steps} steps"}
-    report.seconds = round(report.seconds + done.seconds, 3)
+    healing = healed(run.source, run.out, tokens, Training(minutes=settings.heal, **shared))
+    report.settings = {**report.settings, "healing": f"{healing.steps} steps"}
+    report.seconds = round(report.seconds + healing.seconds, 3)
     report.write(run.out)
     return report
 

@@ -59,27 +59,30 @@ def prune(
     Raises:
         SqueezeError: If an input or an option is invalid.
     """
-    asked, common = read(PRUNE, method, options)
-    settings, chosen = asked.settings, requested_method(asked)
-    if settings.recover and (settings.dense or chosen.quantises):
+    request, common = read(PRUNE, method, options)
+    settings, requested = request.settings, requested_method(request)
+    if settings.recover and (settings.dense or requested.quantises):
         raise SqueezeError(
             "recovery takes neither quantised weights nor a dense folder: let a recipe prune, recover and then quantize"
         )
     shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
     shared |= {"correction": settings.correction, "workers": workers or LocalWorkers()}
     run = Run(source=local_path(str(source)), out=local_path(out), common=common, **shared)
-    calibrated = chosen.needs_hessian or settings.permute or settings.recover > 0
-    described = _settings(chosen)
+    calibrated = requested.needs_hessian or settings.permute or settings.recover > 0
+    described = _settings(requested)
     if calibrated:
         described |= ({"permute": True} if settings.permute else {}) | run.described()
-    report = run.waiting(chosen.name, described) if settings.recover else None
+    report = run.waiting(requested.name, described) if settings.recover else None
     checkpoint = run.open(report)
     tokens = run.tokens() if calibrated else None
     if report is None:
         if settings.permute and tokens is not None:
-            checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), chosen.pattern)
-        writer, sequences = _writer(settings.dense, chosen, checkpoint), tokens if chosen.needs_hessian else None
-        report = run.compress(checkpoint, chosen, writer, described, sequences, corrects=chosen.corrects)
+            checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), requested.pattern)
+        writer, sequences = (
+            _writer(settings.dense, requested, checkpoint),
+            tokens if requested.needs_hessian else None,
+        )
+        report = run.compress(checkpoint, requested, writer, described, sequences, corrects=requested.corrects)
     if not settings.recover or tokens is None:
         return report
     return _trained(run, Recovering(minutes=settings.recover), tokens)
@@ -106,10 +109,10 @@ def recovered(
     """
     if not (target / REPORT).is_file():
         raise SqueezeError(f"{target}: has no {REPORT}; `squeeze prune` writes such folders")
-    asked, common = read(RECOVER, None, options)
+    request, common = read(RECOVER, None, options)
     shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress}
     run = Run(source=original, out=target, common=common, correction=0.0, **shared)
-    return _trained(run, asked.settings, run.tokens())
+    return _trained(run, request.settings, run.tokens())
 
 
 def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
@@ -132,13 +135,13 @@ def requested_method(request: Request[Pruning]) -> PruningMethod:
 
     Raises SqueezeError for options that exclude each other.
     """
-    settings, given = request.settings, request.method_options
+    settings, options = request.settings, request.method_options
     if not isinstance(request.method, str):
         if settings.bits is not None or settings.slim:
             raise SqueezeError("bits and slim belong to a method that is named: give the method made a quantizer")
         return cast(PruningMethod, request.method)
     if request.method not in (SparseGPT.name, SLiM.name):
-        if settings.bits is not None or settings.slim or given.get("keep_zeros"):
+        if settings.bits is not None or settings.slim or options.get("keep_zeros"):
             raise SqueezeError(f"{request.method} neither quantises nor has adapters: use the method sparsegpt")
         return cast(PruningMethod, request.create_method())
     grid = None if settings.bits is None else GPTQ(bits=settings.bits, group_size=settings.group_size)

@@ -76,23 +76,23 @@ def quantize(  # noqa: PLR0913
     Raises:
         SqueezeError: If an input or an option is invalid.
     """
-    asked, common = read(QUANTIZE, method, options)
-    check_format(asked.settings)
+    request, common = read(QUANTIZE, method, options)
+    check_format(request.settings)
     shared: dict[str, Any] = {
         "resume": resume,
         "device": device,
         "progress": progress,
         "workers": workers or LocalWorkers(),
     }
-    if asked.settings.format == GGUF:
+    if request.settings.format == GGUF:
         shared["resume"] = resume or not overwrite  # of the folder of blocks, which is always written over
-        return _gguf(local_path(str(source)), local_path(out), asked, common, dict(methods or {}), overwrite, shared)
-    settings = asked.settings
-    chosen = scaled_as(method_of_scheme(asked), settings.format)
-    others = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
+        return _gguf(local_path(str(source)), local_path(out), request, common, dict(methods or {}), overwrite, shared)
+    settings = request.settings
+    common_method = scaled_as(method_of_scheme(request), settings.format)
+    overrides = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=local_path(str(source)), out=local_path(out), common=common, **shared)
-    return _folder(run, settings, chosen, others)
+    return _folder(run, settings, common_method, overrides)
 
 
 def _folder(run: Run, settings: Quantizing, method: GridMethod, methods: Mapping[str, GridMethod]) -> Report:
@@ -153,31 +153,31 @@ def _gguf(
     shared: dict[str, Any],
 ) -> Report:
     """Quantise to a GGUF file."""
-    settings, chosen, folder = request.settings, method_of(request), blocks_folder(out)
-    if common.bound is None and chosen.needs_hessian:
-        common = replace(common, bound=BOUNDS.get(type_of(chosen.grid)))
+    settings, common_method, folder = request.settings, method_of(request), blocks_folder(out)
+    if common.bound is None and common_method.needs_hessian:
+        common = replace(common, bound=BOUNDS.get(type_of(common_method.grid)))
     chooses = settings.type == AUTO
     check_file(out, overwrite)
     run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)
     checkpoint = run.open()
-    target = GgufTarget.of(checkpoint, out, chosen, methods, common.all_ignored, same_type=not chooses)
-    described = _described(chosen, settings, common) | {"type": AUTO if chooses else type_of(chosen.grid)}
-    tokens = run.tokens() if chosen.needs_hessian or settings.smooth or chooses else None
+    target = GgufTarget.of(checkpoint, out, common_method, methods, common.all_ignored, same_type=not chooses)
+    described = _described(common_method, settings, common) | {"type": AUTO if chooses else type_of(common_method.grid)}
+    tokens = run.tokens() if common_method.needs_hessian or settings.smooth or chooses else None
     if settings.target_bytes is not None and tokens is not None:
         if methods:
             raise OptionError("`type` auto chooses the types of all matrices: name no methods of some")
-        methods = by_size(run, checkpoint, chosen, settings.target_bytes, tokens)
+        methods = by_size(run, checkpoint, common_method, settings.target_bytes, tokens)
         described["types"] = dict(Counter(type_of(method.grid) for method in methods.values()).most_common())
-        target = GgufTarget.of(checkpoint, out, chosen, methods, common.all_ignored, same_type=False)
+        target = GgufTarget.of(checkpoint, out, common_method, methods, common.all_ignored, same_type=False)
     run = replace(run, common=replace(common, ignore=(*common.ignore, *target.excluded)))
     if tokens is not None:
         described |= run.described()
-    report = run.waiting(chosen.name, described)
+    report = run.waiting(common_method.name, described)
     if report is None:
-        serving = {name: target.methods.get(name, chosen) for name in target.types}
+        serving = {name: target.methods.get(name, common_method) for name in target.types}
         checkpoint = _prepared(run, settings, checkpoint, tokens, serving)
-        given = tokens if chosen.needs_hessian else None
-        how = (checkpoint, chosen, target.writer, described, given)
+        calibration = tokens if common_method.needs_hessian else None
+        how = (checkpoint, common_method, target.writer, described, calibration)
         report = run.compress(*how, methods=target.methods, remarks=target.remarks, notes=target.export.notes)
     return target.finish(report, folder, overwrite)
 
@@ -236,16 +236,16 @@ def _prepared(
 
 def _running(checkpoint: Checkpoint, settings: Quantizing) -> dict[str, Any]:
     """Return the keys of `quantization_config` that describe online rotations and the KV cache."""
-    told: dict[str, Any] = {"kv_cache_scheme": SCHEME} if settings.kv_scheme else {}
+    entries: dict[str, Any] = {"kv_cache_scheme": SCHEME} if settings.kv_scheme else {}
     if isinstance(checkpoint, RotatedCheckpoint) and checkpoint.online:
-        told |= transform_config(checkpoint.transforms)
-    return told
+        entries |= transform_config(checkpoint.transforms)
+    return entries
 
 
 def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict[str, Any]:
     """Return the settings of the method and of preparation for the report."""
-    told = [entry.name for entry in fields(method) if entry.name not in ("scale_dtype", "activations")]
-    description = {name: getattr(method, name) for name in told}
+    names = [entry.name for entry in fields(method) if entry.name not in ("scale_dtype", "activations")]
+    description = {name: getattr(method, name) for name in names}
     if isinstance(method.bits, Bits):
         description["bits"] = str(method.bits)
     if settings.scheme:

@@ -71,12 +71,12 @@ class Step(ABC):
         settings = values_of(asked.settings)
         return settings[key] if key in settings else asked.method_options.get(key, self._default(key))
 
-    def check_after(self, before: "Step | None") -> None:
-        """Raise SqueezeError if this step cannot follow `before`, or cannot be the first."""
-        if isinstance(before, Pack):
+    def check_after(self, previous: "Step | None") -> None:
+        """Raise SqueezeError if this step cannot follow `previous`, or cannot be the first."""
+        if isinstance(previous, Pack):
             raise SqueezeError(f"{self.name} after pack: pack comes last")
-        if before is not None and self.follows is not None and before.name not in self.follows:
-            raise SqueezeError(f"{self.name} cannot follow {before.name}, whose work it would undo or could not read")
+        if previous is not None and self.follows is not None and previous.name not in self.follows:
+            raise SqueezeError(f"{self.name} cannot follow {previous.name}, whose work it would undo or could not read")
 
     def joined(self, other: "Step") -> "Step | None":
         """Return one step that does this one's work and the next one's in one pass, or None."""

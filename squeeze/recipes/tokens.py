@@ -46,8 +46,8 @@ def calibration_tokens(
             f"{source}: has {len(tokens)} tokens, and {samples} samples of {length} need {samples * length}: "
             "name a longer text, or choose fewer or shorter samples"
         )
-    chosen = torch.randperm(stretches, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
-    return tokens[: stretches * length].reshape(stretches, length)[chosen]
+    selected = torch.randperm(stretches, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
+    return tokens[: stretches * length].reshape(stretches, length)[selected]
 
 
 def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:
@@ -74,13 +74,13 @@ def _sampled(folder: Path, samples: int, length: int, seed: int, device: str) ->
     start = max(next((one for one in starts if isinstance(one, int)), 0), 0)
     generator = torch.Generator().manual_seed(seed)
     ids = torch.full((samples, 1), start, device=device)
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     check_vocabulary(model, ids)
     check_causal(model)
     for _ in range(length - 1):
         with explained(folder):
-            out = model(ids[:, -1:] if given else ids, use_cache=True, **given)
-        given = {name: out[name] for name in (CACHE, "cache_params") if name in out}
+            out = model(ids[:, -1:] if options else ids, use_cache=True, **options)
+        options = {name: out[name] for name in (CACHE, "cache_params") if name in out}
         chances = torch.softmax(out.logits[:, -1].float().cpu(), -1)
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(device)], 1)
     return ids.cpu()

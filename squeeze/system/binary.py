@@ -71,12 +71,12 @@ def copy_pieces(source: BinaryIO, count: int) -> Iterator[bytes]:
 
 def write_all(sink: BinaryIO, data: Any) -> int:
     """Write all bytes of a buffer and return their number. Raise OSError if the file cannot take them."""
-    view, done = memoryview(data), 0
+    view, offset = memoryview(data), 0
     if view.nbytes:  # an empty array cannot be cast
         view = view.cast("B")
-    while done < view.nbytes:
+    while offset < view.nbytes:
         try:
-            written = sink.write(view[done:] if done else data)
+            written = sink.write(view[offset:] if offset else data)
         except BlockingIOError as error:
             written = error.characters_written
             _wait(sink, select.POLLOUT)
@@ -85,7 +85,7 @@ def write_all(sink: BinaryIO, data: Any) -> int:
                 break  # an object with `write` that returns no count takes everything
             _wait(sink, select.POLLOUT)
         else:
-            done += written
+            offset += written
     return view.nbytes
 
 

@@ -177,7 +177,7 @@ def replacing(
             yield file
         return
     with errors_about(target):
-        handle, made = temporary.file_beside(target, mark)
+        handle, temporary_path = temporary.file_beside(target, mark)
     lock = os.dup(handle)  # keeps the lock until the file has its final name
     try:
         with os.fdopen(handle, "w+b") as file:
@@ -186,9 +186,9 @@ def replacing(
                 file.flush()
                 _copy_status(handle, like)
                 os.fsync(handle)
-        move_into_place(made, target, overwrite)
+        move_into_place(temporary_path, target, overwrite)
     except BaseException:
-        made.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
         raise
     finally:
         os.close(lock)

@@ -42,8 +42,8 @@ def replacing_or_equal(
             sink.end()
         temporary.sweep(target)
         return
-    with files.replacing(target, like, overwrite, mark, composed) as made:
-        yield made
+    with files.replacing(target, like, overwrite, mark, composed) as file:
+        yield file
 
 
 def _open_existing(path: Path) -> BinaryIO | None:

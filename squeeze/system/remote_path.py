@@ -327,10 +327,10 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
     if not paths:
         return []
     sizes = [path.lstat().st_size for path in paths]
-    wanted = [number for number, size in enumerate(sizes) if size]  # stores refuse empty ranges
+    numbers = [number for number, size in enumerate(sizes) if size]  # stores refuse empty ranges
     with translated_errors(str(paths[0].parent)):
-        names, ends = [paths[number]._place[1] for number in wanted], [sizes[number] + 1 for number in wanted]
-        found = dict(zip(wanted, _first_bytes(paths[0]._place[0], names, ends), strict=True))
+        names, ends = [paths[number]._place[1] for number in numbers], [sizes[number] + 1 for number in numbers]
+        found = dict(zip(numbers, _first_bytes(paths[0]._place[0], names, ends), strict=True))
     return [_of_size(path, found.get(number, b""), sizes[number]) for number, path in enumerate(paths)]
 
 

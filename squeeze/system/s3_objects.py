@@ -54,8 +54,8 @@ def first_bytes(fs: Any, paths: list[str], counts: list[int]) -> list[bytes | No
         return found
     name = fs.split_path(paths[0])[0]
     bucket = _buckets.setdefault(fs, {}).setdefault(name, _Bucket())
-    wanted = [number for number, path in enumerate(paths) if _is_plain(fs.split_path(path), name)]
-    if not wanted or bucket.failures >= _ENOUGH:
+    plain = [number for number, path in enumerate(paths) if _is_plain(fs.split_path(path), name)]
+    if not plain or bucket.failures >= _ENOUGH:
         return found
     with suppress(Exception):
         import obstore
@@ -69,12 +69,12 @@ def first_bytes(fs: Any, paths: list[str], counts: list[int]) -> list[bytes | No
                 return bytes(obstore.get_range(store, fs.split_path(paths[number])[1], start=0, end=counts[number]))
             return None
 
-        came = [] if bucket.works else [fetch(wanted[0])]  # usually all succeed if the first one does
+        came = [] if bucket.works else [fetch(plain[0])]  # usually all succeed if the first one does
         if bucket.works or came[0] is not None:
-            came += pool.map(fetch, wanted[len(came) :])
+            came += pool.map(fetch, plain[len(came) :])
         bucket.works = any(data is not None for data in came)
         bucket.failures = 0 if bucket.works else bucket.failures + 1
-        for number, data in zip(wanted, came, strict=False):
+        for number, data in zip(plain, came, strict=False):
             found[number] = data
     return found
 

@@ -8,7 +8,7 @@ from squeeze.errors import DeviceError
 from squeeze.kernels import choices
 from squeeze.lm.fused.operations import TORCH
 from squeeze.numerics import tensors
-from squeeze.recipes.measure import about
+from squeeze.recipes.measure import info
 from tests.makers.command import run
 
 
@@ -39,13 +39,13 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
             raise DeviceError(f"{device} does not compute as IEEE 754 says")
 
     operations = {"cuda:0": (TORCH._replace(name="fused kernels"), ""), "cuda:1": (TORCH, "no ptxas")}
-    monkeypatch.setattr(about, "_gpus", lambda: ["A", "B", "C"])
+    monkeypatch.setattr(info, "_gpus", lambda: ["A", "B", "C"])
     monkeypatch.setattr(tensors, "check", check)
     monkeypatch.setattr(tensors, "products_of", lambda device: None)
     monkeypatch.setattr(
         "squeeze.lm.fused.operations.choose_operations", lambda device, products, sizes: operations[device]
     )
-    assert about.gather(full=True)["exact_model_on"] == [
+    assert info.gather(full=True)["exact_model_on"] == [
         "cuda:0 by fused kernels",
         "cuda:1 by torch (no ptxas)",
         "cuda:2 by nothing (cuda:2 does not compute as IEEE 754 says)",
@@ -53,7 +53,7 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
 
 
 def test_what_is_fastest_on_a_gpu_is_told(monkeypatch):
-    monkeypatch.setattr(about, "_gpus", lambda: ["A GPU", "A GPU"])
-    monkeypatch.setattr(about, "_engines", list)
+    monkeypatch.setattr(info, "_gpus", lambda: ["A GPU", "A GPU"])
+    monkeypatch.setattr(info, "_engines", list)
     monkeypatch.setattr(choices, "remembered", lambda device: {f"a shape on {device}": "dense"})
-    assert about.gather(full=True)["fastest_kernels"] == ["a shape on A GPU: dense"]
+    assert info.gather(full=True)["fastest_kernels"] == ["a shape on A GPU: dense"]

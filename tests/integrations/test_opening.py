@@ -13,7 +13,7 @@ from squeeze.engine import pipeline
 from squeeze.errors import FormatError, ModelError
 from squeeze.integrations import opening
 from squeeze.integrations.load_model import load_model
-from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.quant.formats.squeeze import SqueezeFormat
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import heal, recover
 from tests.makers import networks

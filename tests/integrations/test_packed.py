@@ -166,11 +166,11 @@ def in_memory(path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_resident_layer_computes_what_the_original_does(dtype, bias):
     """Compare the last position of a prompt as well, where torch sums differently if the weight takes no gradients."""
-    from squeeze.integrations import coded
+    from squeeze.integrations import coded_layers
 
     layers = [torch.nn.Linear(576, 512, bias=bias, dtype=dtype) for _ in range(2)]
     layers[1].load_state_dict(layers[0].state_dict())
-    layers[1].requires_grad_(False).__class__ = coded.ResidentLinear
+    layers[1].requires_grad_(False).__class__ = coded_layers.ResidentLinear
     x = torch.randn(4, 7, 576, generator=torch.Generator().manual_seed(1)).to(dtype)
     for given in (x, x[:, -1:], x[:, -3:], x[:1, -1:], x[:, -1], x.transpose(0, 1), x.view(2, 2, 7, 576)[:, :, 2:]):
         with torch.no_grad():

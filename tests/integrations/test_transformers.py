@@ -17,7 +17,7 @@ from tests.makers.hf_models import IDS, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 integration = pytest.importorskip("squeeze.integrations.transformers")
-coded = pytest.importorskip("squeeze.integrations.coded")
+coded = pytest.importorskip("squeeze.integrations.coded_layers")
 
 
 def load(folder, **options):

@@ -56,7 +56,7 @@ def test_queries_count_by_what_they_give_to_the_tokens_in_question():
     query[..., 97:, 0], query[..., 97:, 1], query[..., 96, 2] = 8, 8, 4
     held = SimpleNamespace(index=0, sinks=(keys[:, :, :2],), residual=(keys[:, :, 2:],), choosable=90)
     for kind in (SnapKV, SoftPrune):
-        chosen = kind(INNER, select=16, observed=4, pool=1).chosen(query, held)
+        chosen = kind(INNER, select=16, observed=4, pool=1).chosen_tokens(query, held)
         assert torch.equal(chosen[0, 0], wanted - 2)
     (chosen,) = AdaKV(INNER, select=16, observed=4, pool=1).chosen_by_heads(query, held)
     assert torch.equal(chosen[0], wanted - 2)

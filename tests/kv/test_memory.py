@@ -16,7 +16,7 @@ def test_peak_memory_counts_tensors():
         c = torch.zeros(1000)
         del b, c
         torch.zeros(10)
-    assert memory.peak == 8000 and memory.now == 0
+    assert memory.peak == 8000 and memory.current == 0
     held = [torch.zeros(1000)]
     with PeakMemory(iter(held)) as memory:
         held[0] = torch.cat([held[0], torch.zeros(10)])  # old and new at once, then only the new

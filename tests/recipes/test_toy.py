@@ -18,7 +18,7 @@ from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.methods import METHODS as PRUNING
 from squeeze.quant.formats import FORMATS, read
-from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.quant.formats.squeeze import SqueezeFormat
 from squeeze.quant.method import GridMethod
 from squeeze.quant.methods import METHODS as QUANTISING
 from squeeze.quant.rtn import RTN

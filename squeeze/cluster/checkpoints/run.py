@@ -57,11 +57,11 @@ class _Checkpoint:
         needs = Needs(self.task.options["threads"], 0, memory)
         kind = Kind(partial(Planner, self.heads), work.whole, work.part, work.join)
         current_run = Run(self.engine, self.task, notes, needs, kind=kind, progress=self.progress)
-        for done in current_run.results(todo):
-            if done.error:
-                self.failed(done)
+        for result in current_run.results(todo):
+            if result.error:
+                self.failed(result)
             else:
-                self.results[work.name_in(root, done.file.source)] = done
+                self.results[work.name_in(root, result.file.source)] = result
         if current_run.failures:
             raise ClusterError(f"{current_run.failures} of {len(found)} files failed")
         return {name: self.results[name] for name in (work.name_in(root, file.source) for file in found)}
@@ -114,22 +114,28 @@ def pack(  # noqa: PLR0913
     _check_source(source)
     contents = folder.contents_of(source, strict)
     source, names = contents.root, list(contents.files)
-    known, notes = packing.base_of_chain(source, base, max_chain)
+    base_weights, notes = packing.base_of_chain(source, base, max_chain)
     notes = [*contents.notes, *notes]
-    described = packing.described(source, {}, level, known)
+    described = packing.described(source, {}, level, base_weights)
     with making(source, target, PACK, described, overwrite, manifest) as out:
-        options: dict[str, Any] = {"root": source, "level": level, "base": known, "verify": verify, "threads": threads}
+        options: dict[str, Any] = {
+            "root": source,
+            "level": level,
+            "base": base_weights,
+            "verify": verify,
+            "threads": threads,
+        }
         paths = list(contents.files.values())
         job = _Checkpoint(engine, Task(PACK, options, out.mark), progress, failed, {})
         job.heads = _heads(paths, lambda path: work.source_at(path, not work.name_in(source, path)))
         found = [_file(path, folder.place(out.root, name)) for path, name in zip(paths, names, strict=True)]
-        done = job.run(found, out.notes)
-        totals = _total(done)
-        notes += [one.note for one in done.values() if one.note]
+        results = job.run(found, out.notes)
+        totals = _total(results)
+        notes += [one.note for one in results.values() if one.note]
         if source.is_dir():
-            added = _finish_folder(source, out.root, {name: one.checksum for name, one in done.items()})
+            added = _finish_folder(source, out.root, {name: one.checksum for name, one in results.items()})
             totals = replace(totals, coded=totals.coded + added)
-        notes += packing.unhelpful(source, out.root, known)
+        notes += packing.unhelpful(source, out.root, base_weights)
         tidy(out.root, target, {*names, folder.MANIFEST})
     return replace(totals, left_out=contents.left_out, notes=tuple(notes))
 
@@ -153,23 +159,23 @@ def unpack(  # noqa: PLR0913
     _check_source(source)
     described = {"source": str(source.resolve())}
     restoring = Restoring.of(source, base, threads, limits, None)
-    hashes, kept, packed = _listed_files(source, restoring.limits)
+    hashes, changed, packed = _listed_files(source, restoring.limits)
     with making(source, target, UNPACK, described, overwrite, manifest) as out:
         job = _restoring_job(engine, source, UNPACK, out.mark, restoring, packed, progress, failed)
         found = [
             _file(folder.place(source, name), folder.place(out.root, name), expected)
             for name, expected in hashes.items()
-            if name not in kept
+            if name not in changed
         ]
-        restoring.limits.need_output(_raw_size(job, found) + sum(map(len, kept.values())))
+        restoring.limits.need_output(_raw_size(job, found) + sum(map(len, changed.values())))
         totals = _total(job.run(found, out.notes))
-        for name, data in kept.items():
+        for name, data in changed.items():
             place = out.root / name
             if not storage.remote(place):
                 place.parent.mkdir(parents=True, exist_ok=True)
             with files.replacing(place, (source / name).stat()) as sink:
                 sink.write(data)
-        totals = _with_changed_files(totals, source, kept)
+        totals = _with_changed_files(totals, source, changed)
         tidy(out.root, target, set(hashes))
     return totals
 
@@ -190,11 +196,11 @@ def verify(
     """
     _check_source(source)
     restoring = Restoring.of(source, base, threads, limits, None)
-    hashes, kept, packed = _listed_files(source, restoring.limits)
+    hashes, changed, packed = _listed_files(source, restoring.limits)
     job = _restoring_job(engine, source, VERIFY, "", restoring, packed, progress, failed)
-    names = [name for name in hashes if name not in kept]
+    names = [name for name in hashes if name not in changed]
     found = [_file(folder.place(source, name), None, hashes[name]) for name in names]
-    return _with_changed_files(_total(job.run(found)), source, kept)
+    return _with_changed_files(_total(job.run(found)), source, changed)
 
 
 def _check_source(source: Path) -> None:
@@ -225,14 +231,14 @@ def _listed_files(source: Path, limits: Limits) -> tuple[dict[str, str], dict[st
     """
     if not source.is_dir():
         return {"": ""}, {}, frozenset([""])
-    known = manifests.read(source, limits)
-    for name in known.hashes:
+    listed = manifests.read(source, limits)
+    for name in listed.hashes:
         if not (source / name).is_file():
             raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
-    for name, data in known.changed_files.items():
-        if folder.sha256_of_bytes(data) != known.hashes[name]:
+    for name, data in listed.changed_files.items():
+        if folder.sha256_of_bytes(data) != listed.hashes[name]:
             raise DamagedError(f"{source / name}: the SHA-256 of what was restored differs: the folder is damaged")
-    return known.hashes, known.changed_files, frozenset(known.packed_names)
+    return listed.hashes, listed.changed_files, frozenset(listed.packed_names)
 
 
 def _raw_size(job: _Checkpoint, files: list[File]) -> int:

@@ -108,9 +108,9 @@ def _verify(file: File, task: Task) -> FileResult:
 def _part(piece: Part, task: Task) -> FileResult:
     file, span = piece.file, Span(piece.begin, piece.length)
     target = _folder(file, task) / f"{piece.number:08d}"
-    done = FileResult(file, piece.length)
+    result = FileResult(file, piece.length)
     if task.operation == PACK and _is_there(target, span):
-        return done
+        return result
     with open_unchanged(file) as source:
         if task.operation == PACK:
             found = source_at(file.source, not name_in(task.options["root"], file.source))
@@ -120,13 +120,13 @@ def _part(piece: Part, task: Task) -> FileResult:
                     sink.write(parts.sha256_of(source).encode())
                 else:
                     parts.pack_part(found, span, _packing(found, file, task), sink)
-            return done
+            return result
         job, packed = _restoring(file, task)
         if _size_of(target) != parts.size_restored(packed, span):
             with _part_output(target, file) as sink:
                 name = name_in(task.options["root"], file.source)
                 parts.restore_part(job, packed, span, source, sink, name)
-    return done
+    return result
 
 
 def _join(file: File, count: int, task: Task) -> FileResult:
@@ -139,14 +139,14 @@ def _join(file: File, count: int, task: Task) -> FileResult:
             sha256 = paths.pop().read_bytes().decode()
             with _output(file, task, file.size) as sink:
                 parts.join_packed(found, paths, _packing(found, file, task), sha256, sink)
-            done = _result_of(file, sha256, found)
+            result = _result_of(file, sha256, found)
         else:
             _, packed = _restoring(file, task)
             with _output(file, task, packed.description.size) as sink:
                 parts.join_restored(packed, paths, sink)
-            done = FileResult(file, packed.description.size, file.size, packed.description.sha256)
+            result = FileResult(file, packed.description.size, file.size, packed.description.sha256)
     remove_parts(folder)
-    return done
+    return result
 
 
 def _packing(source: Source, file: File, task: Task) -> Packing:

@@ -9,7 +9,7 @@ import numpy as np
 
 from squeeze.codecs.deep import ahead, predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
-from squeeze.codecs.deep.learned import Start, initial_model
+from squeeze.codecs.deep.initial_state import Start, initial_model
 from squeeze.codecs.deep.model import begin_byte, code_byte, meter_begin_byte, meter_end_byte
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import model as recurrent, weights

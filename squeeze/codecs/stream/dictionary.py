@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from squeeze.codecs import package_data
-from squeeze.codecs.deep import learned
-from squeeze.codecs.deep.learned import Learned, Memory, Start
+from squeeze.codecs.deep import initial_state
+from squeeze.codecs.deep.initial_state import Learned, Memory, Start
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes
 from squeeze.codecs.recurrent.change import Change
@@ -93,7 +93,7 @@ class Dictionary:
         """The state that a block's models start with; the first use reads the text, unless the cache has its memory."""
         preset, memory = preset_of(self.level, self.content), self.memory
         if memory is None and self.text.size:
-            memory = learned.read(self.text, preset, self.content.record)
+            memory = initial_state.read(self.text, preset, self.content.record)
             dictionary_cache.put(self.identity, preset, self.content.record, memory)
         return Start(memory, (*built_in(preset), self.learned), changes.network(self.change))
 

@@ -1,4 +1,4 @@
-"""A cache on disk of memories (deep/learned.py), so that a dictionary's text is read once.
+"""A cache on disk of memories (deep/initial_state.py), so that a dictionary's text is read once.
 
 A file has 8 bytes of XXH3-64 of the rest, 8 bytes of the header's length, a JSON header, and arrays, each at a cache
 line. The header has the key and the places of arrays. The file is memory-mapped, and arrays are views of it. The key
@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from squeeze.codecs.deep import learned
-from squeeze.codecs.deep.learned import Memory
+from squeeze.codecs.deep import initial_state
+from squeeze.codecs.deep.initial_state import Memory
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.errors import FormatError
 from squeeze.numerics.bitmodels.layout import LINE
@@ -72,7 +72,7 @@ def get(identity: str, preset: DeepPreset, record: int, size: int) -> Memory | N
         if header["key"] != key or xxhash.xxh3_64_intdigest(data[8:].data) != checksum:
             return None
         kept = {name: data[begin:][slice(*place)] for name, place in header["arrays"].items()}
-        memory = learned.restored(kept, preset, record)
+        memory = initial_state.restored(kept, preset, record)
         with suppress(OSError):
             os.utime(path)  # the oldest files are removed first
         return memory
@@ -92,7 +92,7 @@ def put(identity: str, preset: DeepPreset, record: int, memory: Memory) -> None:
         return
     chunks: list[np.ndarray] = []
     places, end = {}, 0
-    for name, array in learned.arrays_of(memory).items():
+    for name, array in initial_state.arrays_of(memory).items():
         places[name] = end, end + array.nbytes
         chunks += [array.reshape(-1).view(np.uint8), np.zeros(-array.nbytes % LINE, np.uint8)]
         end += array.nbytes + chunks[-1].size
@@ -110,9 +110,9 @@ def put(identity: str, preset: DeepPreset, record: int, memory: Memory) -> None:
 
 
 def _key(identity: str, preset: DeepPreset, record: int) -> str:
-    sources = cache_folder(Path(learned.__file__)).name
-    told = hashlib.sha256(f"{sources} {preset!r} {record} {sys.byteorder}".encode())
-    return f"{identity}-{told.hexdigest()[:16]}"
+    sources = cache_folder(Path(initial_state.__file__)).name
+    digest = hashlib.sha256(f"{sources} {preset!r} {record} {sys.byteorder}".encode())
+    return f"{identity}-{digest.hexdigest()[:16]}"
 
 
 def _header(key: str, places: dict[str, tuple[int, int]]) -> np.ndarray:

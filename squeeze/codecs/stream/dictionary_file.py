@@ -13,9 +13,9 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs.bytewise import coder as bytewise, presets
-from squeeze.codecs.deep import learned
+from squeeze.codecs.deep import initial_state
 from squeeze.codecs.deep.arrays import DeepModel, build_model
-from squeeze.codecs.deep.learned import Learned
+from squeeze.codecs.deep.initial_state import Learned
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.recurrent.change import Change
@@ -174,7 +174,7 @@ def matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
     yield weights
     yield _gaps(known.apm_rows)
     yield (known.apms >> 20).astype(np.int64) - (mixer.IDENTITY >> 20)
-    for fresh_map, trained in zip(learned.maps_of(fresh), known.maps, strict=True):
+    for fresh_map, trained in zip(initial_state.maps_of(fresh), known.maps, strict=True):
         before, after = fresh_map.reshape(-1, 256), trained.reshape(-1, 256)
         yield (after >> 20).astype(np.int64) - (before >> 20)
         yield (after & _COUNT).astype(np.int64) - (before & _COUNT)
@@ -184,7 +184,7 @@ def matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
 def _unpack_maps(fresh: DeepModel, take: Take) -> list[np.ndarray]:
     """Return adaptive maps from their differences to untrained ones."""
     maps = []
-    for before in (fresh_map.astype(np.int64) for fresh_map in learned.maps_of(fresh)):
+    for before in (fresh_map.astype(np.int64) for fresh_map in initial_state.maps_of(fresh)):
         probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
         count = take(before.size // 256, 256).ravel() + (before & _COUNT)
         maps.append((probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32))

@@ -158,15 +158,15 @@ def _has_network(settings: Settings, kind: str) -> bool:
 def _smallest(plans: Iterable[Plan], data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
     """Return the smallest result of all plans, or None if none is shorter than the data; of equals one without a
     language model."""
-    best, told = None, False
+    best, reported = None, False
     for plan in plans:
         if best and best.kind == container.TOKENWISE and _beats_level_3(best, data):
             break
-        coded = _encode(plan, data, settings, None if told else progress)
-        told = True
+        coded = _encode(plan, data, settings, None if reported else progress)
+        reported = True
         if coded and (best is None or _size_and_kind(coded) < _size_and_kind(best)):
             best = coded
-    if not told:
+    if not reported:
         report(progress, data.size)
     return best
 

@@ -27,7 +27,7 @@ from squeeze.system import machine
 from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
-    from squeeze.codecs.deep.learned import Start
+    from squeeze.codecs.deep.initial_state import Start
     from squeeze.codecs.deep.presets import DeepPreset
     from squeeze.codecs.stream.dictionary import Dictionary
     from squeeze.codecs.stream.language import Language

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.deep import coder as deep, learned
+from squeeze.codecs.deep import coder as deep, initial_state
 from squeeze.codecs.deep.arrays import DeepModel
-from squeeze.codecs.deep.learned import Learned, Start, initial_model
+from squeeze.codecs.deep.initial_state import Learned, Start, initial_model
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.recurrent.change import Change
@@ -126,8 +126,8 @@ class TrainingPieces(NamedTuple):
     """Pieces of samples for a dictionary."""
 
     text: list[np.ndarray]  # read before the others are coded
-    others: list[np.ndarray]  # coded, to train on
-    kept: list[np.ndarray]  # the text of the dictionary
+    lessons: list[np.ndarray]  # coded, to train on
+    dictionary_text: list[np.ndarray]  # the text of the dictionary
 
 
 def make(
@@ -150,10 +150,10 @@ def make(
     """
     preset = levels.LEVELS[level].models(content.kind)
     assert isinstance(preset, DeepPreset)
-    memory = learned.read(_joined(lessons.text), preset, content.record) if lessons.text else None
+    memory = initial_state.read(_joined(lessons.text), preset, content.record) if lessons.text else None
     start = Start(memory, built_in(preset), changes.network(change))
-    known = learn(lessons.others, learn_size, preset, content.record, start, progress)
-    return to_bytes(level, content, _joined(lessons.kept), known, change)
+    known = learn(lessons.lessons, learn_size, preset, content.record, start, progress)
+    return to_bytes(level, content, _joined(lessons.dictionary_text), known, change)
 
 
 def sample_pieces(samples: Iterable[bytes | str | os.PathLike[str]]) -> tuple[Content, list[np.ndarray]]:
@@ -274,7 +274,7 @@ def learn(
     for piece in chosen * passes:
         data, network = np.concatenate([start.text, piece]), weights.network(preset.network, start.network)
         counts = network.counts if preset.network else None
-        model = learned.sharing(initial_model(data, preset, record, start, counts), model)
+        model = initial_state.sharing(initial_model(data, preset, record, start, counts), model)
         coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
         arithmetic.start_encoder(coder)
         deep.code(model, network, coder, coded, start.text.size, model.data.size, False)
@@ -298,7 +298,7 @@ def _gathered(model: DeepModel, visits: np.ndarray, apms: np.ndarray, apm_count:
         weights=model.weights.reshape(-1, width)[rows],
         apm_rows=apm_rows,
         apms=apms[apm_rows],
-        maps=learned.maps_of(model),
+        maps=initial_state.maps_of(model),
         finals=model.finals,
     )
 

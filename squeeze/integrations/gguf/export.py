@@ -88,8 +88,8 @@ class Export:
             found = [types.get(source.removesuffix(".weight")) for source in sources]
             kinds = [kind and type_of(kind) for kind in found]
             if odd := [source for source, kind in zip(sources, kinds, strict=True) if kind != kinds[0]]:
-                told = f"{printable(odd[0])} would have another type than {printable(sources[0])}"
-                raise OptionError(f"{told}, but GGUF holds both in one tensor, {name}")
+                fault = f"{printable(odd[0])} would have another type than {printable(sources[0])}"
+                raise OptionError(f"{fault}, but GGUF holds both in one tensor, {name}")
 
     @cached_property
     def named(self) -> dict[str, tuple[str, ...]]:

@@ -40,10 +40,10 @@ def tokenizer_files(model: GgufModel) -> dict[str, dict[str, Any]]:
         "model_max_length": model.whole("context_length"),
     }
     named = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-    for theirs, ours in named.items():
-        number = fields.get(f"tokenizer.ggml.{theirs}_token_id")
+    for their_name, our_name in named.items():
+        number = fields.get(f"tokenizer.ggml.{their_name}_token_id")
         if number is not None and 0 <= int(number) < len(tokens):
-            settings[ours] = tokens[int(number)]
+            settings[our_name] = tokens[int(number)]
     if isinstance(template := fields.get("tokenizer.chat_template"), str):
         settings["chat_template"] = template
     if starts and "bos_token" in settings:

@@ -96,18 +96,18 @@ def choose_operations(device: str, products: Products, sizes: Sizes) -> tuple[Op
     return (TORCH, f"the kernel of {wrong} gives other bits") if wrong else (kernels, "")
 
 
-def first_difference(ours: Operations, device: str, products: Products, sizes: Sizes) -> str | None:
+def first_difference(result: Operations, device: str, products: Products, sizes: Sizes) -> str | None:
     """Return the name of the first operation that gives other bits than plain torch, or None.
 
     Args:
-        ours: the operations to test.
+        result: the operations to test.
         device: its name in torch.
         products: integer products of the device.
         sizes: of the network.
     """
     for lanes, n in _CALLS:
         for name, results in _Calls(device, products, sizes, lanes, n).each():
-            if not all(map(torch.equal, results(ours), results(TORCH))):
+            if not all(map(torch.equal, results(result), results(TORCH))):
                 return name
     return None
 

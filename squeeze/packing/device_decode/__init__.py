@@ -138,8 +138,8 @@ def _is_right(by_gpu: Prepared, by_cpu: Prepared) -> bool:
     if kind not in _known:
         segments = sorted({0, by_gpu.segments - 1})
         present = by_gpu.count - (by_gpu.segments - len(segments)) * by_gpu.per_segment
-        found, wanted = (decode_segments(one, segments).view(-1)[:present] for one in (by_gpu, by_cpu))
-        _known[kind] = torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))
+        found, expected = (decode_segments(one, segments).view(-1)[:present] for one in (by_gpu, by_cpu))
+        _known[kind] = torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
         if not _known[kind]:
             warnings.warn(f"{device} decodes {by_gpu.dtype} wrongly: the CPU decodes it, slowly", stacklevel=2)
     return _known[kind]

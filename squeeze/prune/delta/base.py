@@ -38,13 +38,13 @@ class BaseWeights:
         return cls(base)
 
     @classmethod
-    def of(cls, folder: Path, described: Mapping[str, Any], given: Path | str | None = None) -> "BaseWeights":
+    def of(cls, folder: Path, described: Mapping[str, Any], base: Path | str | None = None) -> "BaseWeights":
         """Open the base that a folder's `quantization_config` names.
 
         Args:
             folder: of the difference.
             described: its `quantization_config`.
-            given: path of the base. By default it is looked for next to the folder: the checkpoint of the same name, or
+            base: path of the base. By default it is looked for next to the folder: the checkpoint of the same name, or
                 a packed one with the same hash.
 
         Raises:
@@ -52,7 +52,7 @@ class BaseWeights:
         """
         name, hashes = _named(folder, described)
         beside = folder.resolve().parent / name
-        if given is None and not beside.exists():
+        if base is None and not beside.exists():
             packed = Base.among_siblings(folder, {hashes}, Limits())
             if packed is None:
                 raise SqueezeError(
@@ -60,7 +60,7 @@ class BaseWeights:
                     "there, or name it with `base_folder`"
                 )
             return cls(packed)
-        found = cls.open(beside if given is None else given)
+        found = cls.open(beside if base is None else base)
         found.base.check(hashes)
         return found
 
@@ -120,8 +120,10 @@ class BaseWeights:
         if (self.path / CONFIG).is_file():
             kinds = [config.get("model_type") for config in (tuned.config, read_config(self.path))]
             if kinds[0] != kinds[1]:
-                ours, theirs = map(printable, kinds)
-                raise ModelError(f"{tuned.folder}: expected the base's architecture {theirs} ({self.path}), got {ours}")
+                delta_kind, base_kind = map(printable, kinds)
+                raise ModelError(
+                    f"{tuned.folder}: expected the base's architecture {base_kind} ({self.path}), got {delta_kind}"
+                )
         for name in tuned.files:
             shape, other = tuned.info(name).shape, self.shape(name)
             if other is None:

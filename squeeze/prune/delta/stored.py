@@ -168,13 +168,13 @@ def make_writer(base: BaseWeights, transposed: list[str], dtype: torch.dtype) ->
     def tensors(module: str, tensor: DeltaTensor, transposed: bool) -> dict[str, torch.Tensor]:
         return _FORMAT.tensors(module, tensor.delta)
 
-    def config(left: list[str]) -> dict[str, Any]:
+    def config(excluded: list[str]) -> dict[str, Any]:
         described = {
             "quant_method": METHOD,
             "version": _VERSION,
             "base": {"name": base.path.resolve().name, "sha256": list(base.base.weights)},
             "transposed": transposed,
-            "ignored": left,
+            "ignored": excluded,
             "dtype": str(dtype).removeprefix("torch."),
         }
         return {"quantization_config": described}

@@ -59,7 +59,7 @@ class AWQFormat:
             return f"{outputs} outputs do not fill the words of awq"
         return split_groups(self.name, grid, inputs)
 
-    def alone(self, grid: Grid) -> bool:
+    def needs_one_grid(self, grid: Grid) -> bool:
         """Return True: a folder has one description for all modules."""
         return True
 

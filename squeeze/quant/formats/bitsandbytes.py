@@ -55,7 +55,7 @@ class BitsAndBytesFormat:
         """Return None: the format needs no more of a shape than the grid."""
         return None
 
-    def alone(self, grid: Grid) -> bool:
+    def needs_one_grid(self, grid: Grid) -> bool:
         """Return False: there is only one grid."""
         return False
 

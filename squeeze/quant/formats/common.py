@@ -29,11 +29,11 @@ def only_integers(format: str, spec: QuantizationSpec) -> None:
             raise FormatError(f"{prefix}{format} cannot store outlier columns: use the format squeeze")
 
 
-def only_bits(format: str, spec: QuantizationSpec, held: tuple[int, ...]) -> None:
-    """Raise FormatError for integers of other bits than `held`."""
+def only_bits(format: str, spec: QuantizationSpec, supported: tuple[int, ...]) -> None:
+    """Raise FormatError for integers of other bits than `supported`."""
     for grid in spec.grids.values():
-        if grid.bits not in held:
-            known = f"{', '.join(map(str, held[:-1]))} or {held[-1]}"
+        if grid.bits not in supported:
+            known = f"{', '.join(map(str, supported[:-1]))} or {supported[-1]}"
             raise FormatError(f"the format {format} stores {known} bits, got {grid.bits}: use the format squeeze")
 
 

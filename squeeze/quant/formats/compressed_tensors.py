@@ -49,7 +49,7 @@ class CompressedTensorsFormat:
         """Return why a shape does not fit; see Format.misfit. The package pads rows to whole blocks, but not inputs."""
         return split_groups(self.name, grid, inputs)
 
-    def alone(self, grid: Grid) -> bool:
+    def needs_one_grid(self, grid: Grid) -> bool:
         """Return whether all weights of a folder have to be on the grid.
 
         Transformers 5 expands integers with zero points to floats, and takes one group for all.
@@ -87,10 +87,10 @@ class CompressedTensorsFormat:
     def config(self, spec: QuantizationSpec) -> dict[str, Any]:
         self.check(spec)
         exceptions = [*spec.modules.items(), *((f"re:{pattern}", grid) for pattern, grid in spec.patterns)]
-        told: dict[Grid, list[str]] = {}
+        by_grid: dict[Grid, list[str]] = {}
         for target, grid in exceptions:
-            told.setdefault(grid, []).append(target)
-        groups = [group(targets, grid) for grid, targets in told.items()]
+            by_grid.setdefault(grid, []).append(target)
+        groups = [group(targets, grid) for grid, targets in by_grid.items()]
         groups.append(group(["Linear"], spec.common))  # before names it would leave the package none to match
         for weights in [one["weights"] for one in groups] if spec.ordered else ():
             if weights["strategy"] == "group":  # of others the package takes no order

@@ -73,7 +73,7 @@ class GPTQFormat:
             return f"{outputs} x {inputs} codes of {grid.bits} bits do not fill the words of {self.name}"
         return split_groups(self.name, grid, inputs)
 
-    def alone(self, grid: Grid) -> bool:
+    def needs_one_grid(self, grid: Grid) -> bool:
         return False
 
     def keeps_weight(self, grid: Grid) -> bool:

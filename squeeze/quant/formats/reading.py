@@ -48,7 +48,7 @@ class QuantizedCheckpoint:
             yield module, self.weight(module)
 
     @property
-    def others(self) -> list[str]:
+    def unquantised_names(self) -> list[str]:
         """The names of the tensors that belong to no quantised weight."""
         quantised = {f"{module}.{leaf}" for module in self.modules for leaf in self.format.leaves}
         return [name for name in self.tensors if name not in quantised]
@@ -58,7 +58,7 @@ class QuantizedCheckpoint:
         description)."""
         for module, weight in self.weights():
             yield f"{module}.weight", weight.dequantize(dtype or self.spec.dtype)
-        for name in self.others:
+        for name in self.unquantised_names:
             yield name, self.tensors[name]
 
 

@@ -11,8 +11,8 @@ from squeeze.quant.formats.awq import AWQFormat
 from squeeze.quant.formats.bitsandbytes import BitsAndBytesFormat
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.formats.gptq import GPTQFormat, version_of
-from squeeze.quant.formats.own import METHOD, SqueezeFormat
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
+from squeeze.quant.formats.squeeze import METHOD, SqueezeFormat
 
 __all__ = ["FORMATS", "Format", "format_of"]
 
@@ -48,7 +48,7 @@ class Format(Protocol):
     def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
         """Return why a weight of this shape cannot be stored on a grid that `check` accepts; None if it can."""
 
-    def alone(self, grid: Grid) -> bool:
+    def needs_one_grid(self, grid: Grid) -> bool:
         """Return whether clients load a grid only if all weights of a folder are on it."""
 
     def keeps_weight(self, grid: Grid) -> bool:

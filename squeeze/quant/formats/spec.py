@@ -107,10 +107,10 @@ class QuantizationSpec(Grid):
         return next((grid for pattern, grid in self.patterns if matches(pattern, name)), self.common)
 
     @classmethod
-    def of_grid(cls, grid: Grid, **others: Any) -> "QuantizationSpec":
-        """Return the description of a checkpoint most of whose modules have this grid; `others` are the remaining
+    def of_grid(cls, grid: Grid, **options: Any) -> "QuantizationSpec":
+        """Return the description of a checkpoint most of whose modules have this grid; `options` are the remaining
         fields."""
-        return cls(**{entry.name: getattr(grid, entry.name) for entry in fields(Grid)}, **others)
+        return cls(**{entry.name: getattr(grid, entry.name) for entry in fields(Grid)}, **options)
 
     @property
     def common(self) -> Grid:

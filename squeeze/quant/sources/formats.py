@@ -36,7 +36,7 @@ def integers(source: Source, described: Mapping[str, Any]) -> None:
         shape = next((tuple(said[name].flatten()[:2].tolist()) for name in names if name in said), None)
         sizes = shape or _gptq_shape(source, module, spec)
         reading = partial(read, form, spec, module, module in turned)
-        source.put(f"{module}.weight", reversed(sizes) if module in turned else sizes, names, reading)
+        source.add_view(f"{module}.weight", reversed(sizes) if module in turned else sizes, names, reading)
 
 
 def modules_of(source: Source, form: Format) -> dict[str, list[str]]:
@@ -74,7 +74,7 @@ def awq(source: Source, described: Mapping[str, Any]) -> None:
         if outputs != 8 * words or not groups or inputs % groups or shapes[1] != (groups, words):
             raise FormatError(f"{printable(module)}: {groups} groups do not make {inputs} inputs x {8 * words}")
         own = replace(spec, group_size=inputs // groups)
-        source.put(f"{module}.weight", (outputs, inputs), names, partial(read, _AWQ, own, module, False))
+        source.add_view(f"{module}.weight", (outputs, inputs), names, partial(read, _AWQ, own, module, False))
 
 
 _BITSANDBYTES = BitsAndBytesFormat()
@@ -86,7 +86,7 @@ def bitsandbytes(source: Source, described: Mapping[str, Any]) -> None:
     for module, names in modules_of(source, _BITSANDBYTES).items():
         said = source.checkpoint.load([f"{module}.{state}"], strict=False)
         shape = shape_of(module, said[f"{module}.{state}"])
-        source.put(f"{module}.weight", shape, names, partial(read, _BITSANDBYTES, spec, module, False))
+        source.add_view(f"{module}.weight", shape, names, partial(read, _BITSANDBYTES, spec, module, False))
 
 
 _COMPRESSED = CompressedTensorsFormat()
@@ -100,8 +100,8 @@ def compressed_tensors(source: Source, described: Mapping[str, Any]) -> None:
     for module, names in modules_of(source, _COMPRESSED).items():
         shape = _shape(source, module)
         _check_scales(source, module, shape, spec.of(module))
-        source.put(f"{module}.weight", shape, names, partial(read, _COMPRESSED, spec, module, False))
-    source.used |= {name for name in source.checkpoint.files if name.rpartition(".")[2] in _INPUT_LEAVES}
+        source.add_view(f"{module}.weight", shape, names, partial(read, _COMPRESSED, spec, module, False))
+    source.source_names |= {name for name in source.checkpoint.files if name.rpartition(".")[2] in _INPUT_LEAVES}
 
 
 def _of_weights(described: Mapping[str, Any]) -> dict[str, Any]:

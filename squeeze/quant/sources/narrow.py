@@ -32,8 +32,8 @@ def fp8(source: Source, described: Mapping[str, Any]) -> None:
         scales = next((name + suffix for suffix in _SUFFIXES if name + suffix in files), f"{name}_scale_inv")
         rows = source.shape(scales)[len(info.shape) - 2 :]
         by_row = rows in ((), (info.shape[-2],), (info.shape[-2], 1))
-        source.put(name, info.shape, (name, scales), partial(_fp8_weight, name, scales, None if by_row else block))
-        source.used |= {other for other in (name.removesuffix("weight") + "input_scale",) if other in files}
+        source.add_view(name, info.shape, (name, scales), partial(_fp8_weight, name, scales, None if by_row else block))
+        source.source_names |= {other for other in (name.removesuffix("weight") + "input_scale",) if other in files}
 
 
 def sides(source: Source, block: Any) -> tuple[int, int]:
@@ -67,7 +67,7 @@ def mxfp4(source: Source, described: Mapping[str, Any]) -> None:
             )
         *experts, outputs, groups, size = shape
         names = blocks, name + _SCALES
-        source.put(name, (*experts, groups * size * 2, outputs), names, partial(_mxfp4_weight, *names))
+        source.add_view(name, (*experts, groups * size * 2, outputs), names, partial(_mxfp4_weight, *names))
 
 
 def _mxfp4_weight(blocks: str, scales: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -109,9 +109,9 @@ def scaled(name: str, values: torch.Tensor, scales: torch.Tensor, block: tuple[i
     rows, columns = values.shape[-2:]
     high, wide = block or (1, _size(columns, grid.shape[-1]))
     if not high or not wide or grid.shape != (*values.shape[:-2], -(-rows // high), -(-columns // wide)):
-        said = f"blocks of {high} x {wide}" if block else "rows or groups of equal size"
+        expected = f"blocks of {high} x {wide}" if block else "rows or groups of equal size"
         raise FormatError(
-            f"tensor '{printable(name)}': a grid of {list(scales.shape)} scales does not make {said} of "
+            f"tensor '{printable(name)}': a grid of {list(scales.shape)} scales does not make {expected} of "
             f"{list(values.shape)} weights"
         )
     expanded = grid.float().repeat_interleave(wide, -1)[..., :columns]

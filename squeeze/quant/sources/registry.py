@@ -3,7 +3,7 @@
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import FormatError, ModelError, printable
-from squeeze.quant.formats.own import METHOD
+from squeeze.quant.formats.squeeze import METHOD
 from squeeze.quant.sources.formats import awq, bitsandbytes, compressed_tensors, integers
 from squeeze.quant.sources.narrow import fp8, mxfp4
 from squeeze.quant.sources.source import Reader, Source
@@ -41,4 +41,4 @@ def floats(checkpoint: Checkpoint) -> Checkpoint:
         reader(source, described)
     if not source.views:
         raise FormatError(f"{checkpoint.folder}: config.json names {method}, but no tensor is stored so")
-    return checkpoint.showing(source.views, source.used)
+    return checkpoint.showing(source.views, source.source_names)

@@ -23,12 +23,12 @@ class Source:
     Attributes:
         checkpoint: the quantised checkpoint.
         views: views by name.
-        used: names of the tensors that views are made of.
+        source_names: names of the tensors that views are made of.
     """
 
     checkpoint: Checkpoint
     views: dict[str, View] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
+    source_names: set[str] = field(default_factory=set)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -43,14 +43,14 @@ class Source:
             raise FormatError(f"{self.checkpoint.folder}: tensor {printable(repr(name))} is missing")
         return self.checkpoint.info(name).shape
 
-    def put(self, name: str, shape: Iterable[int], parts: Iterable[str], read: Read) -> None:
+    def add_view(self, name: str, shape: Iterable[int], parts: Iterable[str], convert: Read) -> None:
         """Add a view of a tensor that is made of stored tensors, whole or one entry of the first dimension at a time.
 
         Args:
             name: of the view.
             shape: of the view.
             parts: names of the stored tensors.
-            read: makes the tensor of the stored ones.
+            convert: makes the tensor of the stored ones.
         """
         names = tuple(parts)
         for part in names:
@@ -64,7 +64,7 @@ class Source:
             else:
                 tensors = {part: checkpoint.entry(part, index) for part in names}
             with explained(checkpoint.folder, OSError):
-                values = read(tensors).to(dtype)
+                values = convert(tensors).to(dtype)
             if tuple(values.shape) != (sizes if index is None else sizes[1:]):
                 raise FormatError(
                     f"{checkpoint.folder}: tensor {printable(repr(name))}: expected shape {list(sizes)} from "
@@ -73,7 +73,7 @@ class Source:
             return values
 
         self.views[name] = View(name, DTYPES[dtype], sizes, made)
-        self.used |= set(names)
+        self.source_names |= set(names)
 
 
 class Reader(Protocol):

@@ -104,8 +104,8 @@ class Trellis(TrellisOptions):
             last = min(first + _BLOCK, len(columns))
             errors = torch.empty((last - first, len(weight)))
             for j in range(first, last):
-                found, chosen = coder.encode(work[j].numpy(), scales.numpy())
-                codes[columns[j]], level = torch.from_numpy(found), torch.from_numpy(chosen)
+                rounded, codes_of_columns = coder.encode(work[j].numpy(), scales.numpy())
+                codes[columns[j]], level = torch.from_numpy(rounded), torch.from_numpy(codes_of_columns)
                 levels[:, columns[j]] = level
                 errors[j - first] = (work[j] - level * scales) / upper[j, j]
                 work[j + 1 : last].addr_(upper[j, j + 1 : last], errors[j - first], alpha=-1)

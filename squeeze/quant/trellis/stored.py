@@ -180,8 +180,10 @@ def make_writer(dtype: torch.dtype) -> Writer:
     def tensors(module: str, tensor: TrellisTensor, transposed: bool) -> dict[str, torch.Tensor]:
         return tensors_of(module, tensor)
 
-    def config(left: list[str]) -> dict[str, Any]:
+    def config(excluded: list[str]) -> dict[str, Any]:
         named = str(dtype).removeprefix("torch.")
-        return {"quantization_config": {"quant_method": METHOD, "version": _VERSION, "ignored": left, "dtype": named}}
+        return {
+            "quantization_config": {"quant_method": METHOD, "version": _VERSION, "ignored": excluded, "dtype": named}
+        }
 
     return Writer("squeeze", tensors, config)

@@ -59,12 +59,12 @@ def by_size(
     }
     kinds = {name: found for name, shape in shapes.items() if (found := _types(shape[1]))}
     units = {name: tensor_of[f"{network.stored_name(name)}.weight"] for name in kinds}
-    left = size - _others(export, units)
+    budget = size - _others(export, units)
     least = sum(
         shapes[name].numel() // GRIDS[found[0]].width * GRIDS[found[0]].block_bytes for name, found in kinds.items()
     )
-    if least > left:
-        raise SqueezeError(f"expected at least {size - left + least} bytes for the file, got {size}")
+    if least > budget:
+        raise SqueezeError(f"expected at least {size - budget + least} bytes for the file, got {size}")
 
     def rounded(weight: torch.Tensor, number: int) -> tuple[torch.Tensor, int]:
         found = _types(weight.shape[1])
@@ -75,8 +75,8 @@ def by_size(
         return tensor.dequantize(), tensor.stored_bits // 8
 
     sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
-    chosen, _ = allocate(network, sample, units, rounded, lambda _: left, range(len(_TYPES)))
-    return {network.stored_name(name): method.replaced(grid=kinds[name][chosen[unit]]) for name, unit in units.items()}
+    levels, _ = allocate(network, sample, units, rounded, lambda _: budget, range(len(_TYPES)))
+    return {network.stored_name(name): method.replaced(grid=kinds[name][levels[unit]]) for name, unit in units.items()}
 
 
 def _types(inputs: int) -> list[str]:
@@ -182,17 +182,17 @@ class GgufTarget:
         types, exceptions, excluded, remarks = {}, dict(methods), [], {}
         for full in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
             name, inputs = network.stored_name(full), weight_of(network.module(full)).shape[1]
-            wanted = methods.get(name, method)
-            kind = type_for(wanted.grid, inputs)
+            requested = methods.get(name, method)
+            kind = type_for(requested.grid, inputs)
             if kind is None:
                 excluded.append(full)
                 remarks[name] = "its rows are not whole blocks of any type"
                 continue
             types[name] = kind
-            if kind != wanted.grid:
-                exceptions[name] = wanted.replaced(grid=kind)
-                reason = f"whose blocks of {GRIDS[wanted.grid].width} do not fill {inputs} inputs"
-                remarks[name] = f"{type_of(kind)} in place of {type_of(wanted.grid)}, {reason}"
+            if kind != requested.grid:
+                exceptions[name] = requested.replaced(grid=kind)
+                reason = f"whose blocks of {GRIDS[requested.grid].width} do not fill {inputs} inputs"
+                remarks[name] = f"{type_of(kind)} in place of {type_of(requested.grid)}, {reason}"
         if excluded and not types:
             raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(remarks.values()))}")
         export.check_alike(types)

@@ -215,9 +215,9 @@ def _timed(command: Sequence[str], folder: Path, output: Path | None) -> float:
 
 def table(results: Sequence[Result], runs: int, processes: bool, threads: int = 1) -> str:
     """Return the measurements as columns of text, with totals for each tool that coded every file."""
-    ours = "whole processes" if processes else "inside one process, warmed up (without interpreter start-up)"
+    condition = "whole processes" if processes else "inside one process, warmed up (without interpreter start-up)"
     lines = [
-        f"squeeze: {threads} thread{'s' * (threads > 1)}, {ours}, without verification; "
+        f"squeeze: {threads} thread{'s' * (threads > 1)}, {condition}, without verification; "
         "the others: one thread, whole processes.",
         f"Every round trip compared. Shortest of {runs} run{'s' * (runs > 1)}.",
         "",

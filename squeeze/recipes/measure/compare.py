@@ -161,19 +161,19 @@ def _size(model: Any) -> int:
 
 def _pair(first: Any, second: Any, tokenizer: Any, ids: torch.Tensor, tokens: int) -> tuple[dict[str, Any], list[Any]]:
     """Return the fields of a Pair for prompt ids [1, P], and those of its worst Places."""
-    theirs, ours = (_greedy(model, ids, tokens) for model in (first, second))
-    whole = torch.cat([ids[0], theirs])
+    original_ids, model_ids = (_greedy(model, ids, tokens) for model in (first, second))
+    whole = torch.cat([ids[0], original_ids])
     start = ids.shape[1] - 1
     expected, found = (_log_probabilities(model, whole, start) for model in (first, second))
     kl, likeliest = divergences(expected, found), found.argmax(-1)
-    pieces = _pieces(tokenizer, theirs)
+    pieces = _pieces(tokenizer, original_ids)
     fields = {
         "original": "".join(pieces),
-        "text": tokenizer.decode(ours, skip_special_tokens=True),
+        "text": tokenizer.decode(model_ids, skip_special_tokens=True),
         "pieces": pieces,
         "kl": tuple(kl.tolist()),
-        "agreed": tuple((likeliest == theirs).tolist()),
-        "same": _same(theirs, ours),
+        "agreed": tuple((likeliest == original_ids).tolist()),
+        "same": _same(original_ids, model_ids),
     }
     worst = kl.topk(min(_WORST, len(kl))).indices.tolist()
     places = [
@@ -181,7 +181,7 @@ def _pair(first: Any, second: Any, tokenizer: Any, ids: torch.Tensor, tokens: in
             "position": at,
             "kl": kl[at].item(),
             "before": tokenizer.decode(whole[max(start + 1 + at - _CONTEXT, 0) : start + 1 + at]),
-            "token": tokenizer.decode(theirs[at : at + 1]),
+            "token": tokenizer.decode(original_ids[at : at + 1]),
             "instead": tokenizer.decode(likeliest[at : at + 1]),
         }
         for at in worst

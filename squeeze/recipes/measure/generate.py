@@ -159,8 +159,8 @@ def generate(  # noqa: PLR0913
         )
     seconds, generated = time.perf_counter() - started, len(streamer.tokens)
     accepted = min(max(generated - counts.checks, 0), counts.proposed)
-    left = getattr(result, CACHE, None)
-    return Generation(streamer.text, ids.shape[1], generated, seconds, left, counts.proposed, accepted)
+    final_cache = getattr(result, CACHE, None)
+    return Generation(streamer.text, ids.shape[1], generated, seconds, final_cache, counts.proposed, accepted)
 
 
 class _Finite:

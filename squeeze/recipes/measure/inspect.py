@@ -90,7 +90,7 @@ def inspect(
     """
     source = path_of(source)
     names = folder.files_to_take(source)
-    known = Base.of(source, Limits()) if base is None else Base.open(base)
+    base_weights = Base.of(source, Limits()) if base is None else Base.open(base)
     for name in names:
         found = file_of(folder.place(source, name), name, Limits())
         if found is None:
@@ -102,11 +102,11 @@ def inspect(
                 data = tensorfile.read_tensor(reading, tensor)
                 if packed:
                     record, coded = packed.description.records[number], tensor.size
-                    other = known.for_record(tensor.name, record, scope) if known else None
+                    other = base_weights.for_record(tensor.name, record, scope) if base_weights else None
                     raw = record.restore(tensor.name, data, other, threads)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
                 else:
-                    other = known.tensor(tensor.name, tensor, scope) if known else None
+                    other = base_weights.tensor(tensor.name, tensor, scope) if base_weights else None
                     coding, payload = encode_in_memory(Subject.of(tensor, data, other, threads), level)
                     dtype, shape, raw, coded = tensor.dtype, tensor.shape, data, payload.size
                 fields, values = field_entropies(raw, tensorfile.layout_of(dtype))

@@ -48,10 +48,10 @@ def usage_of(model: Any) -> Usage:
             name = type(model).__name__
             raise PolicyError(f"{name} runs only with a cache class of its own, which no policy codes") from error
     filled = [layer for layer in cache.packed_layers if layer.is_initialized]
-    others = {type(layer).__name__ for layer in cache.layers if getattr(layer, "is_initialized", False)}
-    if not filled and others:
+    layer_types = {type(layer).__name__ for layer in cache.layers if getattr(layer, "is_initialized", False)}
+    if not filled and layer_types:
         raise PolicyError(
-            f"{type(model).__name__} caches states of kinds that no policy codes: {', '.join(sorted(others))}"
+            f"{type(model).__name__} caches states of kinds that no policy codes: {', '.join(sorted(layer_types))}"
         )
     if not filled:
         raise PolicyError(f"{type(model).__name__} keeps no keys and values in a cache, so that no policy can code any")

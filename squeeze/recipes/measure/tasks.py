@@ -89,8 +89,8 @@ class Tasks:
         for task in loaded["tasks"].values():
             _prepare(task, shots)
         inner = {child for children in loaded["group_map"].values() for child in children}
-        chosen = [name for name in (*loaded["groups"], *loaded["tasks"]) if name not in inner or name in names]
-        return cls(tuple(chosen), loaded, limit)
+        selected = [name for name in (*loaded["groups"], *loaded["tasks"]) if name not in inner or name in names]
+        return cls(tuple(selected), loaded, limit)
 
     def run(self, model: Any, tokenizer: Any, tick: Progress, label: str) -> dict[tuple[str, str], _MetricValues]:
         """Return every metric of every task, by task and metric."""
@@ -138,16 +138,16 @@ def scores(
         base: Base of the model, as in load_model.
         progress: Called with a label, the requests done and all requests.
     """
-    theirs = {}
+    base_values = {}
     if original is not None:
         model = load_model(original, device=device)
         check_causal(model)
-        theirs = tasks.run(model, tokenizer_of(original), progress, "before")
+        base_values = tasks.run(model, tokenizer_of(original), progress, "before")
         del model
     model = load_model(folder, device=device, resident=resident, base=base)
     check_causal(model)
-    ours = tasks.run(model, tokenizer_of(folder), progress, "after" if original else "")
-    return [_with_base(found, theirs.get(key)) for key, found in ours.items()]
+    values = tasks.run(model, tokenizer_of(folder), progress, "after" if original else "")
+    return [_with_base(found, base_values.get(key)) for key, found in values.items()]
 
 
 def measure_tasks(report: Report, tasks: Tasks, device: str = "cpu", progress: Progress | None = None) -> None:
@@ -227,13 +227,13 @@ def _metrics(results: Any, name: str) -> Iterator[_MetricValues]:
             continue
         stderr = row.get(f"{metric}_stderr,{answers}")
         stderr = float(stderr) if isinstance(stderr, int | float) else None
-        said = metric if answers == _NONE else key
+        metric_name = metric if answers == _NONE else key
         samples = results["samples"].get(name, ())
         values = [one.get(metric) for one in samples if one["filter"] == answers]
         plain = [float(one) for one in values if isinstance(one, int | float)]
         if len(plain) != len(values) or not plain or abs(sum(plain) / len(plain) - value) > 1e-9:
             plain = []
-        yield _MetricValues(TaskScore(name, said, float(value), row["sample_len"], stderr), plain)
+        yield _MetricValues(TaskScore(name, metric_name, float(value), row["sample_len"], stderr), plain)
 
 
 def _language_model(model: Any, tokenizer: Any, tick: Callable[[int, int], None]) -> Any:
@@ -263,9 +263,9 @@ def _language_model(model: Any, tokenizer: Any, tick: Callable[[int, int], None]
             return super()._loglikelihood_tokens(requests, disable_tqdm=True, **options)
 
     _name_ends(tokenizer, model.config.get_text_config())
-    made = LanguageModel(pretrained=model, tokenizer=tokenizer, batch_size=_BATCH)
-    made.set_cache_hook(made)  # which is told of every answer
-    return made
+    wrapper = LanguageModel(pretrained=model, tokenizer=tokenizer, batch_size=_BATCH)
+    wrapper.set_cache_hook(wrapper)  # which is told of every answer
+    return wrapper
 
 
 def _name_ends(tokenizer: Any, config: Any) -> None:

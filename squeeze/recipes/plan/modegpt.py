@@ -65,12 +65,12 @@ def modegpt(
     names = [f"{block}.{leaf}" for block in leaves for leaf in leaves[block]]
     values = {name: weight_of(network.module(name)).numel() for name in names}
     mlps = {block: _mlps(leaves[block]) for block in leaves}
-    seen: dict[str, InputStatistics] = {}
+    statistics: dict[str, InputStatistics] = {}
     edits = Edits(network)
     for block, module, run in forward(Network(checkpoint, device), tokens):
         with watched(module, [leaf for leaf in leaves[block] if leaf.endswith((_QUERY, _DOWN))]) as found:
             run()
-        seen |= {f"{block}.{leaf}": _on_disk(one) for leaf, one in found.items() if leaf.endswith(_DOWN)}
+        statistics |= {f"{block}.{leaf}": _on_disk(one) for leaf, one in found.items() if leaf.endswith(_DOWN)}
         if {_QUERY, _KEY, _VALUE, _OUTPUT} <= set(leaves[block]):
             inputs = found[_QUERY]
             inputs.hessian = None if inputs.hessian is None else inputs.hessian.cpu()
@@ -82,7 +82,7 @@ def modegpt(
         module = network.load(block)
         for mlp in mlps[block]:
             parts = {leaf: weight_of(module.get_submodule(f"{mlp}.{leaf}_proj")).detach() for leaf in _MLP}
-            pruned, note = channels(parts, seen.pop(f"{block}.{mlp}{_DOWN}", InputStatistics()), share)
+            pruned, note = channels(parts, statistics.pop(f"{block}.{mlp}{_DOWN}", InputStatistics()), share)
             edits.put(f"{block}.{mlp}", {f"{leaf}_proj.weight": matrix for leaf, matrix in pruned.items()}, note)
         network.release(block)
     return edits

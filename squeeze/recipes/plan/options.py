@@ -205,14 +205,14 @@ def _mlp(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> Unit:
 
     Prices are computed for some numbers of channels and interpolated along the elimination path.
     """
-    down, seen = context.weight(f"{block}.mlp.down_proj"), context.fit[f"{block}.mlp.down_proj"]
+    down, curvature = context.weight(f"{block}.mlp.down_proj"), context.fit[f"{block}.mlp.down_proj"]
     outputs, width = down.shape
     most = int(_MOST_CHANNELS * width)
-    path = context.paths[block] = decomposition.channels(down, seen, most, group=_GROUP)
+    path = context.paths[block] = decomposition.channels(down, curvature, most, group=_GROUP)
     counts = sorted({round(most * (i + 1) / _STEPS) for i in range(_STEPS)})
     priced = sorted({max(1, round(most * share)) for share in _PRICED})
     prices = [
-        context.price(f"{block}.mlp.down_proj", decomposition.without_inputs(down, seen, path.order[:count]))
+        context.price(f"{block}.mlp.down_proj", decomposition.without_inputs(down, curvature, path.order[:count]))
         for count in priced
     ]
     rises = [price / max(float(path.costs[count]), 1e-30) for price, count in zip(prices, priced, strict=True)]

@@ -134,10 +134,10 @@ def make_plan(
 def _single_family_costs(units: Sequence[Unit], budget: int) -> dict[str, float]:
     """Return the cost of each family alone, at the same share of every matrix's bits, unless it cannot be that
     small."""
-    known: dict[str, Unit] = {}
+    by_name: dict[str, Unit] = {}
     for member in units:
-        known |= member.all()
-    matrices = [member.options for member in known.values() if member.options[0].family == DENSE]
+        by_name |= member.by_name()
+    matrices = [member.options for member in by_name.values() if member.options[0].family == DENSE]
     share = budget / sum(options[0].bits for options in matrices)
     costs = {}
     for family in sorted({option.family for options in matrices for option in options} - {DENSE}):

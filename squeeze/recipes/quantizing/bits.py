@@ -52,9 +52,9 @@ class Mix:
         told = {name: [one for fits, one in known if fits.match(name)] for name in fit.methods}
         return {name: one for name, one in fit.methods.items() if (told[name] or [fit.method]) != [one]}
 
-    def applied(self, run: Run, left: tuple[str, ...]) -> Run:
-        """Return the run with the modules of `ignore` and `left` left alone."""
-        return replace(run, common=replace(run.common, ignore=(*self.ignore, *left), shared_experts=True))
+    def applied(self, run: Run, excluded: tuple[str, ...]) -> Run:
+        """Return the run with the modules of `ignore` and `excluded` left alone."""
+        return replace(run, common=replace(run.common, ignore=(*self.ignore, *excluded), shared_experts=True))
 
 
 def by_name(checkpoint: Checkpoint, method: GridMethod, common: Common) -> Mix:
@@ -62,33 +62,33 @@ def by_name(checkpoint: Checkpoint, method: GridMethod, common: Common) -> Mix:
     bits = method.bits
     if not isinstance(bits, Bits):
         return Mix(ignore=common.all_ignored)
-    kept = tuple(part for part in common.all_ignored if not any(part in rule.parts for rule in bits.rules))
+    ignored = tuple(part for part in common.all_ignored if not any(part in rule.parts for rule in bits.rules))
     network = Network(checkpoint)
-    methods, left, used = {}, [], set()
-    names = _names(network, kept)
+    methods, excluded, used = {}, [], set()
+    names = _names(network, ignored)
     for name in names:
         rule = next((one for one in bits.rules if one.fits(network.stored_name(name))), None)
         if rule is None:
             continue
         used.add(rule)
         if rule.bits == LEFT:
-            left.append(name)
+            excluded.append(name)
         else:
             methods[network.stored_name(name)] = method.replaced(bits=rule.bits)
     if unused := [rule.name for rule in bits.rules if rule not in used and rule.parts != ("",)]:
         raise SqueezeError(f"{checkpoint.folder}: no matrix is named {printable(repr(unused[0]))}, as in `bits`")
     patterns = [(rule.pattern, method.replaced(bits=rule.bits)) for rule in bits.rules if rule.bits != LEFT]
-    return Mix(methods, tuple(patterns), (*kept, *_together(left, set(names) - set(left))))
+    return Mix(methods, tuple(patterns), (*ignored, *_together(excluded, set(names) - set(excluded))))
 
 
 def _names(network: Network, ignore: Iterable[str]) -> list[str]:
     return [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]
 
 
-def _together(left: Iterable[str], others: Iterable[str]) -> list[str]:
+def _together(excluded: Iterable[str], others: Iterable[str]) -> list[str]:
     """Return names of modules to leave alone, with one name for all experts of a layer if none is quantised."""
     layers = {_layer(name) for name in others}
-    return list(dict.fromkeys(name if _layer(name) in layers else _layer(name) for name in left))
+    return list(dict.fromkeys(name if _layer(name) in layers else _layer(name) for name in excluded))
 
 
 def _layer(name: str) -> str:
@@ -141,8 +141,8 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
     apart = settings.format in (DENSE, _OWN)
     units = {name: name if apart or not is_expert(name) else _layer(name) for name in names}
     sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
-    chosen, _ = allocate(network, sample, units, rounded, budget)
-    methods = {network.stored_name(name): method.replaced(bits=chosen[unit]) for name, unit in units.items()}
+    selected, _ = allocate(network, sample, units, rounded, budget)
+    methods = {network.stored_name(name): method.replaced(bits=selected[unit]) for name, unit in units.items()}
     return Mix(methods, () if apart else _patterns(methods), run.common.all_ignored)
 
 

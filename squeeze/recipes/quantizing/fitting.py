@@ -30,31 +30,31 @@ __all__ = ["Fitted", "fitted", "fitting", "method_of_scheme", "scaled_as"]
 _SAID = ("bits", "group_size", "symmetric", "grid")  # by a scheme itself
 
 
-def method_of_scheme(asked: Request[Quantizing]) -> GridMethod:
+def method_of_scheme(request: Request[Quantizing]) -> GridMethod:
     """Return the requested method, on the grid of the scheme if one is given.
 
     Raises OptionError for options that exclude a scheme.
     """
-    settings = asked.settings
-    made: GridMethod = asked.create_method()
+    settings = request.settings
+    method: GridMethod = request.create_method()
     if settings.scheme is None:
-        return made
+        return method
     scheme = SCHEMES[settings.scheme]
-    if not isinstance(asked.method, str):
+    if not isinstance(request.method, str):
         raise OptionError("a scheme needs a method that is named")
-    own = "group_size" in asked.method_options and scheme.any_group
-    if said := [name for name in _SAID if name in asked.method_options and not (own and name == "group_size")]:
-        raise OptionError(f"{said[0]} cannot be set with the scheme {settings.scheme}, which decides it")
-    if not isinstance(made, GridMethod):
-        raise OptionError(f"a scheme needs a method on a grid, got {made.name}")
+    own = "group_size" in request.method_options and scheme.any_group
+    if conflicting := [name for name in _SAID if name in request.method_options and not (own and name == "group_size")]:
+        raise OptionError(f"{conflicting[0]} cannot be set with the scheme {settings.scheme}, which decides it")
+    if not isinstance(method, GridMethod):
+        raise OptionError(f"a scheme needs a method on a grid, got {method.name}")
     if settings.target_bits is not None or settings.target_bytes is not None:
         raise OptionError("the bits of a scheme cannot be chosen by size")
-    if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
+    if getattr(method, "dynamic", False) or getattr(method, "outliers", 0):
         raise OptionError("a scheme has neither dynamic scales nor outlier columns")
-    return made.replaced(
+    return method.replaced(
         grid=scheme.grid,
         bits=scheme.bits,
-        group_size=made.group_size if own else scheme.group_size,
+        group_size=method.group_size if own else scheme.group_size,
         symmetric=scheme.symmetric,
         activations=scheme.activations,
     )
@@ -105,11 +105,11 @@ def fitted(
         FormatError: If no matrix can be stored, or one is transposed in a format without transposed matrices.
     """
     network = Network(checkpoint)
-    found: dict[str, GridMethod] = {}
+    by_name: dict[str, GridMethod] = {}
     wrong: dict[str, str] = {}
     shapes: dict[str, tuple[int, int]] = {}
     names: dict[str, str] = {}
-    left = []
+    excluded = []
     for name in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
         stored, module = network.stored_name(name), network.module(name)
         names[stored] = name
@@ -120,23 +120,25 @@ def fitted(
         if fault:
             wrong[stored] = fault
         if serving is None:
-            left.append(name)
+            excluded.append(name)
         else:
-            found[stored] = serving
-    for stored in _unopened(checkpoint, found, format):
+            by_name[stored] = serving
+    for stored in _unopened(checkpoint, by_name, format):
         wrong[stored] = _WANTED
-        left.append(names[stored])
-        del found[stored]
-    if left and not found:
+        excluded.append(names[stored])
+        del by_name[stored]
+    if excluded and not by_name:
         raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(wrong.values()))}")
-    alone = isinstance(method, GridMethod) and format in FORMATS and FORMATS[format].alone(grid_of(method))
-    same = alone and not methods and len(set(found.values())) > 1
+    alone = isinstance(method, GridMethod) and format in FORMATS and FORMATS[format].needs_one_grid(grid_of(method))
+    same = alone and not methods and len(set(by_name.values())) > 1
     if same:
-        found = dict.fromkeys(found, _alike(method, format, [shapes[name] for name in found]))
+        by_name = dict.fromkeys(by_name, _alike(method, format, [shapes[name] for name in by_name]))
         wrong = {name: wrong.get(name, "all are to have the same") for name in shapes}
-    told = {name: f"{_groups(found[name])}, as {fault}" if name in found else fault for name, fault in wrong.items()}
-    most, given = _most(method, found, methods), _renamed(checkpoint, names)
-    return Fitted(most, found, tuple(left), told, given, network)
+    remarks = {
+        name: f"{_groups(by_name[name])}, as {fault}" if name in by_name else fault for name, fault in wrong.items()
+    }
+    common, renamed = _most(method, by_name, methods), _renamed(checkpoint, names)
+    return Fitted(common, by_name, tuple(excluded), remarks, renamed, network)
 
 
 def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, str]:

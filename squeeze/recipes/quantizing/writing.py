@@ -67,19 +67,21 @@ def make_writer(
         raise FormatError(f"the grid {block} is one of GGUF's: use the format {GGUF}, or {DENSE}")
     if name not in FORMATS:
         raise FormatError(f"format {name!r} is unknown: choose from {', '.join([DENSE, GGUF, *FORMATS])}")
-    chosen = FORMATS[name]
+    stored_format = FORMATS[name]
     spec = _spec(method, methods, patterns, dtype)
     if name == SERVED and spec.modules and any(map(is_expert, checkpoint.files)):
         spec = replace(spec, patterns=(*spec.patterns, (EXPERTS, spec.common)))
-    chosen.check(spec)
+    stored_format.check(spec)
 
     def tensors(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
-        assert chosen.transposed or not transposed, module
-        return chosen.tensors(module, tensor, dtype, spec.of(module))
+        assert stored_format.transposed or not transposed, module
+        return stored_format.tensors(module, tensor, dtype, spec.of(module))
 
     def config(ignored: list[str]) -> dict[str, Any]:
         return {
-            "quantization_config": chosen.config(_by_both_names(replace(spec, ignored=tuple(ignored)), names or {}))
+            "quantization_config": stored_format.config(
+                _by_both_names(replace(spec, ignored=tuple(ignored)), names or {})
+            )
         }
 
     return Writer(name, tensors, config, measured=rounds or spec.codebook == "fp8")
@@ -141,14 +143,14 @@ def unloaded(
     return (f"experts: transformers alone loads them wrongly or not at all in this form: {loads}",)
 
 
-def describing(writer: Writer, told: Mapping[str, Any]) -> Writer:
+def describing(writer: Writer, entries: Mapping[str, Any]) -> Writer:
     """Return a writer that adds keys to the `quantization_config`."""
 
     def config(left: list[str]) -> dict[str, Any]:
         described = writer.config(left)
-        return {"quantization_config": {**described["quantization_config"], **told}}
+        return {"quantization_config": {**described["quantization_config"], **entries}}
 
-    return replace(writer, config=config) if told else writer
+    return replace(writer, config=config) if entries else writer
 
 
 def _dense(dtype: torch.dtype) -> Writer:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from squeeze.recipes.reports.page_data import Estimate, Matrix, Shown, parts_of, place
 from squeeze.recipes.reports.quality import Record, accuracy_of, compared, estimates, evaluated, quality_of, scores
-from squeeze.recipes.reports.shown import Estimate, Matrix, Shown, parts_of, place
 
 __all__ = ["KINDS", "Record", "kind_of"]
 

@@ -13,7 +13,7 @@ from squeeze.engine.report import NAME
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.recipes.reports.html import packed, render as render_page
 from squeeze.recipes.reports.kinds import KINDS, Record, kind_of
-from squeeze.recipes.reports.shown import COLUMNS, MEASURES, Shown
+from squeeze.recipes.reports.page_data import COLUMNS, MEASURES, Shown
 from squeeze.system import extras, files
 from squeeze.system.documents import MAX_FILE, parse
 from squeeze.system.limits import Limits

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.engine.tasks import TaskScore, accuracies
-from squeeze.recipes.reports.shown import Estimate, Place, Shown, Span, Texts
+from squeeze.recipes.reports.page_data import Estimate, Place, Shown, Span, Texts
 
 __all__ = ["Record", "accuracy_of", "compared", "estimates", "evaluated", "quality_of", "scores"]
 

@@ -80,13 +80,13 @@ def read_passages(
     size = _BYTES * length
     places = [(path, start) for path in texts for start in range(0, path.stat().st_size, size)]
     rng = np.random.default_rng(0)
-    chosen = [places[i] for i in rng.permutation(len(places))[: most + most // 20]]
-    if len(chosen) < _FEWEST:
+    selected = [places[i] for i in rng.permutation(len(places))[: most + most // 20]]
+    if len(selected) < _FEWEST:
         raise SqueezeError(
             f"an adapter needs at least {_FEWEST * size >> 10} KB of text to learn from: name more files"
         )
-    held = max(2, len(chosen) // 20)
-    return _tokenised(model, chosen[held:], length), _tokenised(model, chosen[:held], length)
+    held_out_count = max(2, len(selected) // 20)
+    return _tokenised(model, selected[held_out_count:], length), _tokenised(model, selected[:held_out_count], length)
 
 
 def _tokenised(model: LoadedModel, places: list[tuple[Path, int]], length: int) -> Passages:
@@ -293,13 +293,18 @@ def adapt_to(
     files.check_target(out, texts, overwrite)
     training = replace(training, resume=training.resume or not overwrite)
     found = find(model, NO_ADAPTER)
-    learned, held = read_passages(found, texts)
+    lessons, held_out = read_passages(found, texts)
     if model is not None and model.is_dir():
         return adapt(
-            load_model(model, torch.float32, training.device), learned, {"held out": held}, out, training, rank
+            load_model(model, torch.float32, training.device),
+            lessons,
+            {"held out": held_out},
+            out,
+            training,
+            rank,
         )
     with scratch_folder(out.with_name(f"{out.name}.model")) as folder:
         import_gguf(named(model or Path(BUNDLED)), folder / "model")
         whole = load_model(folder / "model", torch.float32, training.device)
     start = adapter.load(BUNDLED_ADAPTER) if model is None and rank == RANK else None
-    return adapt(whole, learned, {"held out": held}, out, training, rank, start=start)
+    return adapt(whole, lessons, {"held out": held_out}, out, training, rank, start=start)

@@ -99,11 +99,11 @@ class ByBlock(Steps):
         runs = each_block(self.teacher, ids, calls, lambda number: states("hidden", number))
         for number, (name, _, run) in enumerate(runs):
             run()
-            block, given = self.student.load(name), states("hidden", number)
-            pairs = zip(given.read(self.device), states("hidden", number + 1).read(self.device), strict=True)
-            errors.append([_error_backward(block, calls[number], x, wanted, slope) for x, wanted in pairs])
+            block, hidden = self.student.load(name), states("hidden", number)
+            pairs = zip(hidden.read(self.device), states("hidden", number + 1).read(self.device), strict=True)
+            errors.append([_error_backward(block, calls[number], x, expected, slope) for x, expected in pairs])
             self.student.release(name)
-            given.path.unlink()
+            hidden.path.unlink()
         return sum(float(torch.stack(one).mean() * 1 / self.batch) for one in zip(*errors, strict=True))
 
     def save(self) -> None:

@@ -147,9 +147,9 @@ class Distillation(Trainer):
             for hook in hooks:
                 hook.remove()
         losses = []
-        for name, (x, wanted, args, kwargs) in zip(names, calls, strict=True):
+        for name, (x, expected, args, kwargs) in zip(names, calls, strict=True):
             out = self.student.get_submodule(name)(x, *args, **kwargs)
-            losses.append(error_of(out[0] if isinstance(out, tuple) else out, wanted, x))
+            losses.append(error_of(out[0] if isinstance(out, tuple) else out, expected, x))
         return torch.stack(losses).mean()
 
 

@@ -148,11 +148,11 @@ def _divide(samples: Sequence[Path], level: int) -> _Divided:
             raise DictionaryError("the samples are tables, which are coded without the network: leave `minutes` out")
         raise LevelError(f"level {level} has no network: train at level 5 or 6")
     place = np.random.default_rng(0).permutation(len(pieces)) % _SHARES
-    held = [piece for piece, at in zip(pieces, place, strict=True) if at == 0]
+    held_out = [piece for piece, at in zip(pieces, place, strict=True) if at == 0]
     teaching = [piece for piece, at in zip(pieces, place, strict=True) if 0 < at <= _TEACHING]
     learned = [piece for piece, at in zip(pieces, place, strict=True) if at > _TEACHING]
-    every = max(round(sum(map(len, held)) / _HELD), 1)
-    return _Divided(content, pieces, learned, teaching, held[every // 2 :: every])
+    every = max(round(sum(map(len, held_out)) / _HELD), 1)
+    return _Divided(content, pieces, learned, teaching, held_out[every // 2 :: every])
 
 
 def _sequences(pieces: list[np.ndarray], first: int, length: int) -> torch.Tensor:
@@ -217,20 +217,20 @@ def _better(
     """Return the dictionary with the network's change if that makes held-out pieces smaller, else a plain one of all
     pieces.
     """
-    made = [dictionaries.make(level, divided.content, lessons, learn_size, one) for one in (None, change)]
-    held, others = (
+    variants = [dictionaries.make(level, divided.content, lessons, learn_size, one) for one in (None, change)]
+    held_out, training_pieces = (
         _unfiltered(part, divided.content) for part in (divided.held_out, divided.training_pieces + divided.teaching)
     )
-    plain, tuned = (_size(held, level, Dictionary.from_bytes(one)) for one in made)
+    plain, tuned = (_size(held_out, level, Dictionary.from_bytes(one)) for one in variants)
     sizes = Sizes(
-        raw=sum(map(len, held)),
-        zstd=best_of_zstd(others, held),
-        alone=_size(held, level, None),
+        raw=sum(map(len, held_out)),
+        zstd=best_of_zstd(training_pieces, held_out),
+        alone=_size(held_out, level, None),
         plain=plain,
         tuned=tuned,
     )
     if tuned < plain:
-        return made[1], sizes
+        return variants[1], sizes
     return dictionaries.train_on_pieces(level, divided.content, divided.pieces, text_size, learn_size), sizes
 
 
@@ -259,11 +259,11 @@ def best_of_zstd(samples: Sequence[np.ndarray], measured: Sequence[np.ndarray]) 
     every = max(sum(map(len, samples)) // _ZSTD_MOST, 1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        learned, others = (
+        training_folder, measured_folder = (
             _write_pieces(folder / "learned", samples[::every]),
             _write_pieces(folder / "measured", measured),
         )
-        sizes = [_zstd_size(program, folder, learned, others, size) for size in _ZSTD_SIZES]
+        sizes = [_zstd_size(program, folder, training_folder, measured_folder, size) for size in _ZSTD_SIZES]
     return min((size for size in sizes if size is not None), default=None)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from squeeze.codecs.bytewise import coder as bytewise, presets
 from squeeze.codecs.deep import coder as deep, presets as deep_presets
-from squeeze.codecs.deep.learned import Start, read
+from squeeze.codecs.deep.initial_state import Start, read
 from squeeze.numerics.bitmodels.meter import PARTS, TOP, Recorder
 from tests.makers import inputs
 

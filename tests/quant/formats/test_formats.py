@@ -319,7 +319,9 @@ def test_folders_are_read_back(tmp_path, format):
     assert torch.equal(
         dense["model.layers.0.mlp.up_proj.weight"], weights["model.layers.0.mlp.up_proj"].dequantize(dtype)
     )
-    assert {"lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.q_proj.bias"} <= set(found.others)
+    assert {"lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.q_proj.bias"} <= set(
+        found.unquantised_names
+    )
     original = read_names(model)
     assert set(dense) == original
 

@@ -55,7 +55,7 @@ def test_tails_are_what_ranks_cost_on_other_tokens():
 
 def test_bits_are_those_that_are_stored(context):
     block = context.network.blocks[0]
-    made = unit(context, block, linear_modules(context.network, block)[0], pairs=True).all()
+    made = unit(context, block, linear_modules(context.network, block)[0], pairs=True).by_name()
     assert {name.rpartition(".")[2] for name in made} >= {"mlp", "values", "scores", "q_proj", "down_proj"}
     for name, one in made.items():
         for option in (one.options[0], one.options[len(one.options) // 2], one.options[-1]):

@@ -9,7 +9,7 @@ import pytest
 
 from squeeze.errors import FormatError
 from squeeze.recipes.reports.page import read, render, shown, write
-from squeeze.recipes.reports.shown import MEASURES, parts_of, place
+from squeeze.recipes.reports.page_data import MEASURES, parts_of, place
 from tests.makers import reports
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")

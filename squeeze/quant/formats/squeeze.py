@@ -45,7 +45,7 @@ class SqueezeFormat:
         """Return None: every shape fits."""
         return None
 
-    def alone(self, grid: Grid) -> bool:
+    def needs_one_grid(self, grid: Grid) -> bool:
         """Return False: our loader mixes grids."""
         return False
 

@@ -142,9 +142,9 @@ class CodedWeight:
         )
         at_a_time = max(1, self.piece // (size * prepared.bits // 8))
         for start in range(0, len(segments), at_a_time):
-            chosen = segments[start : start + at_a_time].tolist()
-            decoded = device_decode.decode_segments(prepared, chosen, threads=torch.get_num_threads())
-            in_batch = (segment_of >= start) & (segment_of < start + len(chosen))
+            numbers = segments[start : start + at_a_time].tolist()
+            decoded = device_decode.decode_segments(prepared, numbers, threads=torch.get_num_threads())
+            in_batch = (segment_of >= start) & (segment_of < start + len(numbers))
             rows[in_batch] = decoded.view(-1)[(segment_of[in_batch] - start) * size + positions[in_batch] % size]
         return rows.to(self.dtype)[place].view(*indices.shape, columns)
 
@@ -224,14 +224,14 @@ class CodedLinear(_CodedLayer, nn.Linear):
         coded = cast(CodedWeight, self.__dict__["coded_weight"])
         payload = cast(torch.Tensor, self._parameters["weight"])
         block = cast("CodedBlock | None", self.__dict__.get("coded_block"))
-        fresh = torch.is_grad_enabled() and input.requires_grad
-        if not fresh and coded.multiplies(payload, input.numel() // self.in_features):
+        own_buffer = torch.is_grad_enabled() and input.requires_grad
+        if not own_buffer and coded.multiplies(payload, input.numel() // self.in_features):
             product = coded.multiply(payload, input)
             return (product if self.bias is None else product.add_(self.bias)).to(input.dtype)
-        if block and not fresh and _at_once(payload.device):
+        if block and not own_buffer and _at_once(payload.device):
             return _product(input, block.weight(self), self.bias)
-        if fresh or coded.record.size <= coded.piece:
-            return _product(input, coded.decode(payload, fresh), self.bias)
+        if own_buffer or coded.record.size <= coded.piece:
+            return _product(input, coded.decode(payload, own_buffer), self.bias)
         step = max(coded.piece // (coded.record.size // self.out_features) // 64 * 64, 64)
         out = input.new_empty((*input.shape[:-1], self.out_features))
         for first in range(0, self.out_features, step):
