@@ -21,6 +21,7 @@ from squeeze.system.binary import read_exactly, read_varint, varint
 
 _SMALL = 1 << 12  # bytes of content that is opened without a trial, if deflate made it smaller
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
+_LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
 _PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
 _LONGEST = 1 << 24  # bytes of a block in a group
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
@@ -34,11 +35,18 @@ def find(data: bytes) -> Node | None:
 
 
 def _pays(found: Found) -> bool:
-    """Return whether the content of a wrapper, coded by level 1, is clearly smaller than the wrapper."""
+    """Return whether the content of a wrapper, coded by level 1, is clearly smaller than the wrapper.
+
+    A part of larger contents decides, which is compared with the tokens that deflate has for it.
+    """
     content = found.opened.content
     if content.size <= _SMALL:
         return found.size < 0.9 * content.size
-    return sampling.coded_size(content, _kind_of(content)) < _PAYS * found.size
+    size = min(content.size, max(_LEAST_SAMPLE, min(content.size // 16, _MOST_SAMPLE)))
+    start = (content.size - size) // 2
+    share = found.opened.stream.share_of(start, start + size)
+    sample = content[start : start + size]
+    return sampling.coded_size(sample, _kind_of(sample)) < _PAYS * share * found.size
 
 
 def _kind_of(data: np.ndarray) -> Content:

@@ -47,8 +47,9 @@ def best_content(data: np.ndarray, lengths: list[int]) -> tuple[Content, int]:
 
 
 def coded_size(data: np.ndarray, content: Content) -> int:
-    """Estimate the bytes of uint8 `data` coded by level 1, from a sample."""
-    return _coded(data, content) * data.size // max(min(data.size, SAMPLE), 1)
+    """Return the bytes of uint8 `data` coded by level 1, or its own if it is not shorter."""
+    coded = coder.encode(data, SMALL[content.kind], content.record)
+    return data.size if coded is None else len(coded)
 
 
 def record_length(data: np.ndarray) -> int:

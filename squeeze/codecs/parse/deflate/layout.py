@@ -34,6 +34,14 @@ class Tokens(NamedTuple):
     repeats: np.ndarray  # uint16 [r]: symbol | extra bits << 8, for the code lengths of dynamic blocks
     totals: np.ndarray  # int64 [6]: the counts of n, t, b, r, the coded bits, and the bits after the end
 
+    def share_of(self, start: int, end: int) -> float:
+        """Return the share of a range of the content in the tokens; without tokens that in the bytes."""
+        if not self.tokens.size:
+            return (end - start) / max(self.content.size, 1)
+        ends = np.cumsum(np.maximum(self.tokens >> 16, 1, dtype=np.int64))
+        first, last = np.searchsorted(ends, (start, end), side="right")
+        return float(last - first) / self.tokens.size
+
 
 CONTENT, TOKENS, BLOCKS, SYMBOLS, BITS, REST = range(6)  # entries of `totals`
 

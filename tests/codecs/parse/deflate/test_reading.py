@@ -32,6 +32,14 @@ def test_tokens_are_matches_and_literals():
     assert tokens == [0, 0, 0, 0, 8 << 16 | 3, 0]  # zlib takes no match with the first byte
 
 
+def test_a_share_of_the_content_is_one_of_the_tokens():
+    found = reading.read(deflated(bytes(9_000) + inputs.random_bytes(1_000), 6), 100_000)
+    assert found and found[0].share_of(0, 10_000) == 1
+    assert found[0].share_of(0, 9_000) < 0.05 < 0.95 < found[0].share_of(9_000, 10_000)
+    stored = reading.read(deflated(TEXT, 0), 100_000)
+    assert stored and stored[0].share_of(0, len(TEXT) // 4) == pytest.approx(0.25, abs=0.01)
+
+
 @pytest.mark.parametrize("cut", [1, 2, 10, 100])
 def test_a_stream_that_is_cut_off_is_none(cut):
     assert reading.read(deflated(TEXT, 6)[:-cut], 1 << 20) is None
