@@ -55,7 +55,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         windows=options.windows,
         window=options.window,
         against=tuple(options.against),
-        calibrate=calibration,
+        calibration=calibration,
         passkeys=options.passkeys,
     )
     policies = list(options.policy or POLICIES)

@@ -40,17 +40,19 @@ class Case:
         return sum(map(len, self.contents))
 
 
-def _ours(level: int) -> Rival:
-    coding = f"-m squeeze compress -{level} -T1 --no-verify -c raw"
-    return Rival((sys.executable,), f"squeeze -{level}", coding, "-m squeeze decompress -T1 -c coded")
+def ours(level: int, option: str = "") -> Rival:
+    """Return squeeze at a level, with an option of `compress` or without, as a whole process."""
+    name = f"squeeze -{level} {option}".strip()
+    coding = f"-m squeeze compress -{level} -T1 --no-verify {option} -c raw"
+    return Rival((sys.executable,), name, coding, "-m squeeze decompress -T1 -c coded")
 
 
 _OPENZL = shlex.quote(openzl_command.__file__)
-FAST = {f"squeeze -{level}": _ours(level) for level in range(1, 7)} | {
+FAST = {f"squeeze -{level}": ours(level) for level in range(1, 7)} | {
     **{name: benchmark.RIVALS[name] for name in ("zstd", "xz", "brotli", "bzip2", "7z", "zpaq", "lpaq1")},
     "openzl": Rival((sys.executable,), "OpenZL 19", f"{_OPENZL} c raw", f"{_OPENZL} d coded"),
 }
-SLOW = {f"squeeze -{level}": _ours(level) for level in range(7, 10)} | {
+SLOW = {f"squeeze -{level}": ours(level) for level in range(7, 10)} | {
     "paq8px": Rival(("paq8px",), "paq8px -8", "-8 raw coded", "-d coded out/raw", to_stdout=False),
     "cmix": Rival(("cmix",), "cmix", "-c raw coded", "-d coded out/raw", to_stdout=False),
     "statesmix": Rival(("statesmix",), "StateSMix", "c raw coded", "d coded out/raw", to_stdout=False),
@@ -71,7 +73,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 print(f"Note: {name} is not installed; skipped", file=sys.stderr)
                 continue
             about = {"file": case.name, "kind": case.kind, "raw": case.size, "tool": rival.label}
-            yield about | _run(case, rival, program)
+            yield about | measured_case(case, rival, program)
 
 
 def cases(only: str = "") -> list[Case]:
@@ -82,7 +84,7 @@ def cases(only: str = "") -> list[Case]:
     return [case for case in found if only in case.name]
 
 
-def _run(case: Case, rival: Rival, program: str) -> Row:
+def measured_case(case: Case, rival: Rival, program: str) -> Row:
     """Return bytes, seconds and memory of compression and decompression. `lost` describes a round trip that failed."""
     found: Row = {"bytes": 0, "compress s": 0.0, "decompress s": 0.0, "compress MB": 0.0, "decompress MB": 0.0}
     for content in case.contents:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from squeeze.codecs.parse.deflate.stream import Closings
-from squeeze.codecs.parse.wrappers import WRAPPERS, Found, candidates
+from squeeze.codecs.parse.protocol import Found
+from squeeze.codecs.parse.wrappers import WRAPPERS, candidates
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -57,7 +58,7 @@ class Child:
 class _Parser:
     """Opens the wrappers of a block within limits on their content and on the work of failed attempts."""
 
-    def __init__(self, pays: Callable[[Found], bool], size: int):
+    def __init__(self, pays: Callable[[np.ndarray, Found], bool], size: int):
         self._pays = pays
         self._left = min(MOST_OPENED, max(_LEAST_OPENED, _MOST_RATIO * size))
 
@@ -70,9 +71,9 @@ class _Parser:
             if found is None or found.start < done or found.size < _LEAST:
                 continue
             before = self._left
-            self._left -= found.opened.content.size
-            node = self.node(found.opened.content, depth + 1)
-            if not node.children and not self._pays(found):
+            self._left -= found.content.size
+            node = self.node(found.content, depth + 1)
+            if not node.children and not self._pays(data, found):
                 self._left = before
                 continue
             owned.append(data[done : found.start])
@@ -81,7 +82,7 @@ class _Parser:
         return Node(np.concatenate([*owned, data[done:]]) if children else data, tuple(children))
 
 
-def parse(data: np.ndarray, pays: Callable[[Found], bool]) -> Node:
+def parse(data: np.ndarray, pays: Callable[[np.ndarray, Found], bool]) -> Node:
     """Find and open the wrappers of uint8 `data`, and those in them, unless one does not pay and has none that does."""
     return _Parser(pays, data.size).node(data, 0)
 
@@ -99,8 +100,8 @@ def _written(node: Node, closings: Closings) -> bytes:
     parts = [varint(node.own.size), varint(len(node.children))]
     for child in node.children:
         assert child.found
-        inner = _written(child.node, closings)
-        closing = closings.encode(child.found.opened)
+        inner, opened = _written(child.node, closings), child.found.opened
+        closing = closings.encode(opened) if opened else b""
         parts += [varint(child.gap), bytes([child.kind]), inner]
         parts += [part for text in (child.found.extra, closing) for part in (varint(len(text)), text)]
     return b"".join(parts)
@@ -175,7 +176,7 @@ def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
     done, pieces, size = 0, list[np.ndarray](), 0
     for child in node.children:
         content = _closed(child.node, closings, 2 * MOST_OPENED)
-        stream = closings.close(content, child.closing)
+        stream = closings.close(content, child.closing) if child.closing else content[:0]
         pieces += [node.own[done : done + child.gap], WRAPPERS[child.kind].close(content, stream, child.extra)]
         size += child.gap + pieces[-1].size
         if size > most:

@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.parse.wrappers import Found
 from squeeze.codecs.stream import blocks, container, sampling
 from squeeze.codecs.stream.container import Coded, Content
 from squeeze.errors import DamagedError
@@ -22,6 +22,7 @@ from squeeze.system.binary import read_exactly, read_varint, varint
 _SMALL = 1 << 12  # bytes of content that is opened without a trial, if deflate made it smaller
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
+_COST = 8  # bytes of a wrapper in the tree
 _PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
 _LONGEST = 1 << 24  # bytes of a block in a group
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
@@ -34,19 +35,23 @@ def find(data: bytes) -> Node | None:
     return root if root.children else None
 
 
-def _pays(found: Found) -> bool:
-    """Return whether the content of a wrapper, coded by level 1, is clearly smaller than the wrapper.
+def _pays(data: np.ndarray, found: Found) -> bool:
+    """Return whether the content of a wrapper in `data`, coded by level 1, is clearly smaller than the wrapper.
 
-    A part of larger contents decides, which is compared with the tokens that deflate has for it.
+    A part of larger contents decides. It is compared with the tokens that deflate has for it, or with the text that it
+    is wrapped in, coded by level 1 as well.
     """
-    content = found.opened.content
-    if content.size <= _SMALL:
+    content = found.content
+    if found.opened and content.size <= _SMALL:
         return found.size < 0.9 * content.size
     size = min(content.size, max(_LEAST_SAMPLE, min(content.size // 16, _MOST_SAMPLE)))
     start = (content.size - size) // 2
-    share = found.opened.stream.share_of(start, start + size)
     sample = content[start : start + size]
-    return sampling.coded_size(sample, _kind_of(sample)) < _PAYS * share * found.size
+    coded = sampling.coded_size(sample, _kind_of(sample))
+    if found.opened:
+        return coded < _PAYS * found.opened.stream.share_of(start, start + size) * found.size
+    begin, end = (found.start + found.size * place // content.size for place in (start, start + size))
+    return coded < _PAYS * sampling.coded_size(data[begin:end], Content("text")) - _COST
 
 
 def _kind_of(data: np.ndarray) -> Content:

@@ -21,7 +21,7 @@ KINDS = {
 
 
 def parsed(data: bytes) -> tree.Node:
-    return tree.parse(np.frombuffer(data, np.uint8), lambda found: True)
+    return tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
 
 
 def closed(root: tree.Node, size: int) -> bytes:
@@ -49,13 +49,13 @@ def test_contents_are_what_was_wrapped():
 
 
 def test_what_does_not_pay_stays_closed():
-    root = tree.parse(np.frombuffer(DOCUMENTS["zip"], np.uint8), lambda found: found.opened.content[0] == 0)
+    root = tree.parse(np.frombuffer(DOCUMENTS["zip"], np.uint8), lambda data, found: found.content[0] == 0)
     assert root.children == () and root.own.tobytes() == DOCUMENTS["zip"]
 
 
 def test_a_wrapper_that_does_not_pay_is_opened_for_what_is_in_it():
     outer = wrapped.gzip_file(DOCUMENTS["zip"])
-    root = tree.parse(np.frombuffer(outer, np.uint8), lambda found: found.opened.content.size > 2_900)
+    root = tree.parse(np.frombuffer(outer, np.uint8), lambda data, found: found.content.size > 2_900)
     assert kinds_of(root) == ["gzip", *["zip member"] * 4] and closed(root, len(outer)) == outer
 
 

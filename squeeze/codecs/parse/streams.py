@@ -1,0 +1,166 @@
+"""Wrappers of deflate streams: zip members, gzip files, zlib streams, and the data of PNG images."""
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from squeeze.codecs.parse.deflate.stream import open_stream
+from squeeze.codecs.parse.protocol import Found
+from squeeze.errors import DamagedError
+
+__all__ = ["Gzip", "Png", "ZipMember", "Zlib"]
+
+
+class ZipMember:
+    """A deflate stream behind the header of a zip member."""
+
+    name = "zip member"
+    kind = 0
+
+    def find(self, data: bytes) -> Iterator[int]:
+        for match in re.finditer(rb"PK\x03\x04..(.)\x00?", data, re.DOTALL):
+            yield match.start()
+
+    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
+        header = data[start : start + 30].tobytes()
+        if len(header) < 30:
+            return None
+        (method,) = struct.unpack_from("<H", header, 8)
+        name, extra = struct.unpack_from("<HH", header, 26)
+        if method != 8:
+            return None
+        begin = start + 30 + name + extra
+        opened = open_stream(data[begin:], most)
+        return Found(self.kind, begin, opened.size, opened.content, opened) if opened else None
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        return stream
+
+
+_ZLIB_HEADERS = [number for number in range(0x0800, 0x8000) if number >> 8 & 15 == 8 and number % 31 == 0]
+_ZLIB_HEADER = re.compile(b"|".join(re.escape(n.to_bytes(2, "big")) for n in _ZLIB_HEADERS if not n & 32))
+
+
+class Zlib:
+    """A deflate stream behind a zlib header, and its Adler-32 (RFC 1950)."""
+
+    name = "zlib"
+    kind = 1
+
+    def find(self, data: bytes) -> Iterator[int]:
+        for match in _ZLIB_HEADER.finditer(data):
+            yield match.start()
+
+    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
+        opened = open_stream(data[start + 2 :], most, 8 + (int(data[start]) >> 4))
+        if opened is None:
+            return None
+        end = start + 2 + opened.size
+        if data[end : end + 4].tobytes() != _adler(opened.content):
+            return None
+        return Found(self.kind, start + 2, opened.size + 4, opened.content, opened)
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        return np.concatenate([stream, np.frombuffer(_adler(content), np.uint8)])
+
+
+class Gzip:
+    """A deflate stream behind a gzip header, with its CRC-32 and length (RFC 1952)."""
+
+    name = "gzip"
+    kind = 2
+
+    def find(self, data: bytes) -> Iterator[int]:
+        for match in re.finditer(rb"\x1f\x8b\x08[\x00-\x1f]", data):
+            yield match.start()
+
+    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
+        header = data[start : start + (1 << 16)].tobytes()
+        flags, begin = header[3], 10
+        if flags & 4 and len(header) >= 12:
+            begin += 2 + int.from_bytes(header[10:12], "little")
+        for flag in (8, 16):  # a name and a comment
+            if flags & flag:
+                begin = header.find(b"\0", begin) + 1
+                if not begin:
+                    return None
+        begin += start + (flags & 2)
+        opened = open_stream(data[begin:], most)
+        if opened is None:
+            return None
+        end = begin + opened.size
+        if data[end : end + 8].tobytes() != _crc_and_size(opened.content):
+            return Found(ZipMember.kind, begin, opened.size, opened.content, opened)
+        return Found(self.kind, begin, opened.size + 8, opened.content, opened)
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        return np.concatenate([stream, np.frombuffer(_crc_and_size(content), np.uint8)])
+
+
+class Png:
+    """The data of a PNG image: a zlib stream cut into IDAT chunks of one length, and a last one."""
+
+    name = "PNG"
+    kind = 3
+
+    def find(self, data: bytes) -> Iterator[int]:
+        for match in re.finditer(rb"\x89PNG\r\n\x1a\n", data):
+            yield match.start()
+
+    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
+        chunks, begin = _idat_chunks(data, start + 8)
+        sizes = {len(chunk) for chunk in chunks[:-1]} or {len(chunks[0])} if chunks else set()
+        if len(sizes) != 1 or len(chunks[-1]) > (length := min(sizes)) or length == 0:
+            return None
+        joined = np.frombuffer(b"".join(chunks), np.uint8)
+        if joined.size < 6 or joined[0] & 143 != 8 or joined[1] & 32:
+            return None
+        opened = open_stream(joined[2:], most, 8 + (int(joined[0]) >> 4))
+        if opened is None or joined[2 + opened.size :].tobytes() != _adler(opened.content):
+            return None
+        size = joined.size + 12 * len(chunks)
+        extra = joined[:2].tobytes() + struct.pack("<I", length)
+        return Found(self.kind, begin, size, opened.content, opened, extra)
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        header, length = extra[:2], int.from_bytes(extra[2:], "little")
+        if len(extra) != 6 or not 0 < length <= stream.size + 6:
+            raise DamagedError("the chunks of an image are impossible: the file is damaged")
+        joined = header + stream.tobytes() + _adler(content)
+        if len(joined) // length > content.size + 64:
+            raise DamagedError("the chunks of an image are impossible: the file is damaged")
+        chunks = (_chunk(joined[at : at + length]) for at in range(0, len(joined), length))
+        return np.frombuffer(b"".join(chunks), np.uint8)
+
+
+def _idat_chunks(data: np.ndarray, place: int) -> tuple[list[bytes], int]:
+    """Return the data of the first IDAT chunks in a row, and where they begin; none if a CRC differs."""
+    chunks: list[bytes] = []
+    begin = place
+    while place + 12 <= data.size:
+        length = int.from_bytes(data[place : place + 4].tobytes(), "big")
+        kind = data[place + 4 : place + 8].tobytes()
+        if place + 12 + length > data.size or (chunks and kind != b"IDAT") or kind == b"IEND":
+            break
+        if kind == b"IDAT":
+            begin = begin if chunks else place
+            chunks.append(data[place + 8 : place + 8 + length].tobytes())
+            if data[place : place + 12 + length].tobytes() != _chunk(chunks[-1]):
+                return [], begin
+        place += 12 + length
+    return chunks, begin
+
+
+def _chunk(content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + b"IDAT" + content + struct.pack(">I", zlib.crc32(b"IDAT" + content))
+
+
+def _adler(content: np.ndarray) -> bytes:
+    return struct.pack(">I", zlib.adler32(content.data))
+
+
+def _crc_and_size(content: np.ndarray) -> bytes:
+    return struct.pack("<II", zlib.crc32(content.data), content.size & 0xFFFFFFFF)

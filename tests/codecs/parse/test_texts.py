@@ -1,0 +1,75 @@
+"""UTF-16, base64 and hexadecimal digits are opened to what they stand for, and closed to the same text."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.wrappers import WRAPPERS
+from tests.makers import inputs, wrapped
+
+TEXT = inputs.words(5_000).decode()
+NOISE = inputs.random_bytes(3_000)
+
+
+def parsed(data: bytes) -> tree.Node:
+    return tree.parse(np.frombuffer(data, np.uint8), lambda data, found: True)
+
+
+def check(data: bytes) -> list[tuple[str, bytes]]:
+    """Return the names and contents of the wrappers in data, which come back as they were."""
+    root = parsed(data)
+    again = tree.read(tree.to_bytes(root))
+    tree.fill(again, np.concatenate([node.own for node in root.nodes()]))
+    assert tree.close(again, len(data)).tobytes() == data
+    return [(WRAPPERS[child.kind].name, child.node.own.tobytes()) for node in root.nodes() for child in node.children]
+
+
+@pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_utf_16_becomes_utf_8(order, mark):
+    text = mark + TEXT + "déjà vu 中文 😀\r\n" * 3 * bool(mark)
+    assert check(text.encode(order)) == [("UTF-16", text.encode())]
+
+
+def test_utf_16_among_other_bytes():
+    data = NOISE + TEXT.encode("utf-16-le") + b"\x01\xd8" + NOISE
+    ((name, content),) = check(data)
+    assert name == "UTF-16" and content.startswith(TEXT.encode())
+
+
+@pytest.mark.parametrize("newline", ["", "\n", "\r\n", "\\n"])
+@pytest.mark.parametrize("size", [2_998, 2_999, 3_000])
+def test_base64_becomes_bytes(newline, size):
+    digits = base64.b64encode(NOISE[:size]).decode()
+    lines = [digits[at : at + 76] for at in range(0, len(digits), 76)] if newline else [digits]
+    data = b'{"image": "' + newline.join(lines).encode() + b'"}'
+    assert check(data) == [("base64", NOISE[:size])]
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_hexadecimal_digits_become_bytes(upper):
+    digits = NOISE.hex()
+    data = b"key: " + (digits.upper() if upper else digits).encode() + b"\n"
+    assert check(data) == [("hexadecimal", NOISE)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        base64.b64encode(NOISE)[:-2] + b"*=",
+        base64.b64encode(NOISE[:-1])[:-2] + b"/=",  # padding bits that are not zero
+        b"A" * 59,
+        NOISE.hex().encode()[:120],
+        b"\xff\xfe" + b"\x00\xd8" * 50,
+    ],
+)
+def test_what_is_not_canonical_comes_back(data):
+    check(data)
+
+
+def test_an_archive_in_base64_is_opened():
+    archive = wrapped.documents()["zip"]
+    names = [name for name, _ in check(b'"data:application/zip;base64,' + base64.b64encode(archive) + b'"')]
+    assert names == ["base64", *["zip member"] * 4]
