@@ -1,0 +1,74 @@
+"""Blocks with opened wrappers decode by a decoder written from docs/format.md, and trees are those of zlib."""
+
+import base64
+import zlib
+
+import numpy as np
+import pytest
+
+from squeeze.codecs.parse.deflate.huffman import FREQUENCY, LENGTH, work_space, zlib_lengths
+from squeeze.codecs.stream import opened
+from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.decoding import decode_block
+from squeeze.codecs.stream.encoding import encode_block
+from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.stream.settings import resolve_settings
+from squeeze.numerics.jit import kernel
+from tests.makers import inputs, wrapped
+from tests.references import naive_opened
+
+SETTINGS, _ = resolve_settings(1, 1, None, None, LanguageOptions())
+TEXT = inputs.words(3_000)
+
+
+def deflated(level: int, strategy: int = 0, memory: int = 8, window: int = 15) -> bytes:
+    coder = zlib.compressobj(level, zlib.DEFLATED, window, memory, strategy)
+    return coder.compress(TEXT + bytes(700) + inputs.random_bytes(300) + TEXT[:900]) + coder.flush()
+
+
+def flushed() -> bytes:
+    coder = zlib.compressobj(6)
+    return b"".join(
+        coder.compress(TEXT[at : at + 600]) + coder.flush(zlib.Z_SYNC_FLUSH) for at in range(0, 3_000, 600)
+    ) + (coder.flush())
+
+
+CASES = {
+    **wrapped.documents(),
+    **{f"level {level}": deflated(level) for level in range(10)},
+    **{"fixed": deflated(6, 4), "filtered": deflated(6, 1), "literals": deflated(6, 2), "runs": deflated(6, 3)},
+    **{"memory 1": deflated(6, 0, 1), "window 9": deflated(9, 0, 9, 9), "flushed": flushed()},
+    "UTF-16": TEXT.decode().encode("utf-16"),
+    "base64": base64.encodebytes(TEXT),
+    "hexadecimal": TEXT.hex().upper().encode(),
+}
+
+
+def decode_part(kind: int, payload: bytes, length: int) -> bytes:
+    return decode_block(Coded(kind, payload), length, SETTINGS).tobytes()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_block_decodes_by_the_specification(name):
+    data = CASES[name]
+    root = opened.find(data)
+    assert root, "nothing was opened"
+    coded = encode_block(np.frombuffer(data, np.uint8), root, SETTINGS)
+    assert coded and naive_opened.decode(coded.payload, decode_part) == data
+
+
+@kernel
+def _lengths(w, size, limit, used):
+    zlib_lengths(w, size, limit, used)
+
+
+@pytest.mark.parametrize(("size", "limit"), [(286, 15), (30, 15), (19, 7)])
+def test_trees_are_those_of_the_reference(size, limit):
+    random = np.random.default_rng(size)
+    for case in range(60):
+        counts = random.geometric(0.3, size) ** random.integers(1, 9) * (random.random(size) < random.random())
+        counts = np.minimum(counts, 60_000)
+        w = work_space()
+        w[FREQUENCY, :size] = counts
+        _lengths(w, size, limit, np.zeros(17, np.int64))
+        assert w[LENGTH, :size].tolist() == naive_opened.zlib_lengths(counts.tolist(), limit), case
