@@ -206,7 +206,7 @@ class Decoder:
 
 
 class Closings:
-    """What streams learn from those before them."""
+    """Closings of several streams, which learn from those before them."""
 
     def __init__(self) -> None:
         self.entries: dict[Any, int] = {}
