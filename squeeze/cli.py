@@ -100,6 +100,9 @@ class Misused(click.ClickException):
     exit_code = 2
 
 
+_NAMED = re.compile(r"[a-z_]+(?= (?:must|'))")  # in errors of options
+
+
 class Group(click.Group):
     """A group that turns exceptions into one line, and lists commands by section without importing them."""
 
@@ -136,10 +139,10 @@ class Group(click.Group):
             raise failed from error
 
     def _with_dashes(self, ctx: click.Context, message: str) -> str:
-        """Write the first word of a message as an option, if the command that was called has one of this name."""
-        command = self.get_command(ctx, ctx.invoked_subcommand or "")
-        long = f"--{message.split(' ', 1)[0].replace('_', '-')}"
-        known = command and any(long in parameter.opts for parameter in command.get_params(ctx))
+        """Write the name in `NAME must be ...` or `NAME 'value' ...` as an option, if the called command has it."""
+        command, name = self.get_command(ctx, ctx.invoked_subcommand or ""), _NAMED.match(message)
+        long = f"--{name[0].replace('_', '-')}" if name else ""
+        known = command and name and any(long in parameter.opts for parameter in command.get_params(ctx))
         return f"{long}{message[len(long) - 2 :]}" if known else message
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

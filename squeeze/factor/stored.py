@@ -118,7 +118,7 @@ class FactorLinear(StoredLinear[Form]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_basis": None}
 
-    def _hold(self, leaf: str, tensor: torch.Tensor | None) -> None:
+    def _register(self, leaf: str, tensor: torch.Tensor | None) -> None:
         has_codes = any("_codes" in name for name in self.leaves)  # then what belongs to codes is no parameter
         if tensor is not None and tensor.is_floating_point() and not has_codes:
             self.register_parameter(leaf, nn.Parameter(tensor, requires_grad=False))
@@ -129,7 +129,7 @@ class FactorLinear(StoredLinear[Form]):
         owner = self.__dict__.get("owner")
         return super().stored() if owner is None else {**super().stored(), "base": owner.base}
 
-    def _made_of(self) -> Tensors:
+    def _dependencies(self) -> Tensors:
         owner = self.__dict__["owner"]
         return super()._dependencies() if owner is None else (*super()._dependencies(), owner.base)
 

@@ -361,7 +361,7 @@ def test_what_a_call_raises_is_no_lost_worker(tmp_path, monkeypatch):
             raise ValueError("no such\nnumber")
         return FileResult(file, 9, 9)
 
-    monkeypatch.setattr("squeeze.cluster.files._whole", fails)
+    monkeypatch.setattr("squeeze.cluster.files._process_file", fails)
     going = run(engine := Inline(), files, seconds=10)
     done = {one.file.source.name: one.error for one in going.results(files)}
     assert done == {"0": "", "1": "", "2": "ValueError: no such", "3": ""}
@@ -382,7 +382,7 @@ def test_what_may_pass_is_waited_for_longer_each_time(tmp_path, monkeypatch):
     def broken(file, task):
         raise OSError(5, "the connection broke")
 
-    monkeypatch.setattr("squeeze.cluster.files._whole", broken)
+    monkeypatch.setattr("squeeze.cluster.files._process_file", broken)
     (done,) = run(Inline(), [file]).results([file])
     assert done.error == "the connection broke" and waited == [5.0, 10.0, 20.0]
 

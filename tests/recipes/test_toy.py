@@ -123,7 +123,7 @@ def test_a_quantisation_method_is_known_to_functions_commands_and_recipes(tmp_pa
     with pytest.raises(squeeze.SqueezeError, match=f"step 1, quantize: {wrong}"):
         Recipe.parse({"steps": [{"quantize": {"method": "toy", "times": 2}}]})
     said = CliRunner().invoke(main, ["quantize", str(source), str(tmp_path / "no"), "--method", "toy", "--times", "2"])
-    assert (said.exit_code, said.output) == (2, f"Error: {wrong}\n")
+    assert (said.exit_code, said.output) == (2, f"Error: --{wrong}\n")
 
 
 def test_a_format_is_known_to_functions_commands_and_recipes(tmp_path, folders, monkeypatch):

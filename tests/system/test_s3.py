@@ -174,7 +174,7 @@ def test_nothing_to_sign_with_is_an_error_for_each_object(small, monkeypatch):
     s3fs.S3FileSystem.clear_instance_cache()
     anew = [RemotePath(*path.url_and_key) for path in paths]
     for path, listed in zip(anew, paths, strict=True):
-        path._info = listed._known
+        path._info = listed._info
     found = read_together(anew)
     assert all(isinstance(one, PermissionError) for one in found if one != b"")
 

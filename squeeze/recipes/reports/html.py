@@ -56,7 +56,9 @@ def _template(package: str) -> jinja2.Template:
     """Load the template of a package's page."""
     loaders = [jinja2.PackageLoader(name, "assets") for name in (package, "squeeze.recipes.reports")]
     loader = jinja2.ChoiceLoader(loaders)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.get_template("page.html")
 
 

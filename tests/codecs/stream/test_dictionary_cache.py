@@ -46,9 +46,9 @@ def test_the_second_use_finds_what_the_first_left(place, data):
     assert path.name.startswith(first.identity)
     kept = path.read_bytes()
     one, other = first.start.memory, second.start.memory
-    for name, array in dictionary_cache.learned.arrays_of(one).items():
-        assert np.array_equal(array, dictionary_cache.learned.arrays_of(other)[name]), name
-        mapped = dictionary_cache.learned.arrays_of(other)[name]
+    for name, array in dictionary_cache.initial_state.arrays_of(one).items():
+        assert np.array_equal(array, dictionary_cache.initial_state.arrays_of(other)[name]), name
+        mapped = dictionary_cache.initial_state.arrays_of(other)[name]
         assert (mapped.dtype, mapped.shape, mapped.flags.writeable) == (array.dtype, array.shape, True)
         assert mapped.ctypes.data % 64 == 0
     other.model.predictors[0].slots[:] = 7  # nobody does; it would stay in memory
