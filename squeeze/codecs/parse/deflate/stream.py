@@ -1,7 +1,7 @@
 """Opening deflate streams: their content, and the choices of their encoder. Closing them gives the same bytes again."""
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from squeeze.system.binary import read_exactly, read_varint, varint
 __all__ = ["Closings", "Opened", "open_stream"]
 
 _STEPS, _LEAST_STEPS = 600, 1 << 22  # candidates that may be compared for each byte of content, and for all
-_SAMPLE = 1 << 15  # tokens on which settings are tried
+_FEW_TOKENS, _SAMPLE = 1 << 12, 1 << 15  # tokens on which all settings are tried, and the best
+_BEST, _NEAR = 3, 16  # settings that are tried again, and the most bytes that they may need beyond the best
 _FEW = 24  # bytes of choices in a sample that is predicted well enough
+_MOST_OF_TOKEN, _MOST_OF_BLOCK = 64, 1 << 13  # bytes of choices, if none was expected
 _BLOCK = (1 << 14) - 1  # tokens of zlib's blocks by default
 _LEVELS = (  # speed, good, laziest, nice and chain
     (LITERALS_ONLY, 0, 0, 0, 0),
@@ -33,6 +35,7 @@ _LEVELS = (  # speed, good, laziest, nice and chain
     (LAZY_MATCHING, 259, 258, 258, 4096),  # of encoders other than zlib
 )
 _OTHER = len(_LEVELS) - 1
+_UNFILTERED, _FILTERED = (6, 9, 1, 5, 8, 7, 4, 3, 2, _OTHER), (6, 9, 5, 8, 7, 4)  # levels, the usual ones first
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,10 @@ class Closings:
 
     def encode(self, opened: Opened) -> bytes:
         """Return what closes a stream, with its content."""
-        known = opened.encoder == self._encoder
+        known, stream = opened.encoder == self._encoder, opened.stream
         self._encoder = opened.encoder
-        coded = _choices(opened.stream, opened.encoder, _most(opened.size), self._entries)
+        room = state.ROOM + _MOST_OF_TOKEN * stream.tokens.size + _MOST_OF_BLOCK * stream.blocks.shape[0]
+        coded = _choices(stream, opened.encoder, room, self._entries)
         assert coded is not None, "a stream that was opened can be closed"
         return (b"\0" if known else b"\1" + opened.encoder.to_bytes()) + coded
 
@@ -171,21 +175,30 @@ def _choices(stream: Tokens, encoder: Encoder, most: int, entries: np.ndarray) -
 
 
 def _estimate(stream: Tokens, window: int) -> Encoder:
-    """Return the settings that predict the first tokens best."""
-    sample = _sample(stream)
+    """Return the settings that predict the first tokens best: few of them by all settings, more by the best ones."""
     block = _block_of(stream)
     memory = (block + 1).bit_length() - 7  # zlib's blocks have 2^(memory + 6) - 1 tokens
     base = Encoder(window=window, block=block, memory=memory if 1 <= memory <= 9 else 8)
-    best, least = base, 1 << 62
-    for filtered in (False, True):
-        for level in (6, 9, 1, 5, 8, 7, 4, 3, 2, _OTHER) if not filtered else (6, 9, 5, 8, 7, 4):
-            tried = Encoder(level, filtered, level == _OTHER, base.memory, window, base.block)
-            coded = _choices(sample, tried, 8 * state.ROOM + int(sample.totals[layout.TOKENS]), state.nothing_learnt())
-            if coded is not None and len(coded) < least:
-                best, least = tried, len(coded)
-            if least < _FEW:
-                return best
-    return best
+    levels = [(level, filtered) for filtered, some in ((False, _UNFILTERED), (True, _FILTERED)) for level in some]
+    tried = [replace(base, level=level, filtered=filtered, joined=level == _OTHER) for level, filtered in levels]
+    for most in (_FEW_TOKENS, _SAMPLE):
+        sample, found = _sample(stream, most), list[tuple[int, int, Encoder]]()
+        for number, encoder in enumerate(tried):
+            size = _cost(sample, encoder)
+            found.append((size, number, encoder))
+            if size < _FEW and most >= stream.tokens.size:
+                return encoder
+        least = min(size for size, _, _ in found)
+        tried = [encoder for size, _, encoder in sorted(found)[:_BEST] if size <= least + _NEAR]
+        if len(tried) == 1 or most >= stream.tokens.size:
+            break
+    return tried[0]
+
+
+def _cost(sample: Tokens, encoder: Encoder) -> int:
+    """Return the bytes of a sample's choices; many if they are too many."""
+    coded = _choices(sample, encoder, 8 * state.ROOM + int(sample.totals[layout.TOKENS]), state.nothing_learnt())
+    return 1 << 62 if coded is None else len(coded)
 
 
 def _block_of(stream: Tokens) -> int:
@@ -196,10 +209,10 @@ def _block_of(stream: Tokens) -> int:
     return int(values[often.argmax()]) if values.size and often.max() > 1 else max(_BLOCK, int(counts.max(initial=0)))
 
 
-def _sample(stream: Tokens) -> Tokens:
+def _sample(stream: Tokens, most: int) -> Tokens:
     """Return the first tokens of a stream as a stream of one block."""
     start = np.flatnonzero(stream.blocks[:, layout.TYPE] != layout.STORED)
-    count = min(int(stream.totals[layout.TOKENS]), _SAMPLE)
+    count = min(int(stream.totals[layout.TOKENS]), most)
     if not start.size or stream.blocks[0, layout.TYPE] == layout.STORED:
         count = 0
     tokens = stream.tokens[:count]
