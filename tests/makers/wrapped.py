@@ -1,5 +1,6 @@
-"""Files that wrap data: zip archives, gzip files, zlib streams and PNG images, made with Python's own modules."""
+"""Files that wrap data: zip archives, gzip files, zlib streams, PNG images and texts in other forms, made with Python's own modules."""
 
+import base64
 import gzip
 import io
 import struct
@@ -45,6 +46,7 @@ def png(rows: bytes, width: int = 64, chunk: int = 1_000) -> bytes:
 def documents() -> dict[str, bytes]:
     """Return files with wrappers, by name."""
     members = {f"part-{number}.txt": text for number, text in enumerate(TEXTS)}
+    texts = base64.encodebytes(TEXTS[0]), TEXTS[1].hex().encode(), TEXTS[2].decode().encode("utf-16-le")
     return {
         "zip": zip_archive(members),
         "gzip": gzip_file(TEXTS[0]),
@@ -52,5 +54,6 @@ def documents() -> dict[str, bytes]:
         "PNG": png(inputs.words(8_000)),
         "nested": zip_archive({"inner.zip": zip_archive(members), "text.gz": gzip_file(TEXTS[3])}),
         "cut off": zip_archive(members)[:-900] + gzip_file(TEXTS[0])[:-20],
+        "texts": b"\n".join(texts),
         "wrong sums": gzip_file(TEXTS[0])[:-8] + bytes(8) + zlib.compress(TEXTS[1])[:-4] + b"1234",
     }

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from squeeze.codecs.parse.deflate.stream import Closings
-from squeeze.codecs.parse.protocol import Found
-from squeeze.codecs.parse.wrappers import WRAPPERS, candidates
+from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
+from squeeze.codecs.parse.texts import Base64, Hexadecimal, Utf16
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["MOST_OPENED", "Child", "Node", "close", "fill", "parse", "read", "to_bytes"]
+__all__ = ["MOST_OPENED", "WRAPPERS", "Child", "Node", "close", "fill", "parse", "read", "to_bytes"]
 
+# By the numbers that files have for them.
+WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal())
 MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
@@ -80,6 +83,12 @@ class _Parser:
             children.append(Child(found.start - done, found.kind, node, found))
             done = found.start + found.size
         return Node(np.concatenate([*owned, data[done:]]) if children else data, tuple(children))
+
+
+def candidates(data: bytes) -> list[tuple[int, int]]:
+    """Return the places in data where wrappers may start, with their kinds, in the order in which they are tried."""
+    found = ((place, -wrapper.kind) for wrapper in WRAPPERS for place in wrapper.find(data))
+    return [(place, -kind) for place, kind in sorted(found)]
 
 
 def parse(data: np.ndarray, pays: Callable[[np.ndarray, Found], bool]) -> Node:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse import tree
-from squeeze.codecs.parse.wrappers import WRAPPERS
+from squeeze.codecs.parse.tree import WRAPPERS
 from tests.makers import inputs, wrapped
 
 TEXT = inputs.words(5_000).decode()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse import tree
-from squeeze.codecs.parse.wrappers import WRAPPERS
+from squeeze.codecs.parse.tree import WRAPPERS
 from squeeze.errors import SqueezeError
 from tests.makers import wrapped
 
@@ -16,6 +16,7 @@ KINDS = {
     "PNG": ["PNG"],
     "nested": ["zip member"] * 6 + ["gzip"],
     "cut off": ["zip member"] * 3,
+    "texts": ["base64", "hexadecimal", "UTF-16"],
     "wrong sums": ["zip member"],  # a bare stream
 }
 
