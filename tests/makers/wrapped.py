@@ -1,4 +1,4 @@
-"""Files that wrap data: zip archives, gzip files, zlib streams, PNG images and texts in other forms, made with Python's own modules."""
+"""Files that wrap data: zip, gzip, zlib streams, PNG and texts in other forms, made with Python's own modules."""
 
 import base64
 import gzip
