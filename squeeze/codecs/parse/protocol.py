@@ -42,8 +42,8 @@ class Wrapper(Protocol):
         """Yield the places where one may start."""
         ...
 
-    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
-        """Open one that starts at a place of uint8 `data`, with at most `most` bytes of content."""
+    def open(self, data: bytes, start: int, most: int) -> Found | None:
+        """Open one that starts at a place of data, with at most `most` bytes of content."""
         ...
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:

@@ -24,8 +24,8 @@ class ZipMember:
         for match in re.finditer(rb"PK\x03\x04..(.)\x00?", data, re.DOTALL):
             yield match.start()
 
-    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
-        header = data[start : start + 30].tobytes()
+    def open(self, data: bytes, start: int, most: int) -> Found | None:
+        header = data[start : start + 30]
         if len(header) < 30:
             return None
         (method,) = struct.unpack_from("<H", header, 8)
@@ -33,7 +33,7 @@ class ZipMember:
         if method != 8:
             return None
         begin = start + 30 + name + extra
-        opened = open_stream(data[begin:], most)
+        opened = open_stream(np.frombuffer(data, np.uint8)[begin:], most)
         return Found(self.kind, begin, opened.size, opened.content, opened) if opened else None
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
@@ -54,12 +54,12 @@ class Zlib:
         for match in _ZLIB_HEADER.finditer(data):
             yield match.start()
 
-    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
-        opened = open_stream(data[start + 2 :], most, 8 + (int(data[start]) >> 4))
+    def open(self, data: bytes, start: int, most: int) -> Found | None:
+        opened = open_stream(np.frombuffer(data, np.uint8)[start + 2 :], most, 8 + (data[start] >> 4))
         if opened is None:
             return None
         end = start + 2 + opened.size
-        if data[end : end + 4].tobytes() != _adler(opened.content):
+        if data[end : end + 4] != _adler(opened.content):
             return None
         return Found(self.kind, start + 2, opened.size + 4, opened.content, opened)
 
@@ -77,8 +77,8 @@ class Gzip:
         for match in re.finditer(rb"\x1f\x8b\x08[\x00-\x1f]", data):
             yield match.start()
 
-    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
-        header = data[start : start + (1 << 16)].tobytes()
+    def open(self, data: bytes, start: int, most: int) -> Found | None:
+        header = data[start : start + (1 << 16)]
         flags, begin = header[3], 10
         if flags & 4 and len(header) >= 12:
             begin += 2 + int.from_bytes(header[10:12], "little")
@@ -88,11 +88,11 @@ class Gzip:
                 if not begin:
                     return None
         begin += start + (flags & 2)
-        opened = open_stream(data[begin:], most)
+        opened = open_stream(np.frombuffer(data, np.uint8)[begin:], most)
         if opened is None:
             return None
         end = begin + opened.size
-        if data[end : end + 8].tobytes() != _crc_and_size(opened.content):
+        if data[end : end + 8] != _crc_and_size(opened.content):
             return Found(ZipMember.kind, begin, opened.size, opened.content, opened)
         return Found(self.kind, begin, opened.size + 8, opened.content, opened)
 
@@ -110,7 +110,7 @@ class Png:
         for match in re.finditer(rb"\x89PNG\r\n\x1a\n", data):
             yield match.start()
 
-    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
+    def open(self, data: bytes, start: int, most: int) -> Found | None:
         chunks, begin = _idat_chunks(data, start + 8)
         sizes = {len(chunk) for chunk in chunks[:-1]} or {len(chunks[0])} if chunks else set()
         if len(sizes) != 1 or len(chunks[-1]) > (length := min(sizes)) or length == 0:
@@ -136,19 +136,19 @@ class Png:
         return np.frombuffer(b"".join(chunks), np.uint8)
 
 
-def _idat_chunks(data: np.ndarray, place: int) -> tuple[list[bytes], int]:
+def _idat_chunks(data: bytes, place: int) -> tuple[list[bytes], int]:
     """Return the data of the first IDAT chunks in a row, and where they begin; none if a CRC differs."""
     chunks: list[bytes] = []
     begin = place
-    while place + 12 <= data.size:
-        length = int.from_bytes(data[place : place + 4].tobytes(), "big")
-        kind = data[place + 4 : place + 8].tobytes()
-        if place + 12 + length > data.size or (chunks and kind != b"IDAT") or kind == b"IEND":
+    while place + 12 <= len(data):
+        length = int.from_bytes(data[place : place + 4], "big")
+        kind = data[place + 4 : place + 8]
+        if place + 12 + length > len(data) or (chunks and kind != b"IDAT") or kind == b"IEND":
             break
         if kind == b"IDAT":
             begin = begin if chunks else place
-            chunks.append(data[place + 8 : place + 8 + length].tobytes())
-            if data[place : place + 12 + length].tobytes() != _chunk(chunks[-1]):
+            chunks.append(data[place + 8 : place + 8 + length])
+            if data[place : place + 12 + length] != _chunk(chunks[-1]):
                 return [], begin
         place += 12 + length
     return chunks, begin

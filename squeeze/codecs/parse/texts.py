@@ -14,6 +14,7 @@ __all__ = ["Base64", "Hexadecimal", "Utf16"]
 
 _NEWLINES = (b"", b"\n", b"\r\n", b"\\n")
 _LEAST_DIGITS = 128  # base64 or hexadecimal digits of the shortest wrapper
+_PART = 1 << 12  # UTF-16 units that are looked at together
 _GAP = 16  # most characters beyond ASCII in a row, in UTF-16 without a byte order mark
 
 
@@ -31,17 +32,17 @@ class Utf16:
         for match in self._ASCII.finditer(data):
             yield match.start()
 
-    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
-        marked = start == 0 and data[:2].tobytes() in (b"\xff\xfe", b"\xfe\xff")
-        order = int(data[start] == 0 or data[start] == 0xFE)
-        units = data[start : start + (data.size - start) // 2 * 2].view("><"[1 - order] + "u2")
-        count = units.size if marked else _text_units(units)
+    def open(self, data: bytes, start: int, most: int) -> Found | None:
+        marked = start == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        order = int(data[start] in (0, 0xFE))
+        count = (len(data) - start) // 2
+        units = np.frombuffer(data, "><"[1 - order] + "u2", count, start)
         try:
-            text = data[start : start + 2 * count].tobytes().decode(self._ORDERS[order])
+            text = data[start : start + 2 * (count if marked else _text_units(units))].decode(self._ORDERS[order])
         except UnicodeDecodeError:
             return None
-        content = np.frombuffer(text.encode(), np.uint8)
-        return Found(self.kind, start, 2 * count, content, None, bytes([order])) if content.size <= most else None
+        content, size = np.frombuffer(text.encode(), np.uint8), len(text.encode("utf-16-le"))
+        return Found(self.kind, start, size, content, None, bytes([order])) if content.size <= most else None
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if len(extra) != 1 or extra[0] > 1:
@@ -54,13 +55,21 @@ class Utf16:
 
 def _text_units(units: np.ndarray) -> int:
     """Return how many UTF-16 units from the start are text, with few characters in a row beyond ASCII."""
-    is_ascii = ((units >= 32) & (units < 127)) | (units == 9) | (units == 10) | (units == 13)
-    is_text = is_ascii | ((units >= 0xA0) & (units < 0xD800))
-    ends = np.flatnonzero(~is_text)
-    end = int(ends[0]) if ends.size else units.size
-    places = np.flatnonzero(is_ascii[:end])
-    gaps = np.flatnonzero(np.diff(places) > _GAP)
-    return int(places[gaps[0]] if gaps.size else places[-1]) + 1 if places.size else 0
+    end = last = 0  # the end of what was looked at, and of the last character of ASCII
+    while end < units.size:
+        part = units[end : end + _PART]
+        is_ascii = ((part >= 32) & (part < 127)) | (part == 9) | (part == 10) | (part == 13)
+        is_text = is_ascii | ((part >= 0xA0) & (part < 0xD800))
+        stop = part.size if is_text.all() else int(is_text.argmin())
+        places = end + np.flatnonzero(is_ascii[:stop])
+        gaps = np.flatnonzero(np.diff(places, prepend=last - 1) > _GAP)
+        if gaps.size:
+            return int(places[gaps[0] - 1]) + 1 if gaps[0] else last
+        last = int(places[-1]) + 1 if places.size else last
+        if stop < part.size or end + stop - last > _GAP:
+            break
+        end += stop
+    return last
 
 
 class Base64:
@@ -75,33 +84,32 @@ class Base64:
         for match in self._START.finditer(data):
             yield match.start()
 
-    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
-        raw = data[start : start + 2 * most].tobytes()
-        first = self._LINE.match(raw)
-        if first is None:
+    def open(self, data: bytes, start: int, most: int) -> Found | None:
+        first = self._LINE.match(data, start)
+        if first is None or len(first[0]) > 2 * most:
             return None
         length, newline = len(first[0]) // 4 * 4, b""
-        end = length
+        end = start + length
         if length == len(first[0]) and not first[0].endswith(b"="):
-            newline = next((mark for mark in _NEWLINES[1:] if raw.startswith(mark, length)), b"")
-        while newline and raw.startswith(newline, end):
-            line = self._LINE.match(raw, end + len(newline))
+            newline = next((mark for mark in _NEWLINES[1:] if data.startswith(mark, end)), b"")
+        while newline and data.startswith(newline, end) and end - start < 2 * most:
+            line = self._LINE.match(data, end + len(newline))
             if line is None or len(line[0]) > length or len(line[0]) % 4:
                 break
             end = line.end()
             if len(line[0]) < length or line[0].endswith(b"="):
                 break
-        if end < _LEAST_DIGITS:
+        digits = data[start:end]
+        if len(digits) < _LEAST_DIGITS or len(digits) > 2 * most:
             return None
         try:
-            content = np.frombuffer(
-                base64.b64decode(raw[:end].replace(newline, b"") if newline else raw[:end]), np.uint8
-            )
+            content = np.frombuffer(base64.b64decode(digits.replace(newline, b"") if newline else digits), np.uint8)
         except binascii.Error:
             return None
-        extra = bytes([_NEWLINES.index(newline if end > length else b"")]) + (length // 4).to_bytes(4, "little")
-        same = end <= 2 * most and self.close(content, content, extra).tobytes() == raw[:end]
-        return Found(self.kind, start, end, content, None, extra) if same else None
+        number = _NEWLINES.index(newline if len(digits) > length else b"")
+        extra = bytes([number]) + (length // 4).to_bytes(4, "little")
+        same = self.close(content, content, extra).tobytes() == digits
+        return Found(self.kind, start, len(digits), content, None, extra) if same else None
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if len(extra) != 5 or extra[0] >= len(_NEWLINES):
@@ -126,9 +134,9 @@ class Hexadecimal:
         for match in self._START.finditer(data):
             yield match.start()
 
-    def open(self, data: np.ndarray, start: int, most: int) -> Found | None:
-        match = self._START.match(data[start : start + 2 * most].tobytes())
-        if match is None:
+    def open(self, data: bytes, start: int, most: int) -> Found | None:
+        match = self._START.match(data, start)
+        if match is None or len(match[0]) > 2 * most:
             return None
         digits = match[0][: len(match[0]) // 2 * 2]
         is_upper = digits != digits.lower()

@@ -13,7 +13,7 @@ from squeeze.codecs.parse.texts import Base64, Hexadecimal, Utf16
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["MOST_OPENED", "WRAPPERS", "Child", "Node", "close", "fill", "parse", "read", "to_bytes"]
+__all__ = ["MOST_OPENED", "WRAPPERS", "Child", "Node", "close", "parse", "read", "to_bytes"]
 
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal())
@@ -66,18 +66,17 @@ class _Parser:
         self._left = min(MOST_OPENED, max(_LEAST_OPENED, _MOST_RATIO * size))
 
     def node(self, data: np.ndarray, depth: int) -> Node:
-        done, children, owned = 0, list[Child](), list[np.ndarray]()
-        for place, kind in candidates(data.tobytes()) if depth < _DEEPEST and self._left > 0 else ():
-            if place < done:
-                continue
-            found = WRAPPERS[kind].open(data, place, self._left)
+        raw, done, children, owned = data.tobytes(), 0, list[Child](), list[np.ndarray]()
+        refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
+        for place, kind in candidates(raw) if depth < _DEEPEST and self._left > 0 else ():
+            found = WRAPPERS[kind].open(raw, place, self._left) if place >= max(done, refused[kind]) else None
             if found is None or found.start < done or found.size < _LEAST:
                 continue
             before = self._left
             self._left -= found.content.size
             node = self.node(found.content, depth + 1)
             if not node.children and not self._pays(data, found):
-                self._left = before
+                self._left, refused[kind] = before, found.start + found.size
                 continue
             owned.append(data[done : found.start])
             children.append(Child(found.start - done, found.kind, node, found))
@@ -116,42 +115,43 @@ def _written(node: Node, closings: Closings) -> bytes:
     return b"".join(parts)
 
 
-def read(written: bytes) -> Node:
-    """Return the tree that `to_bytes` wrote, whose nodes' own bytes are zeros that `fill` replaces.
+def read(written: bytes, opened: np.ndarray) -> Node:
+    """Return the tree that `to_bytes` wrote, with the nodes' own bytes, which uint8 `opened` has one after the other.
 
     Raises:
-        DamagedError: if it is impossible.
+        DamagedError: if it is impossible, or the nodes have another number of bytes.
     """
-    file = io.BytesIO(written)
-    root = _read_node(file, _Sizes(), 0)
-    if file.read(1):
+    file, rest = io.BytesIO(written), _Rest(opened)
+    root = _read_node(file, rest, 0)
+    if file.read(1) or rest.opened.size:
         raise _impossible()
     return root
 
 
 @dataclass
-class _Sizes:
-    """The bytes and wrappers that a tree may still have."""
+class _Rest:
+    """The opened bytes and the number of wrappers that a tree may still have."""
 
-    own: int = 2 * MOST_OPENED
+    opened: np.ndarray
     wrappers: int = 1 << 20
 
 
-def _read_node(file: io.BytesIO, left: _Sizes, depth: int) -> Node:
-    own, count = read_varint(file)[0], read_varint(file)[0]
-    left.own, left.wrappers = left.own - own, left.wrappers - count
-    if left.own < 0 or left.wrappers < 0 or (count and depth >= _DEEPEST):
+def _read_node(file: io.BytesIO, rest: _Rest, depth: int) -> Node:
+    size, count = read_varint(file)[0], read_varint(file)[0]
+    rest.wrappers -= count
+    if size > rest.opened.size or rest.wrappers < 0 or (count and depth >= _DEEPEST):
         raise _impossible()
+    own, rest.opened = rest.opened[:size], rest.opened[size:]
     children, gaps = [], 0
     for _ in range(count):
         gap, kind = read_varint(file)[0], read_exactly(file, 1)[0]
         gaps += gap
-        if kind >= len(WRAPPERS) or gaps > own:
+        if kind >= len(WRAPPERS) or gaps > size:
             raise _impossible()
-        node = _read_node(file, left, depth + 1)
+        node = _read_node(file, rest, depth + 1)
         extra, closing = _read_text(file), _read_text(file)
         children.append(Child(gap, kind, node, None, extra, closing))
-    return Node(np.zeros(own, np.uint8), tuple(children))
+    return Node(own, tuple(children))
 
 
 def _read_text(file: io.BytesIO) -> bytes:
@@ -161,19 +161,8 @@ def _read_text(file: io.BytesIO) -> bytes:
     return read_exactly(file, size)
 
 
-def fill(root: Node, opened: np.ndarray) -> None:
-    """Give the nodes of a tree their own bytes, which uint8 `opened` has one after the other; raise DamagedError if
-    it has another number."""
-    done = 0
-    for node in root.nodes():
-        node.own[:] = opened[done : done + node.own.size] if done + node.own.size <= opened.size else 0
-        done += node.own.size
-    if done != opened.size:
-        raise _impossible()
-
-
 def close(root: Node, most: int) -> np.ndarray:
-    """Return the data of a tree that was read and filled, uint8 of at most `most` bytes.
+    """Return the data of a tree that was read, uint8 of at most `most` bytes.
 
     Raises:
         DamagedError: if its parts do not belong together.

@@ -112,7 +112,7 @@ def decode(payload: bytes, length: int, decode_part: Callable[[Coded, int], np.n
     size, _ = read_varint(plan)
     if size > len(plan.getbuffer()):
         raise _impossible()
-    root, groups, left = tree.read(read_exactly(plan, size)), list[np.ndarray](), 2 * tree.MOST_OPENED
+    written, groups, left = read_exactly(plan, size), list[np.ndarray](), 2 * tree.MOST_OPENED
     while file.tell() < len(payload):
         count, _ = read_varint(file)
         cuts = []
@@ -122,8 +122,7 @@ def decode(payload: bytes, length: int, decode_part: Callable[[Coded, int], np.n
         if not cuts:
             raise _impossible()
         groups.append(np.concatenate(cuts))
-    tree.fill(root, _in_order(plan, groups))
-    data = tree.close(root, length)
+    data = tree.close(tree.read(written, _in_order(plan, groups)), length)
     if data.size != length:
         raise _impossible()
     return data

@@ -17,7 +17,7 @@ NOTHING = np.zeros(0, np.uint8)
 
 
 def opened(wrapper, data: bytes) -> Found | None:
-    return wrapper.open(np.frombuffer(data, np.uint8), next(wrapper.find(data)), 1 << 20)
+    return wrapper.open(data, next(wrapper.find(data)), 1 << 20)
 
 
 def gzip_with(flags: int, fields: bytes) -> bytes:

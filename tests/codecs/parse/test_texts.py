@@ -20,8 +20,7 @@ def parsed(data: bytes) -> tree.Node:
 def check(data: bytes) -> list[tuple[str, bytes]]:
     """Return the names and contents of the wrappers in data, which come back as they were."""
     root = parsed(data)
-    again = tree.read(tree.to_bytes(root))
-    tree.fill(again, np.concatenate([node.own for node in root.nodes()]))
+    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
     assert tree.close(again, len(data)).tobytes() == data
     return [(WRAPPERS[child.kind].name, child.node.own.tobytes()) for node in root.nodes() for child in node.children]
 

@@ -27,8 +27,7 @@ def parsed(data: bytes) -> tree.Node:
 
 def closed(root: tree.Node, size: int) -> bytes:
     """Return the data of a tree by what is written of it."""
-    again = tree.read(tree.to_bytes(root))
-    tree.fill(again, np.concatenate([node.own for node in root.nodes()]))
+    again = tree.read(tree.to_bytes(root), np.concatenate([node.own for node in root.nodes()]))
     return tree.close(again, size).tobytes()
 
 
@@ -76,8 +75,7 @@ def test_damaged_trees_are_refused_or_give_other_bytes(name):
         damaged = bytearray(written)
         damaged[random.integers(len(written))] ^= int(random.integers(1, 256))
         try:
-            again = tree.read(bytes(damaged))
-            tree.fill(again, opened)
+            again = tree.read(bytes(damaged), opened)
             assert tree.close(again, 2 * len(data)).size <= 2 * len(data)
         except SqueezeError as error:
             refused += 1
