@@ -115,7 +115,8 @@ def _compress(
     if len(first) == size:
         return _write(sink, settings, _coded(_parts(first, source, size, settings), settings, verify, progress))
     requested, *others = candidates(first, settings)
-    others += [replace(requested, parse=False)] if _tree(first, settings) else []
+    if _tree(first, settings):
+        others += [replace(plan, parse=False) for plan in (requested, *others)]
     streams = [_stream(first, requested, verify, progress), *(_stream(first, plan, verify, None) for plan in others)]
     stream = min(filter(None, streams), key=len)
     write_all(sink, stream)

@@ -38,8 +38,8 @@ def find(data: bytes) -> Node | None:
 def _pays(data: np.ndarray, found: Found) -> bool:
     """Return whether the content of a wrapper in `data`, coded by level 1, is clearly smaller than the wrapper.
 
-    A part of larger contents decides. It is compared with the tokens that deflate has for it, or with the text that it
-    is wrapped in, coded by level 1 as well.
+    A part of larger contents decides. It is compared with the tokens that deflate has for it. Text in another form is
+    opened unless level 1, which gains the least from it, makes it clearly larger, as it does genes that look like base64.
     """
     content = found.content
     if found.opened and content.size <= _SMALL:
@@ -51,7 +51,7 @@ def _pays(data: np.ndarray, found: Found) -> bool:
     if found.opened:
         return coded < _PAYS * found.opened.stream.share_of(start, start + size) * found.size
     begin, end = (found.start + found.size * place // content.size for place in (start, start + size))
-    return coded < _PAYS * sampling.coded_size(data[begin:end], Content("text")) - _COST
+    return _PAYS * coded < sampling.coded_size(data[begin:end], Content("text")) - _COST
 
 
 def _kind_of(data: np.ndarray) -> Content:
