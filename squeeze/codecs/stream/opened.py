@@ -39,7 +39,7 @@ def _pays(data: np.ndarray, found: Found) -> bool:
     """Return whether the content of a wrapper in `data`, coded by level 1, is clearly smaller than the wrapper.
 
     A part of larger contents decides. It is compared with the tokens that deflate has for it. Text in another form is
-    opened unless level 1, which gains the least from it, makes it clearly larger, as it does genes that look like base64.
+    opened unless level 1, which gains the least from it, makes it clearly larger, such as genes that look like base64.
     """
     content = found.content
     if found.opened and content.size <= _SMALL:
