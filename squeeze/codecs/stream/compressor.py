@@ -114,16 +114,17 @@ def _compress(
     first = _read_full(source, size)
     if len(first) == size:
         return _write(sink, settings, _coded(_parts(first, source, size, settings), settings, verify, progress))
-    requested, *others = candidates(first, settings)
-    if _tree(first, settings):
-        others += [replace(plan, parse=False) for plan in (requested, *others)]
-    streams = [_stream(first, requested, verify, progress), *(_stream(first, plan, verify, None) for plan in others)]
-    stream = min(filter(None, streams), key=len)
+    root = _tree(first, settings)
+    requested, *others = candidates(first, settings, root)
+    tried = [(requested, root, progress), *((plan, root, None) for plan in others)]
+    if root:
+        tried += [(plan, None, None) for plan in (requested, *others)]
+    stream = min(filter(None, (_stream(first, plan, tree, verify, tick) for plan, tree, tick in tried)), key=len)
     write_all(sink, stream)
     return Totals(len(first), len(stream))
 
 
-def candidates(raw: bytes, settings: Settings) -> list[Settings]:
+def candidates(raw: bytes, settings: Settings, root: Node | None = None) -> list[Settings]:
     """Return the settings to try for an input shorter than a block; the first of the smallest results is written.
 
     These are the level and its fallback levels. If there is text, they are tried with and without the language model.
@@ -133,7 +134,7 @@ def candidates(raw: bytes, settings: Settings) -> list[Settings]:
     assert level
     if settings.language:
         plans = candidates(raw, _without_model(settings))
-        if not (settings.bound or _has_text(raw, settings)):
+        if not (settings.bound or any(_has_text(part, settings) for part in _own_bytes(data, root))):
             return plans
         return [settings, *plans[len(raw) > container.MAX_SHORT :]]  # each long block is coded without the model, too
     if settings.dictionary:
@@ -149,11 +150,14 @@ def _without_model(settings: Settings) -> Settings:
     return Settings(levels.without_language_model(), settings.allotment.per_text, parse=settings.parse)
 
 
-def _has_text(raw: bytes, settings: Settings) -> bool:
-    if (root := _tree(raw, settings)) is not None:
-        return any(_has_text(node.own.tobytes(), replace(settings, parse=False)) for node in root.nodes())
-    parts = _closed_parts(np.frombuffer(raw, np.uint8), settings)
-    return any(content.kind == "text" or split.find(data) is not None for data, content in parts)
+def _own_bytes(data: np.ndarray, root: Node | None) -> list[np.ndarray]:
+    """Return uint8 `data`, or what is in its wrappers and around them."""
+    return [node.own for node in root.nodes()] if root else [data]
+
+
+def _has_text(data: np.ndarray, settings: Settings) -> bool:
+    parts = _closed_parts(data, settings) if data.size else ()
+    return any(content.kind == "text" or split.find(part) is not None for part, content in parts)
 
 
 def _is_foreign(data: np.ndarray, known: Dictionary) -> bool:
@@ -164,21 +168,29 @@ def _is_foreign(data: np.ndarray, known: Dictionary) -> bool:
     return is_short and found != known.content and not (unclear and known.content.kind != "text")
 
 
-def _stream(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes | None:
-    """Return an input shorter than a block as a stream, a short one if possible.
+def _stream(raw: bytes, settings: Settings, root: Node | None, verify: bool, progress: Progress) -> bytes | None:
+    """Return an input shorter than a block as a stream, with its wrappers `root` opened, or a short one if possible.
 
     It is None if a short stream needs a language model, and its block does not use one.
     """
-    parts = list(_parts(raw, io.BytesIO(), len(raw), settings))
-    is_short = len(raw) <= container.MAX_SHORT and _tree(raw, settings) is None
+    data = np.frombuffer(raw, np.uint8)
+    parts: list[Part] = [(data, root)] if root else list(_closed_parts(data, settings)) if raw else []
+    is_short = len(raw) <= container.MAX_SHORT and root is None
     if is_short and not (settings.language and _needs_blocks(parts, settings)):
         return _short(raw, settings, verify, progress)
     coded = list(_coded(parts, settings, verify, progress))
-    if settings.language and not settings.bound and not any(b and b.kind in container.BY_LANGUAGE for _, b in coded):
+    if settings.language and not settings.bound and not any(_by_language(data, block) for data, block in coded):
         settings = _without_model(settings)  # whose blocks these are
     sink = io.BytesIO()
     _write(sink, settings, coded)
     return sink.getvalue()
+
+
+def _by_language(data: np.ndarray, block: Coded | None) -> bool:
+    """Return whether a block, or one in it, is coded by the language model."""
+    if block is None or block.kind != container.OPENED:
+        return block is not None and block.kind in container.BY_LANGUAGE
+    return any(part.kind in container.BY_LANGUAGE for part in opened.read(block.payload, data.size).blocks())
 
 
 def _needs_blocks(parts: list[Part], settings: Settings) -> bool:
@@ -209,8 +221,9 @@ def _coded(
     def cost(part: Part) -> int:
         kind, size = container.BYTEWISE, part[0].size
         if isinstance(part[1], Node):
-            size = sum(node.own.size for node in part[1].nodes())
-        elif settings.language:
+            size = opened.size_of(part[1])
+            return block_memory(settings, kind, size, size) + opened.MEMORY * size
+        if settings.language:
             kind = container.TOKENWISE if part[1].kind == "text" else container.SPLIT
         return block_memory(settings, kind, size, size)
 
@@ -253,7 +266,7 @@ def _parts(chunk: bytes, source: BinaryIO, size: int, settings: Settings) -> Ite
     wrappers."""
     while chunk:
         data = np.frombuffer(chunk, np.uint8)
-        if (root := _tree(chunk, settings)) is not None:
+        if root := _tree(chunk, settings):
             yield data, root
         else:
             yield from _closed_parts(data, settings)
@@ -271,7 +284,7 @@ def _closed_parts(data: np.ndarray, settings: Settings) -> Iterator[tuple[np.nda
 
 def _tree(raw: bytes, settings: Settings) -> Node | None:
     """Return the wrappers in the bytes of a block, or None if none pays."""
-    return opened.find(raw) if settings.parse and settings.content is None else None
+    return opened.find(np.frombuffer(raw, np.uint8)) if settings.parse and settings.content is None else None
 
 
 def _read_full(source: BinaryIO, size: int) -> bytes:

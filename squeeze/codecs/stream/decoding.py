@@ -98,13 +98,16 @@ def _decode_opened(
     if recorder:
         recorder.start(length, [["opened"]]).bits[:] = 8 * len(coded.payload) / max(length, 1)
 
+    parts = opened.read(coded.payload, length)
+    if settings.limits:
+        settings.limits.need_memory(opened.MEMORY * parts.size, f"a block with {parts.size:,} opened bytes")
+    tick = scaled(progress, length, parts.size)
+
     def decode_part(part: Coded, size: int) -> np.ndarray:
         check_block_memory(settings, part.kind, size, len(part.payload))
-        return decode_block(part, size, settings)
+        return decode_block(part, size, settings, tick)
 
-    data = opened.decode(coded.payload, length, decode_part)
-    report(progress, length)
-    return data
+    return opened.decode(parts, length, decode_part)
 
 
 def has_runs(coded: Coded, settings: Settings) -> bool:
@@ -210,3 +213,15 @@ def check_raw(data: np.ndarray, checksum: int, short: bool = False) -> None:
 def report(progress: Progress, count: int) -> None:
     if progress:
         progress(count)
+
+
+def scaled(progress: Progress, size: int, total: int) -> Progress:
+    """Return a function that takes `total` bytes of work as progress of `size` bytes."""
+    done = 0
+
+    def tick(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        report(progress, size * done // total - size * before // total)
+
+    return tick

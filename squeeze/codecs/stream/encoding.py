@@ -11,7 +11,7 @@ from squeeze.codecs.bytewise.presets import LARGE, Preset
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import blocks, container, opened, runs, split
 from squeeze.codecs.stream.container import Coded, Content
-from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report
+from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report, scaled
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
 
@@ -67,8 +67,12 @@ def encode_block(
 
 
 def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded:
-    coded = opened.encode(root, lambda part, content: encode_block(part, content, settings, verify=False))
-    report(progress, data.size)
+    tick = scaled(progress, data.size, opened.size_of(root))
+    coded = opened.encode(
+        root,
+        lambda plan, content: encode_block(plan, content, settings, False),
+        lambda part, content: encode_block(part, content, settings, False, tick),
+    )
     if verify:
         _verify(coded, data, settings, progress)
     return coded

@@ -6,8 +6,8 @@ docs/format.md specifies it (3.5).
 """
 
 import io
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,12 +26,14 @@ _COST = 8  # bytes of a wrapper in the tree
 _PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
 _LONGEST = 1 << 24  # bytes of a block in a group
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
+MEMORY = 8  # bytes of memory for each opened byte: its copies, tokens, and the stream that is written
+
+Encode = Callable[[np.ndarray, Content], Coded | None]
 
 
-@lru_cache(2)
-def find(data: bytes) -> Node | None:
-    """Return the tree of the wrappers in the bytes of a block that pay, or None without any."""
-    root = tree.parse(np.frombuffer(data, np.uint8), _pays)
+def find(data: np.ndarray) -> Node | None:
+    """Return the tree of the wrappers in a block, uint8 `data`, that pay, or None without any."""
+    root = tree.parse(data, _pays)
     return root if root.children else None
 
 
@@ -60,12 +62,13 @@ def _kind_of(data: np.ndarray) -> Content:
     return Content("text" if kind == "text" else "other")
 
 
-def encode(root: Node, encode_part: Callable[[np.ndarray, Content], Coded | None]) -> Coded:
+def encode(root: Node, encode_plan: Encode, encode_part: Encode) -> Coded:
     """Code the data of a tree.
 
     Args:
         root: its wrappers.
-        encode_part: codes a block of one kind of content, or returns None to store it.
+        encode_plan: codes the plan as a block, or returns None to store it.
+        encode_part: the same for a part of a group.
     """
     groups, pieces = dict[Content, list[np.ndarray]](), bytearray()
     for node in root.nodes():
@@ -75,12 +78,17 @@ def encode(root: Node, encode_part: Callable[[np.ndarray, Content], Coded | None
             pieces += varint(end - start) + varint(list(groups).index(group))
     written = tree.to_bytes(root)
     plan = np.frombuffer(varint(len(written)) + written + pieces, np.uint8)
-    parts = [_part(plan, encode_part(plan, sampling.OTHER))]
+    parts = [_part(plan, encode_plan(plan, sampling.OTHER))]
     for content, found in groups.items():
         joined = np.concatenate(found)
         cuts = [joined[at : at + _LONGEST] for at in range(0, joined.size, _LONGEST)]
         parts += [varint(len(cuts)), *(_part(cut, encode_part(cut, content)) for cut in cuts)]
     return Coded(container.OPENED, b"\0" + b"".join(parts))
+
+
+def size_of(root: Node) -> int:
+    """Return the bytes of a tree with all wrappers opened."""
+    return sum(node.own.size for node in root.nodes())
 
 
 def _group(content: Content, size: int) -> Content:
@@ -94,13 +102,27 @@ def _part(data: np.ndarray, coded: Coded | None) -> bytes:
     return bytes([coded.kind]) + varint(data.size) + varint(len(coded.payload)) + coded.payload
 
 
-def decode(payload: bytes, length: int, decode_part: Callable[[Coded, int], np.ndarray]) -> np.ndarray:
-    """Decode a block with opened wrappers to uint8 [length].
+@dataclass(frozen=True)
+class Parts:
+    """The blocks in a block with opened wrappers, each with its raw bytes: the plan, and those of each group."""
 
-    Args:
-        payload: of the block.
-        length: its raw bytes.
-        decode_part: decodes a block of one kind of content of some raw bytes, and checks its memory before.
+    plan: tuple[Coded, int]
+    groups: list[list[tuple[Coded, int]]]
+
+    @property
+    def size(self) -> int:
+        """The raw bytes of all of them."""
+        return self.plan[1] + sum(size for group in self.groups for _, size in group)
+
+    def blocks(self) -> Iterator[Coded]:
+        """Yield the blocks of the groups."""
+        for group in self.groups:
+            for coded, _ in group:
+                yield coded
+
+
+def read(payload: bytes, length: int) -> Parts:
+    """Read the blocks in a block of `length` raw bytes, without decoding them.
 
     Raises:
         DamagedError: if the payload is invalid.
@@ -108,34 +130,48 @@ def decode(payload: bytes, length: int, decode_part: Callable[[Coded, int], np.n
     file = io.BytesIO(payload)
     if read_exactly(file, 1) != b"\0":
         raise _impossible()
-    plan = io.BytesIO(_read_part(file, _MOST_PLAN, decode_part).tobytes())
+    plan, groups, left = _read_part(file, _MOST_PLAN), list[list[tuple[Coded, int]]](), tree.MOST_OPENED + length
+    while file.tell() < len(payload):
+        groups.append([])
+        for _ in range(read_varint(file)[0]):
+            groups[-1].append(_read_part(file, min(left, _LONGEST)))
+            left -= groups[-1][-1][1]
+        if not groups[-1]:
+            raise _impossible()
+    return Parts(plan, groups)
+
+
+def _read_part(file: io.BytesIO, most: int) -> tuple[Coded, int]:
+    kind, (raw, _) = read_exactly(file, 1)[0], read_varint(file)
+    size = raw if kind == container.STORED else read_varint(file)[0]
+    if kind not in container.CODECS or kind == container.OPENED or raw > most or size > raw:
+        raise _impossible()
+    if size > len(file.getbuffer()):
+        raise _impossible()
+    return Coded(kind, read_exactly(file, size)), raw
+
+
+def decode(parts: Parts, length: int, decode_part: Callable[[Coded, int], np.ndarray]) -> np.ndarray:
+    """Decode the parts of a block, and close its wrappers to uint8 [length].
+
+    Args:
+        parts: of the block.
+        length: its raw bytes.
+        decode_part: decodes a block of one kind of content of some raw bytes.
+
+    Raises:
+        DamagedError: if they do not belong together.
+    """
+    plan = io.BytesIO(decode_part(*parts.plan).tobytes())
     size, _ = read_varint(plan)
     if size > len(plan.getbuffer()):
         raise _impossible()
-    written, groups, left = read_exactly(plan, size), list[np.ndarray](), 2 * tree.MOST_OPENED
-    while file.tell() < len(payload):
-        count, _ = read_varint(file)
-        cuts = []
-        for _ in range(count):
-            cuts.append(_read_part(file, min(left, _LONGEST), decode_part))
-            left -= cuts[-1].size
-        if not cuts:
-            raise _impossible()
-        groups.append(np.concatenate(cuts))
+    written = read_exactly(plan, size)
+    groups = [np.concatenate([decode_part(*part) for part in group]) for group in parts.groups]
     data = tree.close(tree.read(written, _in_order(plan, groups)), length)
     if data.size != length:
         raise _impossible()
     return data
-
-
-def _read_part(file: io.BytesIO, most: int, decode_part: Callable[[Coded, int], np.ndarray]) -> np.ndarray:
-    kind, (raw, _) = read_exactly(file, 1)[0], read_varint(file)
-    size = raw if kind == container.STORED else read_varint(file)[0]
-    if kind not in container.CODECS or kind == container.OPENED or raw > most or not size <= raw:
-        raise _impossible()
-    if size > len(file.getbuffer()):
-        raise _impossible()
-    return decode_part(Coded(kind, read_exactly(file, size)), raw)
 
 
 def _in_order(plan: io.BytesIO, groups: list[np.ndarray]) -> np.ndarray:

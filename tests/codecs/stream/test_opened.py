@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.stream import container, opened
+from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.tree import Node
+from squeeze.codecs.stream import compressor, container, opened
+from squeeze.codecs.stream.encoding import by_language
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
-from tests.makers import inputs, wrapped
+from tests.makers import inputs, tiny_models, wrapped
 
 DOCUMENTS = wrapped.documents()
 
@@ -59,10 +62,55 @@ def test_incompressible_contents_stay_closed():
     assert len(squeeze.compress(data, 3)) <= len(squeeze.compress(data, 3, parse=False))
 
 
-def test_a_small_memory_limit_refuses_what_a_block_opens():
-    stream = squeeze.compress(wrapped.gzip_file(inputs.words(2_000_000)), 1)
-    with pytest.raises(LimitError, match="a block of"):
-        squeeze.decompress(stream, limits=squeeze.Limits(memory=12 << 20))
+def test_a_memory_limit_counts_what_a_block_opens(monkeypatch):
+    stream = squeeze.compress(wrapped.gzip_file(inputs.words(100_000)), 1)
+    limits = squeeze.Limits(memory=64 << 20)
+    assert squeeze.decompress(stream, limits=limits)
+    monkeypatch.setattr(opened, "MEMORY", 1_000)
+    with pytest.raises(LimitError, match="opened bytes"):
+        squeeze.decompress(stream, limits=limits)
+
+
+def write_model(folder):
+    return tiny_models.write_gguf(folder / "tiny.gguf", tiny_models.byte_level())
+
+
+@pytest.mark.parametrize("name", ["zip", "texts"])
+def test_text_in_wrappers_comes_back_at_level_8(name, tmp_path):
+    model = write_model(tmp_path)
+    stream = squeeze.compress(DOCUMENTS[name], 8, model=model, lanes=2)
+    assert squeeze.decompress(stream, model=model) == DOCUMENTS[name]
+
+
+def test_a_stream_names_the_model_that_codes_a_part_of_a_block(tmp_path, monkeypatch):
+    model, data = write_model(tmp_path), DOCUMENTS["gzip"]
+
+    def by_model_alone(part, content, settings, verify=True, progress=None):
+        if isinstance(content, Node):
+            return opened.encode(content, lambda *_: None, lambda part, kind: by_model_alone(part, kind, settings))
+        is_coded = settings.language and content.kind == "text"
+        return by_language(part, content, settings, None) if is_coded else None
+
+    monkeypatch.setattr(compressor, "encode_block", by_model_alone)
+    stream = squeeze.compress(data, 8, model=model, lanes=2)
+    assert b'"weights"' in stream[:400] and kinds_of(stream) == [container.OPENED]
+    assert squeeze.decompress(stream, model=model) == data
+
+
+def test_a_block_larger_than_what_may_be_opened_comes_back(monkeypatch):
+    monkeypatch.setattr(tree, "MOST_OPENED", 20_000)
+    data = DOCUMENTS["zip"] + inputs.random_bytes(100_000)
+    stream = squeeze.compress(data, 1, block_size=1 << 20)
+    assert kinds_of(stream) == [container.OPENED] and squeeze.decompress(stream) == data
+
+
+def test_progress_is_that_of_the_raw_bytes():
+    data, counts = DOCUMENTS["nested"], list[int]()
+    stream = squeeze.compress(data, 1, block_size=len(data), progress=counts.append)
+    assert kinds_of(stream) == [container.OPENED] and sum(counts) == 2 * len(data)  # coded and verified
+    counts.clear()
+    squeeze.decompress_stream(io.BytesIO(stream), io.BytesIO(), progress=counts.append)
+    assert sum(counts) == len(data) and len(counts) > 1
 
 
 @pytest.mark.parametrize(
@@ -70,4 +118,4 @@ def test_a_small_memory_limit_refuses_what_a_block_opens():
 )
 def test_refuses_impossible_payloads(payload):
     with pytest.raises(DamagedError):
-        opened.decode(payload, 100, lambda part, size: np.frombuffer(part.payload, np.uint8))
+        opened.decode(opened.read(payload, 100), 100, lambda part, size: np.frombuffer(part.payload, np.uint8))

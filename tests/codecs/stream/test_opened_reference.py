@@ -51,7 +51,7 @@ def decode_part(kind: int, payload: bytes, length: int) -> bytes:
 @pytest.mark.parametrize("name", CASES)
 def test_a_block_decodes_by_the_specification(name):
     data = CASES[name]
-    root = opened.find(data)
+    root = opened.find(np.frombuffer(data, np.uint8))
     assert root, "nothing was opened"
     coded = encode_block(np.frombuffer(data, np.uint8), root, SETTINGS)
     assert coded and naive_opened.decode(coded.payload, decode_part) == data
