@@ -1,8 +1,9 @@
-"""The protocol of wrappers: each kind knows where it may start, what is inside, and how the same bytes come of that."""
+"""The base class of wrappers. Each kind knows where it may start, what is inside, and how it is closed again."""
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -32,24 +33,28 @@ class Found:
     extra: bytes = b""
 
 
-class Wrapper(Protocol):
-    """A kind of wrapper."""
+class Wrapper(ABC):
+    """A kind of wrapper: its number in files, its name, and the pattern that it starts with."""
 
     kind: int
     name: str
+    mark: re.Pattern[bytes]
 
     def find(self, data: bytes) -> Iterator[int]:
         """Yield the places where one may start."""
-        ...
+        return (match.start() for match in self.mark.finditer(data))
 
+    @abstractmethod
     def open(self, data: bytes, start: int, most: int) -> Found | None:
-        """Open one that starts at a place of data, with at most `most` bytes of content."""
-        ...
+        """Open one that starts at a place of data, with at most `most` bytes of content.
 
+        Closing what it returns gives the same bytes again.
+        """
+
+    @abstractmethod
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         """Return its bytes from its content, the closed stream if it has one, and `extra`.
 
         Raises:
             DamagedError: if they are impossible.
         """
-        ...

@@ -3,26 +3,22 @@
 import re
 import struct
 import zlib
-from collections.abc import Iterator
 
 import numpy as np
 
-from squeeze.codecs.parse.deflate.stream import open_stream
-from squeeze.codecs.parse.protocol import Found
+from squeeze.codecs.parse.deflate.stream import Opened, open_stream
+from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.errors import DamagedError
 
 __all__ = ["Gzip", "Png", "ZipMember", "Zlib"]
 
 
-class ZipMember:
+class ZipMember(Wrapper):
     """A deflate stream behind the header of a zip member."""
 
     name = "zip member"
     kind = 0
-
-    def find(self, data: bytes) -> Iterator[int]:
-        for match in re.finditer(rb"PK\x03\x04..(.)\x00?", data, re.DOTALL):
-            yield match.start()
+    mark = re.compile(rb"PK\x03\x04")
 
     def open(self, data: bytes, start: int, most: int) -> Found | None:
         header = data[start : start + 30]
@@ -33,7 +29,7 @@ class ZipMember:
         if method != 8:
             return None
         begin = start + 30 + name + extra
-        opened = open_stream(np.frombuffer(data, np.uint8)[begin:], most)
+        opened = _stream_at(data, begin, most)
         return Found(self.kind, begin, opened.size, opened.content, opened) if opened else None
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
@@ -44,18 +40,15 @@ _ZLIB_HEADERS = [number for number in range(0x0800, 0x8000) if number >> 8 & 15 
 _ZLIB_HEADER = re.compile(b"|".join(re.escape(n.to_bytes(2, "big")) for n in _ZLIB_HEADERS if not n & 32))
 
 
-class Zlib:
+class Zlib(Wrapper):
     """A deflate stream behind a zlib header, and its Adler-32 (RFC 1950)."""
 
     name = "zlib"
     kind = 1
-
-    def find(self, data: bytes) -> Iterator[int]:
-        for match in _ZLIB_HEADER.finditer(data):
-            yield match.start()
+    mark = _ZLIB_HEADER
 
     def open(self, data: bytes, start: int, most: int) -> Found | None:
-        opened = open_stream(np.frombuffer(data, np.uint8)[start + 2 :], most, 8 + (data[start] >> 4))
+        opened = _stream_at(data, start + 2, most, 8 + (data[start] >> 4))
         if opened is None:
             return None
         end = start + 2 + opened.size
@@ -67,15 +60,12 @@ class Zlib:
         return np.concatenate([stream, np.frombuffer(_adler(content), np.uint8)])
 
 
-class Gzip:
+class Gzip(Wrapper):
     """A deflate stream behind a gzip header, with its CRC-32 and length (RFC 1952)."""
 
     name = "gzip"
     kind = 2
-
-    def find(self, data: bytes) -> Iterator[int]:
-        for match in re.finditer(rb"\x1f\x8b\x08[\x00-\x1f]", data):
-            yield match.start()
+    mark = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 
     def open(self, data: bytes, start: int, most: int) -> Found | None:
         header = data[start : start + (1 << 16)]
@@ -88,7 +78,7 @@ class Gzip:
                 if not begin:
                     return None
         begin += start + (flags & 2)
-        opened = open_stream(np.frombuffer(data, np.uint8)[begin:], most)
+        opened = _stream_at(data, begin, most)
         if opened is None:
             return None
         end = begin + opened.size
@@ -100,56 +90,55 @@ class Gzip:
         return np.concatenate([stream, np.frombuffer(_crc_and_size(content), np.uint8)])
 
 
-class Png:
+_LEAST_CHUNK = 32  # bytes of the shortest IDAT chunks, apart from the last one
+
+
+class Png(Wrapper):
     """The data of a PNG image: a zlib stream cut into IDAT chunks of one length, and a last one."""
 
     name = "PNG"
     kind = 3
-
-    def find(self, data: bytes) -> Iterator[int]:
-        for match in re.finditer(rb"\x89PNG\r\n\x1a\n", data):
-            yield match.start()
+    mark = re.compile(rb"\x89PNG\r\n\x1a\n")
 
     def open(self, data: bytes, start: int, most: int) -> Found | None:
         chunks, begin = _idat_chunks(data, start + 8)
-        sizes = {len(chunk) for chunk in chunks[:-1]} or {len(chunks[0])} if chunks else set()
-        if len(sizes) != 1 or len(chunks[-1]) > (length := min(sizes)) or length == 0:
+        joined = b"".join(chunks)
+        if len(joined) < 6 or joined[0] & 143 != 8 or joined[1] & 32:
             return None
-        joined = np.frombuffer(b"".join(chunks), np.uint8)
-        if joined.size < 6 or joined[0] & 143 != 8 or joined[1] & 32:
+        opened = _stream_at(joined, 2, most, 8 + (joined[0] >> 4))
+        if opened is None:
             return None
-        opened = open_stream(joined[2:], most, 8 + (int(joined[0]) >> 4))
-        if opened is None or joined[2 + opened.size :].tobytes() != _adler(opened.content):
+        if len(chunks[0]) < min(_LEAST_CHUNK, len(joined)):
             return None
-        size = joined.size + 12 * len(chunks)
-        extra = joined[:2].tobytes() + struct.pack("<I", length)
-        return Found(self.kind, begin, size, opened.content, opened, extra)
+        extra = joined[:2] + struct.pack("<I", len(chunks[0]))
+        stream = np.frombuffer(joined, np.uint8, opened.size, 2)
+        closed, size = self.close(opened.content, stream, extra).tobytes(), len(joined) + 12 * len(chunks)
+        same = closed == data[begin : begin + size]
+        return Found(self.kind, begin, size, opened.content, opened, extra) if same else None
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         header, length = extra[:2], int.from_bytes(extra[2:], "little")
-        if len(extra) != 6 or not 0 < length <= stream.size + 6:
-            raise DamagedError("the chunks of an image are impossible: the file is damaged")
         joined = header + stream.tobytes() + _adler(content)
-        if len(joined) // length > content.size + 64:
+        if len(extra) != 6 or not min(_LEAST_CHUNK, len(joined)) <= length <= len(joined):
             raise DamagedError("the chunks of an image are impossible: the file is damaged")
         chunks = (_chunk(joined[at : at + length]) for at in range(0, len(joined), length))
         return np.frombuffer(b"".join(chunks), np.uint8)
 
 
+def _stream_at(data: bytes, begin: int, most: int, window: int = 15) -> Opened | None:
+    return open_stream(np.frombuffer(data, np.uint8)[begin:], most, window)
+
+
 def _idat_chunks(data: bytes, place: int) -> tuple[list[bytes], int]:
-    """Return the data of the first IDAT chunks in a row, and where they begin; none if a CRC differs."""
-    chunks: list[bytes] = []
-    begin = place
+    """Return the data of the first IDAT chunks in a row, and where they begin."""
+    chunks, begin = list[bytes](), place
     while place + 12 <= len(data):
-        length = int.from_bytes(data[place : place + 4], "big")
-        kind = data[place + 4 : place + 8]
+        length, kind = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8]
         if place + 12 + length > len(data) or (chunks and kind != b"IDAT") or kind == b"IEND":
             break
         if kind == b"IDAT":
             begin = begin if chunks else place
             chunks.append(data[place + 8 : place + 8 + length])
-            if data[place : place + 12 + length] != _chunk(chunks[-1]):
-                return [], begin
         place += 12 + length
     return chunks, begin
 

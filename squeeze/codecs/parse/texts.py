@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from squeeze.codecs.parse.protocol import Found
+from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.errors import DamagedError
 
 __all__ = ["Base64", "Hexadecimal", "Utf16"]
@@ -18,19 +18,18 @@ _PART = 1 << 12  # UTF-16 units that are looked at together
 _GAP = 16  # most characters beyond ASCII in a row, in UTF-16 without a byte order mark
 
 
-class Utf16:
+class Utf16(Wrapper):
     """Text in UTF-16, whose content is UTF-8: a whole file with a byte order mark, or a part that is mostly ASCII."""
 
     kind = 4
     name = "UTF-16"
     _ORDERS = ("utf-16-le", "utf-16-be")
-    _ASCII = re.compile(rb"(?:[\t\n\r -~]\0){16,}|(?:\0[\t\n\r -~]){16,}")
+    mark = re.compile(rb"(?:[\t\n\r -~]\0){16,}|(?:\0[\t\n\r -~]){16,}")
 
     def find(self, data: bytes) -> Iterator[int]:
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             yield 0
-        for match in self._ASCII.finditer(data):
-            yield match.start()
+        yield from super().find(data)
 
     def open(self, data: bytes, start: int, most: int) -> Found | None:
         marked = start == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -41,8 +40,10 @@ class Utf16:
             text = data[start : start + 2 * (count if marked else _text_units(units))].decode(self._ORDERS[order])
         except UnicodeDecodeError:
             return None
-        content, size = np.frombuffer(text.encode(), np.uint8), len(text.encode("utf-16-le"))
-        return Found(self.kind, start, size, content, None, bytes([order])) if content.size <= most else None
+        content, extra = np.frombuffer(text.encode(), np.uint8), bytes([order])
+        closed = self.close(content, content, extra)
+        same = closed.tobytes() == data[start : start + closed.size]
+        return Found(self.kind, start, closed.size, content, None, extra) if same and content.size <= most else None
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if len(extra) != 1 or extra[0] > 1:
@@ -72,17 +73,13 @@ def _text_units(units: np.ndarray) -> int:
     return last
 
 
-class Base64:
+class Base64(Wrapper):
     """Base64 in one line or in lines of one length (RFC 4648), also with newlines as JSON escapes them."""
 
     kind = 5
     name = "base64"
     _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
-    _START = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{60,}")
-
-    def find(self, data: bytes) -> Iterator[int]:
-        for match in self._START.finditer(data):
-            yield match.start()
+    mark = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{60,}")
 
     def open(self, data: bytes, start: int, most: int) -> Found | None:
         first = self._LINE.match(data, start)
@@ -123,19 +120,15 @@ class Base64:
         return np.frombuffer(digits, np.uint8)
 
 
-class Hexadecimal:
+class Hexadecimal(Wrapper):
     """Bytes as hexadecimal digits in one case."""
 
     kind = 6
     name = "hexadecimal"
-    _START = re.compile(rb"(?<![0-9A-Fa-f])(?:[0-9a-f]{%d,}|[0-9A-F]{%d,})" % (_LEAST_DIGITS, _LEAST_DIGITS))
-
-    def find(self, data: bytes) -> Iterator[int]:
-        for match in self._START.finditer(data):
-            yield match.start()
+    mark = re.compile(rb"(?<![0-9A-Fa-f])(?:[0-9a-f]{%d,}|[0-9A-F]{%d,})" % (_LEAST_DIGITS, _LEAST_DIGITS))
 
     def open(self, data: bytes, start: int, most: int) -> Found | None:
-        match = self._START.match(data, start)
+        match = self.mark.match(data, start)
         if match is None or len(match[0]) > 2 * most:
             return None
         digits = match[0][: len(match[0]) // 2 * 2]

@@ -20,6 +20,7 @@ WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Ba
 MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
+_MOST_WRAPPERS = 1 << 20  # of a block
 _LEAST_OPENED, _MOST_RATIO = 1 << 22, 64  # bytes of content that may be opened in any data, and for each of its bytes
 
 
@@ -64,13 +65,14 @@ class _Parser:
     def __init__(self, pays: Callable[[np.ndarray, Found], bool], size: int):
         self._pays = pays
         self._left = min(MOST_OPENED, max(_LEAST_OPENED, _MOST_RATIO * size))
+        self._wrappers = _MOST_WRAPPERS
 
     def node(self, data: np.ndarray, depth: int) -> Node:
         raw, done, children, owned = data.tobytes(), 0, list[Child](), list[np.ndarray]()
         refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
         for place, kind in candidates(raw) if depth < _DEEPEST and self._left > 0 else ():
             found = WRAPPERS[kind].open(raw, place, self._left) if place >= max(done, refused[kind]) else None
-            if found is None or found.start < done or found.size < _LEAST:
+            if found is None or found.start < done or found.size < _LEAST or not self._wrappers:
                 continue
             before = self._left
             self._left -= found.content.size
@@ -78,6 +80,7 @@ class _Parser:
             if not node.children and not self._pays(data, found):
                 self._left, refused[kind] = before, found.start + found.size
                 continue
+            self._wrappers -= 1
             owned.append(data[done : found.start])
             children.append(Child(found.start - done, found.kind, node, found))
             done = found.start + found.size
@@ -133,7 +136,7 @@ class _Rest:
     """The opened bytes and the number of wrappers that a tree may still have."""
 
     opened: np.ndarray
-    wrappers: int = 1 << 20
+    wrappers: int = _MOST_WRAPPERS
 
 
 def _read_node(file: io.BytesIO, rest: _Rest, depth: int) -> Node:

@@ -72,6 +72,12 @@ def test_an_image_needs_chunks_of_one_length_and_their_checksums():
     assert opened(Png(), bytes(other)) is None
 
 
+@pytest.mark.parametrize("length", [1, 31])
+def test_an_image_of_tiny_chunks_stays_closed(length):
+    assert opened(Png(), wrapped.png(TEXT[:1_984], chunk=length)) is None
+    assert opened(Png(), wrapped.png(TEXT[:1_984], chunk=length + 32))
+
+
 @pytest.mark.parametrize("extra", [b"", b"x" * 5, b"x\x9c\0\0\0\0", b"x\x9c\xff\xff\xff\xff"])
 def test_impossible_chunks_are_refused(extra):
     with pytest.raises(DamagedError, match="impossible"):

@@ -68,7 +68,7 @@ def test_integers_come_back(format, grid):
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("width", BITS)
 def test_our_own_format_holds_every_width_in_every_shape(width, symmetric, shape):
-    """As few words as hold the codes, zero points among them; all come back."""
+    """Codes and zero points take the fewest words that hold them, and come back."""
     outputs, inputs, size = shape
     grid = Grid(width, size, symmetric)
     weight = rounded(matrix(outputs, inputs), grid)
@@ -193,7 +193,7 @@ def test_descriptions_that_are_not_known(part, changes, message):
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("actorder", ["group", "static"])
 def test_compressed_tensors_reads_groups_in_any_order(symmetric, actorder):
-    """As versions of the package that wrote them did: a column has the scale of the group that is named for it."""
+    """A column has the scale of the group that is named for it, as in versions of the package that wrote such files."""
     weight, format = rounded(matrix(32, 64), Grid(4, 32, symmetric)), FORMATS["compressed-tensors"]
     spec = QuantizationSpec(4, 32, symmetric)
     tensors = format.tensors("m", weight, torch.bfloat16)

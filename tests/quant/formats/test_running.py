@@ -73,7 +73,7 @@ def test_rotations_at_run_time_leave_the_function(original, turned):
 
 
 def test_the_package_turns_inputs_and_keys_as_described(original, turned):
-    """Beside a plain network with the stored weights, whose matrices are turned back in float64."""
+    """Outputs are those of a plain network with the stored weights, whose matrices are rotated back in float64."""
     groups = described(turned)["transform_config"]["config_groups"]
     assert {name: group["head_dim"] for name, group in groups.items()} == {"R3": 64, "R4": 512}
     model, plain = load_model(turned), load_model(original)
@@ -216,7 +216,7 @@ def test_a_cache_without_scales_and_in_another_form(scaled, tmp_path):
 
 @pytest.mark.parametrize(("bits", "group_size"), [(3, -1), (4, 32)])
 def test_zero_points_are_packed_along_outputs(original, tmp_path, bits, group_size):
-    """As the package packs them; transformers' own loader makes room for others."""
+    """Zero points are packed as the package packs them; transformers' own loader allocates other shapes."""
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
     out = tmp_path / "out"

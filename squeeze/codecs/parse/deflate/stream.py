@@ -19,7 +19,7 @@ _STEPS, _LEAST_STEPS = 600, 1 << 22  # candidates that may be compared for each 
 _FEW_TOKENS, _SAMPLE = 1 << 12, 1 << 15  # tokens on which all settings are tried, and the best
 _BEST, _NEAR = 3, 16  # settings that are tried again, and the most bytes that they may need beyond the best
 _FEW = 24  # bytes of choices in a sample that is predicted well enough
-_MOST_OF_TOKEN, _MOST_OF_BLOCK = 64, 1 << 13  # bytes of choices, if none was expected
+_MOST_OF_TOKEN, _MOST_OF_BLOCK = 96, 1 << 14  # bytes of choices, if none was expected
 _BLOCK = (1 << 14) - 1  # tokens of zlib's blocks by default
 _LEVELS = (  # speed, good, laziest, nice and chain
     (LITERALS_ONLY, 0, 0, 0, 0),

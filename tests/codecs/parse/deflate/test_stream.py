@@ -97,7 +97,8 @@ def test_what_is_cut_off_or_no_stream_stays_closed(level):
 @given(st.binary(max_size=60), st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_any_content_comes_back(content, level):
-    check(deflated(content * 3, level), content * 3)
+    stream = deflated(content * 3, level)
+    assert check(stream, content * 3) <= 32 + stream.size // 8
 
 
 @given(st.data())
