@@ -168,13 +168,25 @@ def _is_utf8(window: np.ndarray) -> bool:
 
 
 def _is_x86(window: np.ndarray) -> bool:
-    """Return whether a window has enough near calls: an E8 byte, and a distance within 16 MiB."""
+    """Return whether a window has enough near calls."""
     if window.size < 1024:
         return False
-    calls = window[:-4] == 0xE8
-    near = (window[4:] == 0) | (window[4:] == 255)
-    near_calls = int(np.count_nonzero(calls & near))
-    return near_calls > max(window.size / 400, 0.4 * int(np.count_nonzero(calls)))
+    calls = int(np.count_nonzero(window[:-4] == 0xE8))
+    return _near_calls(window).size > max(window.size / 400, 0.4 * calls)
+
+
+def _near_calls(data: np.ndarray) -> np.ndarray:
+    """Return the places of what may be calls: E8 bytes, each before a distance within 16 MiB."""
+    places = np.flatnonzero(data[:-4] == 0xE8)
+    top = data[places + 4]
+    return places[(top == 0) | (top == 255)]
+
+
+def _calls_are_alike(data: np.ndarray) -> bool:
+    """Return whether most distances of calls are equal, as in object files and numbers that only look like calls."""
+    places = _near_calls(data[:WINDOW])
+    low = data[places + 1].astype(np.int64) | data[places + 2].astype(np.int64) << 8
+    return np.unique(low).size < places.size / 2
 
 
 def _content_of_region(data: np.ndarray, kind: str, entropies: np.ndarray | None = None) -> Content:
@@ -197,6 +209,9 @@ def _content_of_region(data: np.ndarray, kind: str, entropies: np.ndarray | None
             return Content("table", record)
         lengths = sampling.candidate_record_lengths(data)
         return sampling.best_content(data, lengths)[0] if lengths else sampling.OTHER
+    if kind == "executable" and _calls_are_alike(data):
+        choice, saved = sampling.best_content(data, sampling.candidate_record_lengths(data))
+        return choice if saved > sampling.saved(data, Content(kind)) else Content(kind)
     return Content(kind)
 
 

@@ -10,7 +10,7 @@ from squeeze.codecs.bytewise import coder
 from squeeze.codecs.bytewise.presets import SMALL
 from squeeze.codecs.stream.container import Content
 
-__all__ = ["OTHER", "SAMPLE", "best_content", "candidate_record_lengths", "coded_size", "record_length"]
+__all__ = ["OTHER", "SAMPLE", "best_content", "candidate_record_lengths", "coded_size", "record_length", "saved"]
 
 OTHER = Content("other")
 _PLACES, _PIECE = 6, 1 << 12
@@ -44,6 +44,11 @@ def best_content(data: np.ndarray, lengths: list[int]) -> tuple[Content, int]:
         if coded < min(bar, fewest):
             choice, fewest = content, coded
     return choice, min(data.size, SAMPLE) - fewest
+
+
+def saved(data: np.ndarray, content: Content) -> int:
+    """Return the bytes that level 1 saves of a sample of uint8 `data`; -1 if it is not shorter."""
+    return min(data.size, SAMPLE) - _coded(data, content)
 
 
 def coded_size(data: np.ndarray, content: Content) -> int:

@@ -34,6 +34,20 @@ def test_each_kind_of_content_is_recognised(data, kind):
     assert kinds(data) == [kind]
 
 
+def test_doubles_that_look_like_calls_are_a_table():
+    values = (0.765 + np.sin(np.arange(480) / 16) / 64).astype(np.float32).astype("<f8").repeat(2)
+    data = values.tobytes()
+    assert data.count(b"\xe8\x3f\x00\x00") > len(data) / 400
+    assert kinds(data)[0].startswith("table")
+
+
+def test_object_code_whose_calls_all_have_distance_zero_is_executable():
+    code = bytearray(inputs.machine_code(3_000))
+    for start in range(7, len(code), 11):
+        code[start : start + 4] = bytes(4)
+    assert kinds(bytes(code)) == ["executable"]
+
+
 def test_a_picture_of_rows_is_a_table_though_most_of_it_is_white():
     rows = np.zeros((600, 216), np.uint8)
     rows[np.arange(600) % 40 < 30, 50:60] = 0x3C
