@@ -16,9 +16,9 @@ from safetensors.numpy import save
 from squeeze.codecs.bytewise import coder as bytewise, state
 from squeeze.codecs.bytewise.presets import BY_LEVEL, WARM_START_KINDS, Preset
 from squeeze.codecs.bytewise.state import ByteModel, build_model
+from squeeze.codecs.content import Content
 from squeeze.codecs.deep.initial_state import Start
 from squeeze.codecs.stream import dictionary, dictionary_file, training
-from squeeze.codecs.stream.container import Content
 from squeeze.numerics.bitmodels import coder as arithmetic
 from training import corpus as corpora, wheels as programs
 from training.streams import text

@@ -9,9 +9,9 @@ from unittest import mock
 import numpy as np
 
 import squeeze
+from squeeze.codecs.content import Content
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.stream import levels, training
-from squeeze.codecs.stream.container import Content
 from tests.makers import inputs
 
 SAMPLES = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from squeeze.codecs.content import Content
 from squeeze.codecs.parse.deflate.stream import Opened
 
 __all__ = ["Found", "Wrapper"]
@@ -23,6 +24,7 @@ class Found:
         content: What is in it, uint8.
         opened: The deflate stream in it, or None if it wraps text.
         extra: What closes it, without what closes the stream.
+        content_kind: The kind of its content if the wrapper says so, else None.
     """
 
     kind: int
@@ -31,6 +33,7 @@ class Found:
     content: np.ndarray
     opened: Opened | None = None
     extra: bytes = b""
+    content_kind: Content | None = None
 
 
 class Wrapper(ABC):

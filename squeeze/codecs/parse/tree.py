@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from squeeze.codecs.content import Content
 from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
@@ -26,10 +27,11 @@ _LEAST_OPENED, _MOST_RATIO = 1 << 22, 64  # bytes of content that may be opened 
 
 @dataclass(frozen=True)
 class Node:
-    """Bytes with their wrappers: `own` are those outside of them, uint8."""
+    """Bytes with their wrappers: `own` are those outside of them, uint8; `content` is their kind if it is known."""
 
     own: np.ndarray
     children: "tuple[Child, ...]" = ()
+    content: Content | None = None
 
     def nodes(self) -> "Iterator[Node]":
         """Yield this node and those in its wrappers, each before what is in it."""
@@ -76,7 +78,8 @@ class _Parser:
                 continue
             before = self._left
             self._left -= found.content.size
-            node = self.node(found.content, depth + 1)
+            kind_of = found.content_kind  # of a medium, in which no wrapper is looked for
+            node = Node(found.content, (), kind_of) if kind_of else self.node(found.content, depth + 1)
             if not node.children and not self._pays(data, found):
                 self._left, refused[kind] = before, found.start + found.size
                 continue

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from squeeze.codecs.content import Content
 from squeeze.codecs.stream import sampling
-from squeeze.codecs.stream.container import Content
 from squeeze.numerics.jit import kernel
 
 WINDOW = 1 << 16

@@ -16,9 +16,10 @@ from typing import Any, BinaryIO, Unpack
 
 import numpy as np
 
+from squeeze.codecs.content import Content
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, levels, opened, split
-from squeeze.codecs.stream.container import Coded, Content
+from squeeze.codecs.stream import blocks, container, levels, media, opened, split
+from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.decoding import Progress
 from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.encoding import SMALL, encode_block, is_unpredicted
@@ -119,6 +120,8 @@ def _compress(
     tried = [(requested, root, progress), *((plan, root, None) for plan in others)]
     if root:
         tried += [(plan, None, None) for plan in (requested, *others)]
+    elif len(first) <= container.MAX_SHORT and _has_media(_closed_parts(np.frombuffer(first, np.uint8), settings)):
+        tried += [(replace(plan, parse=False), None, None) for plan in (requested, *others)]
     stream = min(filter(None, (_stream(first, plan, tree, verify, tick) for plan, tree, tick in tried)), key=len)
     write_all(sink, stream)
     return Totals(len(first), len(stream))
@@ -175,7 +178,7 @@ def _stream(raw: bytes, settings: Settings, root: Node | None, verify: bool, pro
     """
     data = np.frombuffer(raw, np.uint8)
     parts: list[Part] = [(data, root)] if root else list(_closed_parts(data, settings)) if raw else []
-    is_short = len(raw) <= container.MAX_SHORT and root is None
+    is_short = len(raw) <= container.MAX_SHORT and root is None and not _has_media(parts)
     if is_short and not (settings.language and _needs_blocks(parts, settings)):
         return _short(raw, settings, verify, progress)
     coded = list(_coded(parts, settings, verify, progress))
@@ -184,6 +187,10 @@ def _stream(raw: bytes, settings: Settings, root: Node | None, verify: bool, pro
     sink = io.BytesIO()
     _write(sink, settings, coded)
     return sink.getvalue()
+
+
+def _has_media(parts: Iterable[Part]) -> bool:
+    return any(isinstance(content, Content) and media.of_content(content) for _, content in parts)
 
 
 def _by_language(data: np.ndarray, block: Coded | None) -> bool:
@@ -222,7 +229,10 @@ def _coded(
         kind, size = container.BYTEWISE, part[0].size
         if isinstance(part[1], Node):
             size = opened.size_of(part[1])
-            return block_memory(settings, kind, size, size) + opened.MEMORY * size
+            kinds = kind, *(medium.block for medium in media.MEDIA)
+            return max(block_memory(settings, one, size, size) for one in kinds) + opened.MEMORY * size
+        if medium := media.of_content(part[1]):
+            return max(block_memory(settings, one, size, size) for one in (kind, medium.block))
         if settings.language:
             kind = container.TOKENWISE if part[1].kind == "text" else container.SPLIT
         return block_memory(settings, kind, size, size)
@@ -278,7 +288,7 @@ def _closed_parts(data: np.ndarray, settings: Settings) -> Iterator[tuple[np.nda
     if settings.content:
         yield data, settings.content
     else:
-        for start, end, content in blocks.regions(data):
+        for start, end, content in media.regions(data) if settings.parse else blocks.regions(data):
             yield data[start:end], content
 
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
+from squeeze.codecs.content import Content
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.system.binary import read_exactly, read_some, read_varint, varint
 
@@ -24,9 +25,17 @@ END_MARK = b"QS"
 
 PADDING = 4  # zeros after a stream come in multiples of 4 bytes, as in .xz files
 BAD_PADDING = f"the padding after a stream is not a multiple of {PADDING} bytes: the file was cut off or damaged there"
-END, STORED, BYTEWISE, TOKENWISE, SPLIT, OPENED = 0, 1, 2, 3, 4, 5
-CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise", SPLIT: "split", OPENED: "opened"}
+END, STORED, BYTEWISE, TOKENWISE, SPLIT, OPENED, IMAGE = range(7)
+CODECS = {
+    STORED: "stored",
+    BYTEWISE: "bytewise",
+    TOKENWISE: "tokenwise",
+    SPLIT: "split",
+    OPENED: "opened",
+    IMAGE: "image",
+}
 BY_LANGUAGE = (TOKENWISE, SPLIT)  # kinds of blocks that need a language model
+WITH_RUNS = (BYTEWISE, TOKENWISE, SPLIT)  # kinds of blocks from which runs may be removed
 
 MAX_HEADER = 1 << 16
 _MOST_VALUES, _DEEPEST = 64, 4  # values of a header, and their nesting
@@ -39,18 +48,6 @@ _SHORT_CHECKSUM = (1 << 32) - 1
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
 RUNS, RAW = b"\x04", b"\x05"  # before a content: runs were removed; instead of one: the bytes are stored
 MAX_RECORD = 1 << 16
-
-
-@dataclass(frozen=True)
-class Content:
-    """The kind of content that a block seems to hold, which chooses its contexts; a table has a record length in
-    bytes."""
-
-    kind: str
-    record: int = 0
-
-    def __str__(self) -> str:
-        return f"table {self.record}" if self.record else self.kind
 
 
 class ForeignError(FormatError):

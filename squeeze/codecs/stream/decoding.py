@@ -11,8 +11,9 @@ import xxhash
 
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import Preset
-from squeeze.codecs.stream import blocks, container, opened, runs, split
-from squeeze.codecs.stream.container import Coded, Content
+from squeeze.codecs.content import Content
+from squeeze.codecs.stream import blocks, container, media, opened, runs, split
+from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
@@ -59,6 +60,9 @@ def decode_block(
         return found.expand(rest)
     if coded.kind == container.OPENED:
         return _decode_opened(coded, length, settings, progress, recorder)
+    if medium := media.of_block(coded.kind):
+        _share_evenly(coded, medium.kind, length, recorder)
+        return medium.decode(coded.payload, length, progress)
     payload = io.BytesIO(coded.payload)
     if settings.names_content:
         assert settings.dictionary
@@ -94,10 +98,7 @@ def _decode_split(
 def _decode_opened(
     coded: Coded, length: int, settings: Settings, progress: Progress, recorder: Recorder | None
 ) -> np.ndarray:
-    """Decode a block with opened wrappers; every byte gets the same share of its cost."""
-    if recorder:
-        recorder.start(length, [["opened"]]).bits[:] = 8 * len(coded.payload) / max(length, 1)
-
+    _share_evenly(coded, "opened", length, recorder)
     parts = opened.read(coded.payload, length)
     if settings.limits:
         settings.limits.need_memory(opened.MEMORY * parts.size, f"a block with {parts.size:,} opened bytes")
@@ -110,13 +111,15 @@ def _decode_opened(
     return opened.decode(parts, length, decode_part)
 
 
+def _share_evenly(coded: Coded, part: str, length: int, recorder: Recorder | None) -> None:
+    """Give every byte of a block the same share of its cost."""
+    if recorder:
+        recorder.start(length, [[part]]).bits[:] = 8 * len(coded.payload) / max(length, 1)
+
+
 def has_runs(coded: Coded, settings: Settings) -> bool:
     """Return whether runs were removed from a block."""
-    return (
-        coded.kind not in (container.STORED, container.OPENED)
-        and coded.payload[:1] == container.RUNS
-        and not settings.names_content
-    )
+    return coded.kind in container.WITH_RUNS and coded.payload[:1] == container.RUNS and not settings.names_content
 
 
 def rest_of(coded: Coded, length: int) -> tuple[runs.Runs, Coded]:

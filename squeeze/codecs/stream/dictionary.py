@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from squeeze.codecs import package_data
+from squeeze.codecs.content import Content
 from squeeze.codecs.deep import initial_state
 from squeeze.codecs.deep.initial_state import Learned, Memory, Start
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes
 from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import dictionary_cache, dictionary_file, levels, memory as taken
-from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary_file import MAX_FILE, preset_of
 from squeeze.codecs.stream.levels import Level
 from squeeze.errors import DictionaryError, SqueezeError

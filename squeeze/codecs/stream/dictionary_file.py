@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs.bytewise import coder as bytewise, presets
+from squeeze.codecs.content import Content
 from squeeze.codecs.deep import initial_state
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.initial_state import Learned
@@ -20,7 +21,6 @@ from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import container, integers, levels
-from squeeze.codecs.stream.container import Content
 from squeeze.errors import DictionaryError, SqueezeError
 from squeeze.numerics.bitmodels import mixer
 from squeeze.system.binary import read_exactly, read_varint, varint

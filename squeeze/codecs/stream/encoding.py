@@ -8,9 +8,10 @@ import numpy as np
 
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import LARGE, Preset
+from squeeze.codecs.content import Content, Medium
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, opened, runs, split
-from squeeze.codecs.stream.container import Coded, Content
+from squeeze.codecs.stream import blocks, container, media, opened, runs, split
+from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report, scaled
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
@@ -19,7 +20,7 @@ SMALL = 1 << 12  # raw bytes below which a dictionary is used for any kind of co
 _HEADER_COST = 80  # bytes that a coded block must save to pay for its header and index entry
 _SHORT_COST = 2  # the same in a short stream, for the length of its payload
 _SAMPLE = 1 << 16  # raw bytes of a sample that is coded by two plans, to choose one
-_SAMPLE_OF_TABLE = 1 << 14  # the same of a larger table, which the network slows down
+_SAMPLE_OF_TABLE = 1 << 14  # the same of a larger table, which the network slows down, or of a larger image
 # From _LARGE raw bytes of text on, the language model's result is final if it is below this share of level 3's:
 # level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
@@ -51,6 +52,10 @@ def encode_block(
     """
     if isinstance(content, Node):
         return _opened(data, content, settings, verify, progress)
+    if medium := media.of_content(content):
+        if by_medium := _by_medium(data, content, medium, settings, progress):
+            return _checked(by_medium, data, settings, verify, progress)
+        content = blocks.content(data)
     if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
         content = settings.dictionary.content
     found = None if settings.names_content else runs.find(data, content.record)
@@ -58,6 +63,13 @@ def encode_block(
         coded: Coded | None = _without_runs(data, found, content, settings, progress)
     else:
         coded = _smallest(candidates(data, content, settings), data, settings, progress)
+    return _checked(coded, data, settings, verify, progress)
+
+
+def _checked(
+    coded: Coded | None, data: np.ndarray, settings: Settings, verify: bool, progress: Progress
+) -> Coded | None:
+    """Return a verified block, or None if storing it is no larger."""
     if coded is None:
         report(progress, data.size if verify else 0)
         return None
@@ -76,6 +88,21 @@ def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, prog
     if verify:
         _verify(coded, data, settings, progress)
     return coded
+
+
+def _by_medium(
+    data: np.ndarray, content: Content, medium: Medium, settings: Settings, progress: Progress
+) -> Coded | None:
+    """Code a block by the model of its medium, or return None if other models make a sample, or all of it, smaller."""
+    assert settings.level
+    start, end, kind = medium.sample(data.size, content, _SAMPLE_OF_TABLE)
+    sample, level, is_whole = data[start:end], settings.level.number, end - start == data.size
+    coded = medium.encode(sample, kind, level, progress if is_whole else None)
+    usual = _smallest(_without_language(sample, blocks.content(sample), settings), sample, settings, None)
+    if coded is None or (usual and len(usual.payload) <= len(coded)):
+        return None
+    whole = coded if is_whole else medium.encode(data, content, level, progress)
+    return Coded(medium.block, whole) if whole else None
 
 
 def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Plan]:

@@ -2,7 +2,7 @@
 
 from typing import BinaryIO
 
-from squeeze.codecs.stream import container, levels
+from squeeze.codecs.stream import container, levels, media
 from squeeze.codecs.stream.levels import Level
 from squeeze.codecs.stream.memory import models_memory
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
@@ -22,6 +22,8 @@ def block_memory(settings: Settings, kind: int, length: int, payload: int) -> in
     """
     if kind == container.STORED or settings.level is None:
         return 0
+    if medium := media.of_block(kind):
+        return medium.memory(length) + length + payload
     if kind == container.TOKENWISE:
         return length + 3 * payload
     if kind == container.SPLIT:

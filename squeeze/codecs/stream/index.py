@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from squeeze.codecs.stream import media
 from squeeze.codecs.stream.container import (
     BAD_PADDING,
     CODECS,
@@ -45,7 +46,7 @@ class Block:
     """A block of a file: its place, sizes and content."""
 
     kind: int
-    content: str  # "text", "executable", "table 16", "other", "text and runs", "runs", "stored", "opened wrappers"
+    content: str  # "text", "executable", "table 16", "other", "runs", "stored", "opened wrappers", "image"
     raw_offset: int
     raw_length: int
     coded_offset: int  # offset of the block's header
@@ -291,6 +292,8 @@ def _content_name(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
         return "stored"
     if block.kind == OPENED:
         return "opened wrappers"
+    if medium := media.of_block(block.kind):
+        return medium.kind
     if stream.names_content:
         return "dictionary"
     has_runs = read_exactly(file, 1) == RUNS

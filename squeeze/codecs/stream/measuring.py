@@ -8,8 +8,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from squeeze.codecs.stream import container
-from squeeze.codecs.stream.container import Coded, Content, Header
+from squeeze.codecs.content import Content
+from squeeze.codecs.stream import container, media
+from squeeze.codecs.stream.container import Coded, Header
 from squeeze.codecs.stream.decoding import (
     Progress,
     check_raw,
@@ -146,6 +147,8 @@ def _part(block: Block, coded: Coded, size: int) -> Block:
 def _content(coded: Coded, settings: Settings) -> Content:
     if coded.kind in (container.STORED, container.OPENED):
         return Content("packed" if coded.kind == container.STORED else "opened")
+    if medium := media.of_block(coded.kind):
+        return Content(medium.kind)
     if settings.names_content and settings.dictionary:
         return settings.dictionary.content
     return container.read_content(io.BytesIO(coded.payload))[0]

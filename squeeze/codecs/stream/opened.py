@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.deflate.stream import Opened
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, sampling
-from squeeze.codecs.stream.container import Coded, Content
+from squeeze.codecs.stream import blocks, container, media, sampling
+from squeeze.codecs.stream.container import Coded
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -24,7 +26,7 @@ _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
 _COST = 8  # bytes of a wrapper in the tree
 _PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
-_LONGEST = 1 << 24  # bytes of a block in a group
+_LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
 MEMORY = 8  # bytes of memory for each opened byte: its copies, tokens, and the stream that is written
 
@@ -46,6 +48,8 @@ def _pays(data: np.ndarray, found: Found) -> bool:
     content = found.content
     if found.opened and content.size <= _SMALL:
         return found.size < 0.9 * content.size
+    if found.opened and found.content_kind and (medium := media.of_content(found.content_kind)):
+        return _medium_pays(found, found.opened, found.content_kind, medium)
     size = min(content.size, max(_LEAST_SAMPLE, min(content.size // 16, _MOST_SAMPLE)))
     start = (content.size - size) // 2
     sample = content[start : start + size]
@@ -54,6 +58,13 @@ def _pays(data: np.ndarray, found: Found) -> bool:
         return coded < _PAYS * found.opened.stream.share_of(start, start + size) * found.size
     begin, end = (found.start + found.size * place // content.size for place in (start, start + size))
     return _PAYS * coded < sampling.coded_size(data[begin:end], Content("text")) - _COST
+
+
+def _medium_pays(found: Found, opened: Opened, kind: Content, medium: Medium) -> bool:
+    """Return the same for the content of a medium, of which its own model at level 1 codes a part."""
+    start, end, part = medium.sample(found.content.size, kind, _MOST_SAMPLE)
+    coded = medium.encode(found.content[start:end], part, 1)
+    return coded is not None and len(coded) < _PAYS * opened.stream.share_of(start, end) * found.size
 
 
 def _kind_of(data: np.ndarray) -> Content:
@@ -70,18 +81,19 @@ def encode(root: Node, encode_plan: Encode, encode_part: Encode) -> Coded:
         encode_plan: codes the plan as a block, or returns None to store it.
         encode_part: the same for a part of a group.
     """
-    groups, pieces = dict[Content, list[np.ndarray]](), bytearray()
+    groups, pieces = list[tuple[Content, list[np.ndarray]]](), bytearray()
     for node in root.nodes():
-        for start, end, content in blocks.regions(node.own) if node.own.size else ():
-            group = _group(content, end - start)
-            groups.setdefault(group, []).append(node.own[start:end])
-            pieces += varint(end - start) + varint(list(groups).index(group))
+        for start, end, content in _regions(node):
+            number = _group(groups, content, end - start)
+            groups[number][1].append(node.own[start:end])
+            pieces += varint(end - start) + varint(number)
     written = tree.to_bytes(root)
     plan = np.frombuffer(varint(len(written)) + written + pieces, np.uint8)
     parts = [_part(plan, encode_plan(plan, sampling.OTHER))]
-    for content, found in groups.items():
+    for content, found in groups:
         joined = np.concatenate(found)
-        cuts = [joined[at : at + _LONGEST] for at in range(0, joined.size, _LONGEST)]
+        longest = joined.size if media.of_content(content) else _LONGEST
+        cuts = [joined[at : at + longest] for at in range(0, joined.size, longest)]
         parts += [varint(len(cuts)), *(_part(cut, encode_part(cut, content)) for cut in cuts)]
     return Coded(container.OPENED, b"\0" + b"".join(parts))
 
@@ -91,9 +103,22 @@ def size_of(root: Node) -> int:
     return sum(node.own.size for node in root.nodes())
 
 
-def _group(content: Content, size: int) -> Content:
-    """Return the group of a piece: small tables are coded with others."""
-    return sampling.OTHER if content.kind == "table" and size < _LEAST_TABLE else content
+def _regions(node: Node) -> Iterator[Region]:
+    """Yield the regions of a node's own bytes."""
+    if node.content and node.own.size:
+        yield 0, node.own.size, node.content
+    elif node.own.size:
+        yield from media.regions(node.own)
+
+
+def _group(groups: list[tuple[Content, list[np.ndarray]]], content: Content, size: int) -> int:
+    """Return the number of the group of a piece: small tables are coded with others, and a medium alone."""
+    content = sampling.OTHER if content.kind == "table" and size < _LEAST_TABLE else content
+    same = [number for number, (known, _) in enumerate(groups) if known == content]
+    if same and not media.of_content(content):
+        return same[0]
+    groups.append((content, []))
+    return len(groups) - 1
 
 
 def _part(data: np.ndarray, coded: Coded | None) -> bytes:
@@ -134,7 +159,7 @@ def read(payload: bytes, length: int) -> Parts:
     while file.tell() < len(payload):
         groups.append([])
         for _ in range(read_varint(file)[0]):
-            groups[-1].append(_read_part(file, min(left, _LONGEST)))
+            groups[-1].append(_read_part(file, left))
             left -= groups[-1][-1][1]
         if not groups[-1]:
             raise _impossible()
@@ -144,6 +169,7 @@ def read(payload: bytes, length: int) -> Parts:
 def _read_part(file: io.BytesIO, most: int) -> tuple[Coded, int]:
     kind, (raw, _) = read_exactly(file, 1)[0], read_varint(file)
     size = raw if kind == container.STORED else read_varint(file)[0]
+    most = most if media.of_block(kind) else min(most, _LONGEST)
     if kind not in container.CODECS or kind == container.OPENED or raw > most or size > raw:
         raise _impossible()
     if size > len(file.getbuffer()):

@@ -8,7 +8,7 @@ import numpy as np
 
 from squeeze.codecs.bytewise import coder
 from squeeze.codecs.bytewise.presets import SMALL
-from squeeze.codecs.stream.container import Content
+from squeeze.codecs.content import Content
 
 __all__ = ["OTHER", "SAMPLE", "best_content", "candidate_record_lengths", "coded_size", "record_length", "saved"]
 

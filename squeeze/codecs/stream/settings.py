@@ -9,8 +9,8 @@ from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from squeeze.codecs.content import Content
 from squeeze.codecs.stream import container, levels
-from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.levels import Level, language_model_levels
 from squeeze.codecs.stream.resources import (
     AUTO,

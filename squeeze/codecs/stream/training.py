@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from squeeze.codecs.content import Content
 from squeeze.codecs.deep import coder as deep, initial_state
 from squeeze.codecs.deep.arrays import DeepModel
 from squeeze.codecs.deep.initial_state import Learned, Start, initial_model
@@ -20,7 +21,6 @@ from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import blocks, levels
-from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary import Dictionary, built_in
 from squeeze.codecs.stream.dictionary_file import MAX_TEXT, to_bytes
 from squeeze.errors import DictionaryError, LevelError

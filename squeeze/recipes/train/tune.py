@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from squeeze.codecs.content import Content
 from squeeze.codecs.recurrent import weights
 from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import blocks, levels, training as dictionaries
 from squeeze.codecs.stream.compressor import compress
-from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.training import TrainingPieces
 from squeeze.errors import DictionaryError, LevelError

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import squeeze
+from squeeze.codecs.content import Content
 from squeeze.codecs.deep import ahead, coder, presets
 from squeeze.codecs.stream import dictionary, levels
-from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
+from squeeze.codecs.content import Content
 from squeeze.codecs.stream import container, encoding, levels
 from squeeze.codecs.stream.compressor import compress_stream
-from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings

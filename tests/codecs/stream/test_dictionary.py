@@ -10,6 +10,7 @@ import pytest
 import xxhash
 
 import squeeze
+from squeeze.codecs.content import Content
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import container, dictionary_file, levels
 from squeeze.codecs.stream.compressor import candidates, compress_stream
@@ -382,4 +383,4 @@ def test_every_deep_level_takes_dictionaries():
     deep = {n for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset) and not row.text}
     assert {n for n, row in levels.LEVELS.items() if row.takes_dictionary} == deep
     for level in deep:
-        assert dictionary_file.preset_of(level, container.Content("text"))
+        assert dictionary_file.preset_of(level, Content("text"))

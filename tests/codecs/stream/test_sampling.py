@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import squeeze
+from squeeze.codecs.content import Content
 from squeeze.codecs.stream import blocks, sampling
-from squeeze.codecs.stream.container import Content
 from tests.makers import inputs
 
 CHANCE = np.random.default_rng(7)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 import squeeze
+from squeeze.codecs.content import Content
 from squeeze.codecs.stream import blocks, container, decoding, encoding, levels, runs, split
-from squeeze.codecs.stream.container import Coded, Content
+from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError

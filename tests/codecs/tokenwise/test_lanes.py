@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
 from squeeze import cli
+from squeeze.codecs.content import Content
 from squeeze.codecs.stream import container, encoding, levels
 from squeeze.codecs.stream.compressor import compress_stream
-from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decoding import decode_block
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index

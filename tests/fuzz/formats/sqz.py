@@ -11,8 +11,8 @@ import numpy as np
 import xxhash
 
 import squeeze
+from squeeze.codecs.content import Content
 from squeeze.codecs.stream import container, index, levels
-from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decoding import decode_block
 from squeeze.codecs.stream.encoding import by_language, join
 from squeeze.codecs.stream.resources import LanguageOptions, Resources

@@ -1,0 +1,77 @@
+"""Kinds of content, which choose the models of a block or of a part of one.
+
+The base class of media is here as well. These are kinds of content, such as images, with a model of their own at every
+level.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Content", "Medium", "Progress", "Region"]
+
+Progress = Callable[[int], None] | None
+
+
+@dataclass(frozen=True)
+class Content:
+    """The kind of content that a block seems to hold, which chooses its contexts.
+
+    Attributes:
+        kind: Its name, such as "text".
+        record: The record length of a table in bytes, or 0.
+        form: What the model of a medium must know, such as the layout of an image; empty for other kinds.
+    """
+
+    kind: str
+    record: int = 0
+    form: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"table {self.record}" if self.record else self.kind
+
+
+Region = tuple[int, int, Content]  # (start, end, content) of bytes
+
+
+class Medium(ABC):
+    """A kind of content with a model of its own: the kind of its blocks, and the name of its content."""
+
+    block: int
+    kind: str
+
+    @abstractmethod
+    def find(self, data: np.ndarray) -> list[Region]:
+        """Return the regions of uint8 `data` that are of this medium, in order and apart from each other."""
+
+    def sample(self, size: int, content: Content, most: int) -> Region:
+        """Return a region that stands for all of `size` bytes of a content, of about `most` bytes if that is possible.
+
+        Its content is that of the region alone.
+        """
+        return 0, size, content
+
+    @abstractmethod
+    def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
+        """Return the payload of uint8 `data`, or None if it is not shorter.
+
+        Args:
+            data: uint8 [n].
+            content: its content, with the form that `find` or a wrapper gave.
+            level: number of the level.
+            progress: is called with the number of raw bytes done since its last call.
+        """
+
+    @abstractmethod
+    def decode(self, payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
+        """Return the uint8 [length] of a payload.
+
+        Raises:
+            DamagedError: if the payload is invalid.
+        """
+
+    @abstractmethod
+    def memory(self, length: int) -> int:
+        """Estimate the memory in bytes of coding or decoding `length` bytes, apart from these and their payload."""

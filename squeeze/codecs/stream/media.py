@@ -1,0 +1,39 @@
+"""The media that have a model of their own, and the regions of data that belong to them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from squeeze.codecs.content import Content, Medium, Region
+from squeeze.codecs.stream import blocks
+
+__all__ = ["MEDIA", "of_block", "of_content", "regions"]
+
+MEDIA: tuple[Medium, ...] = ()
+
+
+def of_content(content: Content) -> Medium | None:
+    """Return the medium of a content, or None for one of the usual kinds."""
+    return next((medium for medium in MEDIA if medium.kind == content.kind), None)
+
+
+def of_block(kind: int) -> Medium | None:
+    """Return the medium whose blocks have a kind, or None for another kind of blocks."""
+    return next((medium for medium in MEDIA if medium.block == kind), None)
+
+
+def regions(data: np.ndarray) -> Iterator[Region]:
+    """Yield (start, end, content) of regions that cover uint8 `data`: media, and the usual kinds between them."""
+    done, found = 0, [region for medium in MEDIA for region in medium.find(data)]
+    for start, end, content in sorted(found, key=lambda region: region[0]):
+        if start >= done:
+            yield from _usual(data, done, start)
+            yield start, end, content
+            done = end
+    yield from _usual(data, done, data.size)
+
+
+def _usual(data: np.ndarray, begin: int, end: int) -> Iterator[Region]:
+    if begin < end:
+        for start, stop, content in blocks.regions(data[begin:end]):
+            yield begin + start, begin + stop, content
