@@ -85,6 +85,7 @@ def _say(job: Job, path: Path, totals: Totals, members: int, started: float, **f
     job.done, job.raw, job.coded = job.done + 1, job.raw + totals.raw, job.coded + totals.coded
     if job.as_json:
         record = {"file": str(path), **facts, "members": members, "raw_size": totals.raw, "coded_size": totals.coded}
+        record |= {"opened": totals.opened.as_json()} if totals.opened else {}
         click.echo(json.dumps({**record, "seconds": round(seconds, 3)}))
     if job.prints_each():
         place = f" in {facts['output']}" if "output" in facts else ""

@@ -35,6 +35,7 @@ class Level(click.ParamType):  # type: ignore[type-arg]
 @click.option("--range", "span", type=options.Range(), metavar="A:B", help="Bytes to show, such as 100:200")
 @click.option("--against", type=Level(), metavar="-N", help="Level to compare with")
 @click.option("--against-model", type=options.PATH, metavar="PATH", help="Language model to compare with")
+@click.option("--no-parse", is_flag=True, help="Do not open wrappers, such as zip, gzip, PDF and PNG")
 @options.model
 @options.adapter
 @options.lanes
@@ -48,6 +49,7 @@ def explain(
     span: tuple[int, int | None] | None,
     against: int | None,
     against_model: Path | None,
+    no_parse: bool,
     dictionary: Path | str | None,
     threads: int,
     quiet: bool,
@@ -91,6 +93,7 @@ def explain(
             threads=threads,
             dictionary=dictionary,
             progress=tick,
+            parse=not no_parse,
             **settings,
         )
     if target:

@@ -288,7 +288,8 @@ def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: f
     if job.as_json:
         facts = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
         damage = {"damage": totals.damage} if totals.damage else {}
-        click.echo(json.dumps({**record, **facts, **damage}))
+        opened = {"opened": totals.opened.as_json()} if totals.opened else {}
+        click.echo(json.dumps({**record, **facts, **damage, **opened}))
     job.done, job.raw, job.coded = job.done + 1, job.raw + totals.raw, job.coded + totals.coded
     if job.reads_only:
         if not job.as_json and not job.quiet and not totals.damage:

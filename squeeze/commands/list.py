@@ -1,9 +1,10 @@
 """`squeeze list`."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -12,8 +13,10 @@ from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, is_compressed
 from squeeze.commands.sections import command
 from squeeze.errors import escaped, printable
+from squeeze.system.binary import read_exactly
 
 if TYPE_CHECKING:
+    from squeeze.codecs.stream.contents import Contents
     from squeeze.codecs.stream.index import Stream
     from squeeze.codecs.stream.members import Member
 
@@ -27,7 +30,8 @@ def list_command(**common: Any) -> None:
     Example: squeeze list photos.tar.sqz
              squeeze list -v report.txt.sqz
 
-    With -v the blocks are listed as well. Nothing is decompressed, except the list of members.
+    With -v the blocks are listed as well, with what was opened in them. Nothing is decompressed, except the list of
+    members and, with -v or --json, the plans of opened blocks.
     """
     from squeeze.codecs.stream.index import read_index
     from squeeze.codecs.stream.members import read_members, read_tail
@@ -43,17 +47,19 @@ def list_command(**common: Any) -> None:
             beside = read_members(path) if path else None
             found = beside or read_tail(file, streams)
             members = list(found.by_name.values()) if found else []
+            opened = _opened(file, streams) if job.as_json or job.verbose else {}
             if job.as_json:
-                _list_as_json(path, streams, members)
+                _list_as_json(path, streams, members, opened)
             else:
                 content = streams if beside or job.verbose or not found else streams[:-1]  # without the index
-                _list_as_text(path, content, job.verbose)
+                _list_as_text(path, content, job.verbose, opened)
                 _list_members(members)
     job.finish()
 
 
 _ROW = "{:>12} {:>12} {:>7} {:>5} {:<16} {:<16} {}"
 _MEMBER_ROW = "  {:>12} {:>12} {:<16} {}"
+_GROUP_ROW = "      {:>12} {:>12} {:<9} {}"
 _BLOCK_ROW = "  {:>12} {:>12} {:>12} {:<9} {:<12} {}"
 
 
@@ -62,7 +68,26 @@ def _digits(checksum: int, stream: "Stream") -> str:
     return f"{checksum:08x}" if stream.short else f"{checksum:016x}"
 
 
-def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool) -> None:
+def _opened(file: BinaryIO, streams: list["Stream"]) -> dict[int, "Contents"]:
+    """Return what was opened in the blocks of a file, by their raw offsets; only plans are decoded."""
+    places = [(stream, block) for stream in streams for block in stream.blocks if block.codec == "opened"]
+    if not places:
+        return {}
+    from squeeze.codecs.stream.container import Header
+    from squeeze.codecs.stream.contents import read_contents
+    from squeeze.codecs.stream.resources import Resources
+    from squeeze.codecs.stream.settings import from_header
+
+    found = {}
+    for stream, block in places:
+        settings = from_header(Header(stream.header, 0, stream.short), Resources())
+        file.seek(block.coded_offset + block.coded_length - block.payload_length)
+        payload = read_exactly(file, block.payload_length)
+        found[block.raw_offset] = read_contents(payload, block.raw_length, settings)
+    return found
+
+
+def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool, opened: Mapping[int, "Contents"]) -> None:
     for stream in streams:
         ratio = f"{100 * stream.coded_size / stream.raw_size:.1f} %" if stream.raw_size else "-"
         codecs = ",".join(sorted({block.codec for block in stream.blocks})) or "-"
@@ -76,6 +101,16 @@ def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool) -> 
         for block in stream.blocks:
             row = (block.raw_offset, block.raw_length, block.coded_length, block.codec, block.content)
             click.echo(_BLOCK_ROW.format(*row, _digits(block.checksum, stream)))
+            if block.codec == "opened":
+                _list_contents(opened[block.raw_offset])
+
+
+def _list_contents(contents: "Contents") -> None:
+    click.echo(f"      {contents}")
+    click.echo(_GROUP_ROW.format("opened", "coded", "codec", "content"))
+    for group in contents.groups:
+        click.echo(_GROUP_ROW.format(group.opened, group.coded, group.codec, group.content))
+    click.echo(_GROUP_ROW.format("", contents.plan_size, "", "closing of wrappers"))
 
 
 def _list_members(members: list["Member"]) -> None:
@@ -85,11 +120,15 @@ def _list_members(members: list["Member"]) -> None:
         echo(_MEMBER_ROW.format(member.offset, member.size, f"{member.checksum:016x}", member.name))
 
 
-def _list_as_json(path: Path | None, streams: list["Stream"], members: list["Member"]) -> None:
+def _list_as_json(
+    path: Path | None, streams: list["Stream"], members: list["Member"], opened: Mapping[int, "Contents"]
+) -> None:
     shown = []
     for stream in streams:
         blocks = [
-            asdict(block) | {"codec": block.codec, "checksum": _digits(block.checksum, stream)}
+            asdict(block)
+            | {"codec": block.codec, "checksum": _digits(block.checksum, stream)}
+            | ({"opened": opened[block.raw_offset].as_json()} if block.codec == "opened" else {})
             for block in stream.blocks
         ]
         shown.append(asdict(stream) | {"blocks": blocks, "checksum": _digits(stream.checksum, stream)})

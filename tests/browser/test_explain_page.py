@@ -8,7 +8,7 @@ import pytest
 import squeeze
 from squeeze.recipes.reports.explanation.explanation import Explanation
 from tests.browser.conftest import Window
-from tests.makers import inputs
+from tests.makers import inputs, wrapped
 
 pytestmark = pytest.mark.browser
 
@@ -30,6 +30,19 @@ def file(explanation: Explanation, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def window(browser: Any, file: Path) -> Window:
     return Window(browser, file)
+
+
+def test_contents_of_wrappers_have_headings(browser, tmp_path):
+    path = tmp_path / "zip.html"
+    path.write_text(squeeze.explain(wrapped.documents()["zip"], 3).to_html())
+    window = Window(browser, path)
+    window.keep("explain-zip")
+    assert "part-0.txt" in [heading.inner_text() for heading in window.page.query_selector_all("#rows strong")]
+    window.page.focus("#view")
+    for _ in range(5):
+        window.page.keyboard.press("ArrowDown")
+    assert "part-0.txt + 0x" in described(window)
+    assert window.serious() == [] and window.said == []
 
 
 def described(window: Window) -> str:

@@ -32,7 +32,7 @@ def test_a_compressed_file_is_explained_as_it_was_written(packed: Path):
     record = json.loads(run("explain", "--json", packed).stdout)
     assert (record["level"], record["coded_size"]) == (1, packed.stat().st_size)
     assert fails("explain", "--json", "-3", packed) == (
-        "Error: a .sqz file says how it was written: leave out the level, lanes, window and backend\n"
+        "Error: a .sqz file says how it was written: leave out the level, lanes, window, backend and parse\n"
     )
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from squeeze import cli
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.index import Index, index_bytes
+from tests.makers import wrapped
 from tests.makers.command import listed, run, usage_error
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -33,6 +34,23 @@ def test_verbose_list_shows_blocks(note: Path):
     for line, block in zip(lines[4:], blocks, strict=True):
         numbers = [str(block[name]) for name in ("raw_offset", "raw_length", "coded_length")]
         assert line.split() == [*numbers, "bytewise", "text", block["checksum"]]
+
+
+def test_verbose_list_and_json_show_what_was_opened():
+    Path("archive.zip").write_bytes(wrapped.documents()["zip"])
+    record = json.loads(run("compress", "-1", "--json", "archive.zip").stdout)
+    opened = record["opened"]
+    assert opened["wrappers"] == {"zip member": 4} and opened["raw_size"] == record["raw_size"]
+    (block,) = listed("archive.zip.sqz")["streams"][0]["blocks"]
+    assert block["opened"] == opened
+    lines = run("list", "-v", "archive.zip.sqz").stdout.splitlines()
+    raw, size = f"{opened['raw_size']:,}", f"{opened['opened_size']:,}"
+    assert lines[5].strip() == f"4 zip members: {raw} bytes, {size} opened"
+    assert lines[6].split() == ["opened", "coded", "codec", "content"]
+    for line, group in zip(lines[7:-1], opened["groups"], strict=True):
+        assert line.split() == [str(group["opened"]), str(group["coded"]), group["codec"], group["content"]]
+    assert lines[-1].split() == [str(opened["plan_size"]), "closing", "of", "wrappers"]
+    assert len(run("list", "archive.zip.sqz").stdout.splitlines()) == 2
 
 
 def test_list_shows_an_empty_file():

@@ -120,7 +120,7 @@ def write(items: Iterable[Item], sink: BinaryIO, failed: Failed, **options: Any)
     totals = compress_stream(cast(BinaryIO, tar), sink, **options)
     tail = tail_bytes(bytes(tar.lines), totals.raw, tar.digest.intdigest())
     end = compress_stream(io.BytesIO(tail), sink, level=LEVEL)
-    return Totals(totals.raw + end.raw, totals.coded + end.coded), tar.members
+    return Totals(totals.raw + end.raw, totals.coded + end.coded, opened=totals.opened), tar.members
 
 
 class _FolderTar(Tar):

@@ -14,7 +14,7 @@ from squeeze.codecs.parse.texts import Base64, Hexadecimal, Utf16
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["MOST_OPENED", "WRAPPERS", "Child", "Node", "close", "parse", "read", "to_bytes"]
+__all__ = ["MOST_OPENED", "WRAPPERS", "Child", "Node", "close", "parse", "read", "read_shape", "to_bytes"]
 
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal())
@@ -129,25 +129,38 @@ def read(written: bytes, opened: np.ndarray) -> Node:
     """
     file, rest = io.BytesIO(written), _Rest(opened)
     root = _read_node(file, rest, 0)
-    if file.read(1) or rest.opened.size:
+    if file.read(1) or rest.opened is None or rest.opened.size:
         raise _impossible()
     return root
 
 
+def read_shape(written: bytes) -> Node:
+    """Return the tree that `to_bytes` wrote, with nodes that have no bytes of their own.
+
+    Raises:
+        DamagedError: if it is impossible.
+    """
+    return _read_node(io.BytesIO(written), _Rest(None), 0)
+
+
 @dataclass
 class _Rest:
-    """The opened bytes and the number of wrappers that a tree may still have."""
+    """The opened bytes, if they are known, and the number of wrappers that a tree may still have."""
 
-    opened: np.ndarray
+    opened: np.ndarray | None
     wrappers: int = _MOST_WRAPPERS
 
 
 def _read_node(file: io.BytesIO, rest: _Rest, depth: int) -> Node:
     size, count = read_varint(file)[0], read_varint(file)[0]
     rest.wrappers -= count
-    if size > rest.opened.size or rest.wrappers < 0 or (count and depth >= _DEEPEST):
+    if rest.wrappers < 0 or (count and depth >= _DEEPEST):
         raise _impossible()
-    own, rest.opened = rest.opened[:size], rest.opened[size:]
+    own = np.empty(0, np.uint8)
+    if rest.opened is not None:
+        if size > rest.opened.size:
+            raise _impossible()
+        own, rest.opened = rest.opened[:size], rest.opened[size:]
     children, gaps = [], 0
     for _ in range(count):
         gap, kind = read_varint(file)[0], read_exactly(file, 1)[0]

@@ -122,9 +122,10 @@ def _compress(
         tried += [(plan, None, None) for plan in (requested, *others)]
     elif len(first) <= container.MAX_SHORT and _has_media(_closed_parts(np.frombuffer(first, np.uint8), settings)):
         tried += [(replace(plan, parse=False), None, None) for plan in (requested, *others)]
-    stream = min(filter(None, (_stream(first, plan, tree, verify, tick) for plan, tree, tick in tried)), key=len)
+    streams = filter(None, (_stream(first, plan, tree, verify, tick) for plan, tree, tick in tried))
+    stream, totals = min(streams, key=lambda found: len(found[0]))
     write_all(sink, stream)
-    return Totals(len(first), len(stream))
+    return totals
 
 
 def candidates(raw: bytes, settings: Settings, root: Node | None = None) -> list[Settings]:
@@ -171,22 +172,25 @@ def _is_foreign(data: np.ndarray, known: Dictionary) -> bool:
     return is_short and found != known.content and not (unclear and known.content.kind != "text")
 
 
-def _stream(raw: bytes, settings: Settings, root: Node | None, verify: bool, progress: Progress) -> bytes | None:
+def _stream(
+    raw: bytes, settings: Settings, root: Node | None, verify: bool, progress: Progress
+) -> tuple[bytes, Totals] | None:
     """Return an input shorter than a block as a stream, with its wrappers `root` opened, or a short one if possible.
 
-    It is None if a short stream needs a language model, and its block does not use one.
+    It comes with its totals, and is None if a short stream needs a language model, and its block does not use one.
     """
     data = np.frombuffer(raw, np.uint8)
     parts: list[Part] = [(data, root)] if root else list(_closed_parts(data, settings)) if raw else []
     is_short = len(raw) <= container.MAX_SHORT and root is None and not _has_media(parts)
     if is_short and not (settings.language and _needs_blocks(parts, settings)):
-        return _short(raw, settings, verify, progress)
+        short = _short(raw, settings, verify, progress)
+        return None if short is None else (short, Totals(len(raw), len(short)))
     coded = list(_coded(parts, settings, verify, progress))
     if settings.language and not settings.bound and not any(_by_language(data, block) for data, block in coded):
         settings = _without_model(settings)  # whose blocks these are
     sink = io.BytesIO()
-    _write(sink, settings, coded)
-    return sink.getvalue()
+    totals = _write(sink, settings, coded)
+    return sink.getvalue(), totals
 
 
 def _has_media(parts: Iterable[Part]) -> bool:

@@ -41,7 +41,8 @@ def decode_block(
         length: its raw bytes.
         settings: those of its stream.
         progress: is called with the number of raw bytes done since its last call.
-        guessed: uint8 [length], the expected bytes, which make decoding faster.
+        guessed: uint8 [length], the expected bytes, which make decoding faster; of a block with opened wrappers, the
+            opened bytes.
         recorder: measures the cost of every byte, if given.
 
     Raises:
@@ -59,7 +60,7 @@ def decode_block(
         report(progress, found.removed)
         return found.expand(rest)
     if coded.kind == container.OPENED:
-        return _decode_opened(coded, length, settings, progress, recorder)
+        return _decode_opened(coded, length, settings, progress, guessed)
     if medium := media.of_block(coded.kind):
         _share_evenly(coded, medium.kind, length, recorder)
         return medium.decode(coded.payload, length, progress)
@@ -96,19 +97,29 @@ def _decode_split(
 
 
 def _decode_opened(
-    coded: Coded, length: int, settings: Settings, progress: Progress, recorder: Recorder | None
+    coded: Coded, length: int, settings: Settings, progress: Progress, guessed: np.ndarray | None
 ) -> np.ndarray:
-    _share_evenly(coded, "opened", length, recorder)
+    parts = opened_parts(coded, length, settings)
+    tick = scaled(progress, length, parts.size)
+
+    def decode_part(part: Coded, size: int, known: np.ndarray | None) -> np.ndarray:
+        check_block_memory(settings, part.kind, size, len(part.payload))
+        return decode_block(part, size, settings, tick, known)
+
+    return opened.decode(parts, length, decode_part, guessed)
+
+
+def opened_parts(coded: Coded, length: int, settings: Settings) -> opened.Parts:
+    """Return the parts of a block with opened wrappers of `length` raw bytes.
+
+    Raises:
+        DamagedError: if the payload is invalid.
+        LimitError: if the opened bytes take too much memory.
+    """
     parts = opened.read(coded.payload, length)
     if settings.limits:
         settings.limits.need_memory(opened.MEMORY * parts.size, f"a block with {parts.size:,} opened bytes")
-    tick = scaled(progress, length, parts.size)
-
-    def decode_part(part: Coded, size: int) -> np.ndarray:
-        check_block_memory(settings, part.kind, size, len(part.payload))
-        return decode_block(part, size, settings, tick)
-
-    return opened.decode(parts, length, decode_part)
+    return parts
 
 
 def _share_evenly(coded: Coded, part: str, length: int, recorder: Recorder | None) -> None:

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import LARGE, Preset
 from squeeze.codecs.content import Content, Medium
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, media, opened, runs, split
+from squeeze.codecs.stream import blocks, container, media, opened, runs, sampling, split
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report, scaled
 from squeeze.codecs.stream.settings import Settings
@@ -52,18 +52,7 @@ def encode_block(
     """
     if isinstance(content, Node):
         return _opened(data, content, settings, verify, progress)
-    if medium := media.of_content(content):
-        if by_medium := _by_medium(data, content, medium, settings, progress):
-            return _checked(by_medium, data, settings, verify, progress)
-        content = blocks.content(data)
-    if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
-        content = settings.dictionary.content
-    found = None if settings.names_content else runs.find(data, content.record)
-    if found:
-        coded: Coded | None = _without_runs(data, found, content, settings, progress)
-    else:
-        coded = _smallest(candidates(data, content, settings), data, settings, progress)
-    return _checked(coded, data, settings, verify, progress)
+    return _checked(_encode_content(data, content, settings, progress), data, settings, verify, progress)
 
 
 def _checked(
@@ -78,15 +67,30 @@ def _checked(
     return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
 
 
+def _encode_content(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
+    """Code data of one kind of content, with its runs apart, or return None if it is not shorter."""
+    if medium := media.of_content(content):
+        if by_medium := _by_medium(data, content, medium, settings, progress):
+            return by_medium
+        content = blocks.content(data)
+    if settings.dictionary and data.size < SMALL and not blocks.is_packed(content):
+        content = settings.dictionary.content
+    found = None if settings.names_content else runs.find(data, content.record)
+    if found:
+        return _without_runs(data, found, content, settings, progress)
+    return _smallest(candidates(data, content, settings), data, settings, progress)
+
+
 def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded:
     tick = scaled(progress, data.size, opened.size_of(root))
-    coded = opened.encode(
-        root,
-        lambda plan, content: encode_block(plan, content, settings, False),
-        lambda part, content: encode_block(part, content, settings, False, tick),
-    )
+    inner = replace(settings, short=False)
+
+    def encode_plan(plan: np.ndarray) -> Coded | None:  # not by a language model, so that all can list it
+        return _smallest(_without_language(plan, sampling.OTHER, settings), plan, settings, None)
+
+    coded = opened.encode(root, encode_plan, lambda part, content: _encode_content(part, content, inner, tick))
     if verify:
-        _verify(coded, data, settings, progress)
+        _verify(coded, data, settings, progress, np.concatenate([node.own for node in root.nodes()]))
     return coded
 
 
@@ -168,9 +172,13 @@ def _without_runs(
     return Coded(coded.kind, begin + coded.payload)
 
 
-def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progress) -> None:
+def _verify(
+    coded: Coded, data: np.ndarray, settings: Settings, progress: Progress, guessed: np.ndarray | None = None
+) -> None:
+    """Decode a block again and compare; `guessed` are the opened bytes of one with opened wrappers."""
+    known = data if guessed is None else guessed
     try:
-        same = np.array_equal(decode_block(coded, data.size, settings, progress, data), data)
+        same = np.array_equal(decode_block(coded, data.size, settings, progress, known), data)
     except DamagedError:
         same = False
     if not same and settings.bound:

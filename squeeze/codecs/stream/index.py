@@ -22,6 +22,7 @@ from squeeze.codecs.stream.container import (
     SPLIT,
     STORED,
     BlockHeader,
+    Coded,
     ForeignError,
     Header,
     TrailingError,
@@ -256,7 +257,7 @@ def _streams_from_front(file: BinaryIO, end: int, entries: EntryCounter) -> list
         start = file.tell() - header.size
         if header.short:
             block_header = read_short_block_header(file, header.kind)
-            block = _block(block_header, _content_name(file, header, block_header), 0, start + header.size)
+            block = _block(block_header, content_name(file, block_header, header.names_content), 0, start + header.size)
             finish = block.coded_offset + block.coded_length
             stream = Stream(
                 header.fields, True, [block], start, finish - start, block_header.raw_length, block_header.checksum
@@ -286,20 +287,27 @@ def _walk_blocks(file: BinaryIO, header_size: int, end: int, entries: EntryCount
     return index
 
 
-def _content_name(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
-    """Describe the content of the block whose header was just read."""
+def content_name(file: BinaryIO, block: BlockHeader | Coded, by_dictionary: bool = False) -> str:
+    """Describe the content of a block.
+
+    Args:
+        file: at the payload.
+        block: its header, or the block.
+        by_dictionary: whether a dictionary fixes the content.
+    """
     if block.kind == STORED:
         return "stored"
     if block.kind == OPENED:
         return "opened wrappers"
     if medium := media.of_block(block.kind):
         return medium.kind
-    if stream.names_content:
+    if by_dictionary:
         return "dictionary"
     has_runs = read_exactly(file, 1) == RUNS
     if has_runs:
         length, _ = read_varint(file)
-        file.seek(min(length, block.payload_length), io.SEEK_CUR)
+        most = len(block.payload) if isinstance(block, Coded) else block.payload_length
+        file.seek(min(length, most), io.SEEK_CUR)
         if read_exactly(file, 1) == RAW:
             return "runs"
     file.seek(-1, io.SEEK_CUR)
@@ -342,7 +350,7 @@ def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
         lengths = block_header and (block_header.raw_length, block_header.size + block_header.payload_length)
         if block_header is None or lengths != (raw, coded):
             raise DamagedError("the index does not agree with the blocks: the file is damaged")
-        blocks.append(_block(block_header, _content_name(file, header, block_header), raw_offset, offset))
+        blocks.append(_block(block_header, content_name(file, block_header, header.names_content), raw_offset, offset))
         offset += coded
         raw_offset += raw
     return Stream(header.fields, False, blocks, start, end - start, raw_offset, index.checksum)

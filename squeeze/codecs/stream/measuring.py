@@ -9,16 +9,20 @@ from typing import BinaryIO
 import numpy as np
 
 from squeeze.codecs.content import Content
-from squeeze.codecs.stream import container, media
+from squeeze.codecs.parse import outline, tree
+from squeeze.codecs.parse.outline import Segment
+from squeeze.codecs.stream import container, media, opened
 from squeeze.codecs.stream.container import Coded, Header
 from squeeze.codecs.stream.decoding import (
     Progress,
     check_raw,
     decode_block,
     has_runs,
+    opened_parts,
     parts_of,
     report,
     rest_of,
+    scaled,
 )
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import Block, Stream, read_index
@@ -28,19 +32,56 @@ from squeeze.numerics.bitmodels.meter import Recorder
 from squeeze.system.binary import read_exactly
 from squeeze.system.parallel import ordered_map
 
-__all__ = ["MeasuredBlock", "measure", "restored"]
+__all__ = ["MeasuredBlock", "OpenedWrappers", "measure", "restored"]
+
+_CLOSING = Content("closing of wrappers")
+
+
+@dataclass(frozen=True)
+class OpenedWrappers:
+    """The wrappers of a block that were opened.
+
+    Attributes:
+        counts: The number of each kind.
+        segments: All that is shown of the block, in order.
+        growth: The bytes that are shown beyond the raw bytes of the block.
+    """
+
+    counts: dict[str, int]
+    segments: list[Segment]
+    growth: int
 
 
 @dataclass(frozen=True)
 class MeasuredBlock:
-    """A block, or a part of one that is split or has runs, with its contents and costs."""
+    """A block, or a part of one that is split, has runs or has opened wrappers, with its contents and costs.
+
+    Attributes:
+        block: Where it is. Its raw offset is that of what is shown.
+        level: The level that coded it; None if nothing is coded.
+        content: Its kind.
+        data: Its bytes, uint8.
+        places: The offset of each byte in what is shown, int64 [n]: the raw content, with wrappers opened.
+        recorder: Its costs; without a meter if the block is stored.
+        wrappers: Those that the plan of a block opens, which is a part without bytes.
+    """
 
     block: Block
-    level: int | None  # level that coded it; None if nothing is coded
+    level: int | None
     content: Content
-    data: np.ndarray  # uint8
-    places: np.ndarray  # int64 [n]: offset of each byte in the raw content
-    recorder: Recorder  # without a meter if the block is stored
+    data: np.ndarray
+    places: np.ndarray
+    recorder: Recorder
+    wrappers: OpenedWrappers | None = None
+
+    def shifted(self, offset: int) -> "MeasuredBlock":
+        """Return the block with what is shown `offset` bytes later."""
+        found = self.wrappers and replace(
+            self.wrappers,
+            segments=[Segment(start + offset, end + offset, *rest) for start, end, *rest in self.wrappers.segments],
+        )
+        block = replace(self.block, raw_offset=offset)
+        return replace(self, block=block, places=self.places + offset, wrappers=found)
 
 
 def measure(
@@ -57,7 +98,7 @@ def measure(
     Raises:
         FormatError: if the file is damaged; other errors as `decompress`.
     """
-    raw = None if known is None else np.frombuffer(known, np.uint8)
+    raw, shown = None if known is None else np.frombuffer(known, np.uint8), 0
     for stream in read_index(source, resources.limits):
         settings = from_header(Header(stream.header, 0, stream.short), resources)
         resources.limits.need_output(sum(block.raw_length for block in stream.blocks))
@@ -69,11 +110,12 @@ def measure(
 
         blocks = ((block, _payload(source, block)) for block in stream.blocks)
         for measured in ordered_map(decode, blocks, settings.allotment.blocks):
-            yield from measured
+            yield from (block.shifted(shown) for block in measured)
+            shown += sum(block.data.size for block in measured)
 
 
 def restored(blocks: Sequence[MeasuredBlock]) -> bytes:
-    """Return the raw content of the file from all its measured blocks."""
+    """Return what is shown of the file from all its measured blocks: its raw content, with wrappers opened."""
     data = np.empty(sum(block.data.size for block in blocks), np.uint8)
     for block in blocks:
         data[block.places] = block.data
@@ -88,19 +130,76 @@ def _payload(source: BinaryIO, block: Block) -> bytes:
 def _decode(
     block: Block, payload: bytes, settings: Settings, short: bool, raw: np.ndarray | None, progress: Progress
 ) -> list[MeasuredBlock]:
-    """Decode a block, and return it, or its parts if it is split or has runs."""
+    """Decode a block, and return it, or its parts, with places that begin at 0."""
     if block.kind != container.STORED:
         check_block_memory(settings, block.kind, block.raw_length, block.payload_length)
-    places = np.arange(block.raw_offset, block.raw_offset + block.raw_length)
-    measured = list(_measured(Coded(block.kind, payload), block, places, settings, raw, progress))
+    known = None if raw is None else raw[block.raw_offset : block.raw_offset + block.raw_length]
+    coded = Coded(block.kind, payload)
+    if block.kind == container.OPENED:
+        return _opened(coded, block, settings, short, known, progress)
+    places = np.arange(block.raw_length)
+    measured = list(_measured(coded, block, places, settings, known, progress))
     check_raw(_joined(measured, places), block.checksum, short)
     return measured
+
+
+def _opened(
+    coded: Coded, block: Block, settings: Settings, short: bool, raw: np.ndarray | None, progress: Progress
+) -> list[MeasuredBlock]:
+    """Decode a block with opened wrappers, and return its plan and the parts of its groups."""
+    parts = opened_parts(coded, block.raw_length, settings)
+    plan = opened.read_plan(decode_block(*parts.plan, settings), parts)
+    known = _known(raw, sum(parts.sizes)) if settings.language else None  # others are hardly faster with it
+    tick = scaled(progress, block.raw_length, parts.size)
+    report(tick, parts.plan[1])
+    measured = list[MeasuredBlock]()
+    for number, group in enumerate(parts.groups):
+        places, done = plan.places(number), 0
+        for part, size in group:
+            check_block_memory(settings, part.kind, size, len(part.payload))
+            own = _part(block, part, size)
+            measured += _measured(part, own, places[done : done + size], settings, known, tick)
+            done += size
+    data = _joined(measured, np.arange(sum(parts.sizes)))
+    check_raw(opened.close(plan, data, block.raw_length), block.checksum, short)
+    root = tree.read(plan.tree, data)
+    segments = outline.in_place(root)
+    shown, ends = np.empty(data.size, np.int64), np.cumsum([0, *(end - start for start, end, _ in segments)]).tolist()
+    for (start, end, _), begin in zip(segments, ends, strict=False):
+        shown[start:end] = np.arange(begin, begin + end - start)
+    length = len(parts.plan[0].payload)
+    own = replace(
+        block,
+        kind=parts.plan[0].kind,
+        payload_length=length,
+        coded_length=block.coded_length - sum(len(part.payload) for part in parts.blocks()),
+    )
+    placed = [Segment(begin, end, one.name) for one, begin, end in zip(segments, ends, ends[1:], strict=False)]
+    empty = np.empty(0, np.int64)
+    closing = MeasuredBlock(
+        own,
+        settings.level.number if settings.level else None,
+        _CLOSING,
+        data[:0],
+        empty,
+        Recorder(),
+        OpenedWrappers(outline.counts(root), placed, data.size - block.raw_length),
+    )
+    return [closing, *(replace(one, places=shown[one.places]) for one in measured)]
+
+
+def _known(raw: np.ndarray | None, size: int) -> np.ndarray | None:
+    """Return the opened bytes of a raw block, or None if they are not known, or not `size` bytes."""
+    root = None if raw is None else opened.find(raw)
+    found = np.concatenate([node.own for node in root.nodes()]) if root else None
+    return found if found is not None and found.size == size else None
 
 
 def _measured(
     coded: Coded, block: Block, places: np.ndarray, settings: Settings, raw: np.ndarray | None, progress: Progress
 ) -> Iterator[MeasuredBlock]:
-    """Yield the parts of a block that are decoded alone, and its runs; `places` are the bytes that it covers."""
+    """Yield the parts of a block that are decoded alone, and its runs; `places` are the bytes that it covers, in order
+    or of a group."""
     level = settings.level.number if settings.level else None
     if has_runs(coded, settings):
         found, inner = rest_of(coded, places.size)
@@ -145,8 +244,8 @@ def _part(block: Block, coded: Coded, size: int) -> Block:
 
 
 def _content(coded: Coded, settings: Settings) -> Content:
-    if coded.kind in (container.STORED, container.OPENED):
-        return Content("packed" if coded.kind == container.STORED else "opened")
+    if coded.kind == container.STORED:
+        return Content("packed")
     if medium := media.of_block(coded.kind):
         return Content(medium.kind)
     if settings.names_content and settings.dictionary:

@@ -7,12 +7,12 @@ docs/format.md specifies it (3.5).
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Region
-from squeeze.codecs.parse import tree
+from squeeze.codecs.parse import outline, tree
 from squeeze.codecs.parse.deflate.stream import Opened
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.tree import Node
@@ -24,13 +24,22 @@ from squeeze.system.binary import read_exactly, read_varint, varint
 _SMALL = 1 << 12  # bytes of content that is opened without a trial, if deflate made it smaller
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
+_PART_COST = 2  # bytes that a coded part must save to pay for its length
 _COST = 8  # bytes of a wrapper in the tree
 _PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
 _LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
 MEMORY = 8  # bytes of memory for each opened byte: its copies, tokens, and the stream that is written
 
-Encode = Callable[[np.ndarray, Content], Coded | None]
+EncodePlan = Callable[[np.ndarray], Coded | None]
+EncodePart = Callable[[np.ndarray, Content], Coded | None]
+
+
+@dataclass(frozen=True)
+class OpenedBlock(Coded):
+    """A coded block with opened wrappers, and their numbers by kind."""
+
+    wrappers: dict[str, int] = field(default_factory=dict, compare=False)
 
 
 def find(data: np.ndarray) -> Node | None:
@@ -73,12 +82,12 @@ def _kind_of(data: np.ndarray) -> Content:
     return Content("text" if kind == "text" else "other")
 
 
-def encode(root: Node, encode_plan: Encode, encode_part: Encode) -> Coded:
+def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> OpenedBlock:
     """Code the data of a tree.
 
     Args:
         root: its wrappers.
-        encode_plan: codes the plan as a block, or returns None to store it.
+        encode_plan: codes the plan as a block of a kind without a language model, or returns None to store it.
         encode_part: the same for a part of a group.
     """
     groups, pieces = list[tuple[Content, list[np.ndarray]]](), bytearray()
@@ -89,13 +98,13 @@ def encode(root: Node, encode_plan: Encode, encode_part: Encode) -> Coded:
             pieces += varint(end - start) + varint(number)
     written = tree.to_bytes(root)
     plan = np.frombuffer(varint(len(written)) + written + pieces, np.uint8)
-    parts = [_part(plan, encode_plan(plan, sampling.OTHER))]
+    parts = [_part(plan, encode_plan(plan))]
     for content, found in groups:
         joined = np.concatenate(found)
         longest = joined.size if media.of_content(content) else _LONGEST
         cuts = [joined[at : at + longest] for at in range(0, joined.size, longest)]
         parts += [varint(len(cuts)), *(_part(cut, encode_part(cut, content)) for cut in cuts)]
-    return Coded(container.OPENED, b"\0" + b"".join(parts))
+    return OpenedBlock(container.OPENED, b"\0" + b"".join(parts), outline.counts(root))
 
 
 def size_of(root: Node) -> int:
@@ -122,7 +131,7 @@ def _group(groups: list[tuple[Content, list[np.ndarray]]], content: Content, siz
 
 
 def _part(data: np.ndarray, coded: Coded | None) -> bytes:
-    if coded is None:
+    if coded is None or len(coded.payload) + _PART_COST > data.size:
         return bytes([container.STORED]) + varint(data.size) + data.tobytes()
     return bytes([coded.kind]) + varint(data.size) + varint(len(coded.payload)) + coded.payload
 
@@ -135,9 +144,14 @@ class Parts:
     groups: list[list[tuple[Coded, int]]]
 
     @property
+    def sizes(self) -> list[int]:
+        """The raw bytes of each group."""
+        return [sum(size for _, size in group) for group in self.groups]
+
+    @property
     def size(self) -> int:
         """The raw bytes of all of them."""
-        return self.plan[1] + sum(size for group in self.groups for _, size in group)
+        return self.plan[1] + sum(self.sizes)
 
     def blocks(self) -> Iterator[Coded]:
         """Yield the blocks of the groups."""
@@ -177,39 +191,104 @@ def _read_part(file: io.BytesIO, most: int) -> tuple[Coded, int]:
     return Coded(kind, read_exactly(file, size)), raw
 
 
-def decode(parts: Parts, length: int, decode_part: Callable[[Coded, int], np.ndarray]) -> np.ndarray:
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a block.
+
+    Attributes:
+        tree: The tree of its wrappers (parse/tree.py).
+        pieces: The size and the group of each piece of the opened bytes.
+    """
+
+    tree: bytes
+    pieces: list[tuple[int, int]]
+
+    def places(self, group: int) -> np.ndarray:
+        """Return where the bytes of a group are among the opened bytes, int64."""
+        sizes, groups = np.array(self.pieces, np.int64).reshape(-1, 2).T
+        return np.flatnonzero(np.repeat(groups == group, sizes))
+
+
+def read_plan(data: np.ndarray, parts: Parts) -> Plan:
+    """Return the plan of a block from its bytes, uint8.
+
+    Raises:
+        DamagedError: if it does not belong to the groups.
+    """
+    file = io.BytesIO(data.tobytes())
+    size, _ = read_varint(file)
+    if size > data.size:
+        raise _impossible()
+    written, pieces, left = read_exactly(file, size), list[tuple[int, int]](), parts.sizes
+    while file.tell() < data.size:
+        size, group = read_varint(file)[0], read_varint(file)[0]
+        if group >= len(left) or size > left[group]:
+            raise _impossible()
+        left[group] -= size
+        pieces.append((size, group))
+    if any(left):
+        raise _impossible()
+    return Plan(written, pieces)
+
+
+def decode(
+    parts: Parts,
+    length: int,
+    decode_part: Callable[[Coded, int, np.ndarray | None], np.ndarray],
+    guessed: np.ndarray | None = None,
+) -> np.ndarray:
     """Decode the parts of a block, and close its wrappers to uint8 [length].
 
     Args:
         parts: of the block.
         length: its raw bytes.
-        decode_part: decodes a block of one kind of content of some raw bytes.
+        decode_part: decodes a block of one kind of content of some raw bytes, which may be guessed.
+        guessed: uint8, the opened bytes that are expected, which make decoding faster.
 
     Raises:
         DamagedError: if they do not belong together.
     """
-    plan = io.BytesIO(decode_part(*parts.plan).tobytes())
-    size, _ = read_varint(plan)
-    if size > len(plan.getbuffer()):
-        raise _impossible()
-    written = read_exactly(plan, size)
-    groups = [np.concatenate([decode_part(*part) for part in group]) for group in parts.groups]
-    data = tree.close(tree.read(written, _in_order(plan, groups)), length)
-    if data.size != length:
-        raise _impossible()
-    return data
+    plan = read_plan(decode_part(*parts.plan, None), parts)
+    data, groups = np.empty(sum(parts.sizes), np.uint8), []
+    known = None if guessed is None or guessed.size != data.size else _by_group(plan, guessed)
+    for number, group in enumerate(parts.groups):
+        done, decoded = 0, []
+        for coded, size in group:
+            expected = None if known is None else known[number][done : done + size]
+            decoded.append(decode_part(coded, size, expected))
+            done += size
+        groups.append(np.concatenate(decoded))
+    for start, size, number, at in _runs(plan):
+        data[start : start + size] = groups[number][at : at + size]
+    return close(plan, data, length)
 
 
-def _in_order(plan: io.BytesIO, groups: list[np.ndarray]) -> np.ndarray:
-    """Return the opened bytes from the pieces of the groups, whose sizes follow in the plan."""
-    pieces, done = [np.zeros(0, np.uint8)], [0] * len(groups)
-    while plan.tell() < len(plan.getbuffer()):
-        size, number = read_varint(plan)[0], read_varint(plan)[0]
-        if number >= len(groups) or done[number] + size > groups[number].size:
-            raise _impossible()
-        pieces.append(groups[number][done[number] : done[number] + size])
-        done[number] += size
-    return np.concatenate(pieces)
+def _by_group(plan: Plan, data: np.ndarray) -> dict[int, np.ndarray]:
+    """Return the opened bytes of each group that has any."""
+    found: dict[int, list[np.ndarray]] = {}
+    for start, size, number, _ in _runs(plan):
+        found.setdefault(number, []).append(data[start : start + size])
+    return {number: np.concatenate(pieces) for number, pieces in found.items()}
+
+
+def _runs(plan: Plan) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the start of each piece among the opened bytes, its size, its group, and its start in that group."""
+    start, done = 0, dict[int, int]()
+    for size, number in plan.pieces:
+        yield start, size, number, done.get(number, 0)
+        start, done[number] = start + size, done.get(number, 0) + size
+
+
+def close(plan: Plan, data: np.ndarray, length: int) -> np.ndarray:
+    """Close the wrappers of a block around its opened bytes, uint8, to uint8 [length].
+
+    Raises:
+        DamagedError: if they do not belong together.
+    """
+    closed = tree.close(tree.read(plan.tree, data), length)
+    if closed.size != length:
+        raise _impossible()
+    return closed
 
 
 def _impossible() -> DamagedError:

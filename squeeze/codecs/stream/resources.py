@@ -14,6 +14,7 @@ from squeeze.errors import DictionaryError, printable
 from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
+    from squeeze.codecs.stream.contents import Contents
     from squeeze.codecs.stream.dictionary import Dictionary
 
 DictionarySource: TypeAlias = "Dictionary | str | os.PathLike[str] | None"
@@ -136,8 +137,9 @@ def needed_dictionary(
 
 @dataclass(frozen=True)
 class Totals:
-    """Bytes read and written; `damage` lists what a salvage could not restore."""
+    """Bytes read and written; `damage` lists what a salvage could not restore, and `opened` what was opened."""
 
     raw: int
     coded: int
     damage: tuple[str, ...] = ()
+    opened: "Contents | None" = None

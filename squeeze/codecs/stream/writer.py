@@ -9,7 +9,9 @@ import xxhash
 
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.contents import Contents, contents_of, merged
 from squeeze.codecs.stream.index import Index, index_bytes
+from squeeze.codecs.stream.opened import OpenedBlock
 from squeeze.codecs.stream.resources import Totals
 from squeeze.system.binary import write_all
 from squeeze.system.part_file import PartFile, damaged
@@ -31,10 +33,13 @@ class BlockWriter:
     def __init__(self, sink: BinaryIO):
         self._sink, self._hash = sink, xxhash.xxh3_64()
         self.blocks: list[WrittenBlock] = []
+        self.opened: list[Contents] = []  # what was opened in blocks
         self._waiting = bytearray()  # bytes to store, less than a block
 
     def write_block(self, data: np.ndarray, coded: Coded | None) -> None:
         self._hash.update(data.data)
+        if isinstance(coded, OpenedBlock):
+            self.opened.append(contents_of(coded.payload, data.size, coded.wrappers))
         if coded:
             self._store(len(self._waiting))
             self._put_block(coded.kind, data.size, xxhash.xxh3_64_intdigest(data.data), coded.payload)
@@ -109,7 +114,8 @@ class Writer(BlockWriter):
         index = index_bytes(Index(len(self._header), entries, known if checksum is None else checksum))
         write_all(self._sink, index)
         coded = sum(block.coded for block in self.blocks)
-        return Totals(sum(block.raw for block in self.blocks), len(self._header) + coded + len(index))
+        raw = sum(block.raw for block in self.blocks)
+        return Totals(raw, len(self._header) + coded + len(index), opened=merged(self.opened))
 
     def _begin(self) -> None:
         if not self.blocks:

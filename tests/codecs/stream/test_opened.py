@@ -118,4 +118,4 @@ def test_progress_is_that_of_the_raw_bytes():
 )
 def test_refuses_impossible_payloads(payload):
     with pytest.raises(DamagedError):
-        opened.decode(opened.read(payload, 100), 100, lambda part, size: np.frombuffer(part.payload, np.uint8))
+        opened.decode(opened.read(payload, 100), 100, lambda part, *_: np.frombuffer(part.payload, np.uint8))

@@ -2,17 +2,22 @@
 
 import io
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from squeeze.codecs.parse import tree
 from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.measuring import MeasuredBlock, measure, restored
-from squeeze.codecs.stream.resources import DictionarySource, LanguageKeywords, Resources
+from squeeze.codecs.stream.resources import DictionarySource, Keywords, LanguageKeywords, Resources
 from squeeze.errors import LevelError, OptionError
 from squeeze.recipes.reports.explanation.explanation import BlockCost, Explanation
-from squeeze.recipes.reports.explanation.units import gather
+from squeeze.recipes.reports.explanation.sums import Section
+from squeeze.recipes.reports.explanation.units import gather, pieces_of
 from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of
 
@@ -34,55 +39,77 @@ def explain(  # noqa: PLR0913
     dictionary: DictionarySource = None,
     limits: Limits | None = None,
     progress: Progress = None,
-    **language: Unpack[LanguageKeywords],
+    **others: Unpack[Keywords],
 ) -> Explanation:
     """Measure the bits of every byte of a file, or of every token of a text at levels 7 to 9.
 
-    The costs are the decoder's, so their sum is the size of the coded blocks, except for a few bytes each.
+    The costs are the decoder's, so their sum is the size of the coded blocks, except for a few bytes each. Wrappers
+    such as zip members are shown opened, since their contents are what is coded.
 
     Args:
         source: Bytes, or a path or URL of a file. A .sqz file is explained as it was written, and takes no level.
         level: Level of compression.
-        span: First byte to show and the one after the last, None for the end. Everything before is coded as well.
+        span: First byte to show and the one after the last, None for the end. Everything before is coded as well. With
+            opened wrappers the bytes of their contents count.
         against: Level to compare with.
         against_model: Language model to compare with, at that level or the same one.
         threads: Threads, as in `compress_stream`.
         dictionary: Dictionary, as in `compress_stream`.
         limits: Limits of decompression.
         progress: Called with numbers of bytes, which add up to `passes` times the file.
-        language: Options of the language model, as in `compress_stream`.
+        others: `parse` and options of the language model, as in `compress_stream`.
 
     Raises:
         LevelError: If the level does not exist, or a .sqz file is given one.
-        OptionError: If the span lies outside the file, or a language model is named for a level without one.
+        OptionError: If the span lies outside the file, a language model is named for a level without one, or compared
+            levels open different wrappers.
 
     >>> explanation = squeeze.explain(b"Kind words are worth much and cost little. " * 9, level=1)
     >>> round(explanation.bits / 8) <= explanation.coded_size
     True
     """
     name, data = _read(source)
-    compressed = is_compressed(data)
-    if compressed and (level is not None or any(language.get(name) for name in _WRITTEN)):
-        raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window and backend")
+    compressed, parse = is_compressed(data), others.pop("parse", True)
+    language = LanguageKeywords(**others)  # type: ignore[typeddict-item]  # without `parse`
+    if compressed and (level is not None or not parse or any(language.get(name) for name in _WRITTEN)):
+        raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window, backend and parse")
     compares = against is not None or against_model is not None
     compared_level = against if against is not None or compressed else level or levels.DEFAULT  # None: that of the file
     if compares and compared_level is not None:
         _language_of_compared(compared_level, against_model, language)
-    if not compressed:
+    if not (compressed or (parse and tree.candidates(data))):
         _checked(span, len(data))
-    coded = data if compressed else _compressed(data, level, threads, dictionary, progress, language)
+    coded = data
+    if not compressed:
+        coded = _compressed(data, level, threads, dictionary, progress, Keywords(parse=parse, **language))
     resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))
     blocks = list(measure(io.BytesIO(coded), resources, None if compressed else data, progress))
-    raw = restored(blocks) if compressed else data
-    begin, end = _checked(span, len(raw))
+    shown = restored(blocks)
+    begin, end = _checked(span, len(shown))
     other = None
     if compares:
         compared_level = _highest(blocks) if compared_level is None else compared_level
         rest = _language_of_compared(compared_level, against_model, language)
-        other = explain(raw, compared_level, span=span, threads=threads, limits=limits, progress=progress, **rest)
-    return _explanation(
-        blocks, raw, (begin, end), name=name, model=language.get("model"), coded_size=len(coded), against=other
+        keywords = Keywords(parse=any(block.wrappers for block in blocks), **rest)
+        raw = _decompressed(data, resources) if compressed else data
+        other = explain(raw, compared_level, span=span, threads=threads, limits=limits, progress=progress, **keywords)
+        if other.data != shown:
+            raise OptionError("the compared levels open different wrappers: leave wrappers closed (--no-parse)")
+    found = _explanation(blocks, shown, (begin, end), language.get("model"), len(coded))
+    return replace(found, name=name, against=other)
+
+
+def _decompressed(data: bytes, resources: Resources) -> bytes:
+    sink = io.BytesIO()
+    options = {"model": resources.model, "adapter": resources.adapter, "dictionary": resources.dictionary}
+    decompress_stream(
+        io.BytesIO(data),
+        sink,
+        threads=resources.threads,
+        limits=resources.limits,
+        **options,  # type: ignore[arg-type]
     )
+    return sink.getvalue()
 
 
 def _read(source: bytes | str | os.PathLike[str]) -> tuple[str, bytes]:
@@ -94,29 +121,28 @@ def _read(source: bytes | str | os.PathLike[str]) -> tuple[str, bytes]:
 
 
 def _explanation(
-    blocks: Sequence[MeasuredBlock],
-    raw: bytes,
-    span: tuple[int, int],
-    *,
-    name: str,
-    model: Model,
-    coded_size: int,
-    against: Explanation | None,
+    blocks: Sequence[MeasuredBlock], shown: bytes, span: tuple[int, int], model: Model, coded_size: int
 ) -> Explanation:
-    """Collect what was measured of the blocks of `raw`."""
+    """Collect what was measured of the blocks of what is `shown`."""
     units, names = gather(blocks)
+    wrappers = [block.wrappers for block in blocks if block.wrappers]
+    counts = sum((Counter(found.counts) for found in wrappers), Counter[str]())
+    segments = [segment for found in wrappers for segment in found.segments if segment.name]
     return Explanation(
-        name=name,
+        name="",
         level=_highest(blocks),
         model=_name_of(model, blocks),
-        data=raw,
+        data=shown,
         span=span,
+        raw_size=len(shown) - sum(found.growth for found in wrappers),
         coded_size=coded_size,
         blocks=tuple(map(_cost, blocks)),
+        pieces=pieces_of(blocks, [place for segment in segments for place in segment[:2]]),
         units=units.within(*span),
         names=names,
         saved=_saved(blocks),
-        against=against,
+        wrappers=dict(counts.most_common()),
+        segments=tuple(Section(segment.name, segment.start, segment.end) for segment in segments),
     )
 
 
@@ -158,10 +184,10 @@ def _compressed(
     threads: int | None,
     dictionary: DictionarySource,
     progress: Progress,
-    language: LanguageKeywords,
+    others: Keywords,
 ) -> bytes:
     sink = io.BytesIO()
-    options = {"threads": threads, "dictionary": dictionary, "progress": progress, **language}
+    options = {"threads": threads, "dictionary": dictionary, "progress": progress, **others}
     compress_stream(io.BytesIO(data), sink, level=level, verify=False, **options)  # type: ignore[arg-type]
     return sink.getvalue()
 
@@ -174,16 +200,17 @@ def _checked(span: tuple[int, int | None], size: int) -> tuple[int, int]:
 
 
 def _cost(measured: MeasuredBlock) -> BlockCost:
-    block, meter = measured.block, measured.recorder.meter
+    block, meter, places = measured.block, measured.recorder.meter, measured.places
+    bits = float(meter.bits.sum(dtype=float)) if meter else 8.0 * block.raw_length
     return BlockCost(
-        start=int(measured.places[0]) if measured.places.size else block.raw_offset,
-        end=int(measured.places[-1]) + 1 if measured.places.size else block.raw_offset,
-        size=measured.places.size,
+        start=int(places[0]) if places.size else block.raw_offset,
+        end=int(places[-1]) + 1 if places.size else block.raw_offset,
+        size=places.size,
         codec=block.codec,
-        content=str(measured.content) if meter else "stored",
+        content=str(measured.content) if meter or measured.wrappers else "stored",
         payload=block.payload_length,
         overhead=block.coded_length - block.payload_length,
-        bits=float(meter.bits.sum(dtype=float)) if meter else 8.0 * block.raw_length,
+        bits=8.0 * block.payload_length if measured.wrappers else bits,
     )
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from squeeze.codecs.parse.outline import in_words
 from squeeze.recipes.reports.explanation import sums
 from squeeze.recipes.reports.explanation.page import Compared, render
 from squeeze.recipes.reports.explanation.sums import Lines, Section, Separated, Span, Total
-from squeeze.recipes.reports.explanation.units import DICTIONARY, NO_SHIFT, Names, Units
+from squeeze.recipes.reports.explanation.units import DICTIONARY, NO_SHIFT, Names, Piece, Units
 from squeeze.recipes.reports.html import frame
 
 __all__ = ["BlockCost", "Explanation"]
@@ -21,11 +22,11 @@ _SECTIONS = 12  # of the file, that the table names
 
 @dataclass(frozen=True)
 class BlockCost:
-    """A block of the file, or one of the two parts of a split block."""
+    """A block of the file, or a part of one that is split or has opened wrappers."""
 
     start: int  # its first byte in the file
     end: int  # behind its last one
-    size: int  # raw bytes: fewer than lie between where the other part's are among them
+    size: int  # bytes that are shown: fewer than those between if other parts' bytes are among them
     codec: str  # "bytewise" (levels 1 to 6), "tokenwise" (a language model) or "stored"
     content: str
     payload: int  # coded bytes, with a few that say what the block holds and that end the coder
@@ -48,13 +49,17 @@ class Explanation:
 
     name: str
     level: int  # 0 where nothing is coded
-    data: bytes  # all raw bytes
+    data: bytes  # all that is shown: the raw bytes, with wrappers opened
     span: tuple[int, int]
+    raw_size: int
     coded_size: int
     blocks: tuple[BlockCost, ...]
+    pieces: tuple[Piece, ...]  # of the blocks, whose parts take turns
     units: Units
     names: Names
     saved: dict[str, float]  # bits that each part of the models saved, by size: see `squeeze.explain`
+    wrappers: dict[str, int]  # the number of opened wrappers of each kind
+    segments: tuple[Section, ...]  # the contents of wrappers
     model: str = ""  # the name of the language model, where one was named
     against: "Explanation | None" = None  # the same bytes at another level, or by another language model
 
@@ -85,10 +90,10 @@ class Explanation:
     def _is_text(self) -> np.ndarray:
         """Mask of the shown bytes that are in text blocks, bool."""
         begin = int(self.units.starts[0]) if len(self.units) else 0
-        places = np.arange(begin, begin + self.complete_bytes.size)
-        is_text = np.zeros(places.size, bool)
-        for block in self.blocks:
-            is_text |= (block.content == "text") & (places >= block.start) & (places < block.end)
+        is_text = np.zeros(self.complete_bytes.size, bool)
+        for start, end, number in self.pieces:
+            if self.blocks[number].content == "text":
+                is_text[max(start - begin, 0) : max(end - begin, 0)] = True
         return is_text
 
     @property
@@ -118,14 +123,15 @@ class Explanation:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """Sections of a program, or tensors of a safetensors file, as the file's own header lists them."""
-        return sums.sections_of(self.data)
+        """The contents of wrappers; else sections of a program, or tensors of a safetensors file, as the file's own
+        header lists them."""
+        return self.segments or sums.sections_of(self.data)
 
     @property
     def by_section(self) -> dict[str, Total]:
         """Totals by section, and of the bytes outside all sections."""
         begin = int(self.units.starts[0]) if len(self.units) else 0
-        return sums.by_section(self.sections, self.bits_of_bytes, begin)
+        return sums.by_section(self.sections, self.bits_of_bytes, begin, sums.AROUND if self.segments else sums.BETWEEN)
 
     @property
     def by_content(self) -> dict[str, Total]:
@@ -149,12 +155,14 @@ class Explanation:
             "file": self.name,
             "level": self.level,
             "model": self.model,
-            "raw_size": len(self.data),
+            "raw_size": self.raw_size,
             "coded_size": self.coded_size,
+            **({"opened_size": len(self.data), "wrappers": self.wrappers} if self.wrappers else {}),
             "range": list(self.span),
             "first_line": first,
             "bits": round(self.bits, 3),
             "blocks": [vars(block) | {"bits": round(block.bits, 3)} for block in self.blocks],
+            "pieces": [list(piece) for piece in self.pieces],
             "contents": _as_json(self.by_content),
             "classes": _as_json(self.by_class),
             "columns": _as_json(self.by_column),
@@ -174,7 +182,9 @@ class Explanation:
     def table(self) -> str:
         """Return the totals as text."""
         record = self.summary()
-        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at {self.label}", ""]
+        lines = [f"{self.name}: {self.raw_size:,} bytes, {self.coded_size:,} at {self.label}", ""]
+        if self.wrappers:
+            lines.insert(1, f"opened: {in_words(self.wrappers)}, {len(self.data):,} bytes with their contents")
         for heading in ("contents", *filter(record.get, ("classes", "columns", "sections"))):
             lines.append(f"{heading:<26}{'bytes':>12}{'coded':>12}{'bits a byte':>13}")
             dearest = sorted(record[heading].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS]
@@ -201,7 +211,7 @@ class Explanation:
         return render(self.summary(), self.label, *shown, against, self.separated, self.sections)
 
     def __repr__(self) -> str:
-        about = f"{len(self.data)} bytes, {self.coded_size} at {self.label}, {len(self.units)} units"
+        about = f"{self.raw_size} bytes, {self.coded_size} at {self.label}, {len(self.units)} units"
         return f"<Explanation of {self.name or 'bytes'}: {about}>"
 
     def _repr_html_(self) -> str:

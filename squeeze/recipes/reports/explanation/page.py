@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from squeeze.codecs.parse.outline import in_words
 from squeeze.errors import OptionError
 from squeeze.recipes.reports.explanation.sums import Section, Separated
 from squeeze.recipes.reports.explanation.units import DICTIONARY, Names, Units
@@ -61,10 +62,12 @@ def render(
         "line": summary["first_line"],
         "how": label,
         "against": against.label if against else None,
-        "blocks": [{key: block[key] for key in ("start", "end", "codec", "content")} for block in summary["blocks"]],
+        "blocks": [[block["codec"], block["content"]] for block in summary["blocks"]],
+        "pieces": summary["pieces"],
         "separator": separated.separator if separated else None,
         "fields": separated.names if separated else (),
         "sections": sections,
+        "headings": "wrappers" in summary,
         "parts": names.parts,
         "symbols": [symbol.decode("latin-1") for symbol in names.symbols],
     }
@@ -73,6 +76,7 @@ def render(
         title=summary["file"] or "bytes",
         summary=summary,
         how=label,
+        opened=in_words(summary.get("wrappers", {})),
         against=against,
         sections=sorted(summary["sections"].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS],
         facts=facts,

@@ -47,7 +47,7 @@ class Total(NamedTuple):
 
     @property
     def bits_per_byte(self) -> float:
-        return self.bits / max(self.size, 1)
+        return self.bits / self.size if self.size else 0.0
 
 
 class Lines(NamedTuple):
@@ -169,7 +169,7 @@ def by_place(bits: np.ndarray, spans: Sequence[Span]) -> dict[str, Total]:
     return sums
 
 
-_OTHER = "header and gaps"
+BETWEEN, AROUND = "header and gaps", "around wrappers"  # bytes outside of all sections
 # Of 64-bit files and of 32-bit ones, where the ELF header says where the table of sections lies, and how large it is;
 # and of its rows name, kind, flags, address, offset and size.
 _HEADERS = {2: ("40xQ10xHHH", "IIQQQQ"), 1: ("32xI10xHHH", "IIIIII")}
@@ -198,13 +198,14 @@ def sections_of(data: bytes) -> tuple[Section, ...]:
     return tuple(kept)
 
 
-def by_section(sections: Iterable[Section], bits: np.ndarray, begin: int) -> dict[str, Total]:
+def by_section(sections: Iterable[Section], bits: np.ndarray, begin: int, others: str = BETWEEN) -> dict[str, Total]:
     """Return the total of each section, and of all other bytes; sections of one name are added up.
 
     Args:
         sections: Sections of the file.
         bits: float64, of each byte from `begin` on.
         begin: Offset of the first byte.
+        others: The name of the bytes outside of all sections.
     """
     along = np.concatenate([[0.0], np.cumsum(bits)])
     found: dict[str, Total] = {}
@@ -216,7 +217,7 @@ def by_section(sections: Iterable[Section], bits: np.ndarray, begin: int) -> dic
             found[name] = Total(before.size + last - first, before.bits + cost)
             size, total = size + last - first, total + cost
     if found and size < bits.size:
-        found[_OTHER] = Total(bits.size - size, float(along[-1]) - total)
+        found[others] = Total(bits.size - size, float(along[-1]) - total)
     return found
 
 

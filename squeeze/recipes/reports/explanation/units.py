@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def gather(blocks: Sequence[MeasuredBlock]) -> tuple[Units, Names]:
     pieces = [_units(block, {name: i for i, name in enumerate(parts)}, known) for block in blocks]
     pieces = pieces or [_stored(np.empty(0, np.int64))]
     joined = {field.name: np.concatenate([getattr(piece, field.name) for piece in pieces]) for field in fields(Units)}
-    order = np.argsort(joined["starts"], kind="stable")  # the parts of a split block take turns
+    order = np.argsort(joined["starts"], kind="stable")  # the parts of a block take turns
     joined = {name: values[order] for name, values in joined.items()}
     joined["ends"] = np.append(joined["starts"][1:], joined["ends"].max(initial=0))[: order.size]
     return Units(**joined), Names(parts, symbols)
@@ -87,21 +88,61 @@ def _units(block: MeasuredBlock, parts: dict[str, int], leaves: np.ndarray) -> U
     if recorder.spell:
         symbols = np.where(symbols < 0, -1, _TOKEN + np.searchsorted(leaves, symbols)).astype(np.int32)
         shifts, starts = np.full(shifts.size, NO_SHIFT, np.uint8), meter.starts
+    units, shares, starts = _apart(starts, places)
     sources = np.where(meter.sources >= 0, places[np.maximum(meter.sources, 0)], DICTIONARY)
     return Units(
         starts=places[starts],
         ends=places[np.append(starts[1:], places.size) - 1] + 1,
-        bits=meter.bits,
-        model_bits=meter.model_bits,
-        rivals=meter.rivals,
-        rival_shifts=shifts,
-        sources=np.where(meter.lengths == 0, NOWHERE, sources),
-        lengths=meter.lengths.astype(np.int64),
-        parts=np.array([parts[name] for name in recorder.parts], np.uint8)[meter.parts],
-        shares=meter.shares.astype(np.float32) / _SHARES,
-        symbols=symbols,
-        chances=meter.chances.astype(np.float32) / _CHANCES,
+        bits=meter.bits[units] * shares,
+        model_bits=meter.model_bits[units] * shares,
+        rivals=meter.rivals[units],
+        rival_shifts=shifts[units],
+        sources=np.where(meter.lengths == 0, NOWHERE, sources)[units],
+        lengths=meter.lengths.astype(np.int64)[units],
+        parts=np.array([parts[name] for name in recorder.parts], np.uint8)[meter.parts][units],
+        shares=meter.shares[units].astype(np.float32) / _SHARES * shares[:, None],
+        symbols=symbols[units],
+        chances=meter.chances[units].astype(np.float32) / _CHANCES,
     )
+
+
+def _apart(starts: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Divide tokens whose bytes are shown apart, since a text may continue in another wrapper.
+
+    Args:
+        starts: int64 [n], the first byte of each unit.
+        places: int64 [bytes], where each byte is shown.
+
+    Returns:
+        the unit that each new one is of, its share of that unit's bytes, float32, and its first byte.
+    """
+    jumps = np.flatnonzero(np.diff(places) != 1) + 1
+    found = np.union1d(starts, jumps).astype(np.int64)
+    units = np.searchsorted(starts, found, "right") - 1
+    sizes = np.diff(np.append(found, places.size))
+    return units, (sizes / np.bincount(units, sizes, starts.size)[units]).astype(np.float32), found
+
+
+class Piece(NamedTuple):
+    """Bytes in a row of one block or part of a block."""
+
+    start: int
+    end: int
+    block: int  # its number
+
+
+def pieces_of(blocks: Sequence[MeasuredBlock], cuts: Sequence[int] = ()) -> tuple[Piece, ...]:
+    """Return the pieces of all blocks in order; they are also divided at `cuts`, places of bytes."""
+    found = list[Piece]()
+    apart = np.unique(np.array(cuts, np.int64))
+    for number, block in enumerate(blocks):
+        if block.places.size:
+            inner = block.places[1:]
+            jumps = np.flatnonzero((np.diff(block.places) != 1) | np.isin(inner, apart)) + 1
+            bounds = np.concatenate([[0], jumps, [block.places.size]]).tolist()
+            starts, ends = block.places[bounds[:-1]], block.places[np.array(bounds[1:]) - 1] + 1
+            found += (Piece(start, end, number) for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+    return tuple(sorted(found))
 
 
 def _stored(places: np.ndarray) -> Units:

@@ -1,6 +1,7 @@
 """`squeeze.explain`: sums, blocks, compressed files, spans, and a comparison of levels."""
 
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -10,7 +11,7 @@ import squeeze
 from squeeze.codecs.stream import levels
 from squeeze.recipes.reports.explanation.explanation import Explanation
 from squeeze.recipes.reports.explanation.units import DICTIONARY
-from tests.makers import inputs
+from tests.makers import inputs, tiny_models, wrapped
 
 TEXT = inputs.words(6_000) + b"\nA line of its own.\n"
 
@@ -196,3 +197,79 @@ def test_columns_of_binary_tables_are_places_in_the_record():
     assert part[f"byte 0 of {record}"].bits == pytest.approx(
         explanation.bits_of_bytes[record + 1 : 5 * record + 1][record - 1 :: record].sum()
     )
+
+
+DOCUMENTS = wrapped.documents()
+
+
+@pytest.mark.parametrize("level", [1, 3, 4])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_wrappers_are_shown_opened_with_the_cost_of_each_byte(name, level):
+    explanation = squeeze.explain(DOCUMENTS[name], level)
+    assert explanation.wrappers and explanation.raw_size == len(DOCUMENTS[name])
+    assert agrees(explanation)
+    assert explanation.complete_bytes.tobytes() == explanation.data
+    closing = [block for block in explanation.blocks if block.content == "closing of wrappers"]
+    assert len(closing) == 1 and closing[0].size == 0
+    assert explanation.bits + closing[0].bits == pytest.approx(sum(block.bits for block in explanation.blocks))
+    assert -2 <= explanation.coded_size - sum(block.bits / 8 + block.overhead for block in explanation.blocks) <= 90
+    assert squeeze.explain(squeeze.compress(DOCUMENTS[name], level)).as_json() == explanation.as_json()
+    pieces = [(start, end) for start, end, _ in explanation.pieces]
+    assert pieces[0][0] == 0 and pieces[-1][1] == len(explanation.data)
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(pieces))
+
+
+def test_contents_of_wrappers_are_sections():
+    explanation = squeeze.explain(DOCUMENTS["zip"], 3)
+    sections = [explanation.data[section.start : section.end] for section in explanation.sections]
+    assert tuple(sections) == wrapped.TEXTS
+    assert list(explanation.by_section) == [*(f"part-{number}.txt" for number in range(4)), "around wrappers"]
+    assert sum(total.bits for total in explanation.by_section.values()) == pytest.approx(explanation.bits)
+    assert explanation.by_class["blanks"].size == sum(text.count(b" ") for text in wrapped.TEXTS)
+    assert explanation.table().splitlines()[1] == "opened: 4 zip members, 12,406 bytes with their contents"
+    record = explanation.as_json()
+    assert (record["raw_size"], record["opened_size"]) == (len(DOCUMENTS["zip"]), 12_406)
+    assert record["wrappers"] == {"zip member": 4} and json.loads(json.dumps(record)) == record
+    assert "with 4 zip members opened" in explanation.to_html()
+
+
+def test_matches_point_into_other_contents():
+    texts = {"one.txt": wrapped.TEXTS[0], "two.txt": wrapped.TEXTS[0]}
+    explanation = squeeze.explain(wrapped.zip_archive(texts), 3)
+    first, second = explanation.sections
+    sources = explanation.units.sources[second.start + 50 : second.end]
+    assert (sources - first.start == np.arange(50, len(wrapped.TEXTS[0]))).mean() > 0.9
+
+
+def test_offsets_go_on_after_a_block_with_opened_wrappers():
+    data = wrapped.gzip_file(inputs.words(40_000)) + b"plain text, plain words " * 900
+    size = len(wrapped.gzip_file(inputs.words(40_000)))
+    compressed = squeeze.compress(data, 1, block_size=size)
+    explanation = squeeze.explain(compressed)
+    assert explanation.data.endswith(data[size:]) and explanation.raw_size == len(data)
+    assert len(explanation.data) > len(data) and agrees(explanation)
+    with pytest.raises(squeeze.OptionError, match="expected a range within"):
+        squeeze.explain(compressed, span=(len(explanation.data) + 1, None))
+    part = squeeze.explain(compressed, span=(len(data) + 10, len(data) + 20))
+    assert part.complete_bytes.tobytes() == explanation.data[len(data) + 10 : len(data) + 20]
+
+
+def test_wrappers_stay_closed_on_request_and_in_comparisons():
+    explanation = squeeze.explain(DOCUMENTS["zip"], 3, against=1)
+    assert explanation.against is not None and explanation.against.data == explanation.data
+    closed = squeeze.explain(DOCUMENTS["zip"], 3, parse=False, against=1)
+    assert closed.against is not None
+    assert closed.data == closed.against.data == DOCUMENTS["zip"] and not closed.wrappers
+    compressed = squeeze.explain(squeeze.compress(DOCUMENTS["zip"], 3), against=1)
+    assert compressed.against is not None and compressed.against.data == explanation.data
+    with pytest.raises(squeeze.LevelError, match="leave out the level"):
+        squeeze.explain(squeeze.compress(TEXT, 2), parse=False)
+
+
+def test_tokens_that_continue_in_another_wrapper_are_divided(tmp_path):
+    model = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level())
+    data = wrapped.zip_archive({"a.txt": inputs.PROSE[:1500], "b.txt": inputs.PROSE[1500:]})
+    explanation = squeeze.explain(data, 8, model=model)
+    assert explanation.raw_size == len(data)
+    assert len(explanation.bits_of_bytes) == len(explanation.data)
+    assert explanation.bits == pytest.approx(sum(block.bits for block in explanation.blocks if block.size), rel=1e-5)

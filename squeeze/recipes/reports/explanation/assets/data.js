@@ -27,13 +27,33 @@ function unitAt(byte) {
   return low;
 }
 
-const blocks = facts.blocks
-  .map(b => ({...b, begin: b.start, start: Math.max(b.start - facts.offset, 0), end: Math.min(b.end - facts.offset, SIZE)}))
+const blocks = facts.pieces  // bytes in a row of one block, or of a part of one
+  .map(([start, end, number]) => ({
+    codec: facts.blocks[number][0], content: facts.blocks[number][1],
+    begin: start, start: Math.max(start - facts.offset, 0), end: Math.min(end - facts.offset, SIZE),
+  }))
   .filter(b => b.start < b.end);
 
 const recordOf = block => Number(/^table (\d+)$/.exec(block.content)?.[1] ?? 0);  // bytes of a table's record, else 0
 function blockAt(byte) {
-  return blocks.find(b => byte >= b.start && byte < b.end);
+  let low = 0, high = blocks.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (blocks[middle].start <= byte) low = middle; else high = middle - 1;
+  }
+  return blocks[low];
+}
+
+// The names of the sections that begin at a byte: in opened files, a row above each is its heading.
+const headings = new Map(facts.headings ? facts.sections.map(([name, start]) => [start - facts.offset, name]) : []);
+const tops = [...headings.keys()];
+function topOf(byte) {  // where the lines of a byte's text are counted from
+  let low = 0, high = tops.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (tops[middle] <= byte) low = middle + 1; else high = middle;
+  }
+  return low ? tops[low - 1] : null;
 }
 
 // Bits along the bytes, summed: those of a token lie evenly on its bytes.

@@ -4,13 +4,17 @@ const quoted = bytes => escaped(spelled(bytes).replace(/^ | $/g, "␣"));
 const lineOf = (() => {  // of a byte, from 1
   const ends = [];
   for (let i = data.indexOf(10); i >= 0; i = data.indexOf(10, i + 1)) ends.push(i);
-  return byte => {
+  const before = byte => {
     let low = 0, high = ends.length;
     while (low < high) {
       const middle = (low + high) >> 1;
       if (ends[middle] < byte) low = middle + 1; else high = middle;
     }
-    return [facts.line + low, byte - (low ? ends[low - 1] : -1)];
+    return low;
+  };
+  return byte => {
+    const top = topOf(byte), lines = before(byte), last = lines ? ends[lines - 1] : -1;
+    return top === null ? [facts.line + lines, byte - last] : [1 + lines - before(top), byte - Math.max(last, top - 1)];
   };
 })();
 
@@ -84,7 +88,7 @@ function section(byte) {  // of a program or a checkpoint: the name of the part 
 }
 function placeOf(byte) {
   const block = blockAt(byte), record = recordOf(block), [line, column] = lineOf(byte);
-  if (block.content === "text") return `line ${grouped(line)}, column ${grouped(column)}${field(byte, column)}`;
+  if (block.content === "text") return `line ${grouped(line)}, column ${grouped(column)}${field(byte, column)}${facts.headings ? section(byte + facts.offset) : ""}`;
   const inside = record ? `, byte ${(byte + facts.offset - block.begin) % record} of ${record} in the record` : "";
   return `offset 0x${(byte + facts.offset).toString(16)}${inside}${section(byte + facts.offset)}`;
 }

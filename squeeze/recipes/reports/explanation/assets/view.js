@@ -23,6 +23,7 @@ const rowStarts = (() => {
     starts[count++] = byte;
   };
   for (const block of blocks) {
+    if (headings.has(block.start)) add(block.start);
     if (block.content !== "text") {
       for (let i = block.start; i < block.end; i += widthOf(block)) add(i);
       continue;
@@ -44,6 +45,7 @@ const rowStarts = (() => {
   return starts.subarray(0, count);
 })();
 const ROWS = rowStarts.length;
+const isHeading = row => row + 1 < ROWS && rowStarts[row] === rowStarts[row + 1];
 const rowEnd = row => (row + 1 < ROWS ? rowStarts[row + 1] : SIZE);
 
 function rowAt(byte) {
@@ -96,10 +98,11 @@ function hexRow(begin, end, width, rough) {
 
 function rowHtml(row, rough) {
   const begin = rowStarts[row], end = rowEnd(row), block = blockAt(begin);
+  if (isHeading(row)) return `<i></i><strong>${escaped(headings.get(begin))}</strong>`;
   if (block.content !== "text") {
     return `<i>${(begin + facts.offset).toString(16)}</i>` + hexRow(begin, end, widthOf(block), rough);
   }
-  const starting = begin === 0 || data[begin - 1] === 10;
+  const starting = begin === 0 || data[begin - 1] === 10 || headings.has(begin);
   return `<i>${starting ? grouped(lineOf(begin)[0]) : ""}</i>` + (rough ? roughRow : textRow)(begin, end);
 }
 
@@ -169,7 +172,9 @@ const visible = () => [
 ];
 
 function vertical(rows) {  // the unit so many rows below, in the same column
-  const row = rowAt(starts[here]), target = Math.max(0, Math.min(ROWS - 1, row + rows));
+  const row = rowAt(starts[here]);
+  let target = Math.max(0, Math.min(ROWS - 1, row + rows));
+  while (isHeading(target)) target += rows < 0 && target ? -1 : 1;
   const column = starts[here] - rowStarts[row];
   return unitAt(Math.min(rowStarts[target] + column, rowEnd(target) - 1));
 }

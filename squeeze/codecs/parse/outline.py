@@ -1,0 +1,98 @@
+"""The outline of a tree of wrappers: their counts, and what is in each, in the order in which the data has it."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from squeeze.codecs.parse.streams import Gzip, ZipMember
+from squeeze.codecs.parse.tree import WRAPPERS, Child, Node, read_shape
+from squeeze.errors import printable
+
+__all__ = ["Segment", "counts", "in_place", "in_words", "written_counts"]
+
+_NESTING = " > "  # between the names of a wrapper and of one in it
+_LONGEST_HEADER = 1 << 12  # bytes before a stream in which its name is looked for
+
+
+class Segment(NamedTuple):
+    """Bytes that are in the same wrapper, or outside of all.
+
+    Attributes:
+        start: The first byte, among the opened bytes as files have them.
+        end: The one after the last.
+        name: That of the wrapper and of those that it is in, or "" for bytes outside of all.
+    """
+
+    start: int
+    end: int
+    name: str
+
+
+def counts(root: Node) -> dict[str, int]:
+    """Return the number of wrappers of each kind in a tree, the most frequent first."""
+    kinds = Counter(WRAPPERS[child.kind].name for node in root.nodes() for child in node.children)
+    return dict(kinds.most_common())
+
+
+def written_counts(written: bytes) -> dict[str, int]:
+    """Return the number of wrappers of each kind in a tree that `tree.to_bytes` wrote.
+
+    Raises:
+        DamagedError: if it is impossible.
+    """
+    return counts(read_shape(written))
+
+
+def in_words(found: Mapping[str, int]) -> str:
+    """Return numbers of wrappers in words, such as "14 zip members, 1 UTF-16"."""
+    return ", ".join(
+        f"{count:,} {name}{'s' if name == ZipMember.name and count > 1 else ''}" for name, count in found.items()
+    )
+
+
+def in_place(root: Node) -> list[Segment]:
+    """Return the segments of a tree as if each content was in the place of its wrapper."""
+    starts, end = dict[int, int](), 0
+    for node in root.nodes():
+        starts[id(node)] = end
+        end += node.own.size
+    return [segment for segment in _segments(root, starts, "", Counter()) if segment.start < segment.end]
+
+
+def _segments(node: Node, starts: Mapping[int, int], name: str, numbers: Counter[str]) -> Iterator[Segment]:
+    begin, done = starts[id(node)], 0
+    for child in node.children:
+        yield Segment(begin + done, begin + done + child.gap, name)
+        done += child.gap
+        inner = _name(child, node.own[max(done - _LONGEST_HEADER, 0) : done].tobytes(), numbers)
+        yield from _segments(child.node, starts, f"{name}{_NESTING}{inner}" if name else inner, numbers)
+    yield Segment(begin + done, begin + node.own.size, name)
+
+
+def _name(child: Child, before: bytes, numbers: Counter[str]) -> str:
+    """Return the name in the header `before` a wrapper, or its kind and number."""
+    wrapper = WRAPPERS[child.kind]
+    numbers[wrapper.name] += 1
+    found = b""
+    if child.kind == ZipMember.kind:
+        found = _zip_name(before)
+    elif child.kind == Gzip.kind:
+        found = _gzip_name(before)
+    return printable(found.decode(errors="replace")) if found else f"{wrapper.name} {numbers[wrapper.name]}"
+
+
+def _zip_name(before: bytes) -> bytes:
+    """Return the name of a zip member from the end of `before`, or nothing."""
+    start = len(before)
+    while (start := before.rfind(b"PK\3\4", 0, start)) >= 0:
+        size, extra = (int.from_bytes(before[start + at : start + at + 2], "little") for at in (26, 28))
+        if start + 30 + size + extra == len(before):
+            return before[start + 30 : start + 30 + size]
+    return b""
+
+
+def _gzip_name(before: bytes) -> bytes:
+    """Return the name in a gzip header without other fields at the end of `before`, or nothing."""
+    start = before.rfind(b"\x1f\x8b\x08\x08")
+    name = before[start + 10 :] if start >= 0 else b""
+    return name[:-1] if name.find(b"\0") == len(name) - 1 else b""

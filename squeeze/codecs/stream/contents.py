@@ -1,0 +1,116 @@
+"""Summaries of opened wrappers: their numbers by kind, and their contents by kind and codec."""
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from squeeze.codecs.parse import outline
+from squeeze.codecs.stream import container, opened
+from squeeze.codecs.stream.decoding import decode_block
+from squeeze.codecs.stream.index import content_name
+from squeeze.codecs.stream.settings import Settings
+
+__all__ = ["Contents", "Group", "contents_of", "merged", "read_contents"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Opened bytes of one kind of content that one codec codes.
+
+    Attributes:
+        content: Their kind of content.
+        codec: Their codec.
+        opened: Their number.
+        coded: The bytes that they are coded in.
+    """
+
+    content: str
+    codec: str
+    opened: int
+    coded: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The wrappers and the contents of one block or several.
+
+    Attributes:
+        wrappers: The number of wrappers of each kind.
+        raw_size: The raw bytes of the blocks.
+        opened_size: The bytes with all wrappers opened.
+        plan_size: Coded bytes that close the wrappers again.
+        groups: The opened bytes, by content and codec.
+    """
+
+    wrappers: Mapping[str, int]
+    raw_size: int
+    opened_size: int
+    plan_size: int
+    groups: tuple[Group, ...]
+
+    def __str__(self) -> str:
+        return f"{outline.in_words(self.wrappers)}: {self.raw_size:,} bytes, {self.opened_size:,} opened"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers as JSON values."""
+        return asdict(self)
+
+
+def contents_of(payload: bytes, length: int, wrappers: Mapping[str, int]) -> Contents:
+    """Return what was opened in a block, without decoding anything.
+
+    Args:
+        payload: of the block.
+        length: its raw bytes.
+        wrappers: the number of its wrappers of each kind.
+    """
+    parts = opened.read(payload, length)
+    groups = [
+        Group(content_name(io.BytesIO(part.payload), part), container.CODECS[part.kind], size, len(part.payload))
+        for group in parts.groups
+        for part, size in group
+    ]
+    coded = sum(group.coded for group in groups)
+    return Contents(wrappers, length, sum(parts.sizes), len(payload) - coded, _joined(groups))
+
+
+def read_contents(payload: bytes, length: int, settings: Settings) -> Contents:
+    """Return what was opened in a block of a file; only its plan is decoded.
+
+    Args:
+        payload: of the block.
+        length: its raw bytes.
+        settings: those of its stream.
+
+    Raises:
+        DamagedError: if the block is damaged.
+    """
+    parts = opened.read(payload, length)
+    plan = opened.read_plan(decode_block(*parts.plan, settings), parts)
+    return contents_of(payload, length, outline.written_counts(plan.tree))
+
+
+def merged(found: Iterable[Contents]) -> Contents | None:
+    """Return the sums of several blocks, or None without any."""
+    blocks = list(found)
+    if not blocks:
+        return None
+    wrappers = sum((Counter(block.wrappers) for block in blocks), Counter[str]())
+    return Contents(
+        dict(wrappers.most_common()),
+        sum(block.raw_size for block in blocks),
+        sum(block.opened_size for block in blocks),
+        sum(block.plan_size for block in blocks),
+        _joined(group for block in blocks for group in block.groups),
+    )
+
+
+def _joined(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """Return groups of which no two have the same content and codec."""
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for group in groups:
+        size, coded = sums.get((group.content, group.codec), (0, 0))
+        sums[group.content, group.codec] = size + group.opened, coded + group.coded
+    return tuple(Group(*names, *sizes) for names, sizes in sums.items())
