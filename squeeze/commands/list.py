@@ -47,7 +47,7 @@ def list_command(**common: Any) -> None:
             beside = read_members(path) if path else None
             found = beside or read_tail(file, streams)
             members = list(found.by_name.values()) if found else []
-            opened = _opened(file, streams) if job.as_json or job.verbose else {}
+            opened = opened_in(file, streams) if job.as_json or job.verbose else {}
             if job.as_json:
                 _list_as_json(path, streams, members, opened)
             else:
@@ -68,7 +68,7 @@ def _digits(checksum: int, stream: "Stream") -> str:
     return f"{checksum:08x}" if stream.short else f"{checksum:016x}"
 
 
-def _opened(file: BinaryIO, streams: list["Stream"]) -> dict[int, "Contents"]:
+def opened_in(file: BinaryIO, streams: list["Stream"]) -> dict[int, "Contents"]:
     """Return what was opened in the blocks of a file, by their raw offsets; only plans are decoded."""
     places = [(stream, block) for stream in streams for block in stream.blocks if block.codec == "opened"]
     if not places:

@@ -190,6 +190,9 @@ def _stream(
         settings = _without_model(settings)  # whose blocks these are
     sink = io.BytesIO()
     totals = _write(sink, settings, coded)
+    if len(raw) <= container.MAX_SHORT and len(coded) == 1 and not (settings.bound or settings.dictionary):
+        short = _short_of(raw, settings, coded[0][1])
+        return short, replace(totals, coded=len(short))
     return sink.getvalue(), totals
 
 
@@ -261,16 +264,24 @@ def coded_blocks(
 
 def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes | None:
     """Return a short stream, which has one block and no index; None as in `_stream`."""
-    data, dictionary, model = np.frombuffer(raw, np.uint8), settings.dictionary, None
+    data, dictionary = np.frombuffer(raw, np.uint8), settings.dictionary
     content = dictionary.content if dictionary else settings.content or blocks.content(data)
     coded = encode_block(data, content, replace(settings, short=True, alone=True), verify, progress)
-    if settings.language:
-        if coded is None or coded.kind != container.TOKENWISE:
-            return None
-        model = settings.language.model.identity
-    assert settings.level
+    if settings.language and (coded is None or coded.kind != container.TOKENWISE):
+        return None
+    return _short_of(raw, settings, coded)
+
+
+def _short_of(raw: bytes, settings: Settings, coded: Coded | None) -> bytes:
+    """Return the short stream of a block, or of raw bytes."""
+    level, dictionary, model = settings.level, settings.dictionary, settings.language
+    assert level
     header = container.short_header_bytes(
-        settings.level.number, settings.level.bare, dictionary.identity if dictionary else None, model
+        level.number,
+        level.bare,
+        dictionary.identity if dictionary else None,
+        model.model.identity if model else None,
+        coded.kind if coded else None,
     )
     return container.short_stream_bytes(header, raw, coded.payload if coded else None)
 

@@ -19,8 +19,17 @@ FORMAT = 1
 NUMERICS = 1
 MAGIC = b"\xf5\xac"
 # The byte after the magic number, the form. A short stream is a single block with a header of a few bytes: its form has
-# the level in the low half and flags in the high half. A record is a short stream that names a dictionary.
-LONG, SHORT, WITH_MODEL, BARE, RECORD = FORMAT, 0x10, 0x20, 0x40, 0x80
+# the level in the low half. The high half says whether the stream is bare, has a language model, and names the kind of
+# its block. A record is a short stream that names a dictionary.
+LONG, RECORD = FORMAT, 0x80
+_FORMS = {  # whether the stream is bare, has a language model, and names the kind of its block
+    0x10: (False, False, False),
+    0x20: (False, False, True),
+    0x30: (False, True, False),
+    0x50: (True, False, False),
+    0x60: (True, False, True),
+    0x70: (False, True, True),
+}
 END_MARK = b"QS"
 
 PADDING = 4  # zeros after a stream come in multiples of 4 bytes, as in .xz files
@@ -69,6 +78,7 @@ class Header(NamedTuple):
     fields: dict[str, Any]
     size: int  # in bytes
     short: bool
+    named: int | None = None  # the kind of the block in a short stream, if it is not the usual one
 
     @property
     def names_content(self) -> bool:
@@ -78,7 +88,12 @@ class Header(NamedTuple):
     @property
     def kind(self) -> int:
         """The kind of the coded block in a short stream."""
-        return TOKENWISE if "weights" in self.fields else BYTEWISE
+        return self.named or usual_kind("weights" in self.fields)
+
+
+def usual_kind(with_model: bool) -> int:
+    """Return the kind of block that a short stream with or without a language model need not name."""
+    return TOKENWISE if with_model else BYTEWISE
 
 
 @dataclass(frozen=True)
@@ -176,15 +191,18 @@ def _short_header(form: int, file: BinaryIO) -> Header:
     if form & RECORD:
         identity = bytes([form]) + read_exactly(file, _RECORD_IDENTITY_BYTES - 1)
         return Header({"dictionary": identity.hex()}, before - 1 + len(identity), True)
-    if not form & SHORT:
+    if form & 0xF0 not in _FORMS:
         raise FormatError(f"form {form} of a stream is unknown: decompress with a newer squeeze")
+    bare, with_model, names_kind = _FORMS[form & 0xF0]
     fields: dict[str, Any] = {"level": form & 15, "numerics": NUMERICS}
-    if form & BARE:
+    if bare:
         fields["bare"] = True
-    if not form & WITH_MODEL:
-        return Header(fields, before, True)
-    fields["weights"] = read_exactly(file, _IDENTITY_BYTES).hex()
-    return Header(fields, before + _IDENTITY_BYTES, True)
+    if with_model:
+        fields["weights"] = read_exactly(file, _IDENTITY_BYTES).hex()
+    kind = read_exactly(file, 1)[0] if names_kind else None
+    if kind is not None and (kind not in CODECS or kind in (STORED, usual_kind(with_model))):
+        raise DamagedError(f"block kind {kind} is unknown: the file is damaged, or needs a newer squeeze")
+    return Header(fields, before + with_model * _IDENTITY_BYTES + names_kind, True, kind)
 
 
 def _refuse_constant(name: str) -> None:
@@ -248,7 +266,9 @@ def record_identity(identity: str) -> str:
     return bytes([first | RECORD, *others]).hex()
 
 
-def short_header_bytes(level: int, bare: bool, dictionary: str | None, model: str | None) -> bytes:
+def short_header_bytes(
+    level: int, bare: bool, dictionary: str | None, model: str | None, kind: int | None = None
+) -> bytes:
     """Return the header of a short stream.
 
     Args:
@@ -256,13 +276,14 @@ def short_header_bytes(level: int, bare: bool, dictionary: str | None, model: st
         bare: whether no built-in weights are used.
         dictionary: identity of a dictionary in hexadecimal, which replaces the level, or None.
         model: identity of a language model in hexadecimal, or None.
+        kind: of the block, or None for the usual one.
     """
     if dictionary:
         return MAGIC + bytes.fromhex(record_identity(dictionary))
-    form = SHORT | level | (BARE if bare else 0)
-    if model:
-        return MAGIC + bytes([form | WITH_MODEL]) + bytes.fromhex(model)[:_IDENTITY_BYTES]
-    return MAGIC + bytes([form])
+    named = None if kind in (None, STORED, usual_kind(model is not None)) else kind
+    form = next(form for form, flags in _FORMS.items() if flags == (bare, model is not None, named is not None))
+    identity = bytes.fromhex(model)[:_IDENTITY_BYTES] if model else b""
+    return MAGIC + bytes([form | level]) + identity + bytes([named] if named else [])
 
 
 def short_stream_bytes(header: bytes, raw: bytes, payload: bytes | None) -> bytes:

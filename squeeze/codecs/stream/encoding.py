@@ -81,7 +81,8 @@ def _encode_content(data: np.ndarray, content: Content, settings: Settings, prog
     return _smallest(candidates(data, content, settings), data, settings, progress)
 
 
-def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded:
+def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded | None:
+    """Return a block with opened wrappers, or None if it is larger than the data."""
     tick = scaled(progress, data.size, opened.size_of(root))
     inner = replace(settings, short=False)
 
@@ -89,6 +90,9 @@ def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, prog
         return _smallest(_without_language(plan, sampling.OTHER, settings), plan, settings, None)
 
     coded = opened.encode(root, encode_plan, lambda part, content: _encode_content(part, content, inner, tick))
+    if len(coded.payload) > data.size:
+        report(progress, data.size if verify else 0)
+        return None
     if verify:
         _verify(coded, data, settings, progress, np.concatenate([node.own for node in root.nodes()]))
     return coded

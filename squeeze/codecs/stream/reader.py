@@ -47,7 +47,7 @@ def read_places(file: BinaryIO, limits: Limits | None = None) -> list[Place]:
         streams = read_index(file, limits)
     return [
         Place(
-            Header(stream.header, 0, stream.short),
+            Header(stream.header, 0, stream.short, block.kind if stream.short else None),
             *(block.raw_offset, block.raw_length, block.coded_offset, block.coded_length, stream.checksum),
         )
         for stream in streams

@@ -93,8 +93,11 @@ def test_a_stream_names_the_model_that_codes_a_part_of_a_block(tmp_path, monkeyp
 
     monkeypatch.setattr(compressor, "encode_block", by_model_alone)
     stream = squeeze.compress(data, 8, model=model, lanes=2)
-    assert b'"weights"' in stream[:400] and kinds_of(stream) == [container.OPENED]
+    assert (stream[2], kinds_of(stream)) == (0x78, [container.OPENED])
     assert squeeze.decompress(stream, model=model) == data
+    long = squeeze.compress(data, 8, model=model, lanes=2, block_size=len(data))
+    assert b'"weights"' in long[:400] and kinds_of(long) == [container.OPENED]
+    assert squeeze.decompress(long, model=model) == data
 
 
 def test_a_block_larger_than_what_may_be_opened_comes_back(monkeypatch):

@@ -76,9 +76,9 @@ class Short(Sqz):
     def _header(self, short: _Short, random: Random) -> None:
         """Another form, or other digits of the dictionary."""
         if not short.names_dictionary or random.random() < 0.2:
-            bare = random.choice((0, container.BARE))
-            form = random.choice((random.randrange(256), container.SHORT | bare | random.randrange(1, 10)))
-            short.header = container.MAGIC + bytes([form])
+            known = random.choice((0x10, 0x20, 0x50, 0x60)) | random.randrange(1, 10)
+            form = random.choice((random.randrange(256), known))
+            short.header = container.MAGIC + bytes([form, *([random.randrange(8)] if form & 0x20 else [])])
             return
         assert self.dictionary
         short.header = container.short_header_bytes(4, False, self.dictionary.identity, None)
@@ -101,7 +101,7 @@ class Short(Sqz):
             header = container.read_header(io.BytesIO(short.header))
             assert header is not None
             settings = from_header(header, Resources(1, dictionary=self.dictionary))
-            raw = decode_block(container.Coded(container.BYTEWISE, short.payload), short.raw_length, settings).tobytes()
+            raw = decode_block(container.Coded(header.kind, short.payload), short.raw_length, settings).tobytes()
             short.checksum = xxhash.xxh3_64_intdigest(raw) & 0xFFFFFFFF
 
 

@@ -246,8 +246,9 @@ class Sqz:
         said = io.StringIO()
         with redirect_stdout(said):
             streams = limited(index.read_index, io.BytesIO(case.data))
-            command._list_as_text(None, streams, True)
-            command._list_as_json(None, streams, [])
+            opened = limited(command.opened_in, io.BytesIO(case.data), streams)
+            command._list_as_text(None, streams, True, opened)
+            command._list_as_json(None, streams, [], opened)
         if not all(line.isprintable() for line in said.getvalue().split("\n")):
             raise Wrong("list: prints what a file holds as it stands")
         return TRUE
