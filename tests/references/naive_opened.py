@@ -124,13 +124,58 @@ def _take_own(node: dict[str, Any], own: Bytes) -> None:
 
 
 def _close(node: dict[str, Any], closings: "Closings") -> bytes:
-    own, data = Bytes(node["own"]), b""
+    own, data, wrappers = Bytes(node["own"]), b"", []
     for child in node["children"]:
         data += own.take(child["gap"])
         content = _close(child["node"], closings)
         stream = closings.close(content, child["closing"]) if child["kind"] < 4 else b""
-        data += _closed(child["kind"], content, child["extra"], stream)
-    return data + own.take(own.rest)
+        wrapper = _closed(child["kind"], content, child["extra"], stream)
+        flags = child["extra"][0] if child["kind"] == 0 and child["extra"] else 0
+        fields = struct.pack("<III", zlib.crc32(content), len(stream), len(content))
+        wrappers.append((len(data), len(data) + len(wrapper), flags, fields))
+        data += wrapper
+    return _filled(data + own.take(own.rest), wrappers)
+
+
+def _filled(empty: bytes, wrappers: list[tuple[int, int, int, bytes]]) -> bytes:
+    data, waiting = bytearray(empty), []
+
+    def u16(at: int) -> int:
+        return empty[at] + 256 * empty[at + 1]
+
+    for number, (start, end, flags, fields) in enumerate(wrappers):
+        before = wrappers[number - 1][1] if number else 0
+        after = wrappers[number + 1][0] if number + 1 < len(wrappers) else len(empty)
+        headers = [
+            at
+            for at in range(max(before, start - 4096), start - 29)
+            if empty[at : at + 4] == b"PK\3\4" and at + 30 + u16(at + 26) + u16(at + 28) == start
+        ]
+        if headers and flags & 1:
+            data[headers[-1] + 14 : headers[-1] + 26] = fields
+        place = end + 4 if empty[end : end + 4] == b"PK\7\x08" else end
+        if headers and flags & 2 and place + 12 <= after:
+            data[place : place + 12] = fields
+        if headers and flags & 4:
+            name = empty[headers[-1] + 30 : headers[-1] + 30 + u16(headers[-1] + 26)]
+            waiting.append((name, fields, headers[-1]))
+        place = end
+        while (place := empty.find(b"PK\1\2", place, after)) >= 0:
+            run, entries = place, []
+            while empty[place : place + 4] == b"PK\1\2" and place + 46 <= after:
+                entries.append(place)
+                place += 46 + u16(place + 28) + u16(place + 30) + u16(place + 32)
+            first = 0
+            if empty[place : place + 4] == b"PK\5\6" and place + 22 <= after:
+                first = run - int.from_bytes(empty[place + 16 : place + 20], "little")
+            for at in entries:
+                name = empty[at + 46 : at + 46 + u16(at + 28)]
+                for one in [one for one in waiting if one[0] == name][:1]:
+                    waiting.remove(one)
+                    data[at + 16 : at + 28] = one[1]
+                    data[at + 42 : at + 46] = struct.pack("<I", (one[2] - first) % 2**32)
+            place = max(place, run + 1)
+    return bytes(data)
 
 
 def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
 from squeeze.codecs.parse.texts import Base64, Hexadecimal, Utf16
+from squeeze.codecs.parse.zip_fields import ALL, Member, emptied, fill
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -70,7 +71,7 @@ class _Parser:
         self._wrappers = _MOST_WRAPPERS
 
     def node(self, data: np.ndarray, depth: int) -> Node:
-        raw, done, children, owned = data.tobytes(), 0, list[Child](), list[np.ndarray]()
+        raw, done, children = data.tobytes(), 0, list[Child]()
         refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
         for place, kind in candidates(raw) if depth < _DEEPEST and self._left > 0 else ():
             found = WRAPPERS[kind].open(raw, place, self._left) if place >= max(done, refused[kind]) else None
@@ -84,10 +85,27 @@ class _Parser:
                 self._left, refused[kind] = before, found.start + found.size
                 continue
             self._wrappers -= 1
-            owned.append(data[done : found.start])
             children.append(Child(found.start - done, found.kind, node, found))
             done = found.start + found.size
-        return Node(np.concatenate([*owned, data[done:]]) if children else data, tuple(children))
+        return _without_fields(data, children)
+
+
+def _without_fields(data: np.ndarray, children: list[Child]) -> Node:
+    """Return the node of data with wrappers, without the fields that follow from zip members."""
+    members = [
+        Member(found.start, found.start + found.size, found.content if found.kind == ZipMember.kind else None)
+        for found in (child.found for child in children)
+        if found
+    ]
+    data, flags = emptied(data, members)
+    owned, done = list[np.ndarray](), 0
+    for number, (member, flag) in enumerate(zip(members, flags, strict=True)):
+        owned.append(data[done : member.start])
+        done = member.end
+        found = children[number].found
+        if flag and found:
+            children[number] = replace(children[number], found=replace(found, extra=bytes([flag])))
+    return Node(np.concatenate([*owned, data[done:]]) if children else data, tuple(children))
 
 
 def candidates(data: bytes) -> list[tuple[int, int]]:
@@ -190,7 +208,7 @@ def close(root: Node, most: int) -> np.ndarray:
 
 
 def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
-    done, pieces, size = 0, list[np.ndarray](), 0
+    done, pieces, size, members = 0, list[np.ndarray](), 0, list[Member]()
     for child in node.children:
         content = _closed(child.node, closings, 2 * MOST_OPENED)
         stream = closings.close(content, child.closing) if child.closing else content[:0]
@@ -199,7 +217,23 @@ def _closed(node: Node, closings: Closings, most: int) -> np.ndarray:
         if size > most:
             raise _impossible()
         done += child.gap
-    return np.concatenate([*pieces, node.own[done:]]) if pieces else node.own
+        is_zip = child.kind == ZipMember.kind
+        members.append(Member(size - pieces[-1].size, size, content if is_zip else None, _flags(child)))
+    if not pieces:
+        return node.own
+    data = np.concatenate([*pieces, node.own[done:]])
+    if any(member.flags for member in members):
+        fill(data, members)
+    return data
+
+
+def _flags(child: Child) -> int:
+    """Return the flags of a zip member, 0 for others."""
+    if child.kind != ZipMember.kind or not child.extra:
+        return 0
+    if len(child.extra) > 1 or not 1 <= child.extra[0] <= ALL:
+        raise _impossible()
+    return child.extra[0]
 
 
 def _impossible() -> DamagedError:

@@ -39,6 +39,7 @@ CASES = {
     **{"fixed": deflated(6, 4), "filtered": deflated(6, 1), "literals": deflated(6, 2), "runs": deflated(6, 3)},
     **{"memory 1": deflated(6, 0, 1), "window 9": deflated(9, 0, 9, 9), "flushed": flushed()},
     "UTF-16": TEXT.decode().encode("utf-16"),
+    "archive in a file": b"first bytes\n" + wrapped.documents()["zip"],
     "base64": base64.encodebytes(TEXT),
     "hexadecimal": TEXT.hex().upper().encode(),
 }
