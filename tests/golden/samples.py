@@ -12,6 +12,7 @@ import squeeze
 from squeeze.codecs.content import Content
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.stream import levels, training
+from tests.golden.wrapped import WRAPPED
 from tests.makers import inputs
 
 SAMPLES = {
@@ -59,8 +60,8 @@ def tuned_dictionary() -> bytes:
     return training.make(5, Content("text"), training.TrainingPieces([], pieces, []), 1 << 10, change)
 
 
-def _with_index(name: str, level: int) -> bytes:
-    return squeeze.compress(SAMPLES[name], level, block_size=len(SAMPLES[name]), verify=False)
+def _with_index(data: bytes, level: int) -> bytes:
+    return squeeze.compress(data, level, block_size=len(data), verify=False)
 
 
 def _bare(name: str, level: int) -> bytes:
@@ -76,8 +77,13 @@ STREAMS = {
         for name, raw in SAMPLES.items()
         for level in levels.LEVELS
     },
-    **{f"mixed.{level}.index": Golden(SAMPLES["mixed"], partial(_with_index, "mixed", level)) for level in (1, 3, 6)},
+    **{
+        f"mixed.{level}.index": Golden(SAMPLES["mixed"], partial(_with_index, SAMPLES["mixed"], level))
+        for level in (1, 3, 6)
+    },
     **{f"words.{level}.bare": Golden(SAMPLES["words"], partial(_bare, "words", level)) for level in (1, 5)},
+    **{f"wrapped.{level}": Golden(WRAPPED, partial(_by_level, WRAPPED, level)) for level in (3, 6)},
+    **{f"wrapped.{level}.index": Golden(WRAPPED, partial(_with_index, WRAPPED, level)) for level in (3, 6)},
     "runs.3": Golden(RUNS, partial(squeeze.compress, RUNS, 3, block_size=len(RUNS), verify=False)),
     # Entries that do not go through the language model.
     "repeats.8": Golden(REPEATS, partial(squeeze.compress, REPEATS, 8, lanes=2, verify=False)),
