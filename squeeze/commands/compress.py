@@ -154,7 +154,7 @@ def compress(
         sources = job.sources(partial(_is_wanted, job))
         raw = [_size_of(path) for path in sources if path]
         for line in (
-            estimates.time_message(row, sum(raw), job.threads, verify),
+            estimates.time_message(row, _work(sources, raw, not (no_parse or learned)), job.threads, verify),
             estimates.memory_message(row, max(raw, default=None), job.threads, language) if job.verbose else None,
         ):
             if line:
@@ -222,6 +222,25 @@ def _passes_over(job: Job, path: Path) -> bool:
     if found:
         job.skip(f"{path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)", by_name=True)
     return found
+
+
+def _work(sources: list[Path | None], raw: list[int], opens: bool) -> int:
+    """Return the bytes that are coded of files of `raw` bytes each, with their wrappers opened if `opens`."""
+    paths = (path for path in sources if path)
+    return sum(_work_of(path, size) if opens else size for path, size in zip(paths, raw, strict=True))
+
+
+def _work_of(path: Path, size: int) -> int:
+    """Return the bytes that are coded of a local file of some bytes with its wrappers opened, or its size."""
+    from squeeze.codecs.stream import estimates
+
+    if storage.remote(path):
+        return size
+    try:
+        with path.open("rb") as file:
+            return estimates.work_of(file, size) if size and file.seekable() else size
+    except OSError:
+        return size
 
 
 def _size_of(path: Path) -> int:

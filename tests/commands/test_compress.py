@@ -6,6 +6,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import compressor, encoding, levels
+from tests.makers import wrapped
 from tests.makers.command import TEXT, call, fails, listed, names, run, usage_error
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -141,6 +142,15 @@ def test_a_slow_run_says_how_long_it_will_take(note: Path, monkeypatch: pytest.M
     monkeypatch.setattr(levels, "estimate_seconds", lambda level, *_: 50.0 * level)
     assert call("compress", "-2", note).stderr == "Level 2 will take about 100 s; -1 would take about 50 s.\n"
     assert call("compress", "-2", "-qf", note).stderr == ""
+
+
+def test_contents_of_wrappers_count_in_that_time(in_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(levels, "estimate_seconds", lambda level, size, *_: size / 100)
+    archive = wrapped.documents()["zip"]
+    Path("archive.zip").write_bytes(archive)
+    most = 12_406 + len(archive)  # opened and closed
+    assert call("compress", "-1", "archive.zip").stderr == f"Level 1 will take about {most / 100:.0f} s.\n"
+    assert call("compress", "-1", "-f", "--no-parse", "archive.zip").stderr == ""
 
 
 def test_the_default_level_is_used_without_one(note: Path, monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,18 @@ from squeeze.codecs.parse.zip_fields import ALL, Member, emptied, fill
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["MOST_OPENED", "WRAPPERS", "Child", "Node", "close", "parse", "read", "read_shape", "to_bytes"]
+__all__ = [
+    "MOST_OPENED",
+    "WRAPPERS",
+    "Child",
+    "Node",
+    "close",
+    "most_opened",
+    "parse",
+    "read",
+    "read_shape",
+    "to_bytes",
+]
 
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal())
@@ -62,12 +73,17 @@ class Child:
     closing: bytes = b""
 
 
+def most_opened(size: int) -> int:
+    """Return the most bytes of content that are opened in `size` bytes."""
+    return min(MOST_OPENED, max(_LEAST_OPENED, _MOST_RATIO * size))
+
+
 class _Parser:
     """Opens the wrappers of a block within limits on their content and on the work of failed attempts."""
 
     def __init__(self, pays: Callable[[np.ndarray, Found], bool], size: int):
         self._pays = pays
-        self._left = min(MOST_OPENED, max(_LEAST_OPENED, _MOST_RATIO * size))
+        self._left = most_opened(size)
         self._wrappers = _MOST_WRAPPERS
 
     def node(self, data: np.ndarray, depth: int) -> Node:

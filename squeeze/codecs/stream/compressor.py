@@ -31,6 +31,7 @@ from squeeze.codecs.stream.resources import (
     Totals,
 )
 from squeeze.codecs.stream.settings import Settings, resolve_settings, to_header
+from squeeze.codecs.stream.shares import Share, shares
 from squeeze.codecs.stream.writer import Writer
 from squeeze.system.binary import read_some, write_all
 from squeeze.system.limits import Limits
@@ -117,15 +118,28 @@ def _compress(
         return _write(sink, settings, _coded(_parts(first, source, size, settings), settings, verify, progress))
     root = _tree(first, settings)
     requested, *others = candidates(first, settings, root)
-    tried = [(requested, root, progress), *((plan, root, None) for plan in others)]
+    tried = [(plan, root) for plan in (requested, *others)]
     if root:
-        tried += [(plan, None, None) for plan in (requested, *others)]
+        tried += [(plan, None) for plan in (requested, *others)]
     elif len(first) <= container.MAX_SHORT and _has_media(_closed_parts(np.frombuffer(first, np.uint8), settings)):
-        tried += [(replace(plan, parse=False), None, None) for plan in (requested, *others)]
-    streams = filter(None, (_stream(first, plan, tree, verify, tick) for plan, tree, tick in tried))
-    stream, totals = min(streams, key=lambda found: len(found[0]))
+        tried += [(replace(plan, parse=False), None) for plan in (requested, *others)]
+    streams = []
+    for (plan, tree), tick in zip(tried, _shared(progress, len(first), verify, tried), strict=True):
+        streams.append(_stream(first, plan, tree, verify, tick))
+        tick.finish()
+    stream, totals = min(filter(None, streams), key=lambda found: len(found[0]))
     write_all(sink, stream)
     return totals
+
+
+def _shared(progress: Progress, size: int, verify: bool, tried: list[tuple[Settings, Node | None]]) -> list[Share]:
+    """Return the shares of plans in the progress of `size` raw bytes, by their estimated time."""
+    seconds = [
+        levels.estimate_seconds(plan.level.number, opened.size_of(root) if root else size)
+        for plan, root in tried
+        if plan.level
+    ]
+    return shares(progress, size * (2 if verify else 1), seconds)
 
 
 def candidates(raw: bytes, settings: Settings, root: Node | None = None) -> list[Settings]:

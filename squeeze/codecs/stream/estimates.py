@@ -2,11 +2,13 @@
 
 from typing import BinaryIO
 
-from squeeze.codecs.stream import container, levels, media
+from squeeze.codecs.parse import sizes
+from squeeze.codecs.stream import container, levels, media, opened
 from squeeze.codecs.stream.levels import Level
 from squeeze.codecs.stream.memory import models_memory
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
 from squeeze.codecs.stream.settings import Settings, from_header, settings_for_level
+from squeeze.system.binary import read_exactly
 
 _SLOW = 60  # seconds of estimated work from which there is a warning
 
@@ -99,7 +101,7 @@ def memory_to_compress(level: Level, block: int | None, threads: int | None, opt
 def memory_to_restore(file: BinaryIO, resources: Resources) -> tuple[int | None, int]:
     """Return the level of a .sqz file, or None if all is stored, and the memory of decompression in bytes.
 
-    Only the first stream's header and first block are looked at.
+    Only the first stream's header and first block are looked at. What that block opens counts.
 
     Args:
         file: at its start.
@@ -114,7 +116,22 @@ def memory_to_restore(file: BinaryIO, resources: Resources) -> tuple[int | None,
         return None, 0
     block = None if header.short else container.read_block_header(file)
     length = block.raw_length if block and block.kind != container.STORED else 0
-    return settings.level.number, _memory_of(settings, max(length, levels.DEFAULT_BLOCK))
+    more = 0
+    if block and block.kind == container.OPENED:
+        parts = opened.read(read_exactly(file, block.payload_length), length)
+        length, more = max([length, *parts.sizes]), opened.MEMORY * parts.size
+    return settings.level.number, _memory_of(settings, max(length, levels.DEFAULT_BLOCK)) + more
+
+
+def work_of(file: BinaryIO, size: int) -> int:
+    """Estimate the bytes that are coded of a file whose wrappers are opened; a file that has any is coded closed, too.
+
+    Args:
+        file: seekable, at its start.
+        size: its bytes.
+    """
+    found = sizes.opened_size(file, size)
+    return found + size if found > size and size < levels.DEFAULT_BLOCK else found
 
 
 def _memory_of(settings: Settings, block: int) -> int:

@@ -12,14 +12,15 @@ import squeeze
 from squeeze.codecs.bytewise import state as bytewise
 from squeeze.codecs.bytewise.presets import Preset
 from squeeze.codecs.deep import arrays as deep
-from squeeze.codecs.stream import compressor, container, decompressor, levels, memory
+from squeeze.codecs.stream import compressor, container, decompressor, levels, memory, opened
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
+from squeeze.codecs.stream.estimates import memory_to_restore
 from squeeze.codecs.stream.index import Index, index_bytes, read_index
 from squeeze.codecs.stream.resources import Resources
 from squeeze.errors import LimitError
 from squeeze.system.limits import Limits
-from tests.makers import inputs
+from tests.makers import inputs, wrapped
 from tests.makers.streams import long
 
 DATA = inputs.words(4_000)
@@ -169,3 +170,13 @@ def test_an_index_that_claims_more_than_the_file_holds_is_not_read_to_its_end():
 
 def test_by_default_what_is_free_is_looked_up_once():
     assert Resources().limits == Limits()
+
+
+def test_what_the_first_block_opens_counts():
+    def needed(data: bytes) -> int:
+        level, memory = memory_to_restore(io.BytesIO(squeeze.compress(data, 1, block_size=len(data))), Resources())
+        assert level == 1
+        return memory
+
+    text = inputs.words(100_000)
+    assert needed(wrapped.gzip_file(text)) - needed(text) >= opened.MEMORY * len(text)
