@@ -341,8 +341,8 @@ def _prepared(task: Task) -> tuple[Settings, int]:
     options = dict(task.options)
     options.pop("verify")
     level, threads, size = (options.pop(name, None) for name in ("level", "threads", "block_size"))
-    dictionary, parse = options.pop("dictionary", None), options.pop("parse", True)
-    return resolve_settings(level, threads, size, dictionary, LanguageOptions(**options), parse)
+    dictionary, parse, long = (options.pop(name, None) for name in ("dictionary", "parse", "long"))
+    return resolve_settings(level, threads, size, dictionary, LanguageOptions(**options), parse is not False, long)
 
 
 def _folder(file: File, task: Task, settings: Settings) -> Path:

@@ -30,6 +30,13 @@ _coding = in_section(
     click.option("--no-verify", is_flag=True, help="Do not decode the result again to compare it"),
     click.option("--block-size", type=options.Size(), metavar="SIZE", help="Bytes per block; default: 16M"),
     click.option("--no-parse", is_flag=True, help="Do not open wrappers, such as zip, gzip, PDF and PNG"),
+    click.option(
+        "--long",
+        type=options.Size(),
+        metavar="WINDOW",
+        help="Bytes in which repeats of earlier blocks are found, such as 2G; default: 256M, none for small blocks",
+    ),
+    click.option("--no-long", is_flag=True, help="Do not look for repeats of earlier blocks"),
 )
 _backend = in_section(
     options.MODEL,
@@ -70,6 +77,8 @@ def compress(
     no_verify: bool,
     block_size: int | None,
     no_parse: bool,
+    long: int | None,
+    no_long: bool,
     model: Path | None,
     adapter: Path | None,
     device: str,
@@ -98,8 +107,7 @@ def compress(
     """
     from squeeze.codecs.stream import estimates, levels as known, resources
 
-    if cluster and backend == "llamacpp":
-        raise click.UsageError("files of llama.cpp open on similar machines only: leave out --cluster")
+    _check_backend(backend, cluster)
     per_call = common["threads"] or 1
     template = _template(shards, train_dictionary, dictionary, common)
     job = Job(**common, archive=not template and _is_archive(common), folders=_FOLDERS)
@@ -110,7 +118,8 @@ def compress(
         raise SqueezeError("compressed data is not written to a terminal: use -o, or redirect standard output")
     language = resources.LanguageOptions(model, lanes, window, backend, adapter, device)
     needed = estimates.memory_to_compress(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0
-    coding = {"level": row.number, "verify": verify, "block_size": block_size, "parse": not no_parse}
+    repeats = _window(long, no_long, bool(cluster), bool(template))
+    coding = {"level": row.number, "verify": verify, "block_size": block_size, "parse": not no_parse, "long": repeats}
     settings: dict[str, Any] = {**vars(language), **coding}
     if page and not cluster and not template:
         raise click.UsageError("--report shows a run on a cluster: give --cluster as well")
@@ -167,6 +176,20 @@ def compress(
             job, job.tasks(inputs, files.compressed_name), _compress, settings | {"dictionary": dictionary}, seconds
         )
         job.finish()
+
+
+def _check_backend(backend: str | None, cluster: str | None) -> None:
+    if cluster and backend == "llamacpp":
+        raise click.UsageError("files of llama.cpp open on similar machines only: leave out --cluster")
+
+
+def _window(long: int | None, no_long: bool, on_cluster: bool, in_shards: bool) -> int | bool | None:
+    """Return the window of repeats for `compress_stream`. Without --long, shards and clusters have none."""
+    if no_long and long is not None:
+        raise click.UsageError("--long and --no-long exclude each other")
+    if long is not None and on_cluster:
+        raise click.UsageError("workers code the parts of a file alone: leave out --long or --cluster")
+    return False if no_long or (long is None and (on_cluster or in_shards)) else long
 
 
 def _template(

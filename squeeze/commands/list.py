@@ -101,6 +101,8 @@ def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool, ope
         for block in stream.blocks:
             row = (block.raw_offset, block.raw_length, block.coded_length, block.codec, block.content)
             click.echo(_BLOCK_ROW.format(*row, _digits(block.checksum, stream)))
+            for start, end in block.sources:
+                click.echo(f"  {'':>12} repeats bytes {start} to {end}")
             if block.codec == "opened":
                 _list_contents(opened[block.raw_offset])
 

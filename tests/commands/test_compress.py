@@ -8,6 +8,7 @@ import squeeze
 from squeeze.codecs.stream import compressor, encoding, levels
 from tests.makers import wrapped
 from tests.makers.command import TEXT, call, fails, listed, names, run, usage_error
+from tests.makers.inputs import random_bytes
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -166,4 +167,28 @@ def test_too_little_memory_is_one_line(note: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compressor, "compress_stream", greedy)
     assert fails("compress", "-1", note) == (
         "Error: note.txt: not enough memory: use fewer threads (-T) or a smaller --block-size\n"
+    )
+
+
+def test_repeats_far_apart_are_coded_once_and_listed(note: Path):
+    noise = Path("noise.bin")
+    noise.write_bytes(random_bytes(9_000) * 2)
+    run("compress", "-1", "--block-size", "9000", "--long", "1M", noise, "-o", "with.sqz")
+    run("compress", "-1", "--block-size", "9000", "--no-long", noise, "-o", "without.sqz")
+    assert Path("with.sqz").stat().st_size < 9_200
+    assert Path("without.sqz").stat().st_size > 18_000
+    assert "               repeats bytes 0 to 9000\n" in run("list", "-v", "with.sqz").stdout
+    assert run("decompress", "--range", "12000:12100", "with.sqz").stdout_bytes == noise.read_bytes()[12_000:12_100]
+    assert [block["sources"] for block in listed("with.sqz")["streams"][0]["blocks"]] == [[], [[0, 9_000]]]
+
+
+def test_options_of_repeats_that_exclude_others_are_usage_errors(note: Path):
+    assert (
+        usage_error("compress", "--long", "1M", "--no-long", note) == "Error: --long and --no-long exclude each other"
+    )
+    assert usage_error("compress", "--long", "1M", "--cluster", "local", note) == (
+        "Error: workers code the parts of a file alone: leave out --long or --cluster"
+    )
+    assert fails("compress", "--long", "1K", note) == (
+        "Error: note.txt: a window of repeats must be from 1 MiB to 1 TiB, got 1,024 bytes\n"
     )

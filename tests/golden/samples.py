@@ -71,6 +71,7 @@ def _bare(name: str, level: int) -> bytes:
 RUNS = (
     inputs.machine_code(90) + bytes(5000) + inputs.machine_code(200)[200:] + b"\x01\x02\x03" * 2000 + inputs.PROSE[:99]
 )
+COPIES = inputs.words(2_400) + inputs.random_bytes(1_000) + inputs.words(2_400)[150:2_000] + inputs.random_bytes(900)
 STREAMS = {
     **{
         f"{name}.{level}": Golden(raw, partial(_by_level, raw, level))
@@ -85,6 +86,7 @@ STREAMS = {
     **{f"wrapped.{level}": Golden(WRAPPED, partial(_by_level, WRAPPED, level)) for level in (3, 6)},
     **{f"wrapped.{level}.index": Golden(WRAPPED, partial(_with_index, WRAPPED, level)) for level in (3, 6)},
     "runs.3": Golden(RUNS, partial(squeeze.compress, RUNS, 3, block_size=len(RUNS), verify=False)),
+    "copies.1": Golden(COPIES, partial(squeeze.compress, COPIES, 1, block_size=2_000, long=1 << 20, verify=False)),
     # Entries that do not go through the language model.
     "repeats.8": Golden(REPEATS, partial(squeeze.compress, REPEATS, 8, lanes=2, verify=False)),
 }

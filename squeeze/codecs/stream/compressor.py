@@ -11,6 +11,7 @@ bytes. It decodes each block again to verify it, and writes the smallest result.
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any, BinaryIO, Unpack
 
@@ -20,14 +21,15 @@ from squeeze.codecs.content import Content
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import blocks, container, levels, media, opened, split
 from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.cutting import Part, closed_parts, find_wrappers, parts as cut
 from squeeze.codecs.stream.decoding import Progress
 from squeeze.codecs.stream.dictionary import Dictionary
-from squeeze.codecs.stream.encoding import SMALL, encode_block, is_unpredicted
+from squeeze.codecs.stream.encoding import SMALL, encode_block, encode_repeats, is_unpredicted
 from squeeze.codecs.stream.estimates import block_memory
 from squeeze.codecs.stream.resources import (
     DictionarySource,
-    Keywords,
     LanguageOptions,
+    StreamKeywords,
     Totals,
 )
 from squeeze.codecs.stream.settings import Settings, resolve_settings, to_header
@@ -38,7 +40,7 @@ from squeeze.system.limits import Limits
 from squeeze.system.parallel import ordered_map
 from squeeze.system.sparse import reading
 
-Part = tuple[np.ndarray, Content | Node]  # uint8 [n], and its content or its wrappers
+_MIB = 1 << 20
 
 
 def compress(
@@ -77,7 +79,7 @@ def compress_stream(
     block_size: int | None = None,
     dictionary: DictionarySource = None,
     progress: Progress = None,
-    **others: Unpack[Keywords],
+    **others: Unpack[StreamKeywords],
 ) -> Totals:
     """Compress a binary file or pipe of any length into `sink`. Holes of a sparse file are not read.
 
@@ -92,9 +94,10 @@ def compress_stream(
             weights: "auto" (None) uses those for each block's kind of content, "text" those of text (levels 1 to 6),
             "none" no built-in weights.
         progress: is called with the number of raw bytes coded or verified since its last call.
-        others: `parse` False leaves wrappers, such as zip archives, closed; a dictionary does, too. For levels 7 to
-            9 the language model's. `model` is the path of a language model (None: the bundled one). `adapter` is a
-            file of `squeeze train --adapter` (None: that of the bundled model; "none": no adapter). A text is cut into
+        others: `parse` False leaves wrappers, such as zip archives, closed; a dictionary does, too. `long` is the
+            window of repeats in bytes (None: 256 MiB if blocks have 1 MiB or more), or False. For levels 7 to 9 the
+            language model's. `model` is the path of a language model (None: the bundled one). `adapter` is a file of
+            `squeeze train --adapter` (None: that of the bundled model; "none": no adapter). A text is cut into
             `lanes`, and each token is predicted from the `window` of tokens before it. `backend` "llamacpp" runs any
             GGUF model: the file opens only on machines like this one, and is always verified. `device` is "auto" (all
             GPUs, if any), "cpu", "cuda" (all GPUs) or "cuda:N"; it does not change the file.
@@ -102,10 +105,10 @@ def compress_stream(
     Returns:
         raw and coded bytes.
     """
-    parse = others.pop("parse", True)
-    language = LanguageOptions(**others)  # type: ignore[misc]  # without `parse`
-    settings, size = resolve_settings(level, threads, block_size, dictionary, language, parse)
-    return _compress(reading(source), sink, settings, size, verify, progress)
+    parse, long = others.pop("parse", True), others.pop("long", None)
+    language = LanguageOptions(**others)  # type: ignore[misc]  # without these two
+    settings, size = resolve_settings(level, threads, block_size, dictionary, language, parse, long)
+    return _compress(source, sink, settings, size, verify, progress)
 
 
 def _compress(
@@ -113,15 +116,20 @@ def _compress(
 ) -> Totals:
     """Compress in blocks of at most `size` raw bytes; input shorter than a block is coded by each plan of
     `candidates`."""
+    known, source = _remaining(source), reading(source)
     first = _read_full(source, size)
     if len(first) == size:
-        return _write(sink, settings, _coded(_parts(first, source, size, settings), settings, verify, progress))
-    root = _tree(first, settings)
+        if known and settings.window:
+            settings = replace(settings, window=min(settings.window, -(-known // _MIB) * _MIB))
+        found = cut(first, partial(_read_full, source), size, settings, known)
+        return _write(sink, settings, _coded(found, settings, verify, progress))
+    settings = replace(settings, window=0)
+    root = find_wrappers(np.frombuffer(first, np.uint8), settings)
     requested, *others = candidates(first, settings, root)
     tried = [(plan, root) for plan in (requested, *others)]
     if root:
         tried += [(plan, None) for plan in (requested, *others)]
-    elif len(first) <= container.MAX_SHORT and _has_media(_closed_parts(np.frombuffer(first, np.uint8), settings)):
+    elif len(first) <= container.MAX_SHORT and _has_media(closed_parts(np.frombuffer(first, np.uint8), settings)):
         tried += [(replace(plan, parse=False), None) for plan in (requested, *others)]
     streams = []
     for (plan, tree), tick in zip(tried, _shared(progress, len(first), verify, tried), strict=True):
@@ -174,8 +182,8 @@ def _own_bytes(data: np.ndarray, root: Node | None) -> list[np.ndarray]:
 
 
 def _has_text(data: np.ndarray, settings: Settings) -> bool:
-    parts = _closed_parts(data, settings) if data.size else ()
-    return any(content.kind == "text" or split.find(part) is not None for part, content in parts)
+    parts = closed_parts(data, settings) if data.size else ()
+    return any(part.content == Content("text") or split.find(part.data) is not None for part in parts)
 
 
 def _is_foreign(data: np.ndarray, known: Dictionary) -> bool:
@@ -194,7 +202,7 @@ def _stream(
     It comes with its totals, and is None if a short stream needs a language model, and its block does not use one.
     """
     data = np.frombuffer(raw, np.uint8)
-    parts: list[Part] = [(data, root)] if root else list(_closed_parts(data, settings)) if raw else []
+    parts = [Part.plain(data, root)] if root else list(closed_parts(data, settings)) if raw else []
     is_short = len(raw) <= container.MAX_SHORT and root is None and not _has_media(parts)
     if is_short and not (settings.language and _needs_blocks(parts, settings)):
         short = _short(raw, settings, verify, progress)
@@ -211,7 +219,7 @@ def _stream(
 
 
 def _has_media(parts: Iterable[Part]) -> bool:
-    return any(isinstance(content, Content) and media.of_content(content) for _, content in parts)
+    return any(isinstance(part.content, Content) and media.of_content(part.content) for part in parts)
 
 
 def _by_language(data: np.ndarray, block: Coded | None) -> bool:
@@ -223,7 +231,7 @@ def _by_language(data: np.ndarray, block: Coded | None) -> bool:
 
 def _needs_blocks(parts: list[Part], settings: Settings) -> bool:
     """Return whether parts are more than one text for the exact language model: a short stream has a single block."""
-    return settings.bound or len(parts) > 1 or any(content != Content("text") for _, content in parts)
+    return settings.bound or len(parts) > 1 or any(part.content != Content("text") for part in parts)
 
 
 def _write(sink: BinaryIO, settings: Settings, coded: Iterable[tuple[np.ndarray, Coded | None]]) -> Totals:
@@ -244,19 +252,22 @@ def _coded(
         settings = replace(settings, alone=True)
 
     def encode(part: Part) -> tuple[np.ndarray, Coded | None]:
-        return part[0], encode_block(*part, settings, verify, progress)
+        if part.copies:
+            return part.data, encode_repeats(part, settings, verify, progress)
+        return part.data, encode_block(part.data, part.content, settings, verify, progress)
 
     def cost(part: Part) -> int:
-        kind, size = container.BYTEWISE, part[0].size
-        if isinstance(part[1], Node):
-            size = opened.size_of(part[1])
+        kind, size, content = container.BYTEWISE, part.rest.size, part.content
+        apart = part.data.size + size if part.copies else 0
+        if isinstance(content, Node):
+            size = opened.size_of(content)
             kinds = kind, *(medium.block for medium in media.MEDIA)
-            return max(block_memory(settings, one, size, size) for one in kinds) + opened.MEMORY * size
-        if medium := media.of_content(part[1]):
-            return max(block_memory(settings, one, size, size) for one in (kind, medium.block))
+            return max(block_memory(settings, one, size, size) for one in kinds) + opened.MEMORY * size + apart
+        if medium := media.of_content(content):
+            return max(block_memory(settings, one, size, size) for one in (kind, medium.block)) + apart
         if settings.language:
-            kind = container.TOKENWISE if part[1].kind == "text" else container.SPLIT
-        return block_memory(settings, kind, size, size)
+            kind = container.TOKENWISE if content.kind == "text" else container.SPLIT
+        return block_memory(settings, kind, size, size) + apart
 
     return ordered_map(encode, chain(first, parts), settings.allotment.blocks, cost, Limits().allows_memory)
 
@@ -273,7 +284,8 @@ def coded_blocks(
         verify: decode every block again and compare.
         progress: is called with the number of raw bytes done since its last call.
     """
-    return _coded(_parts(_read_full(source, size), source, size, settings), settings, verify, progress)
+    read = partial(_read_full, source)
+    return _coded(cut(read(size), read, size, settings, None), settings, verify, progress)
 
 
 def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes | None:
@@ -300,30 +312,17 @@ def _short_of(raw: bytes, settings: Settings, coded: Coded | None) -> bytes:
     return container.short_stream_bytes(header, raw, coded.payload if coded else None)
 
 
-def _parts(chunk: bytes, source: BinaryIO, size: int, settings: Settings) -> Iterator[Part]:
-    """Yield the rest of a source after `chunk` in parts of at most `size` bytes, each of one kind of content or with
-    wrappers."""
-    while chunk:
-        data = np.frombuffer(chunk, np.uint8)
-        if root := _tree(chunk, settings):
-            yield data, root
-        else:
-            yield from _closed_parts(data, settings)
-        chunk = _read_full(source, size)
-
-
-def _closed_parts(data: np.ndarray, settings: Settings) -> Iterator[tuple[np.ndarray, Content]]:
-    """Yield the parts of uint8 `data`, each of one kind of content."""
-    if settings.content:
-        yield data, settings.content
-    else:
-        for start, end, content in media.regions(data) if settings.parse else blocks.regions(data):
-            yield data[start:end], content
-
-
-def _tree(raw: bytes, settings: Settings) -> Node | None:
-    """Return the wrappers in the bytes of a block, or None if none pays."""
-    return opened.find(np.frombuffer(raw, np.uint8)) if settings.parse and settings.content is None else None
+def _remaining(source: BinaryIO) -> int | None:
+    """Return the bytes from the current position of a source to its end, or None if it is no regular file."""
+    try:
+        if not source.seekable():
+            return None
+        place = source.tell()
+        end = source.seek(0, io.SEEK_END)
+        source.seek(place)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return max(end - place, 0)
 
 
 def _read_full(source: BinaryIO, size: int) -> bytes:

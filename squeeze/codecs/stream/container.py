@@ -35,6 +35,7 @@ END_MARK = b"QS"
 PADDING = 4  # zeros after a stream come in multiples of 4 bytes, as in .xz files
 BAD_PADDING = f"the padding after a stream is not a multiple of {PADDING} bytes: the file was cut off or damaged there"
 END, STORED, BYTEWISE, TOKENWISE, SPLIT, OPENED, IMAGE = range(7)
+REPEATS = 8
 CODECS = {
     STORED: "stored",
     BYTEWISE: "bytewise",
@@ -42,6 +43,7 @@ CODECS = {
     SPLIT: "split",
     OPENED: "opened",
     IMAGE: "image",
+    REPEATS: "repeats",
 }
 BY_LANGUAGE = (TOKENWISE, SPLIT)  # kinds of blocks that need a language model
 WITH_RUNS = (BYTEWISE, TOKENWISE, SPLIT)  # kinds of blocks from which runs may be removed
@@ -57,6 +59,7 @@ _SHORT_CHECKSUM = (1 << 32) - 1
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
 RUNS, RAW = b"\x04", b"\x05"  # before a content: runs were removed; instead of one: the bytes are stored
 MAX_RECORD = 1 << 16
+MOST_WINDOW = 40  # bits of the most bytes between a block and a source of its copies
 
 
 class ForeignError(FormatError):

@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import xxhash
@@ -12,12 +12,14 @@ import xxhash
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import Preset
 from squeeze.codecs.content import Content
-from squeeze.codecs.stream import blocks, container, media, opened, runs, split
+from squeeze.codecs.stream import blocks, container, media, opened, repeats, runs, split
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels.meter import Recorder
+from squeeze.system.binary import read_exactly
+from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset
@@ -65,11 +67,7 @@ def decode_block(
         _share_evenly(coded, medium.kind, length, recorder)
         return medium.decode(coded.payload, length, progress)
     payload = io.BytesIO(coded.payload)
-    if settings.names_content:
-        assert settings.dictionary
-        content = settings.dictionary.content
-    else:
-        content, _ = container.read_content(payload)
+    content = _read_content(coded.kind, payload, settings)
     if coded.kind in container.BY_LANGUAGE and settings.language is None:
         raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
     if coded.kind == container.SPLIT:
@@ -84,6 +82,69 @@ def decode_block(
     if content.kind == "executable":
         blocks.calls_to_relative(data)
     return data
+
+
+def _read_content(kind: int, payload: io.BytesIO, settings: Settings) -> Content:
+    """Return the content of a block of a kind, and leave its payload after it."""
+    if kind == container.REPEATS:
+        raise repeats.impossible()  # it is in a block, and only those of a stream repeat others: see `decode_repeats`
+    if settings.names_content:
+        assert settings.dictionary
+        return settings.dictionary.content
+    return container.read_content(payload)[0]
+
+
+def decode_repeats(
+    coded: Coded, length: int, settings: Settings, progress: Progress = None
+) -> tuple[repeats.Copies, np.ndarray]:
+    """Decode what a block with repeats codes itself: return its copies, and its other bytes, uint8.
+
+    Args:
+        coded: the block.
+        length: its raw bytes.
+        settings: those of its stream.
+        progress: is called with the number of raw bytes done since its last call.
+
+    Raises:
+        DamagedError: if the payload is invalid.
+        LimitError: if it takes too much memory.
+    """
+    limits = settings.limits or Limits()
+    found = repeats.read(
+        coded.payload, length, lambda memory: limits.need_memory(memory, "the list of a block's repeats")
+    )
+    if found.ranges and found.ranges[0][0] < -settings.window:
+        raise DamagedError("a block repeats bytes that are too far back: the file is damaged")
+    check_block_memory(settings, found.rest.kind, found.rest_size, len(found.rest.payload))
+    rest = decode_block(found.rest, found.rest_size, settings, scaled(progress, length, max(found.rest_size, 1)))
+    if not found.rest_size:
+        report(progress, length)
+    return found.copies, rest
+
+
+def load_block(file: BinaryIO, block: container.BlockHeader, begin: int, settings: Settings) -> repeats.Literals:
+    """Read what a block codes itself. If it has copies, only the checksums of blocks that repeat it prove it.
+
+    Args:
+        file: at the block's payload.
+        block: its header.
+        begin: its offset in the raw bytes of the stream.
+        settings: those of its stream.
+
+    Raises:
+        DamagedError: if the payload is invalid.
+        LimitError: if it takes too much memory.
+    """
+    check_block_memory(settings, block.kind, block.raw_length, block.payload_length)
+    if block.kind == container.STORED and settings.limits:
+        settings.limits.need_memory(block.raw_length, "a stored block that another repeats")
+    coded, copies = container.Coded(block.kind, read_exactly(file, block.payload_length)), None
+    if block.kind == container.REPEATS:
+        copies, data = decode_repeats(coded, block.raw_length, settings)
+    else:
+        data = decode_block(coded, block.raw_length, settings)
+        check_raw(data, block.checksum)
+    return repeats.Literals(begin, block.raw_length, data, copies)
 
 
 def _decode_split(

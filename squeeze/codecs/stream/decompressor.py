@@ -11,9 +11,11 @@ import xxhash
 
 from squeeze.codecs.stream import container, memory
 from squeeze.codecs.stream.container import BlockHeader, Header
-from squeeze.codecs.stream.decoding import Progress, check_raw, decode_block, report
+from squeeze.codecs.stream.decoding import Progress, check_raw, decode_block, decode_repeats, report
 from squeeze.codecs.stream.estimates import check_block_memory
+from squeeze.codecs.stream.history import History, ReadBack
 from squeeze.codecs.stream.index import Index, read_following_index, read_index
+from squeeze.codecs.stream.repeats import Copies, Literals, restore
 from squeeze.codecs.stream.resources import DictionarySource, Resources, Totals
 from squeeze.codecs.stream.salvage import salvage_stream
 from squeeze.codecs.stream.settings import Settings, from_header
@@ -137,12 +139,50 @@ class _Part(NamedTuple):
     memory: int  # bytes that decoding it takes
 
 
+class _Decoded(NamedTuple):
+    """What a block codes itself, and its copies and checksum if it has any copies."""
+
+    rest: np.ndarray
+    copies: Copies | None = None
+    checksum: int = 0
+
+    def restored(self, history: History) -> np.ndarray:
+        """Return the raw bytes of the block, uint8, and add it to the blocks before it."""
+        begin, size = history.end, self.copies.size if self.copies else self.rest.size
+        data = self.rest
+        if self.copies:
+            data = restore(self.copies, self.rest, begin, history.at)
+            check_raw(data, self.checksum)
+        history.add(Literals(begin, size, self.rest, self.copies))
+        return data
+
+
+def _reading_back(sink: BinaryIO | None) -> ReadBack | None:
+    """Return a function that reads what is written to a sink from its current position on; None if it cannot."""
+    try:
+        if sink is None or not (sink.readable() and sink.seekable()):
+            return None
+        first = sink.tell()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+    def read(begin: int, end: int) -> np.ndarray:
+        place, data = sink.tell(), np.zeros(end - begin, np.uint8)  # a hole at the end is not there yet
+        sink.seek(first + begin)
+        found = np.frombuffer(sink.read(min(end - begin, place - first - begin)), np.uint8)
+        sink.seek(place)
+        data[: found.size] = found
+        return data
+
+    return read
+
+
 class _Decompression:
     """The decompression of one file."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO | None, resources: Resources, progress: Progress):
         self._file, self._source = source, cast(BinaryIO, _CountingSource(source))
-        self._sink = None if sink is None else SparseSink(sink)
+        self._sink, self._output = None if sink is None else SparseSink(sink), sink
         self._resources, self._limits, self._progress = resources, resources.limits, progress
         self._raw = 0  # bytes of all blocks whose headers were read
 
@@ -215,19 +255,24 @@ class _Decompression:
         """Decode a long stream after its header."""
         index, digest = Index(header_size), xxhash.xxh3_64()
 
-        def decode(part: _Part) -> bytes | memoryview:
+        def decode(part: _Part) -> _Decoded:
             if part.block is None:
-                return part.data
-            coded = container.Coded(part.block.kind, part.data)
-            data = decode_block(coded, part.block.raw_length, settings, self._progress)
+                return _Decoded(np.frombuffer(part.data, np.uint8))
+            coded, length = container.Coded(part.block.kind, part.data), part.block.raw_length
+            if coded.kind == container.REPEATS:
+                copies, rest = decode_repeats(coded, length, settings, self._progress)
+                return _Decoded(rest, copies, part.block.checksum)
+            data = decode_block(coded, length, settings, self._progress)
             check_raw(data, part.block.checksum)
-            return data.data
+            return _Decoded(data)
 
         threads, fits = settings.allotment.blocks, self._limits.allows_memory
-        for data in ordered_map(decode, self._parts(settings, index), threads, lambda part: part.memory, fits):
-            digest.update(data)
+        history = History(settings.window, self._limits, _reading_back(self._output))
+        for block in ordered_map(decode, self._parts(settings, index), threads, lambda part: part.memory, fits):
+            data = block.restored(history)
+            digest.update(data.data)
             if self._sink is not None:
-                self._sink.write(data)
+                self._sink.write(data.data)
         index.checksum = digest.intdigest()
         read_following_index(self._source, index)
 

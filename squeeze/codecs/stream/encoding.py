@@ -10,8 +10,9 @@ from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import LARGE, Preset
 from squeeze.codecs.content import Content, Medium
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, media, opened, runs, sampling, split
+from squeeze.codecs.stream import blocks, container, media, opened, repeats, runs, sampling, split
 from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.cutting import Part
 from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report, scaled
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
@@ -79,6 +80,19 @@ def _encode_content(data: np.ndarray, content: Content, settings: Settings, prog
     if found:
         return _without_runs(data, found, content, settings, progress)
     return _smallest(candidates(data, content, settings), data, settings, progress)
+
+
+def encode_repeats(part: Part, settings: Settings, verify: bool = True, progress: Progress = None) -> Coded | None:
+    """Return the coded block of a part with copies, or None if storing it is no larger; see `encode_block`."""
+    assert part.copies
+    tick = scaled(progress, part.data.size, max(part.rest.size, 1))
+    coded = encode_block(part.rest, part.content, settings, verify, tick)
+    if not part.rest.size:
+        report(progress, part.data.size * (1 + verify))
+    payload = repeats.to_bytes(part.copies, part.rest, coded)
+    if verify and not part.copies.equals(repeats.read(payload, part.data.size).copies):
+        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
+    return Coded(container.REPEATS, payload) if len(payload) + _HEADER_COST <= part.data.size else None
 
 
 def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded | None:

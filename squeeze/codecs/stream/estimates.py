@@ -28,6 +28,8 @@ def block_memory(settings: Settings, kind: int, length: int, payload: int) -> in
         return medium.memory(length) + length + payload
     if kind == container.TOKENWISE:
         return length + 3 * payload
+    if kind == container.REPEATS:
+        return length + 3 * payload  # its rest is measured when its length is known
     if kind == container.SPLIT:
         parts = (block_memory(settings, one, length, payload) for one in (container.TOKENWISE, container.BYTEWISE))
         return 4 * length + sum(parts)

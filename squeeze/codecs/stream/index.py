@@ -18,6 +18,7 @@ from squeeze.codecs.stream.container import (
     OPENED,
     PADDING,
     RAW,
+    REPEATS,
     RUNS,
     SPLIT,
     STORED,
@@ -33,6 +34,7 @@ from squeeze.codecs.stream.container import (
     read_short_block_header,
 )
 from squeeze.codecs.stream.memory import EntryCounter
+from squeeze.codecs.stream.repeats import pass_copies, read_ranges
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 from squeeze.system.binary import CUT, PIECE, read_exactly, read_varint, varint
 from squeeze.system.limits import Limits
@@ -54,6 +56,7 @@ class Block:
     coded_length: int  # bytes with the header
     payload_length: int
     checksum: int  # XXH3-64 of the raw bytes; in a short stream its lower half
+    sources: tuple[tuple[int, int], ...] = ()  # ranges (start, end) of the raw bytes before it that it repeats
 
     @property
     def codec(self) -> str:
@@ -316,6 +319,14 @@ def content_name(file: BinaryIO, block: BlockHeader | Coded, by_dictionary: bool
     return f"{content} and runs" if has_runs else content
 
 
+def _sources(file: BinaryIO, block: BlockHeader, raw_offset: int) -> list[tuple[int, int]]:
+    """Read the ranges of the raw bytes that the block at `raw_offset`, whose header was just read, repeats."""
+    found = [(raw_offset + start, raw_offset + end) for start, end in read_ranges(file, block.payload_length)]
+    if found and found[0][0] < 0:
+        raise DamagedError("a block repeats bytes before the stream: the file is damaged")
+    return found
+
+
 def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> Block:
     length = header.size + header.payload_length
     return Block(
@@ -350,17 +361,28 @@ def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
         lengths = block_header and (block_header.raw_length, block_header.size + block_header.payload_length)
         if block_header is None or lengths != (raw, coded):
             raise DamagedError("the index does not agree with the blocks: the file is damaged")
-        blocks.append(_block(block_header, content_name(file, block_header, header.names_content), raw_offset, offset))
+        sources, kind, copies = list[tuple[int, int]](), block_header.kind, ""
+        if kind == REPEATS:
+            sources, copies = _sources(file, block_header, raw_offset), " and repeats"
+            kind = pass_copies(file)
+        content = content_name(file, replace(block_header, kind=kind), header.names_content) + copies
+        blocks.append(replace(_block(block_header, content, raw_offset, offset), sources=tuple(sources)))
         offset += coded
         raw_offset += raw
     return Stream(header.fields, False, blocks, start, end - start, raw_offset, index.checksum)
+
+
+def _placed(block: Block, before: int) -> Block:
+    """Return a block of a stream as that of a file with `before` raw bytes before the stream."""
+    sources = tuple((start + before, end + before) for start, end in block.sources)
+    return replace(block, raw_offset=block.raw_offset + before, sources=sources)
 
 
 def _in_whole_file(streams: list[Stream]) -> list[Stream]:
     """Return the streams with raw offsets that count from the start of the file."""
     placed, before = [], 0
     for stream in streams:
-        blocks = [replace(block, raw_offset=block.raw_offset + before) for block in stream.blocks]
+        blocks = [_placed(block, before) for block in stream.blocks]
         placed.append(replace(stream, blocks=blocks))
         before += stream.raw_size
     return placed

@@ -11,7 +11,7 @@ import numpy as np
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse import outline, tree
 from squeeze.codecs.parse.outline import Segment
-from squeeze.codecs.stream import container, media, opened
+from squeeze.codecs.stream import container, media, opened, repeats
 from squeeze.codecs.stream.container import Coded, Header
 from squeeze.codecs.stream.decoding import (
     Progress,
@@ -24,6 +24,7 @@ from squeeze.codecs.stream.decoding import (
     rest_of,
     scaled,
 )
+from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.index import Block, Stream, read_index
 from squeeze.codecs.stream.resources import Resources
@@ -98,8 +99,11 @@ def measure(
     Raises:
         FormatError: if the file is damaged; other errors as `decompress`.
     """
-    raw, shown = None if known is None else np.frombuffer(known, np.uint8), 0
-    for stream in read_index(source, resources.limits):
+    streams, shown = read_index(source, resources.limits), 0
+    if known is None and any(block.kind == container.REPEATS for stream in streams for block in stream.blocks):
+        known = _decompressed(source, resources)
+    raw = None if known is None else np.frombuffer(known, np.uint8)
+    for stream in streams:
         settings = from_header(Header(stream.header, 0, stream.short), resources)
         resources.limits.need_output(sum(block.raw_length for block in stream.blocks))
 
@@ -112,6 +116,14 @@ def measure(
         for measured in ordered_map(decode, blocks, settings.allotment.blocks):
             yield from (block.shifted(shown) for block in measured)
             shown += sum(block.data.size for block in measured)
+
+
+def _decompressed(source: BinaryIO, resources: Resources) -> bytes:
+    """Return the raw content of a seekable .sqz file."""
+    sink = io.BytesIO()
+    source.seek(0)
+    decompress_stream(source, sink, **vars(resources))
+    return sink.getvalue()
 
 
 def restored(blocks: Sequence[MeasuredBlock]) -> bytes:
@@ -218,6 +230,8 @@ def _measured(
         recorder = Recorder()
         recorder.start(found.removed, [["run"]]).bits[:] = 8 * own.payload_length / found.removed
         yield MeasuredBlock(own, level, Content("runs"), data[found.within], places[found.within], recorder)
+    elif coded.kind == container.REPEATS:
+        yield from _with_copies(coded, block, places, settings, raw, progress)
     elif coded.kind == container.SPLIT:
         for part in parts_of(coded, places.size):
             own = _part(block, part.coded, part.size)
@@ -227,6 +241,33 @@ def _measured(
         content = _content(coded, settings)
         data = decode_block(coded, places.size, settings, progress, known, recorder)
         yield MeasuredBlock(block, level, content, data, places, recorder)
+
+
+def _with_copies(
+    coded: Coded, block: Block, places: np.ndarray, settings: Settings, raw: np.ndarray | None, progress: Progress
+) -> Iterator[MeasuredBlock]:
+    """Yield the parts of a block with repeats as `_measured` does: what it codes itself, and its copies."""
+    assert raw is not None
+    found = repeats.read(coded.payload, places.size)
+    within, removed = found.copies.within, found.copies.removed
+    own, level = _part(block, found.rest, found.rest_size), settings.level.number if settings.level else None
+    if found.rest.kind == container.OPENED:  # it is shown as it is in the file
+        yield _alike(own, level, Content("opened"), raw[places[~within]], places[~within])
+    elif found.rest_size:
+        yield from _measured(found.rest, own, places[~within], settings, raw, progress)
+    report(progress, removed)
+    listed = block.payload_length - len(found.rest.payload)
+    own = replace(
+        block, raw_length=removed, payload_length=listed, coded_length=block.coded_length - len(found.rest.payload)
+    )
+    yield _alike(own, level, Content("repeats"), raw[places[within]], places[within])
+
+
+def _alike(block: Block, level: int | None, content: Content, data: np.ndarray, places: np.ndarray) -> MeasuredBlock:
+    """Return a block each of whose bytes costs the same."""
+    recorder = Recorder()
+    recorder.start(data.size, [[content.kind]]).bits[:] = 8 * block.payload_length / max(data.size, 1)
+    return MeasuredBlock(block, level, content, data, places, recorder)
 
 
 def _joined(measured: Sequence[MeasuredBlock], places: np.ndarray) -> np.ndarray:

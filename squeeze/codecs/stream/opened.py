@@ -184,7 +184,7 @@ def _read_part(file: io.BytesIO, most: int) -> tuple[Coded, int]:
     kind, (raw, _) = read_exactly(file, 1)[0], read_varint(file)
     size = raw if kind == container.STORED else read_varint(file)[0]
     most = most if media.of_block(kind) else min(most, _LONGEST)
-    if kind not in container.CODECS or kind == container.OPENED or raw > most or size > raw:
+    if kind not in container.CODECS or kind in (container.OPENED, container.REPEATS) or raw > most or size > raw:
         raise _impossible()
     if size > len(file.getbuffer()):
         raise _impossible()

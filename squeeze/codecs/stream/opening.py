@@ -28,7 +28,7 @@ __all__ = ["Writer", "open"]
 File = str | bytes | os.PathLike[str] | os.PathLike[bytes] | int | BinaryIO
 MODES = ("r", "rb", "rt", "w", "wb", "wt", "x", "xb", "xt")
 IN_MEMORY = 1 << 26  # bytes that wait in memory; more go to a temporary file
-_FOR_WRITING = ("level", "verify", "block_size", "lanes", "window", "backend", "parse")
+_FOR_WRITING = ("level", "verify", "block_size", "lanes", "window", "backend", "parse", "long")
 _FOR_TEXT = ("encoding", "errors", "newline")
 
 

@@ -4,7 +4,7 @@ import io
 import os
 from bisect import bisect_right
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -13,11 +13,13 @@ import xxhash
 
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader, Header, read_block_header, read_short_block_header
-from squeeze.codecs.stream.decoding import check_raw, decode_block
+from squeeze.codecs.stream.decoding import check_raw, decode_block, load_block
 from squeeze.codecs.stream.estimates import check_block_memory
-from squeeze.codecs.stream.index import header_of, indexes_from_end, read_index
+from squeeze.codecs.stream.history import LoadedBlocks
+from squeeze.codecs.stream.index import Stream, header_of, indexes_from_end, read_index
 from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members, read_tail
 from squeeze.codecs.stream.memory import EntryCounter
+from squeeze.codecs.stream.repeats import Literals
 from squeeze.codecs.stream.resources import DictionarySource, Resources
 from squeeze.codecs.stream.settings import Settings, from_header
 from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
@@ -46,13 +48,15 @@ def read_places(file: BinaryIO, limits: Limits | None = None) -> list[Place]:
     except FormatError:
         streams = read_index(file, limits)
     return [
-        Place(
-            Header(stream.header, 0, stream.short, block.kind if stream.short else None),
-            *(block.raw_offset, block.raw_length, block.coded_offset, block.coded_length, stream.checksum),
-        )
-        for stream in streams
+        Place(header, block.raw_offset, block.raw_length, block.coded_offset, block.coded_length, stream.checksum)
+        for stream, header in map(_with_header, streams)
         for block in stream.blocks
     ]
+
+
+def _with_header(stream: Stream) -> tuple[Stream, Header]:
+    kind = stream.blocks[0].kind if stream.short else None
+    return stream, Header(stream.header, 0, stream.short, kind)
 
 
 def _places_from_end(file: BinaryIO, end: int, entries: EntryCounter) -> list[Place]:
@@ -162,15 +166,18 @@ class SqueezeFile(SizedFile):
         self._closes = closes
         self._source, self._path, self._limits = source, path, resources.limits
         settings: dict[int, Settings] = {}  # of each stream, by the id of its header
+        self._first: dict[int, int] = {}  # number of its first block
         self._blocks: list[tuple[Place, Settings]] = []
         for place in read_places(source, resources.limits):
             known = settings.get(id(place.stream)) or from_header(place.stream, resources)
             settings[id(place.stream)] = known
+            self._first.setdefault(id(place.stream), len(self._blocks))
             self._blocks += [(place, known)] * bool(place.raw_length)
         self._starts = [place.raw_offset for place, _ in self._blocks]
         super().__init__(sum(place.raw_length for place, _ in self._blocks))
         self._number = -1  # number of the block that is kept
         self._data = np.zeros(0, np.uint8)
+        self._loaded: tuple[int, LoadedBlocks] | None = None  # blocks that others repeat, and the first of their stream
         self._checked: dict[int, int] = {}  # offsets of stored blocks whose checksum was right
 
     def readinto(self, buffer: Any) -> int:
@@ -217,7 +224,10 @@ class SqueezeFile(SizedFile):
             block = read_block(self._source, place)
             if block.kind == container.STORED:
                 return self._read_stored(number, block, settings.short, start, count)
-            self._decode(number, block, settings)
+            self._number, self._data = -1, self._data[:0]  # frees memory for the next
+            data = self._decode(number, block, settings)
+            check_raw(data, block.checksum, settings.short)
+            self._number, self._data = number, data
         return self._data[start : start + count].tobytes()
 
     def _read_stored(self, number: int, block: BlockHeader, short: bool, start: int, count: int) -> bytes:
@@ -232,14 +242,32 @@ class SqueezeFile(SizedFile):
         self._checked[number] = begin
         return bytes(wanted)
 
-    def _decode(self, number: int, block: BlockHeader, settings: Settings) -> None:
+    def _decode(self, number: int, block: BlockHeader, settings: Settings) -> np.ndarray:
+        """Return the raw bytes of a block whose header was just read, and is not stored."""
+        if not settings.window:
+            return self._decode_alone(block, settings)
+        first = self._first[id(self._blocks[number][0].stream)]
+        if self._loaded is None or self._loaded[0] != first:
+            starts = [start - self._starts[first] for start in self._starts[first:]]
+            load = partial(self._load, first)
+            self._loaded = first, LoadedBlocks(starts, load, settings.window, settings.limits)
+        return self._loaded[1].restored(number - first)
+
+    def _decode_alone(self, block: BlockHeader, settings: Settings) -> np.ndarray:
         check_block_memory(settings, block.kind, block.raw_length, block.payload_length)
-        self._data = self._data[:0]  # frees memory for the next
-        self._number = -1
         payload = read_exactly(self._source, block.payload_length)
-        data = decode_block(container.Coded(block.kind, payload), block.raw_length, settings)
-        check_raw(data, block.checksum, settings.short)
-        self._number, self._data = number, data
+        return decode_block(container.Coded(block.kind, payload), block.raw_length, settings)
+
+    def _load(self, first: int, number: int) -> Literals:
+        """Return what a block codes itself. The checksums of the blocks that repeat it prove it.
+
+        Args:
+            first: the first block of the stream.
+            number: of the block in the stream.
+        """
+        place, settings = self._blocks[first + number]
+        block, begin = read_block(self._source, place), place.raw_offset - self._starts[first]
+        return load_block(self._source, block, begin, settings)
 
     def close(self) -> None:
         if not self.closed and self._closes:

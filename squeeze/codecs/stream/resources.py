@@ -72,6 +72,12 @@ class Keywords(LanguageKeywords, total=False):
     parse: bool
 
 
+class StreamKeywords(Keywords, total=False):
+    """Keyword arguments of `compress_stream` that are passed on."""
+
+    long: bool | int | None
+
+
 def built_in_name(source: DictionarySource) -> str | None:
     """Return the name of built-in weights if a source is one, "auto" for None, else None."""
     if source is None:

@@ -8,15 +8,18 @@ proved only by the checksum of a stream; if that cannot be compared, the result 
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import BinaryIO, NamedTuple
 
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.decoding import Progress, check_raw, decode_block
+from squeeze.codecs.stream.decoding import Progress, check_raw, decode_block, decode_repeats, load_block
 from squeeze.codecs.stream.estimates import check_block_memory
+from squeeze.codecs.stream.history import LoadedBlocks
 from squeeze.codecs.stream.index import Index, index_bytes, indexes_from_end, read_checksum
 from squeeze.codecs.stream.memory import EntryCounter
+from squeeze.codecs.stream.repeats import Literals, restore
 from squeeze.codecs.stream.resources import Resources, Totals
 from squeeze.codecs.stream.salvaged import Salvaged
 from squeeze.codecs.stream.settings import Settings, from_header
@@ -39,6 +42,10 @@ class _Place(NamedTuple):
 
 class _Contradicted(DamagedError):
     """A block's header and the index give different lengths."""
+
+
+class _SourceLost(DamagedError):
+    """A block repeats bytes of a damaged block."""
 
 
 @dataclass
@@ -183,11 +190,14 @@ def _restore_stream(
     """Restore a stream, and return lines about lost, contradictory and unproved parts."""
     settings, damage = _settings(file, stream, resources)
     first, digest, lost = restored.place, xxhash.xxh3_64(), 0
-    for place in stream.places:
+    loaded = _loaded(file, stream, settings, first) if settings.window else None
+    begins = accumulate((place.raw for place in stream.places), initial=0)
+    for place, begin in zip(stream.places, begins, strict=False):
         try:
-            pieces = _restore(file, stream, place, settings, restored, progress)
+            pieces = _restore(file, stream, place, settings, restored, progress, (begin, loaded))
         except FormatError as error:
-            reason = str(error) if isinstance(error, _Contradicted) else "their block is damaged"
+            named = isinstance(error, (_Contradicted, _SourceLost))
+            reason = str(error) if named else "their block is damaged"
             damage.append(f"bytes {restored.place} to {restored.place + place.raw} are lost: {reason}")
             restored.miss(place.raw)
             lost += 1
@@ -220,10 +230,23 @@ def _settings(file: BinaryIO, stream: _SalvagedStream, resources: Resources) -> 
         return Settings(short=stream.short), [f"the stream at byte {stream.start} of the file: {error}"]
 
 
-def _restore(
-    file: BinaryIO, stream: _SalvagedStream, place: _Place, settings: Settings, restored: Salvaged, progress: Progress
-) -> Iterable[bytes | memoryview]:
-    """Return the raw bytes of a block in pieces.
+def _loaded(file: BinaryIO, stream: _SalvagedStream, settings: Settings, first: int) -> LoadedBlocks:
+    """Return the blocks of a stream that later ones may repeat; its raw bytes begin at `first` in the output."""
+    places = [place for place in stream.places if place.raw]
+    starts = [0, *accumulate(place.raw for place in places)]
+
+    def load(number: int) -> Literals:
+        begin, end = (first + start for start in starts[number : number + 2])
+        try:
+            return load_block(file, _header(file, stream, places[number]), starts[number], settings)
+        except FormatError:
+            raise _SourceLost(f"they repeat bytes {begin} to {end}, whose block is damaged") from None
+
+    return LoadedBlocks(starts[:-1], load, settings.window, settings.limits)
+
+
+def _header(file: BinaryIO, stream: _SalvagedStream, place: _Place) -> container.BlockHeader:
+    """Read the header of a block, and leave the file at its payload.
 
     Raises:
         FormatError: if it is damaged.
@@ -234,12 +257,44 @@ def _restore(
         raise DamagedError("a block's header is damaged")
     if (header.raw_length, header.size + header.payload_length) != (place.raw, place.coded):
         raise _Contradicted("the index gives other lengths than their block")
+    return header
+
+
+def _restore(
+    file: BinaryIO,
+    stream: _SalvagedStream,
+    place: _Place,
+    settings: Settings,
+    restored: Salvaged,
+    progress: Progress,
+    before: tuple[int, LoadedBlocks | None],
+) -> Iterable[bytes | memoryview]:
+    """Return the raw bytes of a block in pieces.
+
+    Args:
+        file: the damaged file.
+        stream: its stream.
+        place: of the block.
+        settings: those of the stream.
+        restored: the output.
+        progress: is called with the number of raw bytes done since its last call.
+        before: raw bytes of the stream before the block, and its blocks, if later ones may repeat them.
+
+    Raises:
+        FormatError: if it is damaged.
+    """
+    header = _header(file, stream, place)
     restored.need(place.raw)
     check_block_memory(settings, header.kind, place.raw, header.payload_length)
     if header.kind == container.STORED:
         return _stored(file, place, header, settings)
     coded = container.Coded(header.kind, read_exactly(file, header.payload_length))
-    data = decode_block(coded, place.raw, settings, progress)
+    begin, loaded = before
+    if header.kind == container.REPEATS and loaded:
+        copies, rest = decode_repeats(coded, place.raw, settings, progress)
+        data = restore(copies, rest, begin, loaded.at)
+    else:
+        data = decode_block(coded, place.raw, settings, progress)
     check_raw(data, header.checksum, settings.short)
     return [data.data]
 

@@ -22,7 +22,7 @@ from squeeze.codecs.stream.resources import (
     built_in_name,
     needed_dictionary,
 )
-from squeeze.errors import FormatError, LevelError
+from squeeze.errors import FormatError, LevelError, OptionError
 from squeeze.system import machine
 from squeeze.system.limits import Limits
 
@@ -54,6 +54,8 @@ def allot(level: Level | None, threads: int | None, texts: int = 1) -> Threads:
     return Threads(threads or 1, 1)
 
 
+WINDOW = 1 << 28  # bytes of the default window of repeats
+_LEAST_BLOCK = 1 << 20  # block size from which repeats are looked for by default
 BACKENDS = ("exact", "llamacpp")  # engines that run the language model
 
 
@@ -70,6 +72,7 @@ class Settings:
     alone: bool = False  # whether no other block is coded at the same time
     content: Content | None = None  # content of every block; None: detect it
     parse: bool = False  # whether wrappers such as zip archives are opened
+    window: int = 0  # bytes before a block that it may repeat, a multiple of 1 MiB; 0: none
 
     @cached_property
     def allotment(self) -> Threads:
@@ -111,6 +114,7 @@ def resolve_settings(
     dictionary: DictionarySource,
     language: LanguageOptions,
     parse: bool = True,
+    long: bool | int | None = None,
 ) -> tuple[Settings, int]:
     """Return the settings for options of `compress_stream`, and the most raw bytes of a block.
 
@@ -121,8 +125,10 @@ def resolve_settings(
         dictionary: a Dictionary, the path of one, or the name of built-in weights.
         language: options of the language model.
         parse: whether wrappers are opened if there is no dictionary.
+        long: window of repeats in bytes; True: the default; None: the default unless blocks are small; False: none.
 
     Raises:
+        OptionError: if the window is impossible.
         LevelError: if level, block size or options do not fit together.
         DictionaryError: if the dictionary cannot be read.
         ModelError: if the language model is missing.
@@ -136,7 +142,19 @@ def resolve_settings(
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block size must be from 1 byte to {container.MAX_BLOCK >> 20} MiB, got {size:,}")
     settings, name = settings_for_level(row, threads, known, language), built_in_name(dictionary)
-    return replace(_with_built_in(settings, name) if name else settings, parse=parse and known is None), size
+    settings = _with_built_in(settings, name) if name else settings
+    return replace(settings, parse=parse and known is None, window=_window(long, size)), size
+
+
+def _window(long: bool | int | None, size: int) -> int:
+    """Return the window of repeats in bytes; `long` and `size` as `resolve_settings` has them."""
+    if long is None or isinstance(long, bool):
+        small = size < _LEAST_BLOCK and long is None  # blocks for random access, which others would slow down
+        return 0 if small or long is False else WINDOW
+    if not 1 << _MIB <= long <= 1 << container.MOST_WINDOW:
+        most = 1 << container.MOST_WINDOW - 40
+        raise OptionError(f"a window of repeats must be from 1 MiB to {most} TiB, got {long:,} bytes")
+    return -(-long // (1 << _MIB)) << _MIB
 
 
 def _with_built_in(settings: Settings, name: str) -> Settings:
@@ -195,6 +213,7 @@ def settings_for_level(
     return Settings(level, threads, _language_module().resolve_language(level.text, threads, options), dictionary)
 
 
+_MIB = 20
 DIGITS = 32  # hexadecimal digits of a language model's or dictionary's SHA-256
 _LACKS = "the file uses a level or parameter that this version lacks: use a newer squeeze"
 
@@ -210,6 +229,8 @@ def to_header(settings: Settings) -> dict[str, Any]:
         header |= settings.language.to_header(DIGITS)
     if settings.dictionary:
         header["dictionary"] = settings.dictionary.identity[:DIGITS]
+    if settings.window:
+        header["window"] = settings.window >> _MIB
     return header
 
 
@@ -237,6 +258,14 @@ def _from_header(header: container.Header, resources: Resources) -> Settings:
         return Settings(dictionary.row, resources.threads, dictionary=dictionary)
     if not fields:
         return Settings(None, resources.threads)
+    fields, window = dict(fields), fields.get("window", 0)
+    if type(window) is not int or not ("window" not in fields or 1 <= window <= 1 << container.MOST_WINDOW - _MIB):
+        raise FormatError(_LACKS)
+    fields.pop("window", None)
+    return replace(_of_level(fields, header.short, resources), window=window << _MIB)
+
+
+def _of_level(fields: dict[str, Any], short: bool, resources: Resources) -> Settings:
     number, bare = fields.get("level"), fields.get("bare", False)
     level = levels.LEVELS.get(number) if type(number) is int and "numerics" in fields else None
     if level is None or type(bare) is not bool or (level.text and bare):
@@ -244,7 +273,7 @@ def _from_header(header: container.Header, resources: Resources) -> Settings:
     others = set(fields) - {"level", "numerics", "bare"}
     if level.text is None:
         return _of_bytes(levels.bare(level) if bare else level, fields, others, resources)
-    return _of_text(level, level.text, fields, others, resources, header.short)
+    return _of_text(level, level.text, fields, others, resources, short)
 
 
 def _of_bytes(level: levels.Level, fields: dict[str, Any], others: set[str], resources: Resources) -> Settings:

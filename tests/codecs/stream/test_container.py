@@ -109,7 +109,22 @@ def test_bytes_after_the_end_are_noticed(coded, extra):
             "the header names no level, but a block is coded: the file is damaged",
         ),
         (
-            header_with(window=4) + b"\x00",
+            header_with(unknown=4) + b"\x00",
+            FormatError,
+            "the file uses a level or parameter that this version lacks: use a newer squeeze",
+        ),
+        (
+            header_with(window=0) + b"\x00",
+            FormatError,
+            "the file uses a level or parameter that this version lacks: use a newer squeeze",
+        ),
+        (
+            header_with(window=True) + b"\x00",
+            FormatError,
+            "the file uses a level or parameter that this version lacks: use a newer squeeze",
+        ),
+        (
+            header_with(window=1 << 21) + b"\x00",
             FormatError,
             "the file uses a level or parameter that this version lacks: use a newer squeeze",
         ),

@@ -41,7 +41,7 @@ def test_mutated_files_never_give_wrong_data(coded, count):
 
 def test_mutations_that_forge_the_header_check_give_no_wrong_data_either(coded):
     """Damage a header and make its check right: the checksums of blocks still find it."""
-    header, size, _ = read_header(io.BytesIO(coded))
+    header, size, *_ = read_header(io.BytesIO(coded))
     for level in (2, 3):
         body = coded[: size - 2].replace(b'"level":%d' % header["level"], b'"level":%d' % level)
         assert outcome(body + check16(body) + coded[size:]) is None

@@ -14,6 +14,7 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-8": ("sqz", {"level": 8}),
     "sqz-short": ("short", {}),
     "sqz-opened": ("opened", {}),
+    "sqz-repeats": ("repeats", {}),
     "dictionary": ("dictionary", {}),
     "packed": ("packed", {}),
     "kv": ("kv", {}),
