@@ -8,8 +8,9 @@ import numpy as np
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse.tree import Child, Node
 from squeeze.codecs.stream import blocks, matcher, media, opened, sampling
+from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.matcher import Chunk
-from squeeze.codecs.stream.repeats import LEAST, Copies
+from squeeze.codecs.stream.repeats import LEAST
 from squeeze.codecs.stream.settings import Settings
 
 __all__ = ["Part", "closed_parts", "find_wrappers", "parts"]

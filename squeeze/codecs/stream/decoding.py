@@ -14,6 +14,7 @@ from squeeze.codecs.bytewise.presets import Preset
 from squeeze.codecs.content import Content
 from squeeze.codecs.stream import blocks, container, media, opened, repeats, runs, split
 from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.copies import Copies, Literals
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError
@@ -96,7 +97,7 @@ def _read_content(kind: int, payload: io.BytesIO, settings: Settings) -> Content
 
 def decode_repeats(
     coded: Coded, length: int, settings: Settings, progress: Progress = None
-) -> tuple[repeats.Copies, np.ndarray]:
+) -> tuple[Copies, np.ndarray]:
     """Decode what a block with repeats codes itself: return its copies, and its other bytes, uint8.
 
     Args:
@@ -122,7 +123,7 @@ def decode_repeats(
     return found.copies, rest
 
 
-def load_block(file: BinaryIO, block: container.BlockHeader, begin: int, settings: Settings) -> repeats.Literals:
+def load_block(file: BinaryIO, block: container.BlockHeader, begin: int, settings: Settings) -> Literals:
     """Read what a block codes itself. If it has copies, only the checksums of blocks that repeat it prove it.
 
     Args:
@@ -144,7 +145,7 @@ def load_block(file: BinaryIO, block: container.BlockHeader, begin: int, setting
     else:
         data = decode_block(coded, block.raw_length, settings)
         check_raw(data, block.checksum)
-    return repeats.Literals(begin, block.raw_length, data, copies)
+    return Literals(begin, block.raw_length, data, copies)
 
 
 def _decode_split(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from squeeze.codecs.stream.repeats import Literals, restore
+from squeeze.codecs.stream.copies import Literals, restore
 from squeeze.errors import DamagedError
 from squeeze.system.limits import Limits
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from squeeze.codecs.stream import matches
-from squeeze.codecs.stream.repeats import Copies
+from squeeze.codecs.stream.copies import Copies
 from squeeze.errors import VerifyError
 
 __all__ = ["Chunk", "chunks"]

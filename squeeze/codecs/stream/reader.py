@@ -13,13 +13,13 @@ import xxhash
 
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader, Header, read_block_header, read_short_block_header
+from squeeze.codecs.stream.copies import Literals
 from squeeze.codecs.stream.decoding import check_raw, decode_block, load_block
 from squeeze.codecs.stream.estimates import check_block_memory
 from squeeze.codecs.stream.history import LoadedBlocks
 from squeeze.codecs.stream.index import Stream, header_of, indexes_from_end, read_index
 from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members, read_tail
 from squeeze.codecs.stream.memory import EntryCounter
-from squeeze.codecs.stream.repeats import Literals
 from squeeze.codecs.stream.resources import DictionarySource, Resources
 from squeeze.codecs.stream.settings import Settings, from_header
 from squeeze.errors import DamagedError, FormatError, SqueezeError, printable

@@ -10,9 +10,9 @@ import squeeze
 from squeeze.codecs.content import Content
 from squeeze.codecs.stream import container, integers, matcher, repeats
 from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.copies import Copies, Literals, restore
 from squeeze.codecs.stream.decoding import decode_block
 from squeeze.codecs.stream.index import read_index
-from squeeze.codecs.stream.repeats import Copies, Literals, restore
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import resolve_settings
 from squeeze.errors import DamagedError, FormatError, LimitError, OptionError
