@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from squeeze.codecs.parse import tree
 from squeeze.codecs.stream import container, levels
@@ -85,18 +85,26 @@ def explain(  # noqa: PLR0913
     resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))
     blocks = list(measure(io.BytesIO(coded), resources, None if compressed else data, progress))
     shown = restored(blocks)
-    begin, end = _checked(span, len(shown))
+    found = _explanation(blocks, shown, _checked(span, len(shown)), language.get("model"), len(coded))
     other = None
     if compares:
-        compared_level = _highest(blocks) if compared_level is None else compared_level
+        compared_level = found.level if compared_level is None else compared_level
         rest = _language_of_compared(compared_level, against_model, language)
-        keywords = Keywords(parse=any(block.wrappers for block in blocks), **rest)
         raw = _decompressed(data, resources) if compressed else data
-        other = explain(raw, compared_level, span=span, threads=threads, limits=limits, progress=progress, **keywords)
-        if other.data != shown:
-            raise OptionError("the compared levels open different wrappers: leave wrappers closed (--no-parse)")
-    found = _explanation(blocks, shown, (begin, end), language.get("model"), len(coded))
+        options = {"span": span, "threads": threads, "limits": limits, "progress": progress, **rest}
+        other = _against(found, raw, compared_level, options)
     return replace(found, name=name, against=other)
+
+
+def _against(found: Explanation, raw: bytes, level: int, options: dict[str, Any]) -> Explanation:
+    """Explain the same bytes at another level, or by another model.
+
+    Raises OptionError if this opens other wrappers.
+    """
+    other = explain(raw, level, parse=bool(found.wrappers), **options)
+    if other.data != found.data:
+        raise OptionError("the compared levels open different wrappers: leave wrappers closed (--no-parse)")
+    return other
 
 
 def _decompressed(data: bytes, resources: Resources) -> bytes:
