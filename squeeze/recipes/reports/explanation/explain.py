@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from squeeze.codecs.parse import tree
 from squeeze.codecs.stream import container, levels
@@ -49,8 +49,7 @@ def explain(  # noqa: PLR0913
     Args:
         source: Bytes, or a path or URL of a file. A .sqz file is explained as it was written, and takes no level.
         level: Level of compression.
-        span: First byte to show and the one after the last, None for the end. Everything before is coded as well. With
-            opened wrappers the bytes of their contents count.
+        span: First byte of what is shown, and the one after the last, None for the end. All bytes are coded.
         against: Level to compare with.
         against_model: Language model to compare with, at that level or the same one.
         threads: Threads, as in `compress_stream`.
@@ -61,39 +60,34 @@ def explain(  # noqa: PLR0913
 
     Raises:
         LevelError: If the level does not exist, or a .sqz file is given one.
-        OptionError: If the span lies outside the file, a language model is named for a level without one, or compared
-            levels open different wrappers.
+        OptionError: If the span is outside the file, or the levels or language models cannot be compared.
 
     >>> explanation = squeeze.explain(b"Kind words are worth much and cost little. " * 9, level=1)
     >>> round(explanation.bits / 8) <= explanation.coded_size
     True
     """
     name, data = _read(source)
-    compressed, parse = is_compressed(data), others.pop("parse", True)
-    language = LanguageKeywords(**others)  # type: ignore[typeddict-item]  # without `parse`
+    compressed, parse = is_compressed(data), others.get("parse", True)
+    language = _language(others)
     if compressed and (level is not None or not parse or any(language.get(name) for name in _WRITTEN)):
         raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window, backend and parse")
     compares = against is not None or against_model is not None
     compared_level = against if against is not None or compressed else level or levels.DEFAULT  # None: that of the file
     if compares and compared_level is not None:
-        _language_of_compared(compared_level, against_model, language)
+        _language_of_compared(compared_level, against_model, language)  # raises before anything is coded
     if not (compressed or (parse and tree.candidates(data))):
         _checked(span, len(data))
-    coded = data
-    if not compressed:
-        coded = _compressed(data, level, threads, dictionary, progress, Keywords(parse=parse, **language))
+    coded = data if compressed else _compressed(data, level, threads, dictionary, progress, others)
     resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))
     blocks = list(measure(io.BytesIO(coded), resources, None if compressed else data, progress))
-    shown = restored(blocks)
-    found = _explanation(blocks, shown, _checked(span, len(shown)), language.get("model"), len(coded))
-    other = None
+    found = _explanation(blocks, span, language.get("model"), len(coded))
     if compares:
         compared_level = found.level if compared_level is None else compared_level
-        rest = _language_of_compared(compared_level, against_model, language)
         raw = _decompressed(data, resources) if compressed else data
-        options = {"span": span, "threads": threads, "limits": limits, "progress": progress, **rest}
-        other = _against(found, raw, compared_level, options)
-    return replace(found, name=name, against=other)
+        model = _language_of_compared(compared_level, against_model, language)
+        options = {"span": span, "threads": threads, "limits": limits, "progress": progress, **model}
+        found = replace(found, against=_against(found, raw, compared_level, options))
+    return replace(found, name=name)
 
 
 def _against(found: Explanation, raw: bytes, level: int, options: dict[str, Any]) -> Explanation:
@@ -105,6 +99,12 @@ def _against(found: Explanation, raw: bytes, level: int, options: dict[str, Any]
     if other.data != found.data:
         raise OptionError("the compared levels open different wrappers: leave wrappers closed (--no-parse)")
     return other
+
+
+def _language(others: Keywords) -> LanguageKeywords:
+    """Return the options of the language model alone."""
+    options = {name: value for name, value in others.items() if name != "parse"}
+    return cast(LanguageKeywords, options)
 
 
 def _decompressed(data: bytes, resources: Resources) -> bytes:
@@ -129,9 +129,11 @@ def _read(source: bytes | str | os.PathLike[str]) -> tuple[str, bytes]:
 
 
 def _explanation(
-    blocks: Sequence[MeasuredBlock], shown: bytes, span: tuple[int, int], model: Model, coded_size: int
+    blocks: Sequence[MeasuredBlock], span: tuple[int, int | None], model: Model, coded_size: int
 ) -> Explanation:
-    """Collect what was measured of the blocks of what is `shown`."""
+    """Collect what was measured of the blocks."""
+    shown = restored(blocks)
+    begin, end = _checked(span, len(shown))
     units, names = gather(blocks)
     wrappers = [block.wrappers for block in blocks if block.wrappers]
     counts = sum((Counter(found.counts) for found in wrappers), Counter[str]())
@@ -141,12 +143,12 @@ def _explanation(
         level=_highest(blocks),
         model=_name_of(model, blocks),
         data=shown,
-        span=span,
+        span=(begin, end),
         raw_size=len(shown) - sum(found.growth for found in wrappers),
         coded_size=coded_size,
         blocks=tuple(map(_cost, blocks)),
         pieces=pieces_of(blocks, [place for segment in segments for place in segment[:2]]),
-        units=units.within(*span),
+        units=units.within(begin, end),
         names=names,
         saved=_saved(blocks),
         wrappers=dict(counts.most_common()),
