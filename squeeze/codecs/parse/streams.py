@@ -6,6 +6,8 @@ import zlib
 
 import numpy as np
 
+from squeeze.codecs.content import Content
+from squeeze.codecs.image.layout import from_header
 from squeeze.codecs.parse.deflate.stream import Opened, open_stream
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.errors import DamagedError
@@ -113,8 +115,11 @@ class Png(Wrapper):
         extra = joined[:2] + struct.pack("<I", len(chunks[0]))
         stream = np.frombuffer(joined, np.uint8, opened.size, 2)
         closed, size = self.close(opened.content, stream, extra).tobytes(), len(joined) + 12 * len(chunks)
-        same = closed == data[begin : begin + size]
-        return Found(self.kind, begin, size, opened.content, opened, extra) if same else None
+        if closed != data[begin : begin + size]:
+            return None
+        form = from_header(data[start + 16 : start + 29], opened.content.size)
+        content = Content("image", 0, form) if form and data[start + 12 : start + 16] == b"IHDR" else None
+        return Found(self.kind, begin, size, opened.content, opened, extra, content)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         header, length = extra[:2], int.from_bytes(extra[2:], "little")

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Region
+from squeeze.codecs.image.medium import Image
 from squeeze.codecs.stream import blocks
 
 __all__ = ["MEDIA", "of_block", "of_content", "regions"]
 
-MEDIA: tuple[Medium, ...] = ()
+MEDIA: tuple[Medium, ...] = (Image(),)
 
 
 def of_content(content: Content) -> Medium | None:

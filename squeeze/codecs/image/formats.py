@@ -1,0 +1,102 @@
+"""Images without compression in data: BMP and DIB, PBM, PGM and PPM, and TGA. tiff.py finds those of TIFF.
+
+A wrong guess costs size, never correctness: what is found is coded as an image only if that makes it smaller.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
+
+from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.image.tiff import find_tiff
+
+__all__ = ["Found", "find"]
+
+Found = tuple[int, int, Layout]  # where an image with its prefix begins and ends, and its layout
+_LEAST = 1 << 10  # bytes of the smallest image within other data
+_LEAST_REST = 64  # bytes after an image that do not pay for a block
+_MOST_PREFIX = 1 << 12  # bytes of a header that is coded with its image
+_DIB = re.compile(rb"[\x28\x6c\x7c]\0\0\0.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0[\0\3]\0\0\0", re.DOTALL)
+_GAP = rb"(?:\s|#[^\n]*\n)+"
+_PNM = re.compile(rb"P([56])%b(\d{1,7})%b(\d{1,7})%b(\d{1,5})\s" % (_GAP, _GAP, _GAP))
+_PBM = re.compile(rb"P(4)%b(\d{1,7})%b(\d{1,7})\s" % (_GAP, _GAP))
+
+
+def find(data: np.ndarray) -> list[Found]:
+    """Return the images in uint8 `data`, in order and apart from each other."""
+    raw, done, apart = data.tobytes(), 0, list[Found]()
+    for start, stop, form in sorted([*_dibs(raw), *_pnms(raw), *find_tiff(raw), *_tga(raw)]):
+        end = stop if stop + _LEAST_REST < len(raw) else len(raw)
+        if start >= done and end - start >= (_LEAST if start else 0) and form.is_possible(end - start):
+            apart.append((start, end, form))
+            done = end
+    return apart
+
+
+def _region(raw: bytes, start: int, first: int, rows: int, form: Layout) -> Iterator[Found]:
+    """Yield the image whose header is at `start`, and whose rows begin at `first`, as far as the data has it."""
+    size = rows * form.stride
+    end = min(first + size, len(raw))
+    if rows and size and end - first >= min(size, max(size // 16, form.stride)):
+        if first - start > _MOST_PREFIX:
+            start = first
+        yield start, end, form._replace(prefix=first - start)
+
+
+def _dibs(raw: bytes) -> Iterator[Found]:
+    """Yield bitmaps of Windows with the header of a file or without it."""
+    for match in _DIB.finditer(raw):
+        start = match.start()
+        size, width, height, _, bits, coding, stored = struct.unpack_from("<IiiHHII", raw[start : start + 24].ljust(24))
+        colours = int.from_bytes(raw[start + 32 : start + 36], "little")
+        if coding == 3 and bits not in (16, 32):
+            continue
+        entries = min(colours, 256) or (1 << bits if bits <= 8 else 0)
+        palette = start + size + (12 if coding == 3 and size == 40 else 0)
+        first, rows = palette + 4 * entries, abs(height)
+        row = (width * bits + 31) // 32 * 4 if 0 < width < 1 << 17 else 0
+        if not row or rows > 1 << 17:
+            continue
+        if start >= 14 and raw[start - 14 : start - 12] == b"BM":
+            start -= 14
+            first = start + int.from_bytes(raw[start + 10 : start + 14], "little")
+        elif rows == 2 * width or 0 < stored < row * rows:
+            rows //= 2  # an icon, of which the mask follows
+        channels = max(bits // 8, 1)
+        is_grey = bits == 8 and _is_ramp(raw[palette : palette + 4 * entries])
+        form = Layout(width, min(bits, 8), channels, int(bits <= 8 and not is_grey))
+        yield from _region(raw, start, first, rows, form._replace(padding=row - form.row))
+
+
+def _is_ramp(palette: bytes) -> bool:
+    """Return whether the colours of a palette are greys from black to white."""
+    return palette == b"".join(bytes([grey, grey, grey, 0]) for grey in range(256))
+
+
+def _pnms(raw: bytes) -> Iterator[Found]:
+    """Yield images of Netpbm."""
+    for match in chain(_PNM.finditer(raw), _PBM.finditer(raw)):
+        width, height, most = int(match[2]), int(match[3]), int(match[4]) if match.re is _PNM else 1
+        bits = 1 if match.re is _PBM else 8 if most < 256 else 16
+        if width and height and 0 < most < 1 << 16:
+            yield from _region(
+                raw, match.start(), match.end(), height, Layout(width, bits, 3 if match[1] == b"6" else 1)
+            )
+
+
+def _tga(raw: bytes) -> Iterator[Found]:
+    """Yield the TGA image that all of the data is."""
+    if len(raw) < 18:
+        return
+    text, has_map, kind, _, entries, entry_bits, _, _, width, height, bits, flags = struct.unpack_from(
+        "<BBBHHBHHHHBB", raw
+    )
+    first = 18 + text + has_map * entries * ((entry_bits + 7) // 8)
+    size = first + width * height * (bits // 8)
+    known = (kind, bits) in ((1, 8), (2, 16), (2, 24), (2, 32), (3, 8)) and has_map == (kind == 1) and not flags & 0xC0
+    ends = size == len(raw) or (size < len(raw) and raw[-18:] == b"TRUEVISION-XFILE.\0")
+    if known and ends and width and height:
+        yield from _region(raw, 0, first, height, Layout(width, 8, bits // 8, int(kind == 1)))

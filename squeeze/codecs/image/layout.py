@@ -1,0 +1,144 @@
+"""The layout of an image: what a row of it has, and how a payload says so."""
+
+import io
+from typing import NamedTuple
+
+from squeeze.errors import DamagedError
+from squeeze.system.binary import read_exactly, read_varint, varint
+
+__all__ = ["MOST_ROW", "Layout", "from_header"]
+
+MOST_ROW = 1 << 20  # bytes of a row
+_FILTERED, _INDEXED, _LITTLE, _INTERLACED = 1, 2, 4, 8
+_BITS = (1, 2, 4, 8, 16)
+# The passes of Adam7: first column, columns from one to the next, first row, rows from one to the next.
+_PASSES = ((0, 8, 0, 8), (4, 8, 0, 8), (0, 4, 4, 8), (2, 4, 0, 4), (0, 2, 2, 4), (1, 2, 0, 2), (0, 1, 1, 2))
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of the colour types of PNG
+
+
+class Layout(NamedTuple):
+    """The layout of an image in bytes that it covers wholly, but for a prefix.
+
+    Attributes:
+        width: Pixels of a row.
+        bits: Bits of a sample: 1, 2, 4, 8 or 16.
+        channels: Samples of a pixel, 1 to 4.
+        indexed: 1 if samples are numbers of a palette.
+        filtered: 1 if a byte of PNG comes before each row and says how it is filtered.
+        little: 1 if the low byte of a sample of 16 bits comes first.
+        height: Rows of an interlaced image, or 0.
+        padding: Bytes after each row.
+        prefix: Bytes before the first row.
+    """
+
+    width: int
+    bits: int
+    channels: int
+    indexed: int = 0
+    filtered: int = 0
+    little: int = 0
+    height: int = 0
+    padding: int = 0
+    prefix: int = 0
+
+    @property
+    def row(self) -> int:
+        """The bytes of a row without padding and filter."""
+        return self._row(self.width)
+
+    @property
+    def stride(self) -> int:
+        """The bytes of a row without its filter."""
+        return self.row + self.padding
+
+    @property
+    def sample(self) -> int:
+        """The bytes of a sample, at least 1."""
+        return max(self.bits // 8, 1)
+
+    @property
+    def pixel(self) -> int:
+        """The bytes of a pixel, at least 1."""
+        return max(self.bits * self.channels // 8, 1)
+
+    @property
+    def is_exact(self) -> bool:
+        """True if near values of bytes do not mean near colours."""
+        return bool(self.indexed) or self.bits < 8
+
+    def _row(self, width: int) -> int:
+        return (width * self.bits * self.channels + 7) // 8
+
+    def sections(self, size: int) -> list[tuple[int, int]] | None:
+        """Return the bytes and the stride of the passes, or of the whole image, both without filters.
+
+        Args:
+            size: bytes of the image, with its filters and without its prefix.
+
+        Returns:
+            None if an interlaced image has another number of bytes.
+        """
+        if not self.height:
+            rows = -(-size // (self.stride + self.filtered))
+            return [(size - rows * self.filtered, self.stride)]
+        found = []
+        for first, step, top, down in _PASSES:
+            width, rows = -(-max(self.width - first, 0) // step), -(-max(self.height - top, 0) // down)
+            if width and rows:
+                found.append((rows * self._row(width), self._row(width)))
+                size -= rows * (self._row(width) + self.filtered)
+        return found if size == 0 else None
+
+    def to_bytes(self) -> bytes:
+        """Return what `read` reads."""
+        flags = _FILTERED * self.filtered | _INDEXED * self.indexed | _LITTLE * self.little
+        flags |= _INTERLACED * (self.height > 0) | (self.channels - 1) << 4
+        numbers = [self.width, self.padding, self.prefix] + [self.height] * (self.height > 0)
+        return bytes([flags, _BITS.index(self.bits)]) + b"".join(map(varint, numbers))
+
+    @classmethod
+    def read(cls, file: io.BytesIO, length: int) -> "Layout":
+        """Read the layout of an image of `length` bytes, with its prefix.
+
+        Raises:
+            DamagedError: if there is no such image.
+        """
+        flags, depth = read_exactly(file, 2)
+        width, padding, prefix = (read_varint(file)[0] for _ in range(3))
+        height = read_varint(file)[0] if flags & _INTERLACED else 0
+        if flags >> 6 or depth >= len(_BITS) or bool(flags & _INTERLACED) != bool(height):
+            raise _impossible()
+        indexed, filtered, little = (int(bool(flags & flag)) for flag in (_INDEXED, _FILTERED, _LITTLE))
+        form = cls(width, _BITS[depth], (flags >> 4) + 1, indexed, filtered, little, height, padding, prefix)
+        if not form.is_possible(length):
+            raise _impossible()
+        return form
+
+    def is_possible(self, length: int) -> bool:
+        """Return whether `length` bytes may have this layout."""
+        if not 1 <= self.width <= 8 * MOST_ROW or self.padding > 1 << 16 or self.prefix > length:
+            return False
+        if self.height and (self.padding or self.height > length or self.little):
+            return False
+        return self.stride <= min(MOST_ROW, length) and self.sections(length - self.prefix) is not None
+
+
+def from_header(header: bytes, size: int) -> Layout | None:
+    """Return the layout of the data of a PNG image, or None if the data has not as many bytes as that.
+
+    Args:
+        header: the 13 bytes of IHDR.
+        size: bytes of the data.
+    """
+    width, height = (int.from_bytes(header[at : at + 4], "big") for at in (0, 4))
+    if len(header) < 13:
+        return None
+    bits, colour, coding, filtering, interlace = header[8:13]
+    if bits not in _BITS or colour not in _CHANNELS or coding or filtering or interlace > 1:
+        return None
+    form = Layout(width, bits, _CHANNELS[colour], int(colour == 3), 1, 0, height if interlace else 0)
+    return form if form.is_possible(size) else None
+
+
+def _impossible() -> DamagedError:
+    return DamagedError("the layout of an image is impossible: the file is damaged")

@@ -1,0 +1,50 @@
+"""Images as a medium: where they are in data, and which of their models a level uses."""
+
+from types import ModuleType
+
+import numpy as np
+
+from squeeze.codecs.content import Content, Medium, Progress, Region
+from squeeze.codecs.image import formats
+from squeeze.codecs.image.layout import Layout
+
+__all__ = ["Image"]
+
+_FULL = 4  # the first level with the whole model
+
+
+class Image(Medium):
+    """Pixels: the data of PNG images, and images without compression."""
+
+    block = 6
+    kind = "image"
+
+    def find(self, data: np.ndarray) -> list[Region]:
+        return [(start, end, Content(self.kind, 0, form)) for start, end, form in formats.find(data)]
+
+    def sample(self, size: int, content: Content, most: int) -> Region:
+        form = Layout(*content.form)
+        row = form.stride + form.filtered
+        rows, wanted = (size - form.prefix) // row, max(most // row, 8)
+        if form.height or rows <= wanted or size <= most:
+            return 0, size, content
+        start = form.prefix + (rows - wanted) // 2 * row
+        return start, start + wanted * row, Content(self.kind, 0, form._replace(prefix=0))
+
+    def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
+        payload: bytes | None = _coder().encode(data, Layout(*content.form), level >= _FULL, progress)
+        return payload
+
+    def decode(self, payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
+        data: np.ndarray = _coder().decode(payload, length, progress)
+        return data
+
+    def memory(self, length: int) -> int:
+        return int(_coder().memory(length))
+
+
+def _coder() -> ModuleType:
+    """Import the coder of images, whose compiled code takes a moment to load that other files do not need."""
+    from squeeze.codecs.image import coder
+
+    return coder

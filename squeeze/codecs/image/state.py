@@ -1,0 +1,173 @@
+"""The state of the model of images (model.py): its arrays, their sizes, and their first values."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from squeeze.codecs.image.filters import FILTERS
+from squeeze.codecs.image.layout import MOST_ROW, Layout
+from squeeze.codecs.image.neighbours import AROUND, LINEAR
+from squeeze.codecs.image.relative import BINS, LEVELS, START
+from squeeze.numerics.bitmodels import adaptive, histories, layout, match, mixer
+
+__all__ = ["FAST", "FULL", "ImageModel", "Preset", "build_model", "memory"]
+
+MEDIAN = LINEAR  # numbers of predictions, after the linear ones
+REGRESSED = MEDIAN + 1
+NEIGHBOURS = 24  # inputs of a regression, a multiple of 8
+SIZES = np.array([24, 19, 6], np.int64)  # neighbours of each regression
+RATES = np.array([9, 7, 5], np.int64)  # a sample counts 2^-rate
+REGRESSIONS = 3
+PREDICTIONS = REGRESSED + REGRESSIONS + 1
+DIRECT = (0, 2, MEDIAN, REGRESSED)  # predictions with a direct map
+PLANES = 5  # samples of a pixel, and padding
+_LEAST_LENGTHS = (8, 24)  # bytes of the matches
+
+
+class Preset(NamedTuple):
+    """The parts of the model that a level uses: its first contexts, predictions and direct maps."""
+
+    contexts: int
+    predictions: int  # of which the last one is the mean of the others
+    direct: int
+    regressions: int
+    matches: int
+    slot_bits: int  # log2 of the largest hash table, in cache lines
+
+
+FAST = Preset(contexts=6, predictions=11, direct=0, regressions=0, matches=1, slot_bits=18)
+FULL = Preset(
+    contexts=24, predictions=PREDICTIONS, direct=len(DIRECT), regressions=REGRESSIONS, matches=2, slot_bits=20
+)
+
+STATE = layout.fields(
+    "stride row padding up pixel sample samples exact top"  # of the layout; top: the largest value of a sample
+    " first line_mask ring first_relative first_direct first_match bias"  # first row, masks, places of inputs
+    " plane column activity nearby spread before base"  # of the sample
+    " partial shift node matched logit mixed apm_row apm_level"  # of the bit
+)
+ROWS = (PLANES * 8 * 16, 256, 512, PLANES * 16 * 8, 1024)
+FIRST_ROWS = tuple(int(sum(ROWS[:k])) for k in range(len(ROWS)))
+SETS = len(ROWS)
+WEIGHT = 1800  # first weight of every input; mixer.WEIGHT_ONE is 1
+
+
+class ImageModel(NamedTuple):
+    """All predictors and mixers of an image as arrays: the state that encoder and decoder share."""
+
+    filters: np.ndarray  # uint8 [rows]: filters of PNG, or none
+    filter_entries: np.ndarray  # uint32: the probabilities of filters
+    data: np.ndarray  # uint8: zeros before the image, and its bytes as far as they are decoded
+    misses: np.ndarray  # uint8 [latest bytes, predictions]: how wrong each prediction of a sample was
+    around: np.ndarray  # int64 [3, neighbours]: those of the sample, and how they differ from planes before
+    state: Any  # a record of STATE
+    hashes: np.ndarray  # uint64 [contexts]
+    slots: np.ndarray  # uint8: hash table of bit histories, aligned to cache lines
+    slot: np.ndarray  # uint32 [contexts]
+    entry: np.ndarray  # uint32 [contexts]
+    maps: np.ndarray  # uint32 [contexts * 256]
+    values: np.ndarray  # int64 [PREDICTIONS]: predictions of the sample
+    centres: np.ndarray  # int64 [predictions]: predictions of the byte, in sixteenths
+    levels: np.ndarray  # int64 [predictions]: contexts of the relative maps
+    relative: np.ndarray  # uint32 [predictions * LEVELS * 8 * BINS]
+    relative_at: np.ndarray  # int64 [predictions]
+    direct: np.ndarray  # uint32 [direct * 65536]
+    direct_at: np.ndarray  # int64 [direct]
+    neighbours: np.ndarray  # int32 [NEIGHBOURS]
+    covariances: np.ndarray  # int32 [REGRESSIONS, PLANES, NEIGHBOURS, NEIGHBOURS]
+    products: np.ndarray  # int64 [REGRESSIONS, PLANES, NEIGHBOURS]
+    factors: np.ndarray  # int32 [REGRESSIONS, PLANES, NEIGHBOURS]
+    matches: np.ndarray  # match.STATE [matches]
+    least_lengths: np.ndarray  # int64 [matches]
+    match_table: np.ndarray  # int32
+    match_maps: np.ndarray  # uint32
+    inputs: np.ndarray  # int32
+    weights: np.ndarray  # int32 [rows of all sets, inputs]
+    rows: np.ndarray  # int64 [SETS]
+    logits: np.ndarray  # int32 [SETS]
+    final_weights: np.ndarray  # int32 [PLANES * 8, SETS]
+    apm_byte: np.ndarray  # uint32 [PLANES * 256, APM_STEPS]
+    apm_level: np.ndarray  # uint32 [LEVELS * 8, APM_STEPS]
+
+
+def margin(form: Layout) -> int:
+    """Return the number of zeros before an image: three rows and some pixels are looked back to."""
+    return 3 * up_of(form.stride, form.pixel) + 8 * form.pixel
+
+
+def up_of(stride: int, pixel: int) -> int:
+    """Return how many bytes before a byte the one above it is: that of a narrow image is another one."""
+    return max(stride, 4 * pixel)
+
+
+def memory(size: int, preset: Preset) -> int:
+    """Estimate the bytes of the model of an image of `size` bytes."""
+    maps = 4 * (2 * preset.predictions * LEVELS * 8 * BINS + preset.direct * 65536)
+    misses = 4 * min(size, MOST_ROW) * preset.predictions
+    return (layout.LINE << _line_bits(size, preset)) + maps + misses + 12 * size + (4 << 20)
+
+
+def _line_bits(size: int, preset: Preset) -> int:
+    return min(max((size * preset.contexts // 4).bit_length(), 8), preset.slot_bits)
+
+
+def build_model(size: int, rows: int, form: Layout, preset: Preset) -> ImageModel:
+    """Allocate the model of an image of `size` bytes with `rows` filters."""
+    front, n = margin(form), preset.contexts
+    first_direct = n + 2 * preset.predictions
+    first_match = first_direct + preset.direct
+    bias = first_match + 2 * preset.matches
+    inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(size, preset)
+    data = np.zeros(front + size, np.uint8)
+    ring = 1 << (up_of(form.stride, form.pixel) + 2 * form.pixel).bit_length()
+    regressions = max(preset.regressions, 1)
+    planes = PLANES if preset.regressions else 1
+    return ImageModel(
+        filters=np.zeros(rows, np.uint8),
+        filter_entries=np.full((FILTERS + 1) * FILTERS * 8, adaptive.EVEN, np.uint32),
+        data=data,
+        misses=np.zeros((ring, preset.predictions), np.uint8),
+        around=np.zeros((3, len(AROUND)), np.int64),
+        state=layout.record(
+            STATE,
+            padding=form.padding,
+            pixel=form.pixel,
+            sample=form.sample,
+            samples=form.pixel // form.sample,
+            exact=int(form.is_exact),
+            ring=ring - 1,
+            line_mask=lines - 1,
+            first_relative=n,
+            first_direct=first_direct,
+            first_match=first_match,
+            bias=bias,
+            top=255 * 16 if form.sample == 1 else 65535,
+        ),
+        hashes=np.zeros(n, np.uint64),
+        slots=layout.aligned_zeros(lines * layout.LINE),
+        slot=np.zeros(n, np.uint32),
+        entry=np.zeros(n, np.uint32),
+        maps=np.tile(histories.START, n),
+        values=np.zeros(PREDICTIONS, np.int64),
+        centres=np.zeros(preset.predictions, np.int64),
+        levels=np.zeros(preset.predictions, np.int64),
+        relative=np.tile(START, 2 * preset.predictions),
+        relative_at=np.zeros(2 * preset.predictions, np.int64),
+        direct=np.full(preset.direct * 65536, 1 << 31, np.uint32),
+        direct_at=np.zeros(preset.direct, np.int64),
+        neighbours=np.zeros(NEIGHBOURS * min(preset.regressions, 1), np.int32),
+        covariances=np.zeros((regressions, planes, NEIGHBOURS, NEIGHBOURS), np.int32),
+        products=np.zeros((regressions, planes, NEIGHBOURS), np.int64),
+        factors=np.zeros((regressions, planes, NEIGHBOURS), np.int32),
+        matches=np.zeros(preset.matches, match.STATE),
+        least_lengths=np.array(_LEAST_LENGTHS[: preset.matches], np.int64),
+        match_table=match.fresh_table(preset.matches, data.size),
+        match_maps=match.fresh_maps(preset.matches),
+        inputs=np.zeros(inputs, np.int32),
+        weights=np.full((sum(ROWS), inputs), WEIGHT, np.int32),
+        rows=np.zeros(SETS, np.int64),
+        logits=np.zeros(SETS, np.int32),
+        final_weights=np.full((PLANES * 8, SETS), mixer.WEIGHT_ONE // SETS, np.int32),
+        apm_byte=mixer.fresh_apm(PLANES * 256),
+        apm_level=mixer.fresh_apm(LEVELS * 8),
+    )

@@ -1,0 +1,122 @@
+"""Images come back from their payloads, whatever their layout, and damage is an error or other pixels."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from squeeze.codecs.image import coder
+from squeeze.codecs.image.layout import Layout
+from squeeze.errors import FormatError
+from tests.makers import images
+
+
+def rows_of(form: Layout, height: int) -> bytes:
+    """Return the bytes of an image that has such a layout."""
+    made = images.pixels(max(form.stride, 1), height, 1)[:, :, 0]
+    body = images.filtered(made, form.pixel, [4, 2, 1, 3, 0]) if form.filtered else made.tobytes()
+    return bytes(range(form.prefix)) + body
+
+
+def check(data: bytes, form: Layout, full: bool) -> bytes | None:
+    array = np.frombuffer(data, np.uint8)
+    payload = coder.encode(array, form, full)
+    if payload is not None:
+        assert len(payload) < len(data)
+        assert coder.decode(payload, len(data)).tobytes() == data
+    return payload
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    "form",
+    [
+        Layout(40, 8, 1),
+        Layout(40, 8, 2, filtered=1),
+        Layout(33, 8, 3, padding=1, prefix=54),
+        Layout(30, 8, 4, filtered=1),
+        Layout(30, 16, 3, filtered=1),
+        Layout(50, 16, 1, little=1),
+        Layout(60, 8, 1, indexed=1),
+        Layout(200, 1, 1, indexed=1, filtered=1),
+        Layout(90, 4, 1, indexed=1),
+    ],
+    ids=str,
+)
+def test_an_image_comes_back_smaller(form, full):
+    data = rows_of(form, 40)
+    assert check(data, form, full) is not None
+    assert check(data[:-7], form, full) is not None  # a row that was cut off
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    width=st.integers(1, 40),
+    height=st.integers(1, 9),
+    bits=st.sampled_from([1, 2, 4, 8, 16]),
+    channels=st.integers(1, 4),
+    flags=st.tuples(*[st.integers(0, 1)] * 4),
+    padding=st.integers(0, 5),
+    cut=st.integers(0, 30),
+    full=st.booleans(),
+)
+def test_every_layout_comes_back(width, height, bits, channels, flags, padding, cut, full):
+    indexed, filtered, little, prefix = flags
+    form = Layout(width, bits, channels, indexed, filtered, little, 0, padding * (1 - filtered), 9 * prefix)
+    data = rows_of(form, height)
+    data = data[: max(len(data) - cut, 1)]
+    if form.is_possible(len(data)):
+        check(data, form, full)
+
+
+@settings(deadline=None, max_examples=40)
+@given(width=st.integers(1, 20), height=st.integers(1, 20), channels=st.integers(1, 4), full=st.booleans())
+def test_every_interlaced_image_comes_back(width, height, channels, full):
+    form = Layout(width, 8, channels, filtered=1, height=height)
+    size = next(size for size in range(4000) if form.sections(size) is not None)
+    check(bytes(size), form, full)
+
+
+def test_an_image_of_one_pixel_is_no_smaller():
+    assert coder.encode(np.array([7], np.uint8), Layout(1, 8, 1), True) is None
+
+
+def test_noise_and_unknown_filters_are_left():
+    noise = np.random.default_rng(0).integers(0, 256, 3000).astype(np.uint8)
+    assert coder.encode(noise, Layout(30, 8, 1), True) is None
+    rows = np.zeros(310, np.uint8)
+    rows[31] = 5
+    assert coder.encode(rows, Layout(30, 8, 1, filtered=1), True) is None
+
+
+FORM = Layout(30, 8, 3, filtered=1, prefix=20)
+DATA = rows_of(FORM, 30)
+PAYLOAD = coder.encode(np.frombuffer(DATA, np.uint8), FORM, True)
+
+
+@pytest.mark.parametrize("place", range(0, 9))
+def test_damage_in_the_layout_is_an_error_or_other_bytes(place):
+    assert PAYLOAD
+    for bit in range(8):
+        damaged = bytearray(PAYLOAD)
+        damaged[place] ^= 1 << bit
+        with suppress(FormatError):
+            assert coder.decode(bytes(damaged), len(DATA)).size == len(DATA)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 9, 60])
+def test_a_payload_that_was_cut_off_is_an_error(size):
+    assert PAYLOAD
+    with pytest.raises(FormatError):
+        coder.decode(PAYLOAD[:size], len(DATA))
+
+
+def test_progress_is_that_of_all_bytes():
+    for form in (FORM, Layout(40, 8, 1), Layout(7, 8, 1, padding=2)):
+        data, counts = rows_of(form, 30)[:-3], list[int]()
+        payload = coder.encode(np.frombuffer(data, np.uint8), form, False, counts.append)
+        assert payload and sum(counts) == len(data)
+        counts.clear()
+        coder.decode(payload, len(data), counts.append)
+        assert sum(counts) == len(data)

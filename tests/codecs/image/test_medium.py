@@ -1,0 +1,100 @@
+"""Images in files: PNG images are opened to pixels, and others are found; all come back, and never larger."""
+
+import io
+import zlib
+
+import numpy as np
+import pytest
+
+import squeeze
+from squeeze.codecs.content import Content
+from squeeze.codecs.image.layout import Layout
+from squeeze.codecs.stream import container, media, opened
+from squeeze.codecs.stream.index import read_index
+from tests.makers import images, inputs, wrapped
+
+
+def interlaced(made: np.ndarray) -> bytes:
+    """Return the filtered rows of the passes of Adam7."""
+    passes = (0, 8, 0, 8), (4, 8, 0, 8), (0, 4, 4, 8), (2, 4, 0, 4), (0, 2, 2, 4), (1, 2, 0, 2), (0, 1, 1, 2)
+    parts = [made[top::down, first::step] for first, step, top, down in passes]
+    pixel = made.shape[2]
+    return b"".join(images.filtered(p.reshape(len(p), -1), pixel, [1, 4, 2]) for p in parts if p.size)
+
+
+GREY, COLOURS, ALPHA = (images.pixels(60, 50, channels) for channels in (1, 3, 4))
+DEEP = images.deep_rows(60, 50)
+ROWS = COLOURS.reshape(50, -1)
+PALETTE = bytes(range(48)) * 16
+PNGS = {
+    "grey": images.png((60, 50, 8, 0, 0), images.filtered(GREY[:, :, 0], 1, [1, 2, 4])),
+    "colours": images.png((60, 50, 8, 2, 0), images.filtered(ROWS, 3, [4, 1, 2, 3, 0])),
+    "alpha": images.png((60, 50, 8, 6, 0), images.filtered(ALPHA.reshape(50, -1), 4, [4])),
+    "16 bits": images.png((60, 50, 16, 0, 0), images.filtered(DEEP, 2, [2])),
+    "palette": images.png((60, 50, 8, 3, 0), images.filtered(GREY[:, :, 0] // 16, 1, [0]), PALETTE),
+    "interlaced": images.png((60, 50, 8, 2, 1), interlaced(COLOURS)),
+}
+OTHERS = {"BMP": images.bmp(COLOURS), "PPM": images.pnm(COLOURS), "TIFF": images.tiff(GREY), "TGA": images.tga(ALPHA)}
+
+
+def kinds_of(stream: bytes) -> set[int]:
+    """Return the kinds of the blocks of a stream, and of those in them."""
+    kinds = set()
+    for block in (block for one in read_index(io.BytesIO(stream)) for block in one.blocks):
+        start = block.coded_offset + block.coded_length - block.payload_length
+        payload = stream[start : start + block.payload_length]
+        kinds.add(block.kind)
+        if block.kind == container.OPENED:
+            kinds |= {part.kind for part in opened.read(payload, block.raw_length).blocks()}
+    return kinds
+
+
+@pytest.mark.parametrize("level", [1, 4])
+@pytest.mark.parametrize("name", PNGS)
+def test_a_png_image_is_coded_as_pixels(name, level):
+    data = PNGS[name]
+    stream = squeeze.compress(data, level)
+    assert squeeze.decompress(stream) == data
+    assert kinds_of(stream) >= {container.OPENED, container.IMAGE}
+    assert len(stream) < 0.9 * len(squeeze.compress(data, level, parse=False))
+
+
+@pytest.mark.parametrize("level", [1, 4])
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_image_without_compression_is_coded_as_pixels(name, level):
+    data = OTHERS[name]
+    stream = squeeze.compress(data, level)
+    assert squeeze.decompress(stream) == data and container.IMAGE in kinds_of(stream)
+    assert len(stream) < len(squeeze.compress(data, level, parse=False))
+
+
+def test_images_within_other_files_are_coded_as_pixels():
+    data = inputs.words(3_000) + PNGS["colours"] + OTHERS["BMP"] + inputs.words(3_000, 1)
+    archive = wrapped.zip_archive({"a.bmp": OTHERS["BMP"], "b.txt": inputs.words(3_000)})
+    for raw in (data, archive, zlib.compress(OTHERS["PPM"])):
+        stream = squeeze.compress(raw, 1)
+        assert squeeze.decompress(stream) == raw and container.IMAGE in kinds_of(stream)
+
+
+def test_a_png_image_with_another_header_is_coded_as_before():
+    wrong = PNGS["grey"].replace((60).to_bytes(4, "big"), (61).to_bytes(4, "big"), 1)
+    stream = squeeze.compress(wrong, 1)
+    assert squeeze.decompress(stream) == wrong and container.IMAGE not in kinds_of(stream)
+
+
+@pytest.mark.parametrize("level", [1, 4])
+def test_an_image_is_never_larger_than_without_its_model(level):
+    noise = np.random.default_rng(1).integers(0, 256, (40, 40, 3)).astype(np.uint8)
+    text = np.frombuffer(inputs.words(4_800), np.uint8).reshape(40, 40, 3)
+    for made in (noise, text):
+        data = images.bmp(made)
+        assert len(squeeze.compress(data, level)) <= len(squeeze.compress(data, level, parse=False))
+
+
+def test_a_sample_has_whole_rows():
+    medium = media.of_block(container.IMAGE)
+    assert medium
+    form = Layout(100, 8, 3, filtered=1)
+    start, end, content = medium.sample(301 * 1000, Content("image", 0, form), 9_000)
+    assert start % 301 == (end - start) % 301 == 0 and content.form == form
+    assert medium.sample(301, Content("image", 0, form), 9_000)[:2] == (0, 301)

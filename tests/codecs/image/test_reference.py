@@ -1,0 +1,38 @@
+"""Images decode by a decoder written from docs/format.md."""
+
+import numpy as np
+import pytest
+
+from squeeze.codecs.image import coder
+from squeeze.codecs.image.layout import Layout
+from tests.makers import images
+from tests.references import naive_image
+
+CASES = {
+    "grey": Layout(17, 8, 1),
+    "filtered colours": Layout(9, 8, 3, filtered=1),
+    "padding and a prefix": Layout(9, 8, 4, padding=3, prefix=30),
+    "16 bits": Layout(7, 16, 3, filtered=1),
+    "low byte first": Layout(12, 16, 1, little=1),
+    "palette": Layout(21, 8, 1, indexed=1),
+    "bits": Layout(150, 1, 1, indexed=1, filtered=1),
+    "narrow": Layout(2, 8, 3),
+    "interlaced": Layout(9, 8, 2, filtered=1, height=9),
+}
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_an_image_decodes_by_the_specification(name, full):
+    form = CASES[name]
+    size = form.prefix + (12 + 30 * (name == "narrow")) * (form.stride + form.filtered) - 1
+    if form.height:
+        size = next(size for size in range(1_000) if form.sections(size) is not None)
+        data = bytes(size)
+    else:
+        made = images.pixels(form.stride, 50, 1)[:, :, 0] // 8
+        body = images.filtered(made, form.pixel, [4, 2, 1, 3, 0]) if form.filtered else made.tobytes()
+        data = (bytes(form.prefix) + body)[:size]
+    payload = coder.encode(np.frombuffer(data, np.uint8), form, full)
+    assert payload is not None
+    assert naive_image.decode(payload, size) == data

@@ -1,0 +1,103 @@
+"""Images of every layout, without a library for images: pixels that look like a photo or like a drawing, and files."""
+
+import struct
+import zlib
+
+import numpy as np
+
+
+def pixels(width: int, height: int, channels: int = 3, seed: int = 0) -> np.ndarray:
+    """Return uint8 [height, width, channels]: smooth colours with a little noise, and rectangles of one colour."""
+    random = np.random.default_rng(seed)
+    y, x, c = np.mgrid[0:height, 0:width, 0:channels]
+    waves = 90 * np.sin((x + 3 * c) / 17) * np.cos(y / 11) + 110 + 20 * c
+    made = (waves + random.integers(0, 4, waves.shape)).clip(0, 255).astype(np.uint8)
+    made[height // 4 : height // 2, width // 3 : width // 2] = 200
+    return made
+
+
+def deep_rows(width: int, height: int) -> np.ndarray:
+    """Return uint8 [height, 2 * width]: grey samples of 16 bits, the high byte first."""
+    y, x = np.mgrid[0:height, 0:width]
+    noise = np.random.default_rng(0).integers(0, 40, (height, width))
+    made = 20_000 + 9_000 * np.sin(x / 17) * np.cos(y / 11) + noise
+    return made.astype(np.uint16).astype(">u2").view(np.uint8)
+
+
+def filtered(rows: np.ndarray, pixel: int, kinds: list[int]) -> bytes:
+    """Return rows with the filters of PNG, which are taken from `kinds` in turn, written from its specification."""
+    done, above = bytearray(), [0] * rows.shape[1]
+    for y, row in enumerate(rows.tolist()):
+        kind = kinds[y % len(kinds)]
+        done.append(kind)
+        for x, value in enumerate(row):
+            a = row[x - pixel] if x >= pixel else 0
+            b, c = above[x], above[x - pixel] if x >= pixel else 0
+            near = min((abs(b - c), 0, a), (abs(a - c), 1, b), (abs(a + b - 2 * c), 2, c))[2]
+            done.append((value - (0, a, b, (a + b) // 2, near)[kind]) % 256)
+        above = row
+    return bytes(done)
+
+
+def png(header: tuple[int, int, int, int, int], content: bytes, palette: bytes = b"") -> bytes:
+    """Return a PNG file.
+
+    Args:
+        header: width, height, bits, colour type, and 1 if it is interlaced.
+        content: the filtered rows.
+        palette: three bytes for each colour, if it has one.
+    """
+    width, height, bits, colour, interlaced = header
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, interlaced))]
+    chunks += [(b"PLTE", palette)] if palette else []
+    chunks += [(b"IDAT", zlib.compress(content, 6)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+def bmp(made: np.ndarray, palette: bytes = b"") -> bytes:
+    """Return a bitmap of Windows of uint8 [height, width, channels]."""
+    height, width, channels = made.shape
+    padding = bytes(-width * channels % 4)
+    body = b"".join(row.tobytes() + padding for row in made[::-1])
+    info = struct.pack(
+        "<IiiHHIIiiII", 40, width, height, 1, 8 * channels, 0, len(body), 2835, 2835, len(palette) // 4, 0
+    )
+    first = 14 + len(info) + len(palette)
+    return struct.pack("<2sIHHI", b"BM", first + len(body), 0, 0, first) + info + palette + body
+
+
+def tiff(made: np.ndarray, order: str = "<", strips: int = 1, gap: int = 0) -> bytes:
+    """Return a TIFF file of uint8 or uint16 [height, width, channels], in strips with a gap between them."""
+    height, width, channels = made.shape
+    bits, rows = 8 * made.itemsize, -(-height // strips)
+    parts = [made[at : at + rows].astype(made.dtype.newbyteorder(order)).tobytes() for at in range(0, height, rows)]
+    places, place = [], 8
+    for part in parts:
+        places.append(place)
+        place += len(part) + gap
+    tags = [(256, 4, [width]), (257, 4, [height]), (258, 3, [bits] * channels), (259, 3, [1])]
+    tags += [(262, 3, [2 if channels > 2 else 1]), (273, 4, places), (277, 3, [channels]), (278, 4, [rows])]
+    tags += [(279, 4, [len(part) for part in parts])]
+    after, entries, extra = place + 2 + 12 * len(tags) + 4, b"", b""
+    for tag, kind, values in tags:
+        packed = struct.pack(f"{order}{len(values)}{'H' if kind == 3 else 'I'}", *values)
+        if len(packed) > 4:
+            packed, extra = struct.pack(order + "I", after + len(extra)), extra + packed
+        entries += struct.pack(order + "HHI", tag, kind, len(values)) + packed.ljust(4, b"\0")
+    head = (b"II" if order == "<" else b"MM") + struct.pack(order + "HI", 42, place)
+    body = b"".join(part + bytes(gap) for part in parts)
+    return head + body + struct.pack(order + "H", len(tags)) + entries + bytes(4) + extra
+
+
+def tga(made: np.ndarray) -> bytes:
+    """Return a TGA file of uint8 [height, width, 3 or 4]."""
+    height, width, channels = made.shape
+    return struct.pack("<BBBHHBHHHHBB", 0, 0, 2, 0, 0, 0, 0, 0, width, height, 8 * channels, 0x20) + made.tobytes()
+
+
+def pnm(made: np.ndarray) -> bytes:
+    """Return a PGM or PPM file of uint8 [height, width, 1 or 3]."""
+    height, width, channels = made.shape
+    return b"P%d\n# made\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + made.tobytes()
