@@ -103,10 +103,10 @@ class _Parser:
             self._wrappers -= 1
             children.append(Child(found.start - done, found.kind, node, found))
             done = found.start + found.size
-        return _without_fields(data, children)
+        return node_of(data, children)
 
 
-def _without_fields(data: np.ndarray, children: list[Child]) -> Node:
+def node_of(data: np.ndarray, children: list[Child]) -> Node:
     """Return the node of data with wrappers, without the fields that follow from zip members."""
     members = [
         Member(found.start, found.start + found.size, found.content if found.kind == ZipMember.kind else None)

@@ -26,6 +26,7 @@ from squeeze.codecs.stream.decoding import Progress
 from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.encoding import SMALL, encode_block, encode_repeats, is_unpredicted
 from squeeze.codecs.stream.estimates import block_memory
+from squeeze.codecs.stream.matcher import pays_alone
 from squeeze.codecs.stream.resources import (
     DictionarySource,
     LanguageOptions,
@@ -41,6 +42,7 @@ from squeeze.system.parallel import ordered_map
 from squeeze.system.sparse import reading
 
 _MIB = 1 << 20
+_SEARCHED = 1 << 22  # bytes from which an input shorter than a block is searched for repeats
 
 
 def compress(
@@ -118,7 +120,7 @@ def _compress(
     `candidates`."""
     known, source = _remaining(source), reading(source)
     first = _read_full(source, size)
-    if len(first) == size:
+    if len(first) == size or (settings.window and len(first) >= _SEARCHED and pays_alone(first, settings.window)):
         if known and settings.window:
             settings = replace(settings, window=min(settings.window, -(-known // _MIB) * _MIB))
         found = cut(first, partial(_read_full, source), size, settings, known)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from squeeze.codecs.content import Content
-from squeeze.codecs.parse.tree import Child, Node
+from squeeze.codecs.parse.streams import ZipMember
+from squeeze.codecs.parse.tree import Child, Node, node_of
 from squeeze.codecs.stream import blocks, matcher, media, opened, sampling
 from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.matcher import Chunk
@@ -161,11 +162,13 @@ def _copied_before(copies: Copies, place: int) -> int:
 
 def _without(copies: Copies, rest: np.ndarray, kept: list[Child]) -> Node:
     """Return the wrappers of a chunk's bytes without copies, none of which is in a wrapper."""
-    children, owned, done = list[Child](), list[np.ndarray](), 0
+    children, done = list[Child](), 0
     for child in kept:
         start, size = _span(child)
         start -= _copied_before(copies, start)
-        children.append(replace(child, gap=start - done))
-        owned.append(rest[done:start])
+        assert child.found
+        extra = b"" if child.kind == ZipMember.kind else child.found.extra  # its flags are those of the chunk
+        found = replace(child.found, start=start, extra=extra)
+        children.append(replace(child, gap=start - done, found=found))
         done = start + size
-    return Node(np.concatenate([*owned, rest[done:]]), tuple(children))
+    return node_of(rest, children)

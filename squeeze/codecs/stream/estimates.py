@@ -29,7 +29,7 @@ def block_memory(settings: Settings, kind: int, length: int, payload: int) -> in
     if kind == container.TOKENWISE:
         return length + 3 * payload
     if kind == container.REPEATS:
-        return length + 3 * payload  # its rest is measured when its length is known
+        return length + block_memory(settings, container.BYTEWISE, length, payload)  # what is in it says more
     if kind == container.SPLIT:
         parts = (block_memory(settings, one, length, payload) for one in (container.TOKENWISE, container.BYTEWISE))
         return 4 * length + sum(parts)

@@ -9,9 +9,11 @@ from squeeze.codecs.stream import matches
 from squeeze.codecs.stream.copies import Copies
 from squeeze.errors import VerifyError
 
-__all__ = ["Chunk", "chunks"]
+__all__ = ["Chunk", "chunks", "pays_alone"]
 
-LEAST, NEAR = 128, 4096  # bytes of the shortest copy, and of one from the same chunk, which models know as well
+LEAST = 128  # bytes of the shortest copy
+NEAR, LEAST_NEAR = 1 << 20, 4096  # bytes up to which a block's models find sources, and of a copy from there
+_PAYS_ALONE = 8  # a stream shorter than a block has copies if they are at least one in so many of its bytes
 _LARGEST = 4  # raw bytes of a chunk, in block sizes
 _LEAST_SHARE = 64  # a chunk has copies if they are at least one in so many of its bytes
 _OF_SLOT = 32  # bytes of the window for a slot of the table
@@ -54,6 +56,12 @@ def chunks(first: bytes, read: Callable[[int], bytes], size: int, window: int, k
         piece = read(size)
 
 
+def pays_alone(data: bytes, window: int) -> bool:
+    """Return whether copies within `data`, which is shorter than a block, clearly pay."""
+    matcher = _Matcher(min(window, len(data)), len(data), len(data))
+    return _PAYS_ALONE * matcher.add(data) >= len(data)
+
+
 class _Matcher:
     """Finds copies in the bytes of a stream, of which a buffer has the last ones."""
 
@@ -75,7 +83,7 @@ class _Matcher:
         begin = self._append(piece)
         oldest = max(self._chunk - self._window - self._origin, 0)
         chunk = self._chunk - self._origin
-        span = np.array([self._origin, oldest, chunk, begin, self._size, LEAST, NEAR], np.int64)
+        span = np.array([self._origin, oldest, begin, self._size, LEAST, NEAR, LEAST_NEAR, chunk], np.int64)
         need = len(piece) // LEAST + 1
         if self._rows.shape[0] < need:
             self._rows = np.zeros((need, matches.COLUMNS), np.int64)

@@ -42,18 +42,18 @@ def find(data, span, table, gear, state, rows, places, hashes):
 
     Args:
         data: uint8 buffer.
-        span: int64 (origin, oldest, chunk, begin, end, least, near): the offset in the stream of the buffer's first
-            byte; indexes of the oldest byte that may be a source, of the chunk, and of the part; the least length of a
-            copy, and of one from the same chunk.
+        span: int64 (origin, oldest, begin, end, least, near, least_near, chunk): the offset in the stream of the
+            buffer's first byte; indexes of the oldest byte that may be a source, and of the part; the least length of a
+            copy, a distance, and the least length of a copy from less far in the chunk that begins at the last index.
         table: uint64 [2^n]: the end of a window as an offset in the stream, and bits of its hash; 0 if empty.
         gear: GEAR.
         state: int64 (anchor, shift): index after the last copy, and its distance; both are updated.
         rows: int64 [n, COLUMNS]: gets the copies.
         places, hashes: int64 and uint64 [SCRATCH], for samples.
     """
-    origin, oldest, end, count = span[0], span[1], span[4], 0
+    origin, oldest, end, count = span[0], span[1], span[3], 0
     mask = np.uint64(table.size - 1)
-    place = span[3]
+    place = span[2]
     while place < end:
         stop = min(place + SCRATCH, end)
         found = _sample(data, gear, oldest, place, stop, places, hashes)
@@ -110,11 +110,12 @@ def _extended(data, anchor, after, span, source):
     back = 0
     while after - back > anchor and source - back > oldest and data[after - back - 1] == data[source - back - 1]:
         back += 1
-    most, ahead = min(span[4] - after, after - back - source), 0
+    most, ahead = min(span[3] - after, after - back - source), 0
     while ahead < most and data[after + ahead] == data[source + ahead]:
         ahead += 1
     length = back + ahead
-    return (back, length) if length >= (span[6] if source - back >= span[2] else span[5]) else (0, 0)
+    is_near = after - source < span[5] and source - back >= span[7]
+    return (back, length) if length >= (span[6] if is_near else span[4]) else (0, 0)
 
 
 @kernel
