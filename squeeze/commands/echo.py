@@ -20,10 +20,11 @@ _RENAMED = {  # arguments whose options have other names
     "limits.memory": "--memlimit",
     "limits.output": "--max-output",
     "overwrite": "-f",
+    "parse": "--no-parse",
     "span": "--range",
     "target_bytes": "--target-size",
 }
-_ARGUMENT = re.compile(r"`([a-z_.]+)(?:=(?:True|'(\w+)'))?`")  # in messages of the library
+_ARGUMENT = re.compile(r"`([a-z_.]+)(?:=(?:True|False|'(\w+)'))?`")  # in messages of the library
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -57,6 +57,7 @@ def list_command(**common: Any) -> None:
     job.finish()
 
 
+_OPENING = ("opened", "repeats")  # codecs of blocks that may have opened wrappers
 _ROW = "{:>12} {:>12} {:>7} {:>5} {:<16} {:<16} {}"
 _MEMBER_ROW = "  {:>12} {:>12} {:<16} {}"
 _GROUP_ROW = "      {:>12} {:>12} {:<9} {}"
@@ -70,20 +71,21 @@ def _digits(checksum: int, stream: "Stream") -> str:
 
 def opened_in(file: BinaryIO, streams: list["Stream"]) -> dict[int, "Contents"]:
     """Return what was opened in the blocks of a file, by their raw offsets; only plans are decoded."""
-    places = [(stream, block) for stream in streams for block in stream.blocks if block.codec == "opened"]
+    places = [(stream, block) for stream in streams for block in stream.blocks if block.codec in _OPENING]
     if not places:
         return {}
-    from squeeze.codecs.stream.container import Header
-    from squeeze.codecs.stream.contents import read_contents
+    from squeeze.codecs.stream.container import Coded, Header
     from squeeze.codecs.stream.resources import Resources
     from squeeze.codecs.stream.settings import from_header
+    from squeeze.codecs.stream.summing import read_contents
 
     found = {}
     for stream, block in places:
         settings = from_header(Header(stream.header, 0, stream.short), Resources())
         file.seek(block.coded_offset + block.coded_length - block.payload_length)
-        payload = read_exactly(file, block.payload_length)
-        found[block.raw_offset] = read_contents(payload, block.raw_length, settings)
+        coded = Coded(block.kind, read_exactly(file, block.payload_length))
+        if contents := read_contents(coded, block.raw_length, settings):
+            found[block.raw_offset] = contents
     return found
 
 
@@ -103,7 +105,7 @@ def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool, ope
             click.echo(_BLOCK_ROW.format(*row, _digits(block.checksum, stream)))
             for start, end in block.sources:
                 click.echo(f"  {'':>12} repeats bytes {start} to {end}")
-            if block.codec == "opened":
+            if block.codec in _OPENING and block.raw_offset in opened:
                 _list_contents(opened[block.raw_offset])
 
 
@@ -130,7 +132,11 @@ def _list_as_json(
         blocks = [
             asdict(block)
             | {"codec": block.codec, "checksum": _digits(block.checksum, stream)}
-            | ({"opened": opened[block.raw_offset].as_json()} if block.codec == "opened" else {})
+            | (
+                {"opened": opened[block.raw_offset].as_json()}
+                if block.raw_offset in opened and block.codec in _OPENING
+                else {}
+            )
             for block in stream.blocks
         ]
         shown.append(asdict(stream) | {"blocks": blocks, "checksum": _digits(stream.checksum, stream)})

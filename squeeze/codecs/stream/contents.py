@@ -1,18 +1,13 @@
-"""Summaries of opened wrappers: their numbers by kind, and their contents by kind and codec."""
+"""Summaries of opened wrappers, by kind of wrapper, kind of content and codec; summing.py makes them."""
 
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from squeeze.codecs.parse import outline
-from squeeze.codecs.stream import container, opened
-from squeeze.codecs.stream.decoding import decode_block
-from squeeze.codecs.stream.index import content_name
-from squeeze.codecs.stream.settings import Settings
 
-__all__ = ["Contents", "Group", "contents_of", "merged", "read_contents"]
+__all__ = ["Contents", "Group", "joined", "merged"]
 
 
 @dataclass(frozen=True)
@@ -58,40 +53,6 @@ class Contents:
         return asdict(self)
 
 
-def contents_of(payload: bytes, length: int, wrappers: Mapping[str, int]) -> Contents:
-    """Return what was opened in a block, without decoding anything.
-
-    Args:
-        payload: of the block.
-        length: its raw bytes.
-        wrappers: the number of its wrappers of each kind.
-    """
-    parts = opened.read(payload, length)
-    groups = [
-        Group(content_name(io.BytesIO(part.payload), part), container.CODECS[part.kind], size, len(part.payload))
-        for group in parts.groups
-        for part, size in group
-    ]
-    coded = sum(group.coded for group in groups)
-    return Contents(wrappers, length, sum(parts.sizes), len(payload) - coded, _joined(groups))
-
-
-def read_contents(payload: bytes, length: int, settings: Settings) -> Contents:
-    """Return what was opened in a block of a file; only its plan is decoded.
-
-    Args:
-        payload: of the block.
-        length: its raw bytes.
-        settings: those of its stream.
-
-    Raises:
-        DamagedError: if the block is damaged.
-    """
-    parts = opened.read(payload, length)
-    plan = opened.read_plan(decode_block(*parts.plan, settings), parts)
-    return contents_of(payload, length, outline.written_counts(plan.tree))
-
-
 def merged(found: Iterable[Contents]) -> Contents | None:
     """Return the sums of several blocks, or None without any."""
     blocks = list(found)
@@ -103,11 +64,11 @@ def merged(found: Iterable[Contents]) -> Contents | None:
         sum(block.raw_size for block in blocks),
         sum(block.opened_size for block in blocks),
         sum(block.plan_size for block in blocks),
-        _joined(group for block in blocks for group in block.groups),
+        joined(group for block in blocks for group in block.groups),
     )
 
 
-def _joined(groups: Iterable[Group]) -> tuple[Group, ...]:
+def joined(groups: Iterable[Group]) -> tuple[Group, ...]:
     """Return groups of which no two have the same content and codec."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for group in groups:

@@ -92,7 +92,11 @@ def encode_repeats(part: Part, settings: Settings, verify: bool = True, progress
     payload = repeats.to_bytes(part.copies, part.rest, coded)
     if verify and not part.copies.equals(repeats.read(payload, part.data.size).copies):
         raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
-    return Coded(container.REPEATS, payload) if len(payload) + _HEADER_COST <= part.data.size else None
+    if len(payload) + _HEADER_COST > part.data.size:
+        return None
+    if isinstance(coded, opened.OpenedBlock):
+        return opened.OpenedBlock(container.REPEATS, payload, coded.wrappers)
+    return Coded(container.REPEATS, payload)
 
 
 def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded | None:

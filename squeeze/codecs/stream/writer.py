@@ -9,10 +9,11 @@ import xxhash
 
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import Coded
-from squeeze.codecs.stream.contents import Contents, contents_of, merged
+from squeeze.codecs.stream.contents import Contents, merged
 from squeeze.codecs.stream.index import Index, index_bytes
 from squeeze.codecs.stream.opened import OpenedBlock
 from squeeze.codecs.stream.resources import Totals
+from squeeze.codecs.stream.summing import contents_of
 from squeeze.system.binary import write_all
 from squeeze.system.part_file import PartFile, damaged
 
@@ -39,7 +40,7 @@ class BlockWriter:
     def write_block(self, data: np.ndarray, coded: Coded | None) -> None:
         self._hash.update(data.data)
         if isinstance(coded, OpenedBlock):
-            self.opened.append(contents_of(coded.payload, data.size, coded.wrappers))
+            self.opened.append(contents_of(coded, data.size, coded.wrappers))
         if coded:
             self._store(len(self._waiting))
             self._put_block(coded.kind, data.size, xxhash.xxh3_64_intdigest(data.data), coded.payload)

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 import squeeze
-from squeeze.codecs.stream import contents
+from squeeze.codecs.stream import container, contents
 from squeeze.codecs.stream.contents import Contents, Group
-from squeeze.codecs.stream.resources import Totals
+from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.stream.resources import Resources, Totals
+from squeeze.codecs.stream.settings import from_header
+from squeeze.codecs.stream.summing import read_contents
 from tests.makers import inputs, wrapped
 
 DOCUMENTS = wrapped.documents()
@@ -48,3 +51,22 @@ def test_sums_keep_contents_and_codecs_apart():
         {"zlib": 2, "gzip": 1}, 11, 22, 6, (Group("text", "bytewise", 15, 4), Group("text", "stored", 7, 7))
     )
     assert contents.merged([]) is None
+
+
+def test_wrappers_among_repeats_are_told():
+    text, archive = inputs.random_bytes(60_000), wrapped.zip_archive({"a": inputs.words(30_000)})
+    data = text + text[:50_000] + archive
+    sink = io.BytesIO()
+    found = squeeze.compress_stream(io.BytesIO(data), sink, level=1, block_size=60_000, long=1 << 20)
+    blocks = [(stream, block) for stream in read_index(sink) for block in stream.blocks]
+    kinds = {block.kind for _, block in blocks}
+    assert found.opened is not None and container.REPEATS in kinds
+    told = []
+    for stream, block in blocks:
+        settings = from_header(container.Header(stream.header, 0, stream.short), Resources())
+        payload = sink.getvalue()[block.coded_offset + block.coded_length - block.payload_length :][
+            : block.payload_length
+        ]
+        told.append(read_contents(container.Coded(block.kind, payload), block.raw_length, settings))
+    assert contents.merged(filter(None, told)) == found.opened
+    assert squeeze.decompress(sink.getvalue()) == data

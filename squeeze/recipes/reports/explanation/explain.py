@@ -97,7 +97,7 @@ def _against(found: Explanation, raw: bytes, level: int, options: dict[str, Any]
     """
     other = explain(raw, level, parse=bool(found.wrappers), **options)
     if other.data != found.data:
-        raise OptionError("the compared levels open different wrappers: leave wrappers closed (--no-parse)")
+        raise OptionError("the compared levels open different wrappers: leave wrappers closed (`parse=False`)")
     return other
 
 

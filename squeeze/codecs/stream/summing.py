@@ -1,0 +1,60 @@
+"""Summaries of what was opened in a block, as it was coded or as a file has it."""
+
+import io
+from collections.abc import Mapping
+
+from squeeze.codecs.parse import outline
+from squeeze.codecs.stream import container, opened, repeats
+from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.contents import Contents, Group, joined
+from squeeze.codecs.stream.decoding import decode_block
+from squeeze.codecs.stream.index import content_name
+from squeeze.codecs.stream.settings import Settings
+
+__all__ = ["contents_of", "read_contents"]
+
+
+def contents_of(block: Coded, length: int, wrappers: Mapping[str, int]) -> Contents:
+    """Return what was opened in a block, or in the rest of one that repeats other bytes, without decoding anything.
+
+    Args:
+        block: the block.
+        length: its raw bytes.
+        wrappers: the number of its wrappers of each kind.
+    """
+    inner, size = _without_repeats(block, length)
+    parts = opened.read(inner.payload, size)
+    groups = [
+        Group(content_name(io.BytesIO(part.payload), part), container.CODECS[part.kind], size, len(part.payload))
+        for group in parts.groups
+        for part, size in group
+    ]
+    coded = sum(group.coded for group in groups)
+    return Contents(wrappers, size, sum(parts.sizes), len(inner.payload) - coded, joined(groups))
+
+
+def read_contents(block: Coded, length: int, settings: Settings) -> Contents | None:
+    """Return what was opened in a block of a file as `contents_of`, or None for other blocks; only its plan is decoded.
+
+    Args:
+        block: the block.
+        length: its raw bytes.
+        settings: those of its stream.
+
+    Raises:
+        DamagedError: if the block is damaged.
+    """
+    inner, size = _without_repeats(block, length)
+    if inner.kind != container.OPENED:
+        return None
+    parts = opened.read(inner.payload, size)
+    plan = opened.read_plan(decode_block(*parts.plan, settings), parts)
+    return contents_of(inner, size, outline.written_counts(plan.tree))
+
+
+def _without_repeats(block: Coded, length: int) -> tuple[Coded, int]:
+    """Return the block for the bytes that a block does not repeat, and their number."""
+    if block.kind != container.REPEATS:
+        return block, length
+    found = repeats.read(block.payload, length)
+    return found.rest, found.rest_size
