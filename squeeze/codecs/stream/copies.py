@@ -80,7 +80,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Literals:
-    """What a block of a stream codes itself: its bytes without copies.
+    """The bytes that a block of a stream codes itself, which are in no copy.
 
     Attributes:
         begin: The block's offset in the raw bytes of the stream.

@@ -1,4 +1,4 @@
-"""What blocks of a stream code themselves, kept for blocks that repeat it: the last ones, or those that are needed."""
+"""Keep what blocks of a stream code themselves, for blocks that repeat it: the last ones, or those that are needed."""
 
 from bisect import bisect_right
 from collections import deque

@@ -203,6 +203,15 @@ def test_a_buffer_that_is_used_again_keeps_the_window():
     assert removed > 25 * len(noise)
 
 
+def test_an_input_shorter_than_a_block_is_searched_if_much_of_it_repeats():
+    noise = np.random.default_rng(5).integers(0, 256, 9 << 18, np.uint8).tobytes()
+    coded = squeeze.compress(noise * 2, 1)
+    assert len(coded) < 1.001 * len(noise)
+    assert squeeze.decompress(coded) == noise * 2
+    assert any(block.kind == container.REPEATS for block in blocks_of(coded))
+    assert [matcher.pays_alone(noise + noise[: len(noise) // part], 8 * MIB) for part in (5, 9)] == [True, False]
+
+
 def test_wrappers_that_are_new_stay_open_next_to_repeats():
     new = wrapped.zip_archive({"new.txt": inputs.words(20_000, seed=9)})
     raw = DOCUMENTS["zip"] + NOISE + DOCUMENTS["zip"] + new + NOISE
@@ -226,6 +235,11 @@ def test_a_source_in_a_copy_is_refused():
         restore(found, rest, 9_064, lambda offset: before)
     found = as_copies(164, (100, 64, -9_064 + 4_900))
     assert restore(found, rest, 9_064, lambda offset: before)[100:].tobytes() == NOISE[4_900:4_964]
+
+
+def test_the_example_of_the_specification():
+    copies, none = as_copies(100, (0, 100, -100)), np.zeros(0, np.uint8)
+    assert repeats.to_bytes(copies, none, None).hex(" ") == "01 00 64 01 03 80 52 50 01 00"
 
 
 def test_a_source_may_reach_from_block_to_block():
