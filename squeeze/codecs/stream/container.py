@@ -34,8 +34,7 @@ END_MARK = b"QS"
 
 PADDING = 4  # zeros after a stream come in multiples of 4 bytes, as in .xz files
 BAD_PADDING = f"the padding after a stream is not a multiple of {PADDING} bytes: the file was cut off or damaged there"
-END, STORED, BYTEWISE, TOKENWISE, SPLIT, OPENED, IMAGE = range(7)
-REPEATS = 8
+END, STORED, BYTEWISE, TOKENWISE, SPLIT, OPENED, IMAGE, JPEG, REPEATS = range(9)
 CODECS = {
     STORED: "stored",
     BYTEWISE: "bytewise",
@@ -43,6 +42,7 @@ CODECS = {
     SPLIT: "split",
     OPENED: "opened",
     IMAGE: "image",
+    JPEG: "jpeg",
     REPEATS: "repeats",
 }
 BY_LANGUAGE = (TOKENWISE, SPLIT)  # kinds of blocks that need a language model

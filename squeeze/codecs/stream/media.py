@@ -6,11 +6,12 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.image.medium import Image
+from squeeze.codecs.jpeg.coder import Jpeg
 from squeeze.codecs.stream import blocks
 
 __all__ = ["MEDIA", "of_block", "of_content", "regions"]
 
-MEDIA: tuple[Medium, ...] = (Image(),)
+MEDIA: tuple[Medium, ...] = (Image(), Jpeg())
 
 
 def of_content(content: Content) -> Medium | None:
