@@ -15,6 +15,7 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-short": ("short", {}),
     "sqz-opened": ("opened", {}),
     "sqz-repeats": ("repeats", {}),
+    "sqz-jpeg": ("jpeg", {}),
     "dictionary": ("dictionary", {}),
     "packed": ("packed", {}),
     "kv": ("kv", {}),
