@@ -72,6 +72,9 @@ RUNS = (
     inputs.machine_code(90) + bytes(5000) + inputs.machine_code(200)[200:] + b"\x01\x02\x03" * 2000 + inputs.PROSE[:99]
 )
 COPIES = inputs.words(2_400) + inputs.random_bytes(1_000) + inputs.words(2_400)[150:2_000] + inputs.random_bytes(900)
+PICTURE = b"P6 40 40 255\n" + bytes(
+    (x * x // 9 + 3 * y + 40 * c + (x * y * 7 + c) % 5) % 256 for y in range(40) for x in range(40) for c in range(3)
+)
 STREAMS = {
     **{
         f"{name}.{level}": Golden(raw, partial(_by_level, raw, level))
@@ -87,6 +90,7 @@ STREAMS = {
     **{f"wrapped.{level}.index": Golden(WRAPPED, partial(_with_index, WRAPPED, level)) for level in (3, 6)},
     "runs.3": Golden(RUNS, partial(squeeze.compress, RUNS, 3, block_size=len(RUNS), verify=False)),
     "copies.1": Golden(COPIES, partial(squeeze.compress, COPIES, 1, block_size=2_000, long=1 << 20, verify=False)),
+    **{f"picture.{level}": Golden(PICTURE, partial(_by_level, PICTURE, level)) for level in (1, 4)},
     # Entries that do not go through the language model.
     "repeats.8": Golden(REPEATS, partial(squeeze.compress, REPEATS, 8, lanes=2, verify=False)),
 }
