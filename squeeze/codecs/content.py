@@ -53,6 +53,18 @@ class Medium(ABC):
         """
         return 0, size, content
 
+    def coded_size(self, data: np.ndarray, sample: Region, level: int) -> int:
+        """Return the bytes in which a sample of uint8 `data` would be coded, or its own if these are no more.
+
+        Args:
+            data: the bytes of which `sample` gave a region.
+            sample: the region, with the content of it alone.
+            level: number of the level.
+        """
+        start, end, content = sample
+        coded = self.encode(data[start:end], content, level)
+        return end - start if coded is None else len(coded)
+
     @abstractmethod
     def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
         """Return the payload of uint8 `data`, or None if it is not shorter.

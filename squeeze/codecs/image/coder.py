@@ -16,7 +16,7 @@ from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
 from squeeze.numerics.jit import kernel
 from squeeze.system.binary import read_exactly
 
-__all__ = ["decode", "encode", "memory"]
+__all__ = ["decode", "encode", "memory", "size_of_rows"]
 
 _STEP = 1 << 15  # bytes between two reports of progress
 _PRESETS = (FAST, FULL)
@@ -134,6 +134,27 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
         return None
     payload = bytes([full]) + form.to_bytes() + coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
     return payload if len(payload) < data.size else None
+
+
+def size_of_rows(data: np.ndarray, form: Layout, full: bool, first: int, count: int) -> int:
+    """Return the bytes in which some rows of an image without a prefix are coded alone, or their own if no fewer.
+
+    Args:
+        data: uint8 [n], all rows.
+        form: their layout; not interlaced.
+        full: use the whole model.
+        first: the number of the first row.
+        count: the number of rows.
+    """
+    (section,) = _sections(form, data.size)
+    m, size = _model(form, [section], _PRESETS[full]), count * (section.stride + form.filtered)
+    if not _read_rows(data, m, section, form):
+        return size
+    begin = section.begin + first * section.stride
+    part = section._replace(begin=begin, end=begin + count * section.stride, first=first, rows=count)
+    coder, coded = np.zeros(3, np.uint64), np.zeros(size + 4 * arithmetic.SPARE, np.uint8)
+    arithmetic.start_encoder(coder)
+    return min(arithmetic.finish_encoder(coder, coded), size) if part.code(m, coder, coded, False, None) else size
 
 
 def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray:

@@ -31,6 +31,14 @@ class Image(Medium):
         start = form.prefix + (rows - wanted) // 2 * row
         return start, start + wanted * row, Content(self.kind, 0, form._replace(prefix=0))
 
+    def coded_size(self, data: np.ndarray, sample: Region, level: int) -> int:
+        start, end, content = sample
+        form = Layout(*content.form)
+        if not form.filtered or end - start == data.size:
+            return super().coded_size(data, sample, level)
+        row = form.stride + form.filtered  # filters need all rows before
+        return int(_coder().size_of_rows(data, form, level >= _FULL, start // row, (end - start) // row))
+
     def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
         payload: bytes | None = _coder().encode(data, Layout(*content.form), level >= _FULL, progress)
         return payload

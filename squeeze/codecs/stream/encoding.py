@@ -21,6 +21,7 @@ SMALL = 1 << 12  # raw bytes below which a dictionary is used for any kind of co
 _HEADER_COST = 80  # bytes that a coded block must save to pay for its header and index entry
 _SHORT_COST = 2  # the same in a short stream, for the length of its payload
 _SAMPLE = 1 << 16  # raw bytes of a sample that is coded by two plans, to choose one
+_SLACK = 64  # bytes that a medium may lose on a sample, which may be nearly empty
 _SAMPLE_OF_TABLE = 1 << 14  # the same of a larger table, which the network slows down, or of a larger image
 # From _LARGE raw bytes of text on, the language model's result is final if it is below this share of level 3's:
 # level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
@@ -121,14 +122,18 @@ def _by_medium(
 ) -> Coded | None:
     """Code a block by the model of its medium, or return None if other models make a sample, or all of it, smaller."""
     assert settings.level
-    start, end, kind = medium.sample(data.size, content, _SAMPLE_OF_TABLE)
-    sample, level, is_whole = data[start:end], settings.level.number, end - start == data.size
-    coded = medium.encode(sample, kind, level, progress if is_whole else None)
+    region, level = medium.sample(data.size, content, _SAMPLE_OF_TABLE), settings.level.number
+    sample = data[region[0] : region[1]]
     usual = _smallest(_without_language(sample, blocks.content(sample), settings), sample, settings, None)
-    if coded is None or (usual and len(usual.payload) <= len(coded)):
+    least = _length(usual, sample.size)
+    if sample.size < data.size and medium.coded_size(data, region, level) >= least + _SLACK:
         return None
-    whole = coded if is_whole else medium.encode(data, content, level, progress)
-    return Coded(medium.block, whole) if whole else None
+    is_sampled = sample.size < data.size
+    coded = medium.encode(data, content, level, progress if is_sampled else None)
+    if coded is None or not (is_sampled or len(coded) < least):
+        return None
+    report(progress, 0 if is_sampled else data.size)
+    return Coded(medium.block, coded)
 
 
 def candidates(data: np.ndarray, content: Content, settings: Settings) -> Iterator[Plan]:

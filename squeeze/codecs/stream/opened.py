@@ -71,9 +71,9 @@ def _pays(data: np.ndarray, found: Found) -> bool:
 
 def _medium_pays(found: Found, opened: Opened, kind: Content, medium: Medium) -> bool:
     """Return the same for the content of a medium, of which its own model at level 1 codes a part."""
-    start, end, part = medium.sample(found.content.size, kind, _MOST_SAMPLE)
-    coded = medium.encode(found.content[start:end], part, 1)
-    return coded is not None and len(coded) < _PAYS * opened.stream.share_of(start, end) * found.size
+    sample = medium.sample(found.content.size, kind, _MOST_SAMPLE)
+    coded = medium.coded_size(found.content, sample, 1)
+    return coded < _PAYS * opened.stream.share_of(*sample[:2]) * found.size
 
 
 def _kind_of(data: np.ndarray) -> Content:

@@ -98,3 +98,13 @@ def test_a_sample_has_whole_rows():
     start, end, content = medium.sample(301 * 1000, Content("image", 0, form), 9_000)
     assert start % 301 == (end - start) % 301 == 0 and content.form == form
     assert medium.sample(301, Content("image", 0, form), 9_000)[:2] == (0, 301)
+
+
+def test_rows_of_a_filtered_image_are_sampled_with_what_is_above_them():
+    made = images.pixels(100, 400, 3, seed=3)
+    content = Content("image", 0, Layout(100, 8, 3, filtered=1))
+    data = np.frombuffer(images.filtered(made.reshape(400, -1), 3, [2]), np.uint8)
+    medium = media.of_content(content)
+    sample = medium.sample(data.size, content, 9_000)
+    whole = medium.encode(data, content, 1)
+    assert sample[0] > 0 and medium.coded_size(data, sample, 1) < 1.5 * len(whole) * (sample[1] - sample[0]) / data.size
