@@ -40,12 +40,11 @@ FULL = Preset(
     contexts=24, predictions=PREDICTIONS, direct=len(DIRECT), regressions=REGRESSIONS, matches=2, slot_bits=20
 )
 
-STATE = layout.fields(
-    "stride row padding up pixel sample samples exact top"  # of the layout; top: the largest value of a sample
-    " first line_mask ring first_relative first_direct first_match bias"  # first row, masks, places of inputs
-    " plane column activity nearby spread before base"  # of the sample
-    " partial shift node matched logit mixed apm_row apm_level"  # of the bit
-)
+_OF_IMAGE = "stride row padding up pixel sample samples exact top first"  # layout, largest value, first row
+_PLACES = "line_mask ring first_relative first_direct first_match bias"  # masks, places of inputs
+_OF_SAMPLE = "plane column activity nearby spread before base"
+_OF_BIT = "partial shift node matched logit mixed apm_row apm_level"
+STATE = layout.fields(f"{_OF_IMAGE} {_PLACES} {_OF_SAMPLE} {_OF_BIT}")
 ROWS = (PLANES * 8 * 16, 256, 512, PLANES * 16 * 8, 1024)
 FIRST_ROWS = tuple(int(sum(ROWS[:k])) for k in range(len(ROWS)))
 SETS = len(ROWS)
