@@ -140,7 +140,7 @@ class _Part(NamedTuple):
 
 
 class _Decoded(NamedTuple):
-    """What a block codes itself, and its copies and checksum if it has any copies."""
+    """The bytes that a block codes itself, and its copies and checksum if it has any copies."""
 
     rest: np.ndarray
     copies: Copies | None = None
