@@ -1,4 +1,4 @@
-"""JPEG images as a medium: coding their headers, what ends their scans, and their coefficients."""
+"""Coding a JPEG image: its header, what ends its scans, and its coefficients."""
 
 import io
 
@@ -6,42 +6,29 @@ import numpy as np
 
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import LARGE
-from squeeze.codecs.content import Content, Medium, Progress, Region
+from squeeze.codecs.content import Progress
 from squeeze.codecs.jpeg import frame as frames, state
-from squeeze.codecs.jpeg.image import Image, close, find_images, most_blocks, open_image
+from squeeze.codecs.jpeg.image import Image, close, most_blocks, open_image
 from squeeze.codecs.jpeg.layout import Frame
 from squeeze.codecs.jpeg.model import code_row
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["Jpeg", "decode", "encode"]
+__all__ = ["decode", "encode", "memory"]
 
 _HEADER = LARGE["other"]
 _DEEPEST = 2  # images in headers of images
 
 
-class Jpeg(Medium):
-    """JPEG images of 8-bit samples in Huffman codes, sequential or progressive."""
-
-    block, kind = 7, "jpeg"
-
-    def find(self, data: np.ndarray) -> list[Region]:
-        return [(start, end, Content(self.kind)) for start, end in find_images(data.tobytes())]
-
-    def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
-        return encode(data.tobytes(), progress)
-
-    def decode(self, payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
-        return decode(payload, length, progress)
-
-    def memory(self, length: int) -> int:
-        return state.memory(most_blocks(length))
-
-
 def encode(data: bytes, progress: Progress = None) -> bytes | None:
     """Return the coded bytes of an image, or None if they are not fewer, or data is not an image that can be opened."""
     return _encode(data, 0, progress)
+
+
+def memory(length: int) -> int:
+    """Estimate the memory in bytes of coding or decoding an image of `length` bytes."""
+    return state.memory(most_blocks(length))
 
 
 def _encode(data: bytes, depth: int, progress: Progress = None) -> bytes | None:
@@ -63,7 +50,7 @@ def _encode(data: bytes, depth: int, progress: Progress = None) -> bytes | None:
 def _header_bytes(header: bytes, depth: int) -> bytes:
     """Return a header's images, such as thumbnails, and the rest of it, coded."""
     parts, rest, done = list[bytes](), bytearray(), 0
-    for start, end in find_images(header, 2) if depth < _DEEPEST else ():
+    for start, end in frames.find_images(header, 2) if depth < _DEEPEST else ():
         if inner := _encode(header[start:end], depth + 1):
             rest += header[done:start]
             parts += [varint(start - done), varint(end - start), varint(len(inner)), inner]

@@ -1,7 +1,5 @@
 """A JPEG image as its header and its coefficients, and back to the same bytes."""
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,10 +9,8 @@ from squeeze.codecs.jpeg import frame, reading, scans, writing
 from squeeze.codecs.jpeg.layout import Frame, Scan
 from squeeze.errors import DamagedError
 
-__all__ = ["Image", "close", "find_images", "most_blocks", "open_image"]
+__all__ = ["Image", "close", "most_blocks", "open_image"]
 
-_START = re.compile(rb"\xff\xd8\xff[\xc0-\xfe]")
-_LEAST = 512  # bytes of an image
 _LEAST_BLOCK = 2  # bytes of an image for each of its blocks; emptier ones are not worth opening
 _SPARE = 2048  # bytes
 
@@ -41,16 +37,6 @@ class Image:
 def most_blocks(length: int) -> int:
     """Return how many blocks an image of `length` bytes may have."""
     return length // _LEAST_BLOCK
-
-
-def find_images(data: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end of each image in data from `begin` on; those in other images are left out."""
-    done = begin
-    for match in _START.finditer(data, begin):
-        found = frame.scans_of(data, match.start()) if match.start() >= done else None
-        if found and found[1] - match.start() >= _LEAST:
-            done = found[1]
-            yield match.start(), done
 
 
 def open_image(data: bytes) -> Image | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.image.medium import Image
-from squeeze.codecs.jpeg.coder import Jpeg
+from squeeze.codecs.jpeg.medium import Jpeg
 from squeeze.codecs.stream import blocks
 
 __all__ = ["MEDIA", "of_block", "of_content", "regions"]

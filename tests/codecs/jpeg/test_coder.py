@@ -7,7 +7,9 @@ from contextlib import suppress
 import pytest
 
 import squeeze
+from squeeze.codecs.content import Content
 from squeeze.codecs.jpeg import coder
+from squeeze.codecs.jpeg.medium import Jpeg
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import SqueezeError
 from tests.makers import inputs, jpegs, wrapped
@@ -87,6 +89,14 @@ def test_images_in_an_archive_and_between_text_are_found():
     closed = squeeze.compress(data, level=1, parse=False)
     coded = squeeze.compress(data, level=1)
     assert squeeze.decompress(coded) == data and len(coded) < len(closed) - 2 * len(photo) // 8
+
+
+def test_a_large_image_is_compared_by_a_part_of_it():
+    data = jpegs.jpeg(640, 480, quality=95)
+    start, end, _ = Jpeg().sample(len(data), Content("jpeg"), 1 << 14)
+    assert end - start == 1 << 14
+    coded = squeeze.compress(data, level=1, verify=False)
+    assert len(data) > 1 << 16 and len(coded) < 0.9 * len(data) and squeeze.decompress(coded) == data
 
 
 def test_progress_ends_at_the_size():

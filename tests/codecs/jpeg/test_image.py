@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs.jpeg.image import close, find_images, open_image
+from squeeze.codecs.jpeg.frame import find_images
+from squeeze.codecs.jpeg.image import close, open_image
 from squeeze.errors import DamagedError
 from tests.makers import jpegs
 
