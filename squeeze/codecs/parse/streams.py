@@ -108,9 +108,7 @@ class Png(Wrapper):
         if len(joined) < 6 or joined[0] & 143 != 8 or joined[1] & 32:
             return None
         opened = _stream_at(joined, 2, most, 8 + (joined[0] >> 4))
-        if opened is None:
-            return None
-        if len(chunks[0]) < min(_LEAST_CHUNK, len(joined)):
+        if opened is None or 2 + opened.size + 4 != len(joined) or len(chunks[0]) < min(_LEAST_CHUNK, len(joined)):
             return None
         extra = joined[:2] + struct.pack("<I", len(chunks[0]))
         stream = np.frombuffer(joined, np.uint8, opened.size, 2)

@@ -78,6 +78,16 @@ def test_an_image_of_tiny_chunks_stays_closed(length):
     assert opened(Png(), wrapped.png(TEXT[:1_984], chunk=length + 32))
 
 
+@pytest.mark.parametrize("count", [1, 5000])
+def test_an_image_with_bytes_behind_its_stream_stays_closed(count):
+    data = wrapped.png(TEXT[:1_984], chunk=1 << 20)
+    begin = data.index(b"IDAT") + 4
+    size = int.from_bytes(data[begin - 8 : begin - 4], "big")
+    content = data[begin : begin + size] + bytes(count)
+    chunk = len(content).to_bytes(4, "big") + b"IDAT" + content + zlib.crc32(b"IDAT" + content).to_bytes(4, "big")
+    assert opened(Png(), data[: begin - 8] + chunk + data[begin + size + 4 :]) is None
+
+
 @pytest.mark.parametrize("extra", [b"", b"x" * 5, b"x\x9c\0\0\0\0", b"x\x9c\xff\xff\xff\xff"])
 def test_impossible_chunks_are_refused(extra):
     with pytest.raises(DamagedError, match="impossible"):
