@@ -7,8 +7,10 @@ level.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np  # which `squeeze info` does without
 
 __all__ = ["Content", "Medium", "Progress", "Region"]
 
@@ -43,7 +45,7 @@ class Medium(ABC):
     kind: str
 
     @abstractmethod
-    def find(self, data: np.ndarray) -> list[Region]:
+    def find(self, data: "np.ndarray") -> list[Region]:
         """Return the regions of uint8 `data` that are of this medium, in order and apart from each other."""
 
     def sample(self, size: int, content: Content, most: int) -> Region:
@@ -53,7 +55,7 @@ class Medium(ABC):
         """
         return 0, size, content
 
-    def coded_size(self, data: np.ndarray, sample: Region, level: int) -> int:
+    def coded_size(self, data: "np.ndarray", sample: Region, level: int) -> int:
         """Return the bytes in which a sample of uint8 `data` would be coded, or its own if these are no more.
 
         Args:
@@ -66,7 +68,7 @@ class Medium(ABC):
         return end - start if coded is None else len(coded)
 
     @abstractmethod
-    def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
+    def encode(self, data: "np.ndarray", content: Content, level: int, progress: Progress = None) -> bytes | None:
         """Return the payload of uint8 `data`, or None if it is not shorter.
 
         Args:
@@ -77,7 +79,7 @@ class Medium(ABC):
         """
 
     @abstractmethod
-    def decode(self, payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
+    def decode(self, payload: bytes, length: int, progress: Progress = None) -> "np.ndarray":
         """Return the uint8 [length] of a payload.
 
         Raises:

@@ -51,7 +51,7 @@ def header(file: bytes) -> dict:
 
 def with_setup(file: bytes, **changes) -> bytes:
     """Return the file with other values in its header."""
-    values, size, _ = container.read_header(io.BytesIO(file))  # type: ignore[misc]
+    values, size, *_ = container.read_header(io.BytesIO(file))  # type: ignore[misc]
     return container.header_bytes(values | {"llamacpp": values["llamacpp"] | changes}) + file[size:]
 
 
