@@ -45,11 +45,11 @@ def segment(marker: int, content: bytes) -> bytes:
 
 
 def by_hand(width: int, height: int, seed: int = 1) -> bytes:
-    """Return a grey image with random coefficients, whose bytes depend on no library."""
-    choice = np.random.default_rng(seed)
+    """Return a grey image of made coefficients, whose bytes depend on no library."""
     columns, rows = -(-width // 8), -(-height // 8)
-    sizes = choice.integers(0, 40, (rows * columns, 64)) // (1 + np.arange(64))
-    coefficients = (sizes * choice.choice([-1, 1], sizes.shape)).astype(np.int16)
+    block, k = np.mgrid[: rows * columns, :64]
+    mixed = (block * block * 31 + k * 17 + block * k * 7 + seed * 101) * 2654435761 >> 9
+    coefficients = (np.where(mixed & 64, 1, -1) * (mixed % 40 // (1 + k))).astype(np.int16)
     steps = bytes(range(3, 67))
     symbols = [run << 4 | size for run in range(16) for size in range(11)]
     header = (
