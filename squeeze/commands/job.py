@@ -215,7 +215,8 @@ class Job:
 
     def finish(self) -> None:
         """Print the totals of a run over several files, and exit with 1 or 2 if files failed or were skipped."""
-        if (self.recursive and (self.passed_over or self.compressed)) or (self._is_many() and self.prints_each()):
+        passed = self.passed_over or self.compressed
+        if (self.recursive and passed) or (self._is_many() and self.prints_each() and (self.done or passed)):
             seconds = time.perf_counter() - self.started
             line = f"{self.done:,} files, {self.sizes(self.raw, self.coded, seconds)}"
             line += f"; {self.passed_over:,} were done before (-f does them again)" if self.passed_over else ""

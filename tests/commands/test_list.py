@@ -36,6 +36,11 @@ def test_verbose_list_shows_blocks(note: Path):
         assert line.split() == [*numbers, "bytewise", "text", block["checksum"]]
 
 
+def test_a_verbose_list_of_two_files_has_no_totals(packed: Path):
+    shown = run("list", "-v", packed, packed)
+    assert shown.stdout.count("note.txt.sqz") == 2 and shown.stderr == ""
+
+
 def test_verbose_list_and_json_show_what_was_opened():
     Path("archive.zip").write_bytes(wrapped.documents()["zip"])
     record = json.loads(run("compress", "-1", "--json", "archive.zip").stdout)
