@@ -7,6 +7,8 @@ level.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,10 +41,15 @@ Region = tuple[int, int, Content]  # (start, end, content) of bytes
 
 
 class Medium(ABC):
-    """A kind of content with a model of its own: the kind of its blocks, and the name of its content."""
+    """A kind of content with a model of its own: the kind of its blocks, its name, and the module that codes it."""
 
     block: int
     kind: str
+    module: str  # that codes it, with functions `decode` and `memory` as those of the class
+
+    def coder(self) -> ModuleType:
+        """Import the module that codes it, whose compiled code takes a moment to load that other files do not need."""
+        return import_module(self.module)
 
     @abstractmethod
     def find(self, data: "np.ndarray") -> list[Region]:
@@ -78,14 +85,15 @@ class Medium(ABC):
             progress: is called with the number of raw bytes done since its last call.
         """
 
-    @abstractmethod
     def decode(self, payload: bytes, length: int, progress: Progress = None) -> "np.ndarray":
         """Return the uint8 [length] of a payload.
 
         Raises:
             DamagedError: if the payload is invalid.
         """
+        data: np.ndarray = self.coder().decode(payload, length, progress)
+        return data
 
-    @abstractmethod
     def memory(self, length: int) -> int:
         """Estimate the memory in bytes of coding or decoding `length` bytes, apart from these and their payload."""
+        return int(self.coder().memory(length))

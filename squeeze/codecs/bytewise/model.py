@@ -20,24 +20,13 @@ import numpy as np
 
 from squeeze.codecs.bytewise.state import FIRST_ROW
 from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories, match, meter as meters, mixer
-from squeeze.numerics.jit import inline, prefetch
+from squeeze.numerics.jit import inline
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
 BIAS = 1024  # Q12: a constant input
 MAP_LIMIT, MATCH_LIMIT = 511, 255  # largest counts of adaptive maps: the rate falls to 1 / limit
 RATE, FINAL_RATE = 10, 1
 APM_RATES = (6, 5)
-
-
-@inline
-def _find_slots(m, salt):
-    """Find each context's slot for this nibble; all cache lines are prefetched before the first is read."""
-    mask = np.uint64(m.state.line_mask)
-    for i in range(m.hashes.size):
-        prefetch(m.slots, histories.line_of(contexts.mix_hash(m.hashes[i], salt), mask))
-    for i in range(m.hashes.size):
-        m.slot[i] = histories.find_slot(m.slots, contexts.mix_hash(m.hashes[i], salt), mask)
-    m.state.node = 1
 
 
 @inline
@@ -49,7 +38,7 @@ def begin_byte(m):
     match.expect(m.matches, m.data)
     m.state.partial = 1
     m.state.shift = 7
-    _find_slots(m, np.uint64(0))
+    histories.find_slots(m, np.uint64(0))
 
 
 @inline
@@ -136,7 +125,7 @@ def advance(m, bit):
     m.state.node = 2 * m.state.node + bit
     m.state.shift -= 1
     if m.state.shift == 3:
-        _find_slots(m, np.uint64(m.state.partial))
+        histories.find_slots(m, np.uint64(m.state.partial))
 
 
 @inline

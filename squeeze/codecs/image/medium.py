@@ -1,7 +1,5 @@
 """Images as a medium: where they are in data, and which of their models a level uses."""
 
-from types import ModuleType
-
 import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Progress, Region
@@ -16,8 +14,7 @@ _FULL = 4  # the first level with the whole model
 class Image(Medium):
     """Pixels: the data of PNG images, and images without compression."""
 
-    block = 6
-    kind = "image"
+    block, kind, module = 6, "image", "squeeze.codecs.image.coder"
 
     def find(self, data: np.ndarray) -> list[Region]:
         return [(start, end, Content(self.kind, 0, form)) for start, end, form in formats.find(data)]
@@ -37,22 +34,8 @@ class Image(Medium):
         if not form.filtered or end - start == data.size:
             return super().coded_size(data, sample, level)
         row = form.stride + form.filtered  # filters need all rows before
-        return int(_coder().size_of_rows(data, form, level >= _FULL, start // row, (end - start) // row))
+        return int(self.coder().size_of_rows(data, form, level >= _FULL, start // row, (end - start) // row))
 
     def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
-        payload: bytes | None = _coder().encode(data, Layout(*content.form), level >= _FULL, progress)
+        payload: bytes | None = self.coder().encode(data, Layout(*content.form), level >= _FULL, progress)
         return payload
-
-    def decode(self, payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
-        data: np.ndarray = _coder().decode(payload, length, progress)
-        return data
-
-    def memory(self, length: int) -> int:
-        return int(_coder().memory(length))
-
-
-def _coder() -> ModuleType:
-    """Import the coder of images, whose compiled code takes a moment to load that other files do not need."""
-    from squeeze.codecs.image import coder
-
-    return coder

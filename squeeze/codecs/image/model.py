@@ -11,8 +11,8 @@ from squeeze.codecs.image import predictions
 from squeeze.codecs.image.contexts import hash_contexts
 from squeeze.codecs.image.relative import BIN, BINS, LEVELS
 from squeeze.codecs.image.state import DIRECT, FIRST_ROWS
-from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories, match, mixer
-from squeeze.numerics.jit import inline, part, prefetch
+from squeeze.numerics.bitmodels import coder as arithmetic, histories, match, mixer
+from squeeze.numerics.jit import inline, part
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
 BIAS = 1024
@@ -20,16 +20,6 @@ MAP_LIMIT, RELATIVE_LIMIT, DIRECT_LIMIT, MATCH_LIMIT = 511, 511, 255, 255
 RATE, FINAL_RATE = 6, 1
 APM_RATES = (6, 6)
 DIRECT_OF = np.array(DIRECT, np.int64)
-
-
-@inline
-def _find_slots(m, salt):
-    mask = np.uint64(m.state.line_mask)
-    for k in range(m.hashes.size):
-        prefetch(m.slots, histories.line_of(contexts.mix_hash(m.hashes[k], salt), mask))
-    for k in range(m.hashes.size):
-        m.slot[k] = histories.find_slot(m.slots, contexts.mix_hash(m.hashes[k], salt), mask)
-    m.state.node = 1
 
 
 @inline
@@ -45,7 +35,7 @@ def begin_byte(m, i):
     match.expect(m.matches, m.data)
     state.partial = 1
     state.shift = 7
-    _find_slots(m, np.uint64(0))
+    histories.find_slots(m, np.uint64(0))
 
 
 @inline
@@ -160,7 +150,7 @@ def code_byte(m, coder, coded, i, decoding):
         state.node = 2 * state.node + bit
         state.shift -= 1
         if shift == 4:
-            _find_slots(m, np.uint64(state.partial))
+            histories.find_slots(m, np.uint64(state.partial))
     m.data[i] = np.uint8(state.partial & 255)
     step = state.column % state.pixel
     if step % state.sample == state.sample - 1:

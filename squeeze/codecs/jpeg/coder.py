@@ -10,6 +10,7 @@ from squeeze.codecs.content import Progress
 from squeeze.codecs.jpeg import frame as frames, state
 from squeeze.codecs.jpeg.image import Image, close, most_blocks, open_image
 from squeeze.codecs.jpeg.layout import Frame
+from squeeze.codecs.jpeg.medium import find_images
 from squeeze.codecs.jpeg.model import code_row
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import coder as arithmetic
@@ -50,7 +51,7 @@ def _encode(data: bytes, depth: int, progress: Progress = None) -> bytes | None:
 def _header_bytes(header: bytes, depth: int) -> bytes:
     """Return a header's images, such as thumbnails, and the rest of it, coded."""
     parts, rest, done = list[bytes](), bytearray(), 0
-    for start, end in frames.find_images(header, 2) if depth < _DEEPEST else ():
+    for start, end in find_images(header, 2) if depth < _DEEPEST else ():
         if inner := _encode(header[start:end], depth + 1):
             rest += header[done:start]
             parts += [varint(start - done), varint(end - start), varint(len(inner)), inner]

@@ -10,27 +10,31 @@ import numpy as np
 from squeeze.codecs.jpeg.layout import ZIGZAG, Component, Frame, Range, Scan
 from squeeze.errors import DamagedError
 
-__all__ = ["end_of_scan_header", "find_images", "parse", "scans_of"]
+__all__ = ["end_of_scan_header", "parse", "scans_of"]
 
 _SOI, _EOI, _SOS, _DQT, _DHT, _DRI = 0xD8, 0xD9, 0xDA, 0xDB, 0xC4, 0xDD
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
 _FRAMES = {0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
 _AFTER_DATA = re.compile(rb"\xff[^\x00\xd0-\xd7]")
-_START = re.compile(rb"\xff\xd8\xff[\xc0-\xfe]")
-_LEAST = 512  # bytes of an image
 _MOST_SCANS = 128
 _MOST_BLOCKS = 10  # of an MCU
 _CODES = 4  # tables of each class
 
 
-def scans_of(data: bytes, start: int) -> tuple[list[Range], int] | None:
+def scans_of(data: bytes, start: int, seen: bytearray) -> tuple[list[Range], int] | None:
     """Return where the entropy-coded data of the scans of an image lie, and where the image ends.
+
+    Args:
+        data: the bytes that it is in.
+        start: its first byte.
+        seen: a byte for each of data, not zero where a segment was read before, which is not read again.
 
     Returns:
         the ranges and the end, or None if there is no whole image at `start`.
     """
     scans, place = list[Range](), start + 2
-    while data[place : place + 1] == b"\xff" and place + 2 <= len(data):
+    while data[place : place + 1] == b"\xff" and place + 2 <= len(data) and not seen[place]:
+        seen[place] = 1
         marker, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
         if marker == _EOI:
             return (scans, place + 2) if scans else None
@@ -47,16 +51,6 @@ def scans_of(data: bytes, start: int) -> tuple[list[Range], int] | None:
             scans.append(Range(place, found.start()))
             place = found.start()
     return None
-
-
-def find_images(data: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end of each image in data from `begin` on; those in other images are left out."""
-    done = begin
-    for match in _START.finditer(data, begin):
-        found = scans_of(data, match.start()) if match.start() >= done else None
-        if found and found[1] - match.start() >= _LEAST:
-            done = found[1]
-            yield match.start(), done
 
 
 def end_of_scan_header(header: bytes, place: int) -> int:

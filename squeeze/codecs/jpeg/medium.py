@@ -1,24 +1,38 @@
 """JPEG images as a medium: where they are in data, and whether their model is worth its time."""
 
-from types import ModuleType
+import re
+from collections.abc import Iterator
 
 import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Progress, Region
-from squeeze.codecs.jpeg import frame
+from squeeze.codecs.jpeg.frame import scans_of
 
-__all__ = ["Jpeg"]
+__all__ = ["Jpeg", "find_images"]
 
+_START = re.compile(rb"\xff\xd8\xff[\xc0-\xfe]")
+_LEAST = 512  # bytes of an image
 _SMALL = 1 << 16  # bytes of an image that is coded as a whole before it is compared
+
+
+def find_images(data: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each image in data from `begin` on; those in other images are left out."""
+    done, seen = begin, bytearray()
+    for match in _START.finditer(data, begin):
+        seen = seen or bytearray(len(data))  # so that each segment is read once, however many images begin before it
+        found = scans_of(data, match.start(), seen) if match.start() >= done else None
+        if found and found[1] - match.start() >= _LEAST:
+            done = found[1]
+            yield match.start(), done
 
 
 class Jpeg(Medium):
     """JPEG images of 8-bit samples in Huffman codes, sequential or progressive."""
 
-    block, kind = 7, "jpeg"
+    block, kind, module = 7, "jpeg", "squeeze.codecs.jpeg.coder"
 
     def find(self, data: np.ndarray) -> list[Region]:
-        return [(start, end, Content(self.kind)) for start, end in frame.find_images(data.tobytes())]
+        return [(start, end, Content(self.kind)) for start, end in find_images(data.tobytes())]
 
     def sample(self, size: int, content: Content, most: int) -> Region:
         if size <= _SMALL:
@@ -31,19 +45,5 @@ class Jpeg(Medium):
         return 9 * (sample[1] - sample[0]) // 10
 
     def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
-        payload: bytes | None = _coder().encode(data.tobytes(), progress)
+        payload: bytes | None = self.coder().encode(data.tobytes(), progress)
         return payload
-
-    def decode(self, payload: bytes, length: int, progress: Progress = None) -> np.ndarray:
-        data: np.ndarray = _coder().decode(payload, length, progress)
-        return data
-
-    def memory(self, length: int) -> int:
-        return int(_coder().memory(length))
-
-
-def _coder() -> ModuleType:
-    """Import the coder, whose compiled code takes a moment to load that other files do not need."""
-    from squeeze.codecs.jpeg import coder
-
-    return coder

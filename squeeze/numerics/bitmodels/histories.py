@@ -9,8 +9,9 @@ each history, so that its value is measured on the data itself. This is the indi
 
 import numpy as np
 
+from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.bitmodels.layout import LINE
-from squeeze.numerics.jit import inline
+from squeeze.numerics.jit import inline, prefetch
 
 SLOT = 16  # bytes: four to a cache line
 
@@ -93,3 +94,14 @@ def learn(entries, i, bit, limit):
     probability += ((((bit << 22) - bit) - probability) * np.int64(RATES[count])) >> 16
     count += count < limit
     entries[i] = np.uint32((probability << 10) | count)
+
+
+@inline
+def find_slots(m, salt):
+    """Find each context's slot for this nibble; all cache lines are prefetched before the first is read."""
+    mask = np.uint64(m.state.line_mask)
+    for i in range(m.hashes.size):
+        prefetch(m.slots, line_of(mix_hash(m.hashes[i], salt), mask))
+    for i in range(m.hashes.size):
+        m.slot[i] = find_slot(m.slots, mix_hash(m.hashes[i], salt), mask)
+    m.state.node = 1

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs.jpeg.frame import find_images
 from squeeze.codecs.jpeg.image import close, open_image
+from squeeze.codecs.jpeg.medium import find_images
 from squeeze.errors import DamagedError
 from tests.makers import jpegs
 

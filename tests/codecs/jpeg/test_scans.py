@@ -11,7 +11,7 @@ from tests.makers import jpegs
 
 
 def frame_of(data):
-    ranges, end = scans_of(data, 0)
+    ranges, end = scans_of(data, 0, bytearray(len(data)))
     edges = [0, *(edge for scan in ranges for edge in scan), end]
     return parse(b"".join(data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)))
 
@@ -40,6 +40,17 @@ def test_a_scan_of_one_component_has_only_the_blocks_that_the_image_needs():
     frame = frame_of(jpegs.jpeg(33, 17, progressive=True))
     luma = next(scan for scan in frame.scans if scan.components == (0,))
     assert order(frame, luma).blocks.size == 5 * 3
+
+
+def test_segments_behind_several_starts_are_read_once():
+    """Otherwise the time to search bytes that look like images would grow with their square."""
+    count = 100
+    jumps = b"".join(b"\xff\xd8\xff\xe1" + (8 * (count - i) - 4).to_bytes(2, "big") + b"ab" for i in range(count))
+    data = jumps + jpegs.segment(0xE1, b"") * 500
+    seen = bytearray(len(data))
+    for i in range(count):
+        assert scans_of(data, 8 * i, seen) is None
+        assert sum(seen) == 500 + i + 1
 
 
 def test_codes_are_read_as_they_are_written():

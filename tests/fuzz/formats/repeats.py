@@ -31,7 +31,7 @@ class Repeats(Sqz):
         return Sample(raw, sink.getvalue(), parsed(sink.getvalue(), raw))
 
     def _payload(self, stream: Stream, random: Random) -> None:
-        """As in other files, or other ranges and another number of copies."""
+        """Change a payload as in other files, or its ranges and its number of copies."""
         found = [part for part in stream.parts if part.kind == container.REPEATS]
         if not found or random.random() < 0.5:
             super()._payload(stream, random)
