@@ -94,6 +94,8 @@ def parse(header: bytes) -> Frame:
             tables.frame = marker, segment
         elif marker == _SOS:
             components = components or _components(tables)
+            if len(scans) == _MOST_SCANS:
+                raise _impossible()
             scans.append(_scan(segment, tables, components))
     if not scans or tables.frame is None:
         raise _impossible()

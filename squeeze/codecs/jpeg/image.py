@@ -72,7 +72,7 @@ def _read(data: bytes, parsed: Frame, scan: Scan, coefficients: np.ndarray) -> t
     if intervals is None:
         return None
     order = scans.order(parsed, scan)
-    joined = np.frombuffer(b"".join(intervals) + bytes(8), np.uint8)
+    joined = np.frombuffer(b"".join(intervals) + bytes(reading.SPARE), np.uint8)
     ends = np.cumsum([len(interval) for interval in intervals], dtype=np.int64)
     result = reading.read(
         joined,

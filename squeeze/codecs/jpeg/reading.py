@@ -7,6 +7,7 @@ from squeeze.numerics.jit import inline, kernel
 
 BITS, RUN = 0, 1  # entries of a reader's state: bits read, and blocks left that have no more coefficients
 BAD = -1  # instead of a symbol
+SPARE = 512  # bytes: more than a block can have, so that reading one past the end stays within the array
 
 
 @inline
@@ -124,7 +125,7 @@ def read(data, ends, blocks, components, step, settings, tables, lookup, coeffic
     """Read the coefficients of a scan.
 
     Args:
-        data: uint8, its intervals one after the other, and 8 more bytes.
+        data: uint8, its intervals one after the other, and SPARE more bytes.
         ends: int64 [intervals], where each ends.
         blocks: int32 [n], the index of each block.
         components: uint8 [n], the place of its component in the scan.

@@ -14,7 +14,7 @@ def test_random_bytes_are_refused_or_written_again(progressive):
     frame = parse(open_image(jpegs.jpeg(48, 32, progressive=progressive)).header)
     for number, scan in enumerate(frame.scans):
         order, coefficients = scans.order(frame, scan), np.zeros((frame.blocks, 64), np.int16)
-        data = np.frombuffer(inputs.random_bytes(3000, number) + bytes(8), np.uint8)
+        data = np.frombuffer(inputs.random_bytes(3000, number) + bytes(reading.SPARE), np.uint8)
         settings = np.array([scan.first, scan.last, scan.above, scan.low, progressive, 1], np.int64)
         tables = np.array([*zip(scan.dc, scan.ac, strict=True)], np.int64)
         place = order.blocks, order.components, order.blocks.size

@@ -1,12 +1,14 @@
-"""What an image's header says, the order of a scan's blocks, its intervals, and the memory of the model."""
+"""The header of an image says how its scans are read: their blocks, codes and intervals."""
 
 import numpy as np
 import pytest
 
 from squeeze.codecs.jpeg import state
 from squeeze.codecs.jpeg.frame import parse, scans_of
+from squeeze.codecs.jpeg.image import open_image
 from squeeze.codecs.jpeg.layout import ZIGZAG
 from squeeze.codecs.jpeg.scans import cut, join, lookup, order, write_codes
+from squeeze.errors import DamagedError
 from tests.makers import jpegs
 
 
@@ -75,3 +77,12 @@ def test_a_model_takes_no_more_memory_than_estimated():
     model = state.fresh(frame, np.zeros((frame.blocks, 64), np.int16))
     used = sum(array.nbytes for array in model if isinstance(array, np.ndarray))
     assert used <= state.memory(frame.blocks)
+
+
+def test_a_header_of_too_many_scans_is_refused():
+    header = open_image(jpegs.by_hand(16, 16)).header
+    start = header.index(b"\xff\xda")
+    scan = header[start:-2]
+    with pytest.raises(DamagedError, match="impossible"):
+        parse(header[:start] + scan * 129 + header[-2:])
+    assert len(parse(header[:start] + scan * 128 + header[-2:]).scans) == 128
