@@ -25,7 +25,7 @@ from training.streams import text
 
 _LENGTHS = 2_048, 8_192, 32_768  # bytes that are taken of a document: small files are learned from as much as large
 _ROWS = 8192  # of adaptive probability maps that are kept, at levels 1 to 3
-_LEARNED = ("weights", "final_weights", "apm_byte", "apm_order2", "maps", "match_maps")  # arrays of a model
+_LEARNED = ("weights", "final_weights", "apm_match", "apm_order2", "maps", "match_maps")  # arrays of a model
 _APM_ROWS = {4: 16_384, 5: 4096, 6: 4096}  # and at levels 4 to 6: beside a network more bring little
 
 

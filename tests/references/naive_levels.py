@@ -68,10 +68,10 @@ class Models:
         self.maps = [list(START) for _ in self.contexts]
         self.matches = [Matches(least, size) for least in matches]
         inputs = self.n + 2 * len(matches) + 1 + more
-        self.weights = [np.full((rows, inputs), 12000, np.int64) for rows in (768, 2048, 256)[: self.s]]
+        self.weights = [np.full((rows, inputs), 12000, np.int64) for rows in (4096, 2048, 256)[: self.s]]
         self.final = np.full((256, self.s), 65536 // self.s, np.int64)
         fresh = [min(SQUASH[128 * j], 2**32 - 1) for j in range(33)]
-        self.apm1, self.apm2, self.fresh = [list(fresh) for _ in range(256)], {}, fresh
+        self.apm1, self.apm2, self.fresh = [list(fresh) for _ in range(4096)], {}, fresh
 
     def update_byte(self, c):
         """Update after a byte (5.3)."""
@@ -125,13 +125,13 @@ class Models:
             found = found or tells
             x += [logit, tilt]
         x = np.array([*x, 1024, *more], np.int64)
-        rows = [partial + (256 * (1 + (found & 1)) if found else 0)]
+        rows = [256 * found + partial]
         rows += [8 * (self.r["HISTORY"] & 0xFF) + shift, 16 * known + found]
         sets = [weights[row] for weights, row in zip(self.weights, rows, strict=False)]
         logits = [clamp(int(weights @ x) >> 16) for weights in sets]
         logit = clamp(int(self.final[partial] @ np.array(logits)) >> 16)
         row2 = self.apm2.setdefault(mix(self.r["HISTORY"] & 0xFFFF, partial) >> 48, list(self.fresh))
-        mixed, apms = squash(logit), (self.apm1[partial], row2)
+        mixed, apms = squash(logit), (self.apm1[256 * found + partial], row2)
         p = (mixed + self.refine(apms[0], logit) + 2 * self.refine(apms[1], logit)) >> 2
         self.now = x, histories, known, found, sets, logits, logit, mixed, apms, shift, self.final[partial]
         return min(max(p, 1), 2**32 - 1)
@@ -194,7 +194,7 @@ class Decoder(Models):
 
     def begin_with(self, known):
         """Start from trained values (6.2)."""
-        weights = np.split(12000 + 256 * known["weights"].astype(np.int64), np.cumsum((768, 2048))[: self.s - 1])
+        weights = np.split(12000 + 256 * known["weights"].astype(np.int64), np.cumsum((4096, 2048))[: self.s - 1])
         self.weights = [rows[:, : own.shape[1]] for rows, own in zip(weights, self.weights, strict=True)]
         self.final = known["final_weights"].astype(np.int64)
         self.apm1 = _begun(self.fresh, known["apm1"])

@@ -64,7 +64,8 @@ def select(m):
     partial, found = m.state.partial, m.state.matched
     latest = np.int64(m.registers[contexts.HISTORY] & np.uint64(0xFF))
     selectors = m.rows.size
-    m.rows[0] = FIRST_ROW.bits + partial + (256 * (1 + (found & 1)) if found else 0)
+    m.state.match_row = 256 * found + partial
+    m.rows[0] = FIRST_ROW.bits + m.state.match_row
     if selectors > 1:
         m.rows[1] = FIRST_ROW.latest + latest * 8 + m.state.shift
     if selectors > 2:
@@ -89,7 +90,7 @@ def mix(m):
         contexts.mix_hash(m.registers[contexts.HISTORY] & np.uint64(0xFFFF), np.uint64(partial)) >> np.uint64(48)
     )
     m.state.apm_row = row
-    refined = mixed + mixer.refine(m.apm_byte, partial, logit) + 2 * mixer.refine(m.apm_order2, row, logit)
+    refined = mixed + mixer.refine(m.apm_match, m.state.match_row, logit) + 2 * mixer.refine(m.apm_order2, row, logit)
     return min(max(refined >> 2, 1), (1 << 32) - 1)
 
 
@@ -97,7 +98,7 @@ def mix(m):
 def learn(m, bit):
     """Train APMs, mixers, maps and histories on the coded bit."""
     logit, target = m.state.logit, (bit << 32) - bit
-    mixer.learn_apm(m.apm_byte, m.state.partial, logit, bit, APM_RATES[0])
+    mixer.learn_apm(m.apm_match, m.state.match_row, logit, bit, APM_RATES[0])
     mixer.learn_apm(m.apm_order2, m.state.apm_row, logit, bit, APM_RATES[1])
     for k in range(m.rows.size):
         error = (target - squash(np.int64(m.logits[k]))) >> 16

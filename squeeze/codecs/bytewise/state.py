@@ -18,18 +18,18 @@ from squeeze.numerics.bitmodels import contexts, histories, layout, match, mixer
 class Rows(NamedTuple):
     """Rows of each mixer weight set, by the context that selects a row; a preset uses two or all three sets."""
 
-    bits: int  # bits of the byte so far, and the bit that the longest match predicts
+    bits: int  # bits of the byte so far, the match length, and the bit that the longest match predicts
     latest: int  # last byte, and the bit's place in its byte
     known: int  # number of contexts that were seen before, and the match length
 
 
-ROWS = Rows(bits=768, latest=2048, known=256)
+ROWS = Rows(bits=256 * match.FOUND, latest=2048, known=256)
 FIRST_ROW = layout.offsets(ROWS)
 WEIGHT = 12000  # first weight of every input; WEIGHT_ONE is 1
 
 STATE = layout.fields(
     "record line_mask bias first_extra"  # settings: record length or 0, mask of hash table lines, places of inputs
-    " partial shift node known matched logit mixed apm_row"  # the bit being coded
+    " partial shift node known matched logit mixed match_row apm_row"  # the bit being coded
 )
 
 
@@ -56,7 +56,7 @@ class ByteModel(NamedTuple):
     rows: np.ndarray  # int64 [selectors]
     logits: np.ndarray  # int32 [selectors]
     final_weights: np.ndarray  # int32 [256, selectors]
-    apm_byte: np.ndarray  # uint32 [256, APM_STEPS]
+    apm_match: np.ndarray  # uint32 [256 * FOUND, APM_STEPS]
     apm_order2: np.ndarray  # uint32 [65536, APM_STEPS]
 
 
@@ -103,7 +103,7 @@ def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 
         rows=np.zeros(selectors, np.int64),
         logits=np.zeros(selectors, np.int32),
         final_weights=np.full((256, selectors), mixer.WEIGHT_ONE // selectors, np.int32),
-        apm_byte=mixer.fresh_apm(256),
+        apm_match=mixer.fresh_apm(256 * match.FOUND),
         apm_order2=mixer.fresh_apm(65536),
     )
 
@@ -111,12 +111,12 @@ def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 
 FOLDER = Path(__file__).parent
 SUFFIX = ".safetensors"
 CHECKSUMS = {  # XXH3-64 of the files; other weights would change coded bytes
-    "text.1": 0x9461432E044553B7,
-    "text.2": 0x4CA83D4048530F4F,
-    "text.3": 0x9EB378A44E464AB8,
-    "executable.1": 0x347A1AB3FE3B1899,
-    "executable.2": 0x539DDDE19A323215,
-    "executable.3": 0x6E2AD2143E822594,
+    "text.1": 0x7031F3903D0F8F54,
+    "text.2": 0xCCFA8A7DB167459C,
+    "text.3": 0x89753D97455C2231,
+    "executable.1": 0x6F80F9BD073220C1,
+    "executable.2": 0xDE516054C7208694,
+    "executable.3": 0x8BF85F4B0B78EB7A,
 }
 _STEP = 256  # quantisation step of stored weights
 _MAP_SHIFT = 20  # a file keeps the high 12 of 32 bits of an APM entry
@@ -128,7 +128,7 @@ class WarmStart(NamedTuple):
 
     weights: np.ndarray  # int32
     final_weights: np.ndarray  # int32
-    apm_byte: np.ndarray  # uint32
+    apm_match: np.ndarray  # uint32
     apm_rows: np.ndarray  # int64 [rows]: rows of apm_order2 that have trained values
     apms: np.ndarray  # uint32 [rows, APM_STEPS]: their values
     maps: np.ndarray  # uint32
@@ -148,7 +148,7 @@ def initial_model(data: np.ndarray, preset: Preset, record: int = 0) -> ByteMode
         known = _read(preset.warm_start)
         model.weights[...] = known.weights
         model.final_weights[...] = known.final_weights
-        model.apm_byte[...] = known.apm_byte
+        model.apm_match[...] = known.apm_match
         model.apm_order2[known.apm_rows] = known.apms
         model.maps[...] = known.maps
         model.match_maps[...] = known.match_maps
@@ -167,7 +167,7 @@ def tensors_of(model: ByteModel, rows: int) -> dict[str, np.ndarray]:
     return {
         "weights": np.rint((model.weights - WEIGHT) / _STEP).astype(np.int16),
         "final_weights": model.final_weights,
-        "apm1": _above(model.apm_byte).astype(np.int16),
+        "apm1": _above(model.apm_match).astype(np.int16),
         "apm2_rows": apm_rows.astype(np.int32),
         "apm2": _above(model.apm_order2[apm_rows]).astype(np.int16),
         "maps": model.maps.reshape(-1, 256),
@@ -187,7 +187,7 @@ def _read(name: str) -> WarmStart:
     return WarmStart(
         weights=WEIGHT + _STEP * found["weights"].astype(np.int32),
         final_weights=found["final_weights"],
-        apm_byte=_apms(found["apm1"]),
+        apm_match=_apms(found["apm1"]),
         apm_rows=found["apm2_rows"].astype(np.int64),
         apms=_apms(found["apm2"]),
         maps=found["maps"].ravel(),

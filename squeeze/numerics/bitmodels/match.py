@@ -15,6 +15,7 @@ from squeeze.numerics.logistic import STRETCH
 # One match: where it points (0: nowhere), matching bytes, a bit for each recent miss, the expected byte
 # with a leading one (0: none), and the entry of its adaptive map that is asked for the present bit (-1: none).
 STATE = layout.fields("pointer length misses expected entry")
+FOUND = 16  # what `gather` may return: classes of length, each with an expected bit
 ENTRIES = 512  # adaptive map entries of one match: 32 lengths x 16 histories of misses
 START_ENTRY = (3 << 20) << 10  # three of four expectations come true
 _VERIFIED = 400  # bytes compared behind a candidate
