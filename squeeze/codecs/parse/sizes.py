@@ -16,7 +16,8 @@ _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a PNG image, by its colour type
 
 
 def opened_size(file: BinaryIO, size: int) -> int:
-    """Estimate the bytes of a file with its wrappers opened: of zip archives, gzip files and PNG images; else its size.
+    """Estimate the bytes of a file with its wrappers opened: of zip archives, gzip files, PNG images and the
+    first image of GIF files; else its size.
 
     Args:
         file: seekable, and left at its start.
@@ -28,6 +29,9 @@ def opened_size(file: BinaryIO, size: int) -> int:
     elif start.startswith(b"\x1f\x8b\x08") and size >= 18:
         file.seek(-4, io.SEEK_END)
         content = int.from_bytes(file.read(4), "little")
+    elif start.startswith((b"GIF87a", b"GIF89a")) and len(start) == 33:
+        width, height = struct.unpack_from("<HH", start, 6)
+        content = size + width * height
     elif start.startswith(b"\x89PNG\r\n\x1a\n") and len(start) == 33:
         width, height, bits, colour = struct.unpack_from(">IIBB", start, 16)
         content = height * (1 + (width * bits * _CHANNELS.get(colour, 1) + 7) // 8)

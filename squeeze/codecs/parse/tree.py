@@ -8,6 +8,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse.deflate.stream import Closings
+from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
 from squeeze.codecs.parse.texts import Base64, Hexadecimal, Utf16
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 # By the numbers that files have for them.
-WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal())
+WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif())
 MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened

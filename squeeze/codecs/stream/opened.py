@@ -13,7 +13,6 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.parse import outline, tree
-from squeeze.codecs.parse.deflate.stream import Opened
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import blocks, container, media, sampling
@@ -57,8 +56,8 @@ def _pays(data: np.ndarray, found: Found) -> bool:
     content = found.content
     if found.opened and content.size <= _SMALL:
         return found.size < 0.9 * content.size
-    if found.opened and found.content_kind and (medium := media.of_content(found.content_kind)):
-        return _medium_pays(found, found.opened, found.content_kind, medium)
+    if found.content_kind and (medium := media.of_content(found.content_kind)):
+        return _medium_pays(found, found.content_kind, medium)
     size = min(content.size, max(_LEAST_SAMPLE, min(content.size // 16, _MOST_SAMPLE)))
     start = (content.size - size) // 2
     sample = content[start : start + size]
@@ -69,11 +68,13 @@ def _pays(data: np.ndarray, found: Found) -> bool:
     return _PAYS * coded < sampling.coded_size(data[begin:end], Content("text")) - _COST
 
 
-def _medium_pays(found: Found, opened: Opened, kind: Content, medium: Medium) -> bool:
+def _medium_pays(found: Found, kind: Content, medium: Medium) -> bool:
     """Return the same for the content of a medium, of which its own model at level 1 codes a part."""
     sample = medium.sample(found.content.size, kind, _MOST_SAMPLE)
     coded = medium.coded_size(found.content, sample, 1)
-    return coded < _PAYS * opened.stream.share_of(*sample[:2]) * found.size
+    start, end, _ = sample
+    share = found.opened.stream.share_of(start, end) if found.opened else (end - start) / found.content.size
+    return coded < _PAYS * share * found.size
 
 
 def _kind_of(data: np.ndarray) -> Content:

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from squeeze.codecs.parse.sizes import opened_size
-from tests.makers import inputs, wrapped
+from tests.makers import gifs, inputs, wrapped
 
 TEXT = inputs.words(40_000)
 ARCHIVE = wrapped.zip_archive({"a": TEXT, "b": TEXT[:9_000]})
@@ -25,6 +25,8 @@ def test_a_zip_archive_has_its_members_and_what_is_around_them():
 def test_gzip_and_png_name_their_size():
     assert estimated(wrapped.gzip_file(TEXT)) == len(TEXT)
     assert estimated(wrapped.png(TEXT[:6_400])) == 6_500
+    picture = gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(TEXT[:6_000], 8), 8), 8, 100)], 8, 100)
+    assert estimated(picture) == len(picture) + 6_000
 
 
 @pytest.mark.parametrize(
