@@ -22,6 +22,7 @@ from bench.shared.texts import find_file
 from bench.tables import Column, Listing, Pivot
 from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.deflate.stream import Closings, open_stream
+from squeeze.codecs.parse.room import Room
 
 _FILES = ("lcet10.txt", "bash.elf")
 _DOCUMENTS = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".epub", ".whl", ".pdf", ".tgz", ".png")
@@ -43,7 +44,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 def closing(stream: bytes) -> Row:
     """Return the bytes of a stream, and of what closes it; the latter is None if it stays closed."""
-    opened = open_stream(np.frombuffer(stream, np.uint8), _MOST)
+    opened = open_stream(np.frombuffer(stream, np.uint8), Room(_MOST))
     if opened is None:
         return {"streams": 1, "bytes": len(stream), "closing": None}
     made = Closings().encode(opened)

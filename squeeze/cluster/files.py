@@ -341,8 +341,9 @@ def _prepared(task: Task) -> tuple[Settings, int]:
     options = dict(task.options)
     options.pop("verify")
     level, threads, size = (options.pop(name, None) for name in ("level", "threads", "block_size"))
-    dictionary, parse, long = (options.pop(name, None) for name in ("dictionary", "parse", "long"))
-    return resolve_settings(level, threads, size, dictionary, LanguageOptions(**options), parse is not False, long)
+    dictionary, parse, _ = (options.pop(name, None) for name in ("dictionary", "parse", "long"))
+    language, no_window = LanguageOptions(**options), False  # parts of a file are coded alone
+    return resolve_settings(level, threads, size, dictionary, language, parse is not False, no_window)
 
 
 def _folder(file: File, task: Task, settings: Settings) -> Path:

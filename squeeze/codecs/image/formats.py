@@ -20,7 +20,7 @@ _LEAST = 1 << 10  # bytes of the smallest image within other data
 _LEAST_REST = 64  # bytes after an image that do not pay for a block
 _MOST_PREFIX = 1 << 12  # bytes of a header that is coded with its image
 _DIB = re.compile(rb"[\x28\x6c\x7c]\0\0\0.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0[\0\3]\0\0\0", re.DOTALL)
-_GAP = rb"(?:\s|#[^\n]*\n)+"
+_GAP = rb"\s{1,16}(?:#[^\n]{0,100}\n\s{0,16}){0,3}"  # bounded, so that many marks take time in proportion
 _PNM = re.compile(rb"P([56])%b(\d{1,7})%b(\d{1,7})%b(\d{1,5})\s" % (_GAP, _GAP, _GAP))
 _PBM = re.compile(rb"P(4)%b(\d{1,7})%b(\d{1,7})\s" % (_GAP, _GAP))
 

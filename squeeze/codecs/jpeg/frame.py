@@ -10,31 +10,55 @@ import numpy as np
 from squeeze.codecs.jpeg.layout import ZIGZAG, Component, Frame, Range, Scan
 from squeeze.errors import DamagedError
 
-__all__ = ["end_of_scan_header", "parse", "scans_of"]
+__all__ = ["Segments", "end_of_scan_header", "parse", "scans_of"]
 
 _SOI, _EOI, _SOS, _DQT, _DHT, _DRI = 0xD8, 0xD9, 0xDA, 0xDB, 0xC4, 0xDD
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
 _FRAMES = {0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
 _AFTER_DATA = re.compile(rb"\xff[^\x00\xd0-\xd7]")
 _MOST_SCANS = 128
+_SEARCHES = 4  # bytes of scans that are searched for each byte of data
 _MOST_BLOCKS = 10  # of an MCU
 _CODES = 4  # tables of each class
 
 
-def scans_of(data: bytes, start: int, seen: bytearray) -> tuple[list[Range], int] | None:
+class Segments:
+    """The segments of data that were read. Each is read once, however many images begin before it.
+
+    Attributes:
+        data: The bytes that images are in.
+        seen: A byte for each of them, not zero where a segment was read.
+    """
+
+    def __init__(self, data: bytes):
+        self.data, self.seen, self._left = data, bytearray(len(data)), _SEARCHES * len(data)
+
+    def is_new(self, place: int) -> bool:
+        """Return whether a segment begins at a place, and was not read before."""
+        is_new = self.data[place : place + 1] == b"\xff" and place + 2 <= len(self.data) and not self.seen[place]
+        if is_new:
+            self.seen[place] = 1
+        return is_new
+
+    def end_of_scan(self, place: int) -> int | None:
+        """Return where entropy-coded data at a place ends, or None if it does not, or too much was searched."""
+        found = _AFTER_DATA.search(self.data, place, place + self._left)
+        self._left -= (found.start() if found else len(self.data)) - place
+        return found.start() if found else None
+
+
+def scans_of(segments: Segments, start: int) -> tuple[list[Range], int] | None:
     """Return where the entropy-coded data of the scans of an image lie, and where the image ends.
 
     Args:
-        data: the bytes that it is in.
+        segments: those of the bytes that it is in.
         start: its first byte.
-        seen: a byte for each of data, not zero where a segment was read before, which is not read again.
 
     Returns:
         the ranges and the end, or None if there is no whole image at `start`.
     """
-    scans, place = list[Range](), start + 2
-    while data[place : place + 1] == b"\xff" and place + 2 <= len(data) and not seen[place]:
-        seen[place] = 1
+    data, scans, place = segments.data, list[Range](), start + 2
+    while segments.is_new(place):
         marker, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
         if marker == _EOI:
             return (scans, place + 2) if scans else None
@@ -45,11 +69,11 @@ def scans_of(data: bytes, start: int, seen: bytearray) -> tuple[list[Range], int
         if length < 2 or marker < 0xC0 or marker in (_SOI, 0xC8) or 0xD0 <= marker <= 0xD7:
             return None
         if marker == _SOS:
-            found = _AFTER_DATA.search(data, place)
-            if found is None or len(scans) == _MOST_SCANS:
+            end = segments.end_of_scan(place)
+            if end is None or len(scans) == _MOST_SCANS:
                 return None
-            scans.append(Range(place, found.start()))
-            place = found.start()
+            scans.append(Range(place, end))
+            place = end
     return None
 
 

@@ -41,7 +41,7 @@ def most_blocks(length: int) -> int:
 
 def open_image(data: bytes) -> Image | None:
     """Return the image in data, or None if `close` would not give the same bytes."""
-    found = frame.scans_of(data, 0, bytearray(len(data)))
+    found = frame.scans_of(frame.Segments(data), 0)
     if found is None or found[1] != len(data):
         return None
     ranges = found[0]

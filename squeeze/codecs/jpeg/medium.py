@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Progress, Region
-from squeeze.codecs.jpeg.frame import scans_of
+from squeeze.codecs.jpeg.frame import Segments, scans_of
 
 __all__ = ["Jpeg", "find_images"]
 
@@ -17,10 +17,10 @@ _SMALL = 1 << 16  # bytes of an image that is coded as a whole before it is comp
 
 def find_images(data: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
     """Yield the start and the end of each image in data from `begin` on; those in other images are left out."""
-    done, seen = begin, bytearray()
+    done, segments = begin, None
     for match in _START.finditer(data, begin):
-        seen = seen or bytearray(len(data))  # so that each segment is read once, however many images begin before it
-        found = scans_of(data, match.start(), seen) if match.start() >= done else None
+        segments = segments or Segments(data)
+        found = scans_of(segments, match.start()) if match.start() >= done else None
         if found and found[1] - match.start() >= _LEAST:
             done = found[1]
             yield match.start(), done

@@ -9,6 +9,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse.deflate.stream import Opened
+from squeeze.codecs.parse.room import Room
 
 __all__ = ["Found", "Wrapper"]
 
@@ -48,10 +49,10 @@ class Wrapper(ABC):
         return (match.start() for match in self.mark.finditer(data))
 
     @abstractmethod
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
-        """Open one that starts at a place of data, with at most `most` bytes of content.
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        """Open one that starts at a place of data, if there is room for its content.
 
-        Closing what it returns gives the same bytes again.
+        Closing what it returns gives the same bytes again. Attempts in vain are counted.
         """
 
     @abstractmethod

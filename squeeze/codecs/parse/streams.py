@@ -8,8 +8,9 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import from_header
-from squeeze.codecs.parse.deflate.stream import Opened, open_stream
+from squeeze.codecs.parse.deflate.stream import IsSound, Opened, open_stream
 from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 
 __all__ = ["Gzip", "Png", "ZipMember", "Zlib"]
@@ -22,7 +23,7 @@ class ZipMember(Wrapper):
     kind = 0
     mark = re.compile(rb"PK\x03\x04")
 
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
         header = data[start : start + 30]
         if len(header) < 30:
             return None
@@ -31,7 +32,7 @@ class ZipMember(Wrapper):
         if method != 8:
             return None
         begin = start + 30 + name + extra
-        opened = _stream_at(data, begin, most)
+        opened = _stream_at(data, begin, room)
         return Found(self.kind, begin, opened.size, opened.content, opened) if opened else None
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
@@ -49,12 +50,14 @@ class Zlib(Wrapper):
     kind = 1
     mark = _ZLIB_HEADER
 
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
-        opened = _stream_at(data, start + 2, most, 8 + (data[start] >> 4))
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        begin = start + 2
+
+        def is_sound(content: np.ndarray, size: int) -> bool:
+            return data[begin + size : begin + size + 4] == _adler(content)
+
+        opened = _stream_at(data, begin, room, 8 + (data[start] >> 4), is_sound)
         if opened is None:
-            return None
-        end = start + 2 + opened.size
-        if data[end : end + 4] != _adler(opened.content):
             return None
         return Found(self.kind, start + 2, opened.size + 4, opened.content, opened)
 
@@ -69,20 +72,20 @@ class Gzip(Wrapper):
     kind = 2
     mark = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
-        header = data[start : start + (1 << 16)]
-        flags, begin = header[3], 10
-        if flags & 4 and len(header) >= 12:
-            begin += 2 + int.from_bytes(header[10:12], "little")
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        flags, begin = data[start + 3], start + 10
+        if flags & 4:
+            begin += 2 + int.from_bytes(data[start + 10 : start + 12], "little")
         for flag in (8, 16):  # a name and a comment
             if flags & flag:
-                begin = header.find(b"\0", begin) + 1
+                begin = data.find(b"\0", begin, start + _MOST_HEADER) + 1
                 if not begin:
+                    room.spend(_MOST_HEADER)
                     return None
-        begin += start + (flags & 2)
-        opened = _stream_at(data, begin, most)
+        opened = _stream_at(data, begin + (flags & 2), room)
         if opened is None:
             return None
+        begin += flags & 2
         end = begin + opened.size
         if data[end : end + 8] != _crc_and_size(opened.content):
             return Found(ZipMember.kind, begin, opened.size, opened.content, opened)
@@ -92,6 +95,8 @@ class Gzip(Wrapper):
         return np.concatenate([stream, np.frombuffer(_crc_and_size(content), np.uint8)])
 
 
+_MOST_HEADER = 1 << 16  # bytes of a gzip header
+_CHUNK_COST = 64  # bytes that finding a chunk counts as
 _LEAST_CHUNK = 32  # bytes of the shortest IDAT chunks, apart from the last one
 
 
@@ -102,13 +107,21 @@ class Png(Wrapper):
     kind = 3
     mark = re.compile(rb"\x89PNG\r\n\x1a\n")
 
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
-        chunks, begin = _idat_chunks(data, start + 8)
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        found = self._open(data, start, *_idat_chunks(data, start + 8, room), room)
+        if found is None:
+            room.spend(0)
+        return found
+
+    def _open(self, data: bytes, start: int, chunks: list[bytes], begin: int, room: Room) -> Found | None:
         joined = b"".join(chunks)
+        room.attempts -= len(joined)
         if len(joined) < 6 or joined[0] & 143 != 8 or joined[1] & 32:
             return None
-        opened = _stream_at(joined, 2, most, 8 + (joined[0] >> 4))
-        if opened is None or 2 + opened.size + 4 != len(joined) or len(chunks[0]) < min(_LEAST_CHUNK, len(joined)):
+        if len(chunks[0]) < min(_LEAST_CHUNK, len(joined)):
+            return None
+        opened = _stream_at(joined, 2, room, 8 + (joined[0] >> 4), lambda _, size: 2 + size + 4 == len(joined))
+        if opened is None:
             return None
         extra = joined[:2] + struct.pack("<I", len(chunks[0]))
         stream = np.frombuffer(joined, np.uint8, opened.size, 2)
@@ -128,14 +141,15 @@ class Png(Wrapper):
         return np.frombuffer(b"".join(chunks), np.uint8)
 
 
-def _stream_at(data: bytes, begin: int, most: int, window: int = 15) -> Opened | None:
-    return open_stream(np.frombuffer(data, np.uint8)[begin:], most, window)
+def _stream_at(data: bytes, begin: int, room: Room, window: int = 15, is_sound: IsSound | None = None) -> Opened | None:
+    return open_stream(np.frombuffer(data, np.uint8)[begin:], room, window, is_sound)
 
 
-def _idat_chunks(data: bytes, place: int) -> tuple[list[bytes], int]:
+def _idat_chunks(data: bytes, place: int, room: Room) -> tuple[list[bytes], int]:
     """Return the data of the first IDAT chunks in a row, and where they begin."""
     chunks, begin = list[bytes](), place
     while place + 12 <= len(data):
+        room.attempts -= _CHUNK_COST
         length, kind = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8]
         if place + 12 + length > len(data) or (chunks and kind != b"IDAT") or kind == b"IEND":
             break

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 
 __all__ = ["Base64", "Hexadecimal", "Utf16"]
 
 _NEWLINES = (b"", b"\n", b"\r\n", b"\\n")
 _LEAST_DIGITS = 128  # base64 or hexadecimal digits of the shortest wrapper
-_PART = 1 << 12  # UTF-16 units that are looked at together
+_FIRST_PART, _PART = 1 << 6, 1 << 12  # UTF-16 units that are looked at together, the first ones and later ones
 _GAP = 16  # most characters beyond ASCII in a row, in UTF-16 without a byte order mark
 
 
@@ -31,7 +32,7 @@ class Utf16(Wrapper):
             yield 0
         yield from super().find(data)
 
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
         marked = start == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff")
         order = int(data[start] in (0, 0xFE))
         count = (len(data) - start) // 2
@@ -42,8 +43,10 @@ class Utf16(Wrapper):
             return None
         content, extra = np.frombuffer(text.encode(), np.uint8), bytes([order])
         closed = self.close(content, content, extra)
-        same = closed.tobytes() == data[start : start + closed.size]
-        return Found(self.kind, start, closed.size, content, None, extra) if same and content.size <= most else None
+        if content.size > room.content or closed.tobytes() != data[start : start + closed.size]:
+            room.spend(closed.size)
+            return None
+        return Found(self.kind, start, closed.size, content, None, extra)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if len(extra) != 1 or extra[0] > 1:
@@ -58,7 +61,7 @@ def _text_units(units: np.ndarray) -> int:
     """Return how many UTF-16 units from the start are text, with few characters in a row beyond ASCII."""
     end = last = 0  # the end of what was looked at, and of the last character of ASCII
     while end < units.size:
-        part = units[end : end + _PART]
+        part = units[end : end + (_PART if end else _FIRST_PART)]
         is_ascii = ((part >= 32) & (part < 127)) | (part == 9) | (part == 10) | (part == 13)
         is_text = is_ascii | ((part >= 0xA0) & (part < 0xD800))
         stop = part.size if is_text.all() else int(is_text.argmin())
@@ -81,43 +84,55 @@ class Base64(Wrapper):
     _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
     mark = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{60,}")
 
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
-        first = self._LINE.match(data, start)
-        if first is None or len(first[0]) > 2 * most:
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        first, most = self._LINE.match(data, start), 2 * room.content
+        if first is None or len(first[0]) > most:
             return None
         length, newline = len(first[0]) // 4 * 4, b""
         end = start + length
         if length == len(first[0]) and not first[0].endswith(b"="):
             newline = next((mark for mark in _NEWLINES[1:] if data.startswith(mark, end)), b"")
-        while newline and data.startswith(newline, end) and end - start < 2 * most:
+        while newline and data.startswith(newline, end) and end - start <= most:
             line = self._LINE.match(data, end + len(newline))
             if line is None or len(line[0]) > length or len(line[0]) % 4:
                 break
-            end = line.end()
             if len(line[0]) < length or line[0].endswith(b"="):
+                end = line.end() if _is_canonical(line[0]) else end
                 break
-        digits = data[start:end]
-        if len(digits) < _LEAST_DIGITS or len(digits) > 2 * most:
+            end = line.end()
+        digits = data[start:end] if _is_canonical(data[start:end]) else data[start : end - 4]
+        if len(digits) < _LEAST_DIGITS or len(digits) > most:
+            room.spend(len(digits))
             return None
-        try:
-            content = np.frombuffer(base64.b64decode(digits.replace(newline, b"") if newline else digits), np.uint8)
-        except binascii.Error:
-            return None
+        content = np.frombuffer(base64.b64decode(digits.replace(newline, b"") if newline else digits), np.uint8)
         number = _NEWLINES.index(newline if len(digits) > length else b"")
         extra = bytes([number]) + (length // 4).to_bytes(4, "little")
-        same = self.close(content, content, extra).tobytes() == digits
-        return Found(self.kind, start, len(digits), content, None, extra) if same else None
+        if self.close(content, content, extra).tobytes() != digits:
+            room.spend(len(digits))
+            return None
+        return Found(self.kind, start, len(digits), content, None, extra)
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if len(extra) != 5 or extra[0] >= len(_NEWLINES):
             raise _impossible()
-        digits, length = base64.b64encode(content.data), 4 * int.from_bytes(extra[1:], "little")
-        if extra[0]:
-            if length == 0:
-                raise _impossible()
-            lines = (digits[at : at + length] for at in range(0, len(digits), length))
-            digits = _NEWLINES[extra[0]].join(lines)
-        return np.frombuffer(digits, np.uint8)
+        digits = np.frombuffer(base64.b64encode(content.data), np.uint8)
+        if not extra[0]:
+            return digits
+        length, newline = 4 * int.from_bytes(extra[1:], "little"), np.frombuffer(_NEWLINES[extra[0]], np.uint8)
+        if length == 0:
+            raise _impossible()
+        ended = max(digits.size - 1, 0) // length  # lines with a newline after them
+        text = np.empty(digits.size + ended * newline.size, np.uint8)
+        lines = text[: ended * (length + newline.size)].reshape(ended, length + newline.size)
+        lines[:, :length] = digits[: ended * length].reshape(ended, length)
+        lines[:, length:] = newline
+        text[lines.size :] = digits[ended * length :]
+        return text
+
+
+def _is_canonical(digits: bytes) -> bool:
+    """Return whether the bits after the last byte of base64 digits are zeros, as encoders write them."""
+    return base64.b64encode(base64.b64decode(digits[-4:])) == digits[-4:]
 
 
 class Hexadecimal(Wrapper):
@@ -127,9 +142,9 @@ class Hexadecimal(Wrapper):
     name = "hexadecimal"
     mark = re.compile(rb"(?<![0-9A-Fa-f])(?:[0-9a-f]{%d,}|[0-9A-F]{%d,})" % (_LEAST_DIGITS, _LEAST_DIGITS))
 
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
         match = self.mark.match(data, start)
-        if match is None or len(match[0]) > 2 * most:
+        if match is None or len(match[0]) > 2 * room.content:
             return None
         digits = match[0][: len(match[0]) // 2 * 2]
         is_upper = digits != digits.lower()

@@ -10,6 +10,7 @@ from squeeze.codecs.content import Content
 from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
 from squeeze.codecs.parse.texts import Base64, Hexadecimal, Utf16
 from squeeze.codecs.parse.zip_fields import ALL, Member, emptied, fill
@@ -35,6 +36,7 @@ MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
 _MOST_WRAPPERS = 1 << 20  # of a block
+_TRIAL = 8  # times as long as reading content: to find out that it does not pay
 _LEAST_OPENED, _MOST_RATIO = 1 << 22, 64  # bytes of content that may be opened in any data, and for each of its bytes
 
 
@@ -84,22 +86,27 @@ class _Parser:
 
     def __init__(self, pays: Callable[[np.ndarray, Found], bool], size: int):
         self._pays = pays
-        self._left = most_opened(size)
+        self._room = Room.of(most_opened(size), size)
         self._wrappers = _MOST_WRAPPERS
 
     def node(self, data: np.ndarray, depth: int) -> Node:
-        raw, done, children = data.tobytes(), 0, list[Child]()
+        raw, done, children, room = data.tobytes(), 0, list[Child](), self._room
         refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
-        for place, kind in candidates(raw) if depth < _DEEPEST and self._left > 0 else ():
-            found = WRAPPERS[kind].open(raw, place, self._left) if place >= max(done, refused[kind]) else None
-            if found is None or found.start < done or found.size < _LEAST or not self._wrappers:
+        for place, kind in candidates(raw) if depth < _DEEPEST and room.content > 0 else ():
+            is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers
+            found = WRAPPERS[kind].open(raw, place, room) if is_tried else None
+            if found is None:
                 continue
-            before = self._left
-            self._left -= found.content.size
+            if found.start < done or found.size < _LEAST:
+                room.spend(_TRIAL * found.content.size)
+                continue
+            before = room.content
+            room.content -= found.content.size
             kind_of = found.content_kind  # of a medium, in which no wrapper is looked for
             node = Node(found.content, (), kind_of) if kind_of else self.node(found.content, depth + 1)
             if not node.children and not self._pays(data, found):
-                self._left, refused[kind] = before, found.start + found.size
+                room.content, refused[kind] = before, found.start + found.size
+                room.spend(_TRIAL * found.content.size)
                 continue
             self._wrappers -= 1
             children.append(Child(found.start - done, found.kind, node, found))

@@ -6,6 +6,7 @@ docs/format.md specifies it (21.2).
 
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -86,7 +87,7 @@ def emptied(data: np.ndarray, members: Sequence[Member]) -> tuple[np.ndarray, li
 
 def _fields(data: bytes, members: Sequence[Member]) -> Iterator[_Field]:
     """Yield the fields of the members that their flags name; data may have zeros there."""
-    known, done = dict[bytes, list[tuple[int, int]]](), 0  # numbers and headers of members by name
+    known, done = dict[bytes, deque[tuple[int, int]]](), 0  # numbers and headers of members by name
     for number, (member, after) in enumerate(zip(members, [*(m.start for m in members[1:]), len(data)], strict=True)):
         header = _header(data, done, member.start) if member.content is not None and member.flags else -1
         done = member.end
@@ -98,10 +99,10 @@ def _fields(data: bytes, members: Sequence[Member]) -> Iterator[_Field]:
                 yield _Field(((descriptor, member.fields),), number, IN_DESCRIPTOR)
             if member.flags & IN_DIRECTORY:
                 size = int.from_bytes(data[header + 26 : header + 28], "little")
-                known.setdefault(data[header + 30 : header + 30 + size], []).append((number, header))
+                known.setdefault(data[header + 30 : header + 30 + size], deque()).append((number, header))
         for base, at, name in _entries(data, done, after):
             if waiting := known.get(name):
-                listed, place = waiting.pop(0)
+                listed, place = waiting.popleft()
                 offset = struct.pack("<I", place - base & 0xFFFFFFFF)
                 yield _Field(((at + 16, members[listed].fields), (at + 42, offset)), listed, IN_DIRECTORY)
 

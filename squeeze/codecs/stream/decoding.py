@@ -180,7 +180,7 @@ def opened_parts(coded: Coded, length: int, settings: Settings) -> opened.Parts:
     """
     parts = opened.read(coded.payload, length)
     if settings.limits:
-        settings.limits.need_memory(opened.MEMORY * parts.size, f"a block with {parts.size:,} opened bytes")
+        settings.limits.need_memory(parts.memory, f"a block with {parts.size:,} opened bytes")
     return parts
 
 

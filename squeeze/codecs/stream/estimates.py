@@ -121,7 +121,7 @@ def memory_to_restore(file: BinaryIO, resources: Resources) -> tuple[int | None,
     more = 0
     if block and block.kind == container.OPENED:
         parts = opened.read(read_exactly(file, block.payload_length), length)
-        length, more = max([length, *parts.sizes]), opened.MEMORY * parts.size
+        length, more = max([length, *parts.sizes]), parts.memory
     return settings.level.number, _memory_of(settings, max(length, levels.DEFAULT_BLOCK)) + more
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from squeeze.codecs.stream import matches
+from squeeze.codecs.stream import container, matches
 from squeeze.codecs.stream.copies import Copies
 from squeeze.errors import VerifyError
 
-__all__ = ["Chunk", "chunks", "pays_alone"]
+__all__ = ["Chunk", "chunks", "longest", "pays_alone"]
 
 LEAST = 128  # bytes of the shortest copy
 NEAR, LEAST_NEAR = 1 << 20, 4096  # bytes up to which a block's models find sources, and of a copy from there
@@ -31,10 +31,15 @@ class Chunk:
     copies: Copies | None
 
 
+def longest(size: int) -> int:
+    """Return the most raw bytes of a chunk of a stream whose blocks have at most `size` bytes that are no copies."""
+    return min(size * _LARGEST, container.MAX_BLOCK)
+
+
 def chunks(first: bytes, read: Callable[[int], bytes], size: int, window: int, known: int | None) -> Iterator[Chunk]:
     """Yield a stream in chunks.
 
-    A chunk has `size` bytes that are no copies, or is four times as long, or the last.
+    A chunk has `size` bytes that are no copies, or is four times as long, or the longest block, or the last.
 
     Args:
         first: the first bytes of the stream, at most `size`.
@@ -43,12 +48,12 @@ def chunks(first: bytes, read: Callable[[int], bytes], size: int, window: int, k
         window: most bytes between a copy and its source.
         known: bytes of the stream, if known.
     """
-    matcher = _Matcher(window, size * _LARGEST, known)
-    piece = first
+    most = longest(size)
+    matcher, piece = _Matcher(window, most, known), first
     while piece:
         pieces, copied = [piece], matcher.add(piece)
         length = len(piece)
-        while (room := min(size - length + copied, size * _LARGEST - length)) > 0 and (piece := read(room)):
+        while (room := min(size - length + copied, most - length)) > 0 and (piece := read(room)):
             pieces.append(piece)
             copied += matcher.add(piece)
             length += len(piece)

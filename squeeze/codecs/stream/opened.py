@@ -28,7 +28,10 @@ _COST = 8  # bytes of a wrapper in the tree
 _PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
 _LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
+_LEAST_MEDIUM = 512  # bytes of a medium that becomes a group of its own
+_MOST_PARTS = 1 << 18  # parts of a block: media are alone, and have half a KiB or more of at most 64 MiB
 MEMORY = 8  # bytes of memory for each opened byte: its copies, tokens, and the stream that is written
+_PLAN_MEMORY = 96  # the same for each byte of a plan, whose pieces and wrappers have a few bytes
 
 EncodePlan = Callable[[np.ndarray], Coded | None]
 EncodePart = Callable[[np.ndarray, Content], Coded | None]
@@ -91,16 +94,14 @@ def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> Open
         encode_plan: codes the plan as a block of a kind without a language model, or returns None to store it.
         encode_part: the same for a part of a group.
     """
-    groups, pieces = list[tuple[Content, list[np.ndarray]]](), bytearray()
+    groups, pieces = _Groups(), bytearray()
     for node in root.nodes():
         for start, end, content in _regions(node):
-            number = _group(groups, content, end - start)
-            groups[number][1].append(node.own[start:end])
-            pieces += varint(end - start) + varint(number)
+            pieces += varint(end - start) + varint(groups.add(content, node.own[start:end]))
     written = tree.to_bytes(root)
     plan = np.frombuffer(varint(len(written)) + written + pieces, np.uint8)
     parts = [_part(plan, encode_plan(plan))]
-    for content, found in groups:
+    for content, found in groups.all:
         joined = np.concatenate(found)
         longest = joined.size if media.of_content(content) else _LONGEST
         cuts = [joined[at : at + longest] for at in range(0, joined.size, longest)]
@@ -115,20 +116,29 @@ def size_of(root: Node) -> int:
 
 def _regions(node: Node) -> Iterator[Region]:
     """Yield the regions of a node's own bytes."""
-    if node.content and node.own.size:
+    if node.content and node.own.size >= _LEAST_MEDIUM:
         yield 0, node.own.size, node.content
     elif node.own.size:
         yield from media.regions(node.own)
 
 
-def _group(groups: list[tuple[Content, list[np.ndarray]]], content: Content, size: int) -> int:
-    """Return the number of the group of a piece: small tables are coded with others, and a medium alone."""
-    content = sampling.OTHER if content.kind == "table" and size < _LEAST_TABLE else content
-    same = [number for number, (known, _) in enumerate(groups) if known == content]
-    if same and not media.of_content(content):
-        return same[0]
-    groups.append((content, []))
-    return len(groups) - 1
+class _Groups:
+    """The pieces of the opened bytes by their content: small tables are coded with others, and a medium alone."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Content, list[np.ndarray]]] = []
+        self._numbers: dict[Content, int] = {}  # of the groups that may get more pieces
+
+    def add(self, content: Content, piece: np.ndarray) -> int:
+        """Add a piece, and return the number of its group."""
+        content = sampling.OTHER if content.kind == "table" and piece.size < _LEAST_TABLE else content
+        number = self._numbers.get(content, len(self.all))
+        if number == len(self.all):
+            self.all.append((content, []))
+        if not media.of_content(content):
+            self._numbers[content] = number
+        self.all[number][1].append(piece)
+        return number
 
 
 def _part(data: np.ndarray, coded: Coded | None) -> bytes:
@@ -154,6 +164,11 @@ class Parts:
         """The raw bytes of all of them."""
         return self.plan[1] + sum(self.sizes)
 
+    @property
+    def memory(self) -> int:
+        """The bytes of memory for closing them."""
+        return _PLAN_MEMORY * self.plan[1] + MEMORY * sum(self.sizes)
+
     def blocks(self) -> Iterator[Coded]:
         """Yield the blocks of the groups."""
         for group in self.groups:
@@ -171,9 +186,14 @@ def read(payload: bytes, length: int) -> Parts:
     if read_exactly(file, 1) != b"\0":
         raise _impossible()
     plan, groups, left = _read_part(file, _MOST_PLAN), list[list[tuple[Coded, int]]](), tree.MOST_OPENED + length
+    most = _MOST_PARTS
     while file.tell() < len(payload):
         groups.append([])
-        for _ in range(read_varint(file)[0]):
+        count, _ = read_varint(file)
+        most -= count
+        if most < 0:
+            raise _impossible()
+        for _ in range(count):
             groups[-1].append(_read_part(file, left))
             left -= groups[-1][-1][1]
         if not groups[-1]:

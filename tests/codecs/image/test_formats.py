@@ -1,5 +1,7 @@
 """Images without compression are found in data, with their layout."""
 
+import struct
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,11 @@ from tests.makers import images, inputs
 GREY, COLOURS, ALPHA = (images.pixels(41, 30, channels) for channels in (1, 3, 4))
 DEEP = images.pixels(41, 30, 1).astype(np.uint16) * 257
 RAMP = b"".join(bytes([grey, grey, grey, 0]) for grey in range(256))
+_MARKS = 20_000
+# Many files with the same list of tags, and a list whose tags have nearly all the data as their values.
+MANY_FILES = b"".join(b"II*\0" + struct.pack("<I", 8 * (_MARKS - n)) for n in range(_MARKS))
+MANY_FILES += struct.pack("<H", 500) + struct.pack("<HHII", 258, 1, 1, 0) * 500 + bytes(4)
+MANY_VALUES = b"II*\0\x08\0\0\0" + struct.pack("<H", 60_000) + struct.pack("<HHII", 273, 1, 700_000, 0) * 60_000
 FILES = {
     "BMP": (images.bmp(COLOURS), Layout(41, 8, 3, padding=1, prefix=54)),
     "grey BMP": (images.bmp(GREY, RAMP), Layout(41, 8, 1, padding=3, prefix=54 + 1024)),
@@ -74,8 +81,12 @@ def test_several_images_are_found_in_order():
         b"P6 1000 1000 255\n" + bytes(100),
         b"II*\0\xff\xff\xff\xff" * 100,
         b"II*\0\x08\0\0\0" * 100,
+        MANY_FILES,
+        MANY_VALUES,
+        b"P5 #" * 250_000,
+        b"P5\n#\n" * 200_000,
     ],
-    ids=range(9),
+    ids=range(13),
 )
 def test_other_data_has_no_images(data):
     assert found(data) == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.jpeg import state
-from squeeze.codecs.jpeg.frame import parse, scans_of
+from squeeze.codecs.jpeg.frame import Segments, parse, scans_of
 from squeeze.codecs.jpeg.image import open_image
 from squeeze.codecs.jpeg.layout import ZIGZAG
 from squeeze.codecs.jpeg.scans import cut, join, lookup, order, write_codes
@@ -13,7 +13,7 @@ from tests.makers import jpegs
 
 
 def frame_of(data):
-    ranges, end = scans_of(data, 0, bytearray(len(data)))
+    ranges, end = scans_of(Segments(data), 0)
     edges = [0, *(edge for scan in ranges for edge in scan), end]
     return parse(b"".join(data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)))
 
@@ -49,10 +49,21 @@ def test_segments_behind_several_starts_are_read_once():
     count = 100
     jumps = b"".join(b"\xff\xd8\xff\xe1" + (8 * (count - i) - 4).to_bytes(2, "big") + b"ab" for i in range(count))
     data = jumps + jpegs.segment(0xE1, b"") * 500
-    seen = bytearray(len(data))
+    segments = Segments(data)
     for i in range(count):
-        assert scans_of(data, 8 * i, seen) is None
-        assert sum(seen) == 500 + i + 1
+        assert scans_of(segments, 8 * i) is None
+        assert sum(segments.seen) == 500 + i + 1
+
+
+def test_the_data_of_scans_is_searched_a_few_times():
+    """Many headers may say that their scans begin in the same data."""
+    count, size = 100, 5_000
+    scans = b"".join(b"\xff\xd8\xff\xda" + (6 * (count - i) - 4).to_bytes(2, "big") for i in range(count))
+    segments = Segments(scans + bytes(size) + b"\xff\xd9")
+    assert segments.end_of_scan(len(scans)) == len(scans) + size
+    found = [scans_of(segments, 6 * i) for i in range(count)]
+    assert found[0] and not any(found[1:])
+    assert segments.end_of_scan(len(scans)) is None
 
 
 def test_codes_are_read_as_they_are_written():

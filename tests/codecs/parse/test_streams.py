@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse.protocol import Found
+from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
 from squeeze.errors import DamagedError
 from tests.makers import inputs, wrapped
@@ -17,7 +18,7 @@ NOTHING = np.zeros(0, np.uint8)
 
 
 def opened(wrapper, data: bytes) -> Found | None:
-    return wrapper.open(data, next(wrapper.find(data)), 1 << 20)
+    return wrapper.open(data, next(wrapper.find(data)), Room(1 << 20))
 
 
 def gzip_with(flags: int, fields: bytes) -> bytes:

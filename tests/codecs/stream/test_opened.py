@@ -9,9 +9,11 @@ import squeeze
 from squeeze.codecs.parse import tree
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import compressor, container, opened
+from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.encoding import by_language
 from squeeze.codecs.stream.index import read_index
 from squeeze.errors import DamagedError, LimitError
+from squeeze.system.binary import varint
 from tests.makers import inputs, tiny_models, wrapped
 
 DOCUMENTS = wrapped.documents()
@@ -122,3 +124,28 @@ def test_progress_is_that_of_the_raw_bytes():
 def test_refuses_impossible_payloads(payload):
     with pytest.raises(DamagedError):
         opened.decode(opened.read(payload, 100), 100, lambda part, *_: np.frombuffer(part.payload, np.uint8))
+
+
+def test_small_images_share_a_group():
+    pngs = b"".join(wrapped.png(inputs.words(256, seed), 16) for seed in range(40))
+    root = opened.find(np.frombuffer(pngs, np.uint8))
+    assert root and len(root.children) == 40
+    coded = opened.encode(root, lambda plan: None, lambda part, content: None)
+    parts = opened.read(coded.payload, len(pngs))
+    assert len(parts.groups) == 1
+    again = opened.decode(parts, len(pngs), lambda part, size, known: np.frombuffer(part.payload, np.uint8))
+    assert again.tobytes() == pngs
+
+
+def test_a_block_has_a_bounded_number_of_parts():
+    empty_plan, parts = b"\1\0", b"\1\0"
+    for count in (3, 1 << 18):
+        payload = b"\0" + empty_plan + varint(count) + count * parts
+        assert len(opened.read(payload, len(payload)).groups[0]) == count
+    with pytest.raises(DamagedError, match="opened wrappers is impossible"):
+        opened.read(payload + b"\1" + parts, len(payload))
+
+
+def test_a_plan_takes_memory_by_its_size():
+    plan = Coded(container.BYTEWISE, b"x"), 1 << 24
+    assert opened.Parts(plan, []).memory >= 1 << 30

@@ -177,6 +177,11 @@ def test_impossible_windows_are_refused(window):
         squeeze.compress(DATA, 1, long=window)
 
 
+def test_a_chunk_is_no_longer_than_a_block_may_be():
+    most = container.MAX_BLOCK
+    assert [matcher.longest(size) for size in (MIB, most // 4, most // 2, most)] == [4 * MIB, most, most, most]
+
+
 def test_repeats_beyond_the_window_are_not_found():
     noise = np.random.default_rng(3).integers(0, 256, 3 * MIB, np.uint8).tobytes()
     chunks = list(matcher.chunks(NOISE, io.BytesIO(noise + NOISE).read, MIB, MIB, None))

@@ -4,32 +4,42 @@ import numpy as np
 
 from squeeze.codecs.parse.deflate import layout
 from squeeze.codecs.parse.deflate.layout import Tokens, empty, reversed_bits, set_fixed_lengths
+from squeeze.codecs.parse.room import Room
 from squeeze.numerics.jit import inline, kernel, part
 
 _TABLE = 1 << layout.LONGEST
+_TABLE_COST = 512  # bytes of content that take as much time as the tables of a block
 
 
-def read(data: np.ndarray, most: int) -> tuple[Tokens, int] | None:
+def read(data: np.ndarray, room: Room) -> tuple[Tokens, int] | None:
     """Read a deflate stream.
 
     Args:
         data: uint8, which starts with the stream.
-        most: bytes of its content, at most.
+        room: for its content.
 
     Returns:
         the stream, and its coded bytes; or None if it is not one, is cut off, or is larger.
     """
-    first, table = empty(0, 0, 1, 0), np.zeros((2, _TABLE), np.uint16)
+    first, table, most = empty(0, 0, 1, 0), np.zeros((2, _TABLE), np.uint16), room.content
     if not _read(data, first, most, table, False):
+        room.spend(_work(first))
         return None
     content, tokens, blocks, repeats = (
         int(first.totals[k]) for k in (layout.CONTENT, layout.TOKENS, layout.BLOCKS, layout.SYMBOLS)
     )
     if blocks > layout.most_blocks(content):
+        room.spend(_work(first))
         return None
     found = empty(content, tokens, blocks, repeats)
     _read(data, found, most, table, True)
     return found, (int(found.totals[layout.BITS]) + 7) // 8
+
+
+def _work(stream: Tokens) -> int:
+    """Return how many bytes of content take as much time as reading a stream did; tables of codes take some, too."""
+    content, blocks, symbols = (int(stream.totals[k]) for k in (layout.CONTENT, layout.BLOCKS, layout.SYMBOLS))
+    return content + symbols + _TABLE_COST * blocks
 
 
 @inline

@@ -1,6 +1,7 @@
 """Opening deflate streams: their content, and the choices of their encoder. Closing them gives the same bytes again."""
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,12 +10,16 @@ from squeeze.codecs.parse.deflate import choices, layout, reading, state, writin
 from squeeze.codecs.parse.deflate.layout import Tokens, empty
 from squeeze.codecs.parse.deflate.matcher import GREEDY, LAZY_MATCHING, LITERALS_ONLY
 from squeeze.codecs.parse.deflate.state import Coding
+from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["Closings", "Opened", "open_stream"]
+__all__ = ["Closings", "IsSound", "Opened", "open_stream"]
 
+IsSound = Callable[[np.ndarray, int], bool]
+
+_PROOF = 8  # times as long as reading a stream: to find the choices of its encoder
 _STEPS, _LEAST_STEPS = 600, 1 << 22  # candidates that may be compared for each byte of content, and for all
 _FEW_TOKENS, _SAMPLE = 1 << 12, 1 << 15  # tokens on which all settings are tried, and the best
 _BEST, _NEAR = 3, 16  # settings that are tried again, and the most bytes that they may need beyond the best
@@ -130,29 +135,40 @@ class Closings:
         return writing.write(stream)
 
 
-def open_stream(data: np.ndarray, most: int, window: int = 15) -> Opened | None:
+def open_stream(data: np.ndarray, room: Room, window: int = 15, is_sound: IsSound | None = None) -> Opened | None:
     """Open the deflate stream that data starts with.
 
     Args:
         data: uint8, with the stream at its start.
-        most: bytes of content, at most.
+        room: for its content.
         window: bits of the window, if a header tells them.
+        is_sound: whether the content, uint8, and the size of a stream agree with what is around it.
 
     Returns:
         the stream, or None if closing it does not give the same bytes, or costs more than an eighth of them.
     """
-    found = reading.read(data, most)
+    found = reading.read(data, room)
     if found is None:
         return None
     stream, size = found
-    opened = Opened(stream, _estimate(stream, window), size)
-    if _choices(stream, opened.encoder, _most(size), state.nothing_learnt()) is None:
+    if is_sound and not is_sound(stream.content, size):
+        room.spend(stream.content.size)
         return None
+    opened = Opened(stream, _estimate(stream, window), size)
+    if not _closes(opened, data[:size]):
+        room.spend(_PROOF * stream.content.size)
+        return None
+    return opened
+
+
+def _closes(opened: Opened, data: np.ndarray) -> bool:
+    """Return whether closing a stream gives its bytes again, at a cost that pays."""
+    if _choices(opened.stream, opened.encoder, _most(opened.size), state.nothing_learnt()) is None:
+        return False
     try:
-        same = np.array_equal(Closings().close(stream.content, Closings().encode(opened)), data[:size])
+        return np.array_equal(Closings().close(opened.content, Closings().encode(opened)), data)
     except DamagedError:
-        same = False
-    return opened if same else None
+        return False
 
 
 def _most(size: int) -> int:

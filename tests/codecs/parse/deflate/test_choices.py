@@ -8,6 +8,7 @@ import pytest
 
 from squeeze.codecs.parse.deflate import choices, codes, huffman, layout, matcher, reading, state, tokens
 from squeeze.codecs.parse.deflate.stream import Encoder
+from squeeze.codecs.parse.room import Room
 from squeeze.numerics.bitmodels import adaptive, coder as arithmetic
 from tests.makers import inputs
 
@@ -16,7 +17,7 @@ TEXT = inputs.words(30_000)
 
 def read(level: int) -> layout.Tokens:
     coder = zlib.compressobj(level, zlib.DEFLATED, -15)
-    found = reading.read(np.frombuffer(coder.compress(TEXT) + coder.flush(), np.uint8), 1 << 20)
+    found = reading.read(np.frombuffer(coder.compress(TEXT) + coder.flush(), np.uint8), Room(1 << 20))
     assert found
     return found[0]
 

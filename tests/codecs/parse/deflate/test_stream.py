@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from squeeze.codecs.parse.deflate.stream import Closings, open_stream
+from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 from tests.makers import inputs
 
@@ -30,7 +31,7 @@ def bits_of(*fields: tuple[int, int]) -> np.ndarray:
 
 def check(stream: np.ndarray, content: bytes, window: int = 15) -> int:
     """Open a stream with other bytes behind it, close it again, and return the bytes that this needs."""
-    found = open_stream(np.concatenate([stream, np.frombuffer(b"behind", np.uint8)]), MOST, window)
+    found = open_stream(np.concatenate([stream, np.frombuffer(b"behind", np.uint8)]), Room(MOST), window)
     assert found and found.content.tobytes() == content and found.size == stream.size
     closing = Closings().encode(found)
     assert Closings().close(found.content, closing).tobytes() == stream.tobytes()
@@ -53,7 +54,7 @@ def test_other_settings_of_zlib_cost_little(window, memory, strategy):
 
 def test_later_streams_cost_less_than_the_first():
     parts = [TEXT[at : at + 1_000] for at in range(0, 30_000, 1_000)]
-    found = [open_stream(deflated(part), MOST) for part in parts]
+    found = [open_stream(deflated(part), Room(MOST)) for part in parts]
     coder, restorer = Closings(), Closings()
     closings = [coder.encode(one) for one in found]
     assert sum(map(len, closings[1:])) <= 3 * len(parts) and len(closings[0]) > 5
@@ -88,10 +89,10 @@ def test_choices_that_zlib_never_makes():
 @pytest.mark.parametrize("level", [1, 6])
 def test_what_is_cut_off_or_no_stream_stays_closed(level):
     stream = deflated(TEXT, level)
-    assert open_stream(stream[:-1], MOST) is None
-    assert open_stream(stream, len(TEXT) - 1) is None
-    assert open_stream(np.zeros(0, np.uint8), MOST) is None
-    assert open_stream(np.frombuffer(inputs.random_bytes(5_000), np.uint8), MOST) is None
+    assert open_stream(stream[:-1], Room(MOST)) is None
+    assert open_stream(stream, Room(len(TEXT) - 1)) is None
+    assert open_stream(np.zeros(0, np.uint8), Room(MOST)) is None
+    assert open_stream(np.frombuffer(inputs.random_bytes(5_000), np.uint8), Room(MOST)) is None
 
 
 @given(st.binary(max_size=60), st.integers(0, 9))
@@ -104,7 +105,7 @@ def test_any_content_comes_back(content, level):
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_damaged_closings_are_refused_or_give_other_bytes(data):
-    found = open_stream(deflated(TEXT[:4_000]), MOST)
+    found = open_stream(deflated(TEXT[:4_000]), Room(MOST))
     assert found
     closing = bytearray(Closings().encode(found))
     closing[data.draw(st.integers(0, len(closing) - 1))] ^= data.draw(st.integers(1, 255))
