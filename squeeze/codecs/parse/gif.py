@@ -11,6 +11,7 @@ from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.parse import lzw
 from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -20,6 +21,7 @@ _IMAGE, _EXTENSION = 0x2C, 0x21
 _DESCRIPTOR = 10  # bytes of an image descriptor
 _INTERLACED = 64
 _PASSES = ((0, 8), (4, 8), (2, 4), (1, 2))  # first row, and rows from one to the next
+_PROOF = 8  # times as long as reading pixels: to find an encoder's codes, and to close them
 _MOST_DIFFERENT = 16  # bytes of the data for each code that differs from an encoder's
 
 
@@ -88,7 +90,7 @@ class Gif(Wrapper):
                     end = max(place, end)
                     place = _after(data, begin + (data[place] == _IMAGE)) if begin > place else len(data)
 
-    def open(self, data: bytes, start: int, most: int) -> Found | None:
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
         begin = _blocks_of(data, start)
         end = _after(data, begin + 1)
         blocks = data[begin + 1 : end]
@@ -96,9 +98,10 @@ class Gif(Wrapper):
             return None
         joined = np.frombuffer(_join(blocks), np.uint8)
         bits = data[begin]
-        codes = lzw.decode(joined, bits, most)
+        codes = lzw.decode(joined, bits, room.content)
         differences = lzw.compare(codes, bits, joined.size // _MOST_DIFFERENT) if codes else None
         if codes is None or differences is None or not codes.symbols.size:
+            room.spend(joined.size + (_PROOF * codes.symbols.size if codes else 0))
             return None
         width = int.from_bytes(data[start + 5 : start + 7], "little")
         is_interlaced = data[start + 9] & _INTERLACED and width and codes.symbols.size % width == 0
@@ -110,6 +113,7 @@ class Gif(Wrapper):
         )
         extra = form.to_bytes()
         if self.close(content, content[:0], extra).tobytes() != data[begin:end]:
+            room.spend(_PROOF * content.size)
             return None
         layout = Layout(width, 8, 1, indexed=1)
         kind = Content("image", 0, tuple(layout)) if layout.is_possible(content.size) else None

@@ -6,6 +6,7 @@ import pytest
 from squeeze.codecs.image.layout import Layout
 from squeeze.codecs.parse import lzw, tree
 from squeeze.codecs.parse.gif import Gif
+from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 from tests.makers import gifs, inputs
 from tests.references import naive_gif
@@ -42,7 +43,7 @@ STREAMS = streams()
 
 def opened(data: bytes) -> list:
     wrapper = Gif()
-    return [wrapper.open(data, place, 1 << 20) for place in wrapper.find(data)]
+    return [wrapper.open(data, place, Room(1 << 20)) for place in wrapper.find(data)]
 
 
 @pytest.mark.parametrize("name", STREAMS)
