@@ -1,4 +1,4 @@
-"""A file with a zip member, UTF-16, base64, a gzip file in base64, and a GIF image, whose bytes no version of zlib changes."""
+"""A file with wrappers of many kinds: zip, UTF-16, gzip in base64, and GIF, whose bytes no version of zlib changes."""
 
 import base64
 import struct

@@ -201,6 +201,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         digits, size = base64.b64encode(content), 4 * int.from_bytes(extra[1:], "little")
         newline = [b"", b"\n", b"\r\n", b"\\n"][extra[0]]
         return newline.join(digits[at : at + size] for at in range(0, len(digits), size)) if newline else digits
+    if kind == 8:
+        return content.replace(b"\n", b"\r\n")
     if kind == 7:
         return naive_gif.close(content, extra)
     assert kind == 6

@@ -1,4 +1,4 @@
-"""Wrappers of text and bytes as other text: UTF-16, base64 and hexadecimal digits."""
+"""Wrappers of text and bytes as other text: UTF-16, base64, hexadecimal digits, and lines of Windows."""
 
 import base64
 import binascii
@@ -11,9 +11,10 @@ from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 
-__all__ = ["Base64", "Hexadecimal", "Utf16"]
+__all__ = ["Base64", "Hexadecimal", "Lines", "Utf16"]
 
 _NEWLINES = (b"", b"\n", b"\r\n", b"\\n")
+_LEAST_LINES, _LEAST_TEXT = 16, 1 << 10  # lines and bytes of the shortest text whose lines end in CR LF
 _LEAST_DIGITS = 128  # base64 or hexadecimal digits of the shortest wrapper
 _FIRST_PART, _PART = 1 << 6, 1 << 12  # UTF-16 units that are looked at together, the first ones and later ones
 _GAP = 16  # most characters beyond ASCII in a row, in UTF-16 without a byte order mark
@@ -156,6 +157,26 @@ class Hexadecimal(Wrapper):
             raise _impossible()
         digits = binascii.hexlify(content.data)
         return np.frombuffer(digits.upper() if extra[0] else digits, np.uint8)
+
+
+class Lines(Wrapper):
+    """Lines of text that all end in CR LF, which becomes LF."""
+
+    kind = 8
+    name = "CR LF"
+    mark = re.compile(rb"(?<![^\n])(?:[^\x00-\x08\x0b\x0e-\x1f\r\n]*+\r\n){%d,}+" % _LEAST_LINES)
+
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        match = self.mark.match(data, start)
+        if match is None or len(match[0]) > room.content or len(match[0]) < _LEAST_TEXT:
+            return None
+        content = np.frombuffer(match[0].replace(b"\r\n", b"\n"), np.uint8)
+        return Found(self.kind, start, len(match[0]), content)
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        if extra:
+            raise _impossible()
+        return np.frombuffer(content.tobytes().replace(b"\n", b"\r\n"), np.uint8)
 
 
 def _impossible() -> DamagedError:

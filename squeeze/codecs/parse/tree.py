@@ -1,7 +1,7 @@
 """The tree of a block's wrappers: what lies between them, what is in them, and how all is put together again."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
-from squeeze.codecs.parse.texts import Base64, Hexadecimal, Utf16
+from squeeze.codecs.parse.texts import Base64, Hexadecimal, Lines, Utf16
 from squeeze.codecs.parse.zip_fields import ALL, Member, emptied, fill
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # By the numbers that files have for them.
-WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif())
+WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines())
 MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
@@ -84,15 +84,15 @@ def most_opened(size: int) -> int:
 class _Parser:
     """Opens the wrappers of a block within limits on their content and on the work of failed attempts."""
 
-    def __init__(self, pays: Callable[[np.ndarray, Found], bool], size: int):
-        self._pays = pays
+    def __init__(self, pays: Callable[[np.ndarray, Found], bool], size: int, without: Container[int]):
+        self._pays, self._without = pays, without
         self._room = Room.of(most_opened(size), size)
         self._wrappers = _MOST_WRAPPERS
 
     def node(self, data: np.ndarray, depth: int) -> Node:
         raw, done, children, room = data.tobytes(), 0, list[Child](), self._room
         refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
-        for place, kind in candidates(raw) if depth < _DEEPEST and room.content > 0 else ():
+        for place, kind in candidates(raw, self._without) if depth < _DEEPEST and room.content > 0 else ():
             is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers
             found = WRAPPERS[kind].open(raw, place, room) if is_tried else None
             if found is None:
@@ -132,15 +132,22 @@ def node_of(data: np.ndarray, children: list[Child]) -> Node:
     return Node(np.concatenate([*owned, data[done:]]) if children else data, tuple(children))
 
 
-def candidates(data: bytes) -> list[tuple[int, int]]:
+def candidates(data: bytes, without: Container[int] = ()) -> list[tuple[int, int]]:
     """Return the places in data where wrappers may start, with their kinds, in the order in which they are tried."""
-    found = ((place, -wrapper.kind) for wrapper in WRAPPERS for place in wrapper.find(data))
+    kinds = (wrapper for wrapper in WRAPPERS if wrapper.kind not in without)
+    found = ((place, -wrapper.kind) for wrapper in kinds for place in wrapper.find(data))
     return [(place, -kind) for place, kind in sorted(found)]
 
 
-def parse(data: np.ndarray, pays: Callable[[np.ndarray, Found], bool]) -> Node:
-    """Find and open the wrappers of uint8 `data`, and those in them, unless one does not pay and has none that does."""
-    return _Parser(pays, data.size).node(data, 0)
+def parse(data: np.ndarray, pays: Callable[[np.ndarray, Found], bool], without: Container[int] = ()) -> Node:
+    """Find and open the wrappers of uint8 `data`, and those in them, unless one does not pay and has none that does.
+
+    Args:
+        data: uint8.
+        pays: returns whether a wrapper in some data pays.
+        without: kinds of wrappers that stay closed.
+    """
+    return _Parser(pays, data.size, without).node(data, 0)
 
 
 def to_bytes(root: Node) -> bytes:

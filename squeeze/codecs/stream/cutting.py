@@ -8,7 +8,7 @@ import numpy as np
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse.streams import ZipMember
 from squeeze.codecs.parse.tree import Child, Node, node_of
-from squeeze.codecs.stream import blocks, matcher, media, opened, sampling
+from squeeze.codecs.stream import blocks, levels, matcher, media, opened, sampling
 from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.matcher import Chunk
 from squeeze.codecs.stream.repeats import LEAST
@@ -87,7 +87,9 @@ def _regions(data: np.ndarray, settings: Settings) -> Iterator[tuple[int, int, C
 
 def find_wrappers(data: np.ndarray, settings: Settings) -> Node | None:
     """Return the wrappers in the bytes of a block, or None if none pays."""
-    return opened.find(data) if settings.parse and settings.content is None else None
+    if not settings.parse or settings.content is not None:
+        return None
+    return opened.find(data, levels.has_network(settings.level, "text"))
 
 
 def _parts_of_chunk(chunk: Chunk, settings: Settings) -> Iterator[Part]:

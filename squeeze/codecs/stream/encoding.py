@@ -10,7 +10,7 @@ from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import LARGE, Preset
 from squeeze.codecs.content import Content, Medium
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, media, opened, repeats, runs, sampling, split
+from squeeze.codecs.stream import blocks, container, levels, media, opened, repeats, runs, sampling, split
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.cutting import Part
 from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report, scaled
@@ -166,7 +166,7 @@ def _without_language(data: np.ndarray, content: Content, settings: Settings) ->
     size = _SAMPLE
     if content.kind == "text" and is_unpredicted(data, settings):
         kinds = (content, Content("other"))
-    elif content.kind == "table" and not settings.dictionary and _has_network(settings, "other"):
+    elif content.kind == "table" and not settings.dictionary and levels.has_network(settings.level, "other"):
         kinds, size = (content, Content("other")), _SAMPLE if data.size <= _SAMPLE else _SAMPLE_OF_TABLE
     if len(kinds) > 1 and data.size > size:
         begin = (data.size - size) // 2
@@ -178,7 +178,7 @@ def _without_language(data: np.ndarray, content: Content, settings: Settings) ->
 
 def is_unpredicted(data: np.ndarray, settings: Settings) -> bool:
     """Return whether text would be coded with the byte network, which predicts `data` badly."""
-    if settings.dictionary or settings.content or not _has_network(settings, "text"):
+    if settings.dictionary or settings.content or not levels.has_network(settings.level, "text"):
         return False
 
     return not deep().network_predicts(data)
@@ -212,13 +212,6 @@ def _verify(
         raise VerifyError("llama.cpp did not compute the same numbers twice: use the backend exact, or other lanes")
     if not same:
         raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
-
-
-def _has_network(settings: Settings, kind: str) -> bool:
-    """Return whether the models of a kind of content include the byte network."""
-    assert settings.level
-    models = settings.level.models(kind)
-    return not isinstance(models, Preset) and bool(models.network)
 
 
 def _smallest(plans: Iterable[Plan], data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:

@@ -124,6 +124,12 @@ def has_built_in(row: Level, kind: str) -> bool:
     return row.text is None and bool(row.models(kind).warm_start)
 
 
+def has_network(row: Level | None, kind: str) -> bool:
+    """Return whether the models of a kind of content include the byte network; None, for stored blocks, has none."""
+    models = row.models(kind) if row else None
+    return models is not None and not isinstance(models, Preset) and models.network
+
+
 def bare(row: Level) -> Level:
     """Return the row of the same level without built-in weights and without the byte network.
 

@@ -14,12 +14,14 @@ import numpy as np
 from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.parse import outline, tree
 from squeeze.codecs.parse.protocol import Found
+from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import blocks, container, media, sampling
 from squeeze.codecs.stream.container import Coded
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
+_LARGE = 1 << 14  # bytes of text from which on another form of it always pays
 _SMALL = 1 << 12  # bytes of content that is opened without a trial, if deflate made it smaller
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
@@ -44,10 +46,21 @@ class OpenedBlock(Coded):
     wrappers: dict[str, int] = field(default_factory=dict, compare=False)
 
 
-def find(data: np.ndarray) -> Node | None:
-    """Return the tree of the wrappers in a block, uint8 `data`, that pay, or None without any."""
-    root = tree.parse(data, _pays)
+def find(data: np.ndarray, by_network: bool = True) -> Node | None:
+    """Return the tree of the wrappers in a block that pay, or None without any.
+
+    Args:
+        data: uint8, the block.
+        by_network: whether a network reads text; others learn by themselves how lines end.
+    """
+    root = tree.parse(data, _pays, () if by_network else (Lines.kind,))
     return root if root.children else None
+
+
+def surely_pays(root: Node, size: int) -> bool:
+    """Return whether the wrappers of a block of `size` bytes are such that it is not worth coding it closed, too."""
+    kinds = {child.kind for node in root.nodes() for child in node.children}
+    return size >= _LARGE and kinds <= {Utf16.kind, Lines.kind}
 
 
 def _pays(data: np.ndarray, found: Found) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.texts import Lines
 from squeeze.codecs.parse.tree import WRAPPERS
 from tests.makers import inputs, wrapped
 
@@ -67,6 +68,27 @@ def test_hexadecimal_digits_become_bytes(upper):
 def test_what_is_not_canonical_is_opened_in_part_or_not_at_all(data):
     contents = [content for _, content in check(data)]
     assert all(len(content) < len(data) and NOISE.startswith(content) for content in contents)
+
+
+def test_lines_that_end_in_cr_lf_lose_the_cr():
+    text = TEXT.replace(" ", "\n").encode()
+    data = b"one\nline\r\n\0" + b"first\n" + text.replace(b"\n", b"\r\n") + b"last"
+    assert check(data) == [("CR LF", text[: text.rindex(b"\n") + 1])]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\r\n", b"\0\r\n"])
+def test_lines_with_another_end_stay_as_they_are(end):
+    assert check(b"line".join([end] * 500)) == []
+
+
+def test_few_lines_are_not_worth_it():
+    assert check(b"a line of text\r\n" * 60) == [] and check(b"a b " * 500 + b"\r\n" * 15) == []
+
+
+def test_kinds_can_be_left_out():
+    data = np.frombuffer(TEXT.replace(" ", "\r\n").encode(), np.uint8)
+    assert tree.parse(data, lambda data, found: True).children
+    assert not tree.parse(data, lambda data, found: True, (Lines.kind,)).children
 
 
 def test_an_archive_in_base64_is_opened():

@@ -42,6 +42,7 @@ CASES = {
     "archive in a file": b"first bytes\n" + wrapped.documents()["zip"],
     "base64": base64.encodebytes(TEXT),
     "hexadecimal": TEXT.hex().upper().encode(),
+    "CR LF": TEXT.replace(b" ", b"\r\n"),
     "GIF": gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(TEXT * 2, 8), 8), 8, 100)]),
 }
 
