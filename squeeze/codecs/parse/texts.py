@@ -160,11 +160,12 @@ class Hexadecimal(Wrapper):
 
 
 class Lines(Wrapper):
-    """Lines of text that all end in CR LF, which becomes LF."""
+    """Lines of text that all end in CR LF, which becomes LF; the last one may have no end."""
 
     kind = 8
     name = "CR LF"
-    mark = re.compile(rb"(?<![^\n])(?:[^\x00-\x08\x0b\x0e-\x1f\r\n]*+\r\n){%d,}+" % _LEAST_LINES)
+    _LINE = rb"[^\x00-\x08\x0b\x0e-\x1f\r\n]*+"
+    mark = re.compile(rb"(?<![^\n])(?:%b\r\n){%d,}+%b" % (_LINE, _LEAST_LINES, _LINE))
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         match = self.mark.match(data, start)

