@@ -26,6 +26,7 @@ MEASURES = {
     "never-larger": "files that are larger than with xz -9e, by more than 32 bytes",
     "real": "documents, archives and images with wrappers opened and closed, and with other compressors",
     "deflate": "bytes that close deflate streams of zlib, 7-Zip and libdeflate, and those in documents",
+    "programs": "programs at level 3 with all transforms, and with each of them left out",
     "photos": "JPEG images, compared with Lepton, paq8px and xz",
     "public": "widely used compressors as whole processes, on a text, JSON and a program",
     "lm-speed": "tokens per second of level 8, compared with llama.cpp on the same weights",

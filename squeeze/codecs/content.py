@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np  # which `squeeze info` does without
 
-__all__ = ["Content", "Medium", "Progress", "Region"]
+__all__ = ["ABSOLUTE", "Content", "Medium", "Progress", "Region"]
 
 Progress = Callable[[int], None] | None
+ABSOLUTE = (1,)  # the form of machine code whose operands are absolute already, so that it has no filter
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,18 @@ class Content:
     Attributes:
         kind: Its name, such as "text".
         record: The record length of a table in bytes, or 0.
-        form: What the model of a medium must know, such as the layout of an image; empty for other kinds.
+        form: What the model of a medium must know, such as the layout of an image; ABSOLUTE or empty for "executable",
+            and empty for other kinds.
     """
 
     kind: str
     record: int = 0
     form: tuple[int, ...] = ()
+
+    @property
+    def is_filtered(self) -> bool:
+        """True for machine code whose operands a filter makes absolute."""
+        return self.kind == "executable" and self.form != ABSOLUTE
 
     def __str__(self) -> str:
         return f"table {self.record}" if self.record else self.kind

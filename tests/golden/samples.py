@@ -13,7 +13,7 @@ from squeeze.codecs.content import Content
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.stream import levels, training
 from tests.golden.wrapped import WRAPPED
-from tests.makers import inputs, jpegs
+from tests.makers import inputs, jpegs, programs
 
 SAMPLES = {
     "empty": b"",
@@ -75,6 +75,7 @@ COPIES = inputs.words(2_400) + inputs.random_bytes(1_000) + inputs.words(2_400)[
 PICTURE = b"P6 40 40 255\n" + bytes(
     (x * x // 9 + 3 * y + 40 * c + (x * y * 7 + c) % 5) % 256 for y in range(40) for x in range(40) for c in range(3)
 )
+PROGRAM = programs.elf(functions=40)
 PHOTO = jpegs.by_hand(48, 32)
 STREAMS = {
     **{
@@ -92,6 +93,7 @@ STREAMS = {
     "runs.3": Golden(RUNS, partial(squeeze.compress, RUNS, 3, block_size=len(RUNS), verify=False)),
     "copies.1": Golden(COPIES, partial(squeeze.compress, COPIES, 1, block_size=2_000, long=1 << 20, verify=False)),
     **{f"picture.{level}": Golden(PICTURE, partial(_by_level, PICTURE, level)) for level in (1, 4)},
+    **{f"program.{level}": Golden(PROGRAM, partial(_by_level, PROGRAM, level)) for level in (1, 3)},
     "photo.1": Golden(PHOTO, partial(_by_level, PHOTO, 1)),
     # Entries that do not go through the language model.
     "repeats.8": Golden(REPEATS, partial(squeeze.compress, REPEATS, 8, lanes=2, verify=False)),

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 
 from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, Matches, clamp, learn_map, mix, squash
-from tests.references.naive_opened import Bytes
+from tests.references.reading import Bytes
 
 PREDICTIONS = """
 W WW WWW N NN NNN NW NE NWW NEE NNW NNE NNWW NNEE NWWW NEEE NNNW NNNE WWWW

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.references import naive_gif
+from tests.references.naive_program import image
+from tests.references.reading import Bytes
 
 _LEVELS = {
     1: ("greedy", 4, 4, 8, 4),
@@ -56,33 +58,6 @@ _DISTANCE_BITS = [0, 0, *(n for n in range(14) for _ in range(2))]
 _DISTANCES = [1 + sum(1 << n for n in _DISTANCE_BITS[:k]) for k in range(30)]
 _ORDER = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15]
 _FIXED = [8] * 144 + [9] * 112 + [7] * 24 + [8] * 8
-
-
-class Bytes:
-    """Bytes that are read from the front."""
-
-    def __init__(self, data: bytes):
-        self.data, self.place = data, 0
-
-    def take(self, count: int) -> bytes:
-        self.place += count
-        return self.data[self.place - count : self.place]
-
-    def byte(self) -> int:
-        return self.take(1)[0]
-
-    def varint(self) -> int:
-        value, shift = 0, 0
-        while True:
-            byte = self.byte()
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    @property
-    def rest(self) -> int:
-        return len(self.data) - self.place
 
 
 def decode(payload: bytes, decode_part: Callable[[int, bytes, int], bytes]) -> bytes:
@@ -205,6 +180,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return content.replace(b"\n", b"\r\n")
     if kind == 7:
         return naive_gif.close(content, extra)
+    if kind == 9:
+        return image(content, extra)
     assert kind == 6
     return content.hex().upper().encode() if extra[0] else content.hex().encode()
 

@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.streams import Gzip, ZipMember
 from squeeze.codecs.parse.tree import WRAPPERS, Child, Node, read_shape
 from squeeze.errors import printable
 
 __all__ = ["Segment", "counts", "in_place", "in_words", "written_counts"]
 
+_PLURAL = (ZipMember.name, Program.name)  # ends of names that have a plural
 _NESTING = " > "  # between the names of a wrapper and of one in it
 _LONGEST_HEADER = 1 << 12  # bytes before a stream in which its name is looked for
 
@@ -30,8 +32,13 @@ class Segment(NamedTuple):
 
 def counts(root: Node) -> dict[str, int]:
     """Return the number of wrappers of each kind in a tree, the most frequent first."""
-    kinds = Counter(WRAPPERS[child.kind].name for node in root.nodes() for child in node.children)
+    kinds = Counter(WRAPPERS[child.kind].kind_name(_extra(child)) for node in root.nodes() for child in node.children)
     return dict(kinds.most_common())
+
+
+def _extra(child: Child) -> bytes:
+    """Return what closes a wrapper, as it was found or as a file has it."""
+    return child.found.extra if child.found else child.extra
 
 
 def written_counts(written: bytes) -> dict[str, int]:
@@ -46,7 +53,7 @@ def written_counts(written: bytes) -> dict[str, int]:
 def in_words(found: Mapping[str, int]) -> str:
     """Return numbers of wrappers in words, such as "14 zip members, 1 UTF-16"."""
     return ", ".join(
-        f"{count:,} {name}{'s' if name == ZipMember.name and count > 1 else ''}" for name, count in found.items()
+        f"{count:,} {name}{'s' if count > 1 and name.endswith(_PLURAL) else ''}" for name, count in found.items()
     )
 
 
@@ -65,8 +72,22 @@ def _segments(node: Node, starts: Mapping[int, int], name: str, numbers: Counter
         yield Segment(begin + done, begin + done + child.gap, name)
         done += child.gap
         inner = _name(child, node.own[max(done - _LONGEST_HEADER, 0) : done].tobytes(), numbers)
-        yield from _segments(child.node, starts, f"{name}{_NESTING}{inner}" if name else inner, numbers)
+        inner = f"{name}{_NESTING}{inner}" if name else inner
+        if child.node.children or not (parts := WRAPPERS[child.kind].segments(child.node.own, _extra(child))):
+            yield from _segments(child.node, starts, inner, numbers)
+        else:
+            yield from _parts(starts[id(child.node)], child.node.own.size, inner, parts)
     yield Segment(begin + done, begin + node.own.size, name)
+
+
+def _parts(begin: int, size: int, name: str, parts: list[tuple[int, int, str]]) -> Iterator[Segment]:
+    """Yield the segments of a content of `size` bytes by its named parts."""
+    done = 0
+    for start, end, part in parts:
+        yield Segment(begin + done, begin + start, name)
+        yield Segment(begin + start, begin + end, f"{name}{_NESTING}{printable(part)}")
+        done = end
+    yield Segment(begin + done, begin + size, name)
 
 
 def _name(child: Child, before: bytes, numbers: Counter[str]) -> str:
@@ -78,7 +99,7 @@ def _name(child: Child, before: bytes, numbers: Counter[str]) -> str:
         found = _zip_name(before)
     elif child.kind == Gzip.kind:
         found = _gzip_name(before)
-    return printable(found.decode(errors="replace")) if found else f"{wrapper.name} {numbers[wrapper.name]}"
+    return printable(found.decode(errors="replace")) if found else wrapper.title(_extra(child), numbers[wrapper.name])
 
 
 def _zip_name(before: bytes) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from squeeze.codecs.content import Content
+from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse.deflate.stream import Opened
 from squeeze.codecs.parse.room import Room
 
@@ -26,6 +26,7 @@ class Found:
         opened: The deflate stream in it, or None if it wraps text.
         extra: What closes it, without what closes the stream.
         content_kind: The kind of its content if the wrapper says so, else None.
+        regions: Regions of its content whose kind the wrapper says, in order and apart from each other.
     """
 
     kind: int
@@ -35,6 +36,7 @@ class Found:
     opened: Opened | None = None
     extra: bytes = b""
     content_kind: Content | None = None
+    regions: tuple[Region, ...] = ()
 
 
 class Wrapper(ABC):
@@ -43,6 +45,8 @@ class Wrapper(ABC):
     kind: int
     name: str
     mark: re.Pattern[bytes]
+    is_certain = False  # whether each that is opened pays, without a trial
+    least_copied = 0.75  # share of it from which copies of earlier bytes replace it
 
     def find(self, data: bytes) -> Iterator[int]:
         """Yield the places where one may start."""
@@ -54,6 +58,18 @@ class Wrapper(ABC):
 
         Closing what it returns gives the same bytes again. Attempts in vain are counted.
         """
+
+    def kind_name(self, extra: bytes) -> str:
+        """Return what one with an `extra` is, for people."""
+        return self.name
+
+    def title(self, extra: bytes, number: int) -> str:
+        """Return the name for people of one with an `extra`, which is one of several of its kind."""
+        return f"{self.name} {number}"
+
+    def segments(self, content: np.ndarray, extra: bytes) -> list[tuple[int, int, str]]:
+        """Return the starts, ends and names of what is in the content of one with an `extra`, for people."""
+        return []
 
     @abstractmethod
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from squeeze.codecs.content import Content
+from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.gif import Gif
+from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
@@ -31,7 +32,10 @@ __all__ = [
 ]
 
 # By the numbers that files have for them.
-WRAPPERS: tuple[Wrapper, ...] = (ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines())
+WRAPPERS: tuple[Wrapper, ...] = (
+    *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
+    Program(),
+)
 MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
@@ -42,11 +46,19 @@ _LEAST_OPENED, _MOST_RATIO = 1 << 22, 64  # bytes of content that may be opened 
 
 @dataclass(frozen=True)
 class Node:
-    """Bytes with their wrappers: `own` are those outside of them, uint8; `content` is their kind if it is known."""
+    """Bytes with their wrappers.
+
+    Attributes:
+        own: The bytes outside of them, uint8.
+        children: Its wrappers, in order.
+        content: The kind of its own bytes if that is known.
+        regions: Regions of its own bytes whose kind is known, in order.
+    """
 
     own: np.ndarray
     children: "tuple[Child, ...]" = ()
     content: Content | None = None
+    regions: tuple[Region, ...] = ()
 
     def nodes(self) -> "Iterator[Node]":
         """Yield this node and those in its wrappers, each before what is in it."""
@@ -89,11 +101,13 @@ class _Parser:
         self._room = Room.of(most_opened(size), size)
         self._wrappers = _MOST_WRAPPERS
 
-    def node(self, data: np.ndarray, depth: int) -> Node:
+    def node(self, data: np.ndarray, depth: int, of: int | None = None) -> Node:
+        """Return the node of uint8 `data`, which is what is in a wrapper of kind `of`, if in any."""
         raw, done, children, room = data.tobytes(), 0, list[Child](), self._room
         refused = [0] * len(WRAPPERS)  # the end of the last of each kind that did not pay
         for place, kind in candidates(raw, self._without) if depth < _DEEPEST and room.content > 0 else ():
-            is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers
+            is_same = place == 0 and kind == of == Program.kind  # the image that `data` is of has this header, too
+            is_tried = place >= max(done, refused[kind]) and room.attempts > 0 and self._wrappers and not is_same
             found = WRAPPERS[kind].open(raw, place, room) if is_tried else None
             if found is None:
                 continue
@@ -102,9 +116,8 @@ class _Parser:
                 continue
             before = room.content
             room.content -= found.content.size
-            kind_of = found.content_kind  # of a medium, in which no wrapper is looked for
-            node = Node(found.content, (), kind_of) if kind_of else self.node(found.content, depth + 1)
-            if not node.children and not self._pays(data, found):
+            node = self._content(found, depth)
+            if not (node.children or WRAPPERS[kind].is_certain or self._pays(data, found)):
                 room.content, refused[kind] = before, found.start + found.size
                 room.spend(_TRIAL * found.content.size)
                 continue
@@ -112,6 +125,27 @@ class _Parser:
             children.append(Child(found.start - done, found.kind, node, found))
             done = found.start + found.size
         return node_of(data, children)
+
+    def _content(self, found: Found, depth: int) -> Node:
+        """Return the node of what is in a wrapper; in a medium, no wrapper is looked for."""
+        if found.content_kind:
+            return Node(found.content, (), found.content_kind)
+        node = self.node(found.content, depth + 1, found.kind)
+        return replace(node, regions=_without(found.regions, node.children)) if found.regions else node
+
+
+def _without(regions: tuple[Region, ...], children: tuple[Child, ...]) -> tuple[Region, ...]:
+    """Return regions of a content as regions of its bytes outside of wrappers."""
+    spans = [(child.found.start, child.found.size) for child in children if child.found]
+    starts = np.array([start for start, _ in spans], np.int64)
+    before = np.cumsum([0, *(size for _, size in spans)])
+
+    def moved(place: int) -> int:
+        number = int(np.searchsorted(starts, place, "right"))
+        inside = max(sum(spans[number - 1]) - place, 0) if number else 0
+        return place + inside - int(before[number])
+
+    return tuple((moved(start), moved(end), content) for start, end, content in regions)
 
 
 def node_of(data: np.ndarray, children: list[Child]) -> Node:

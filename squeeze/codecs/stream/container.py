@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
-from squeeze.codecs.content import Content
+from squeeze.codecs.content import ABSOLUTE, Content
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.system.binary import read_exactly, read_some, read_varint, varint
 
@@ -57,6 +57,7 @@ _RECORD_IDENTITY_BYTES = 2  # bytes of a dictionary's SHA-256 in a record; the c
 _SHORT_CHECKSUM = (1 << 32) - 1
 
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
+_ABSOLUTE = 6  # the number of machine code without a filter
 RUNS, RAW = b"\x04", b"\x05"  # before a content: runs were removed; instead of one: the bytes are stored
 MAX_RECORD = 1 << 16
 MOST_WINDOW = 40  # bits of the most bytes between a block and a source of its copies
@@ -326,13 +327,15 @@ def matches_checksum(digest: int, checksum: int, short: bool) -> bool:
 
 def content_bytes(content: Content) -> bytes:
     """Return the bytes with which the payload of a coded block names its content."""
-    number = bytes([KINDS_OF_CONTENT.index(content.kind)])
+    number = bytes([_ABSOLUTE if content.form == ABSOLUTE else KINDS_OF_CONTENT.index(content.kind)])
     return number + varint(content.record) if content.kind == "table" else number
 
 
 def read_content(file: BinaryIO) -> tuple[Content, int]:
     """Read the content at the start of a payload; return it and the number of bytes read."""
     number = read_exactly(file, 1)[0]
+    if number == _ABSOLUTE:
+        return Content("executable", 0, ABSOLUTE), 1
     if number >= len(KINDS_OF_CONTENT):
         raise DamagedError("a block's kind of content is unknown: the file is damaged")
     kind = KINDS_OF_CONTENT[number]

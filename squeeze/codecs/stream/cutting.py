@@ -7,7 +7,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse.streams import ZipMember
-from squeeze.codecs.parse.tree import Child, Node, node_of
+from squeeze.codecs.parse.tree import WRAPPERS, Child, Node, node_of
 from squeeze.codecs.stream import blocks, levels, matcher, media, opened, sampling
 from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.matcher import Chunk
@@ -15,8 +15,6 @@ from squeeze.codecs.stream.repeats import LEAST
 from squeeze.codecs.stream.settings import Settings
 
 __all__ = ["Part", "closed_parts", "find_wrappers", "parts"]
-
-_COVERED = 0.75  # share of a wrapper from which copies replace it
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def _cut(data: np.ndarray, copies: Copies, rest: np.ndarray, settings: Settings)
 
 def _around(copies: Copies, root: Node) -> tuple[Copies, list[Child]]:
     """Return the copies without those in wrappers that are mostly new, and these wrappers."""
-    kept = [child for child in root.children if _copied(copies, *_span(child)) < _COVERED * _span(child)[1]]
+    kept = [child for child in root.children if _is_new(copies, child)]
     rows = list(zip(copies.places.tolist(), copies.lengths.tolist(), copies.sources.tolist(), strict=True))
     found, spans = list[tuple[int, int, int]](), [_span(child) for child in kept]
     number = 0
@@ -140,6 +138,12 @@ def _around(copies: Copies, root: Node) -> tuple[Copies, list[Child]]:
             at, other = max(stop, min(end, start + size)) if stop < end else end, other + 1
     places, lengths, sources = np.array(found, np.int64).reshape(-1, 3).T
     return Copies(copies.size, places.copy(), lengths.copy(), sources.copy()), kept
+
+
+def _is_new(copies: Copies, child: Child) -> bool:
+    """Return whether a wrapper is opened although it has copies."""
+    start, size = _span(child)
+    return _copied(copies, start, size) < WRAPPERS[child.kind].least_copied * size
 
 
 def _span(child: Child) -> tuple[int, int]:

@@ -76,11 +76,11 @@ def decode_block(
     if settings.language and coded.kind == container.TOKENWISE:
         return settings.language.decode(payload, length, settings.allotment.per_text, progress, guessed, recorder)
     preset = settings.level.models(content.kind)
-    if guessed is not None and content.kind == "executable":
+    if guessed is not None and content.is_filtered:
         guessed = guessed.copy()
         blocks.calls_to_absolute(guessed)
     data = _decode_bytes(payload.read(), length, preset, content, settings, progress, guessed, recorder)
-    if content.kind == "executable":
+    if content.is_filtered:
         blocks.calls_to_relative(data)
     return data
 

@@ -255,7 +255,7 @@ def _encode(plan: Plan, data: np.ndarray, settings: Settings, progress: Progress
 def _bytewise(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
     """Code a block by the level's models for its kind of content."""
     assert settings.level
-    if content.kind == "executable":
+    if content.is_filtered:
         data = data.copy()
         blocks.calls_to_absolute(data)
     preset = settings.level.models(content.kind)

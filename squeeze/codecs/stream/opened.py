@@ -13,6 +13,7 @@ import numpy as np
 
 from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.parse import outline, tree
+from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
@@ -22,6 +23,7 @@ from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
 _LARGE = 1 << 14  # bytes of text from which on another form of it always pays
+_LARGE_PROGRAM = 1 << 17  # the same of programs
 _SMALL = 1 << 12  # bytes of content that is opened without a trial, if deflate made it smaller
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
@@ -60,6 +62,8 @@ def find(data: np.ndarray, by_network: bool = True) -> Node | None:
 def surely_pays(root: Node, size: int) -> bool:
     """Return whether the wrappers of a block of `size` bytes are such that it is not worth coding it closed, too."""
     kinds = {child.kind for node in root.nodes() for child in node.children}
+    if size >= _LARGE_PROGRAM and {child.kind for child in root.children} == {Program.kind}:
+        return True
     return size >= _LARGE and kinds <= {Utf16.kind, Lines.kind}
 
 
@@ -131,8 +135,21 @@ def _regions(node: Node) -> Iterator[Region]:
     """Yield the regions of a node's own bytes."""
     if node.content and node.own.size >= _LEAST_MEDIUM:
         yield 0, node.own.size, node.content
-    elif node.own.size:
-        yield from media.regions(node.own)
+        return
+    done = 0
+    for start, end, content in node.regions:
+        if end > start:
+            yield from _found(node.own, done, start)
+            yield start, end, content
+            done = end
+    yield from _found(node.own, done, node.own.size)
+
+
+def _found(data: np.ndarray, begin: int, end: int) -> Iterator[Region]:
+    """Yield the regions of a part of uint8 `data`, whose kinds its bytes say."""
+    if begin < end:
+        for start, stop, content in media.regions(data[begin:end]):
+            yield begin + start, begin + stop, content
 
 
 class _Groups:

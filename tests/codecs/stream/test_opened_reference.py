@@ -14,7 +14,7 @@ from squeeze.codecs.stream.encoding import encode_block
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import resolve_settings
 from squeeze.numerics.jit import kernel
-from tests.makers import gifs, inputs, wrapped
+from tests.makers import gifs, inputs, programs, wrapped
 from tests.references import naive_opened
 
 SETTINGS, _ = resolve_settings(1, 1, None, None, LanguageOptions())
@@ -41,6 +41,7 @@ CASES = {
     "UTF-16": TEXT.decode().encode("utf-16"),
     "archive in a file": b"first bytes\n" + wrapped.documents()["zip"],
     "base64": base64.encodebytes(TEXT),
+    "programs": b"between".join(programs.images().values()),
     "hexadecimal": TEXT.hex().upper().encode(),
     "CR LF": TEXT.replace(b" ", b"\r\n"),
     "GIF": gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(TEXT * 2, 8), 8), 8, 100)]),

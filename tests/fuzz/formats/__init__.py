@@ -16,6 +16,7 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-opened": ("opened", {}),
     "sqz-repeats": ("repeats", {}),
     "sqz-jpeg": ("jpeg", {}),
+    "sqz-programs": ("programs", {}),
     "dictionary": ("dictionary", {}),
     "packed": ("packed", {}),
     "kv": ("kv", {}),

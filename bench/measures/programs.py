@@ -1,0 +1,82 @@
+"""Measure what each transform of programs brings: the bytes of files with all of them, and with one left out."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import squeeze
+from bench.measure import Measure, Row, option
+from bench.shared.texts import find_file
+from bench.tables import Column, Pivot
+from squeeze.codecs.parse.program import plan
+from squeeze.codecs.parse.program.wrapper import Program
+from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.tree import Child, Node, node_of
+from squeeze.codecs.stream.decoding import decode_block
+from squeeze.codecs.stream.encoding import encode_block
+from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.stream.settings import resolve_settings
+
+_FILES = ("bash.elf", "libc.so.6", "libstdc++.so.6")
+_FOLDER = Path("/usr/lib/x86_64-linux-gnu")
+_CLOSED, _ALL = "closed", "all transforms"
+_CODE = (plan.X86, plan.X86_64, plan.ARM64)
+_TRANSFORMS = {
+    _ALL: (),
+    "without absolute operands": _CODE,
+    "without differences in frames": (plan.FRAMES,),
+    "without deriving `.eh_frame_hdr`": (plan.FRAME_INDEX,),
+    "without deriving `.gnu.hash`": (plan.HASH,),
+    "without differences in relocations": (plan.RELOCATIONS,),
+    "sections alone": (*_CODE, plan.FRAMES, plan.FRAME_INDEX, plan.HASH, plan.RELOCATIONS, plan.ROWS),
+}
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the bytes of each file for each choice of transforms; every result is decoded and compared."""
+    for name in options.files:
+        path = name if name.exists() else _FOLDER / name
+        path = path if path.exists() else find_file(name)
+        data = path.read_bytes()
+        coded = squeeze.compress(data, options.level, parse=False)
+        yield {"file": path.name, "level": options.level, "transforms": _CLOSED, "bytes": len(coded)}
+        for transforms, without in _TRANSFORMS.items():
+            size = opened_size(data, options.level, without)
+            yield {"file": path.name, "level": options.level, "transforms": transforms, "bytes": size}
+
+
+def opened_size(data: bytes, level: int, without: tuple[int, ...]) -> int:
+    """Return the bytes of the block of a program whose parts of some kinds stay as they are."""
+    found = Program(without).open(data, 0, Room(2 * len(data)))
+    if found is None:
+        raise SystemExit("Error: a file is not a program")
+    settings, _ = resolve_settings(level, 1, None, None, LanguageOptions())
+    child = Child(0, Program.kind, Node(found.content, (), None, found.regions), found)
+    raw = np.frombuffer(data, np.uint8)
+    coded = encode_block(raw, node_of(raw, [child]), settings, verify=False)
+    if coded is None or decode_block(coded, raw.size, settings).tobytes() != data:
+        raise SystemExit("Error: a program did not come back")
+    return len(coded.payload)
+
+
+MEASURE = Measure(
+    rows,
+    key=("file", "level", "transforms"),
+    needs=("a corpus",),
+    time=10,
+    options=(
+        option("files", nargs="*", type=Path, default=list(map(Path, _FILES)), help=f"files, default: {_FILES}"),
+        option("--level", type=int, default=3, help="level, default: 3"),
+    ),
+    tables={
+        "programs": Pivot(
+            (Column("transforms", "transforms"),),
+            lambda row: row["file"] if row["level"] == 3 else "",
+            {name: name for name in ("bash.elf", "libc.so.6", "libstdc++.so.6")},
+            "bytes",
+            ",",
+        ),
+    },
+)

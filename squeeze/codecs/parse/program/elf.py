@@ -1,0 +1,133 @@
+"""Images in ELF: of 32 and 64 bits, with the lowest byte first or last."""
+
+import struct
+from typing import NamedTuple
+
+from squeeze.codecs.parse.program.plan import Segment
+from squeeze.codecs.parse.program.sections import Image, Role, Section
+
+__all__ = ["read"]
+
+_MACHINES = {3: 1, 62: 2, 183: 3}
+_RELOCATABLE, _LOADED, _RUNS = 1, 1, 1  # type of an object file; type and flag of program headers
+_SYMBOLS, _STRINGS, _ADDENDS, _EMPTY, _PLAIN, _DYNAMIC_SYMBOLS, _HASH = 2, 3, 4, 8, 9, 11, 0x6FFFFFF6  # section types
+_FRAMES = 0x70000001  # type of call frame information on x86-64, where it is not just data
+_ROWS = (_SYMBOLS, _PLAIN, _DYNAMIC_SYMBOLS, 6, 0x6FFFFFFF)  # also of dynamic entries and symbol versions
+_BY_NAME = {".eh_frame": Role.FRAMES, ".eh_frame_hdr": Role.FRAME_INDEX}
+_HAS_CODE, _HAS_STRINGS, _COMPRESSED = 4, 0x20, 0x800  # section flags
+_MOST = 1 << 14  # sections, or program headers
+_LONGEST = 64  # characters of a name that are read
+
+
+class _Header(NamedTuple):
+    """A section header."""
+
+    name: int
+    type: int
+    flags: int
+    address: int
+    start: int
+    size: int
+    link: int
+    info: int
+    align: int
+    row: int
+
+
+def read(data: bytes, begin: int) -> Image | None:
+    """Return the image that begins at a place of data, or None if its headers are not valid."""
+    head = data[begin : begin + 64]
+    if len(head) < 64 or head[:4] != b"\x7fELF" or head[4] not in (1, 2) or head[5] not in (1, 2):
+        return None
+    order, is_wide = "<>"[head[5] - 1], head[4] == 2
+    kind, machine = struct.unpack_from(order + "HH", head, 16)
+    first, start = struct.unpack_from(order + ("QQ" if is_wide else "II"), head, 32 if is_wide else 28)
+    header, row, count, width, sections, names = struct.unpack_from(order + "6H", head, 52 if is_wide else 40)
+    if header != (64 if is_wide else 52) or (sections and width != (64 if is_wide else 40)):
+        return None
+    segments, runs = _segments(data, begin + first, min(count, _MOST), row, order, is_wide)
+    headers = _headers(data, begin + start, min(sections, _MOST), order, is_wide)
+    ends = [header, first + count * row, *(segment.start + segment.size for segment in segments)]
+    ends += [item.start + item.size for item in headers if item.type != _EMPTY]
+    if headers:
+        ends.append(start + sections * width)
+    if min(len(headers) + len(segments), max(ends)) <= 0 or max(ends) > 1 << 40:
+        return None
+    found = _sections(headers, _names(data, begin, headers, names), is_wide and order == "<") if headers else runs
+    known = _MACHINES.get(machine, 0) if order == "<" else 0
+    size = min(max(ends), len(data) - begin)
+    return Image(0, known, size, found, max(len(headers), len(segments)), segments, kind != _RELOCATABLE)
+
+
+def _segments(
+    data: bytes, at: int, count: int, row: int, order: str, is_wide: bool
+) -> tuple[list[Segment], list[Section]]:
+    """Return the loaded segments, and those that hold code as sections."""
+    form = struct.Struct(order + ("IIQQQQQQ" if is_wide else "IIIIIIII"))
+    segments, runs = list[Segment](), list[Section]()
+    for number in range(count if row == form.size else 0):
+        if at + (number + 1) * row > len(data):
+            break
+        fields = form.unpack_from(data, at + number * row)
+        kind, flags = fields[0], fields[1] if is_wide else fields[6]
+        start, address, size = (fields[2], fields[3], fields[5]) if is_wide else (fields[1], fields[2], fields[4])
+        if kind == _LOADED and size:
+            segments.append(Segment(address, start, size))
+            if flags & _RUNS:
+                runs.append(Section(Role.CODE, start, size, "code"))
+    return segments, runs
+
+
+def _headers(data: bytes, at: int, count: int, order: str, is_wide: bool) -> list[_Header]:
+    form = struct.Struct(order + ("IIQQQQIIQQ" if is_wide else "IIIIIIIIII"))
+    if at + count * form.size > len(data):
+        return []
+    return [_Header(*form.unpack_from(data, at + number * form.size)) for number in range(count)]
+
+
+def _names(data: bytes, begin: int, headers: list[_Header], number: int) -> list[str]:
+    """Return the first characters of the sections' names."""
+    if number >= len(headers):
+        return [""] * len(headers)
+    places = [begin + headers[number].start + item.name for item in headers]
+    return [data[place : place + _LONGEST].partition(b"\0")[0].decode("latin1") for place in places]
+
+
+def _sections(headers: list[_Header], names: list[str], is_usual: bool) -> list[Section]:
+    """Return the sections that have bytes; relocations of 24 bytes are those of the usual 64-bit files."""
+    found = list[Section]()
+    for item, name in zip(headers, names, strict=True):
+        if item.type not in (0, _EMPTY):
+            role = _role(item, name, is_usual)
+            row = item.row if role in (Role.TABLE, Role.RELOCATIONS) else 0
+            found.append(Section(role, item.start, item.size, name, row, _sources(item, role, headers, names)))
+    return found
+
+
+def _role(item: _Header, name: str, is_usual: bool) -> Role:
+    """Return what a section holds."""
+    if item.flags & _COMPRESSED:
+        return Role.OTHER
+    if item.flags & _HAS_CODE:
+        return Role.CODE
+    if item.type == _STRINGS or item.flags & _HAS_STRINGS:
+        return Role.TEXT
+    if item.type == _ADDENDS and item.row == 24 and is_usual:
+        return Role.RELOCATIONS
+    if item.type in (*_ROWS, _ADDENDS) and 2 <= item.row <= 64:
+        return Role.TABLE
+    if item.type == _HASH:
+        return Role.HASH
+    return _BY_NAME.get(name, Role.FRAMES if item.type == _FRAMES else Role.OTHER)
+
+
+def _sources(item: _Header, role: Role, headers: list[_Header], names: list[str]) -> tuple[int, ...]:
+    """Return what a section is derived from, as the plan has it; nothing if it is not derived."""
+    if role is Role.FRAME_INDEX:
+        frames = next((other for other, name in zip(headers, names, strict=True) if name == ".eh_frame"), None)
+        return (frames.start, frames.size) if frames else ()
+    if role is Role.HASH and item.link < len(headers) and headers[item.link].link < len(headers):
+        symbols = headers[item.link]
+        strings = headers[symbols.link]
+        return int(symbols.row == 24), symbols.start, symbols.size, strings.start, strings.size
+    return ()

@@ -1,0 +1,101 @@
+"""The content of a program from its image, and back: parts are transformed in place, and derived bytes are left out.
+
+A part is restored from the content alone, and relocations and derived parts from the others after these.
+"""
+
+import numpy as np
+
+from squeeze.codecs.parse.program import code, frames, tables
+from squeeze.codecs.parse.program.plan import (
+    ARM64,
+    FRAME_INDEX,
+    FRAMES,
+    HASH,
+    KEPT,
+    RELOCATIONS,
+    ROWS,
+    X86,
+    X86_64,
+    Part,
+    Plan,
+    impossible,
+)
+
+__all__ = ["derived", "hide", "show"]
+
+
+def hide(image: np.ndarray, plan: Plan) -> np.ndarray:
+    """Return the content of an image, uint8."""
+    content, known = image.copy(), image.copy()
+    for part in plan.parts:
+        if part.kind in (RELOCATIONS, FRAME_INDEX, HASH):
+            known[part.start : part.end] = 0
+    for part in plan.parts:
+        _in_place(content[part.start : part.end], part, plan, True)
+        if part.kind == RELOCATIONS:
+            tables.relocations(content[part.start : part.end], known, plan.table(), True)
+    pieces, done = list[np.ndarray](), 0
+    for part in plan.parts:
+        if part.removed:
+            pieces.append(content[done : part.end - part.removed])
+            done = part.end
+    return np.concatenate([*pieces, content[done:]]) if pieces else content
+
+
+def show(content: np.ndarray, plan: Plan) -> np.ndarray:
+    """Return the image of a content, uint8.
+
+    Raises:
+        DamagedError: if a derived part is impossible.
+    """
+    image, done, taken = np.zeros(content.size + plan.removed, np.uint8), 0, 0
+    for part in plan.parts:
+        size = part.end - part.removed - done
+        image[done : done + size] = content[taken : taken + size]
+        done, taken = part.end, taken + size
+    image[done:] = content[taken:]
+    for part in plan.parts:
+        _in_place(image[part.start : part.end], part, plan, False)
+    waiting = {
+        part: image[part.start : part.end].copy()
+        for part in plan.parts
+        if part.kind in (RELOCATIONS, FRAME_INDEX, HASH)
+    }
+    for part in waiting:
+        image[part.start : part.end] = 0
+    known = image.copy() if waiting else image
+    for part, piece in waiting.items():
+        if part.kind == RELOCATIONS:
+            tables.relocations(piece, known, plan.table(), False)
+        image[part.start : part.end] = piece
+    for part in waiting:
+        if part.kind != RELOCATIONS:
+            rest = derived(image, part, plan)
+            if rest is None:
+                raise impossible()
+            image[part.start + KEPT[part.kind] : part.end] = rest
+    return image
+
+
+def derived(image: np.ndarray, part: Part, plan: Plan) -> np.ndarray | None:
+    """Return the derived bytes of a part, uint8, from an image with the others; None if they are impossible."""
+    if part.kind == FRAME_INDEX:
+        start, size = part.numbers
+        found = frames.index(image[start : start + size], plan.address(start), plan.address(part.start))
+        return np.frombuffer(found, np.uint8) if len(found) == part.removed else None
+    is_wide, start, size, other, length = part.numbers
+    header = image[part.start : part.start + KEPT[HASH]].tobytes()
+    return tables.gnu_hash(header, part.size, image[start : start + size], image[other : other + length], bool(is_wide))
+
+
+def _in_place(piece: np.ndarray, part: Part, plan: Plan, forward: bool) -> None:
+    """Transform a part that depends on no other, or undo it."""
+    address = plan.address(part.start)
+    if part.kind in (X86, X86_64):
+        code.x86(piece, address, part.kind == X86_64, forward)
+    elif part.kind == ARM64:
+        code.arm64(piece, address, forward)
+    elif part.kind == ROWS:
+        tables.rows(piece, part.numbers[0], forward)
+    elif part.kind == FRAMES:
+        (frames.hide if forward else frames.show)(piece, address)

@@ -1,0 +1,177 @@
+"""Programs as wrappers: an image whose content has its parts transformed, and is of known kinds of content."""
+
+import re
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from squeeze.codecs.content import ABSOLUTE, Content, Region
+from squeeze.codecs.parse.program import elf, macho, pe, plan as plans, transform
+from squeeze.codecs.parse.program.plan import KEPT, Part, Plan, Segment
+from squeeze.codecs.parse.program.sections import Image, Role, Section
+from squeeze.codecs.parse.protocol import Found, Wrapper
+from squeeze.codecs.parse.room import Room
+
+__all__ = ["Program"]
+
+_ELF, _MACHO = b"\x7fELF[\x01\x02][\x01\x02]\x01", b"[\xce\xcf]\xfa\xed\xfe"
+_PE = re.compile(b"PE\0\0")
+_LEAST = 1 << 9  # bytes of the smallest image
+_PROOFS = 4  # times as long as reading an image: to transform it twice, and to undo that
+_LEAST_CODE = 64  # bytes of code that is transformed
+_NEAR = 256  # bytes between code that is transformed as one
+_CODES = (None, plans.X86, plans.X86_64, plans.ARM64)  # kinds of parts of code, by machine
+_KINDS = {
+    Role.FRAMES: plans.FRAMES,
+    Role.RELOCATIONS: plans.RELOCATIONS,
+    Role.RANGES: plans.ROWS,
+    Role.FRAME_INDEX: plans.FRAME_INDEX,
+    Role.HASH: plans.HASH,
+}
+_EXECUTABLE = Content("executable", 0, ABSOLUTE)
+
+
+class Program(Wrapper):
+    """An image of a program, a library or an object file, in ELF, PE or Mach-O.
+
+    Parts of the kinds in `without` stay as they are, for ablations.
+    """
+
+    def __init__(self, without: Container[int] = ()):
+        self._without = without
+
+    kind = 9
+    name = "program"
+    mark = re.compile(_ELF + b"|" + _MACHO)
+    is_certain = True
+    least_copied = 0.1
+
+    def find(self, data: bytes) -> Iterator[int]:
+        yield from super().find(data)
+        for match in _PE.finditer(data):
+            start = data.rfind(b"MZ", max(match.start() - pe.FARTHEST, 0), match.start())
+            if start >= 0:
+                yield start
+
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        image = _reader(data[start : start + 4])(data, start)
+        if image is None or not _LEAST <= image.size <= room.content:
+            return None
+        raw = np.frombuffer(data, np.uint8, image.size, start)
+        for is_careful in (False, True):
+            sections = _apart(image, is_careful)
+            plan = _plan(image, raw, sections, self._without)
+            if not (plan.parts or self._without):
+                return None
+            content = transform.hide(raw, plan)
+            if np.array_equal(transform.show(content, plan), raw):
+                regions = tuple(_regions(sections, plan))
+                return Found(self.kind, start, image.size, content, None, plan.to_bytes(), None, regions)
+        room.spend(_PROOFS * image.size)
+        return None
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        return transform.show(content, Plan.read(extra, content.size))
+
+    def kind_name(self, extra: bytes) -> str:
+        return f"{Plan.read_head(extra)} {self.name}"
+
+    def title(self, extra: bytes, number: int) -> str:
+        plan = Plan.read_head(extra)
+        return f"{self.name} {number}: {plan}, {plan.sections:,} sections"
+
+    def segments(self, content: np.ndarray, extra: bytes) -> list[tuple[int, int, str]]:
+        plan = Plan.read(extra, content.size)
+        raw = transform.show(content, plan).tobytes()
+        image = _reader(raw[:4])(raw, 0)
+        found, done = list[tuple[int, int, str]](), 0
+        for section in sorted(image.sections if image else [], key=lambda section: section.start):
+            start, end = (_place(min(place, len(raw)), plan) for place in (section.start, section.start + section.size))
+            if done <= start < end and section.name:
+                found.append((start, end, section.name))
+                done = end
+        return found
+
+
+def _reader(mark: bytes) -> Callable[[bytes, int], Image | None]:
+    return elf.read if mark == b"\x7fELF" else pe.read if mark[:2] == b"MZ" else macho.read
+
+
+def _apart(image: Image, is_careful: bool) -> list[Section]:
+    """Return sections of an image that do not overlap, by their places; if careful, of other roles than _KINDS."""
+    found, done = list[Section](), 0
+    for section in sorted(image.sections, key=lambda section: (section.start, section.size)):
+        size = min(section.size, image.size - section.start)
+        if section.role is Role.OTHER or section.start < done or size <= 0:
+            continue
+        if is_careful and section.role in _KINDS:
+            continue
+        whole = size == section.size
+        last = found[-1] if found else None
+        if last and last.role == section.role == Role.CODE and section.start - done <= _NEAR:
+            found[-1] = replace(last, size=section.start + size - last.start)
+        elif whole or section.role not in (Role.FRAME_INDEX, Role.HASH):
+            found.append(replace(section, size=size))
+        done = section.start + size
+    return found
+
+
+def _plan(image: Image, raw: np.ndarray, sections: list[Section], without: Container[int]) -> Plan:
+    """Return the plan of an image, whose derived parts are checked."""
+    segments = sorted(
+        Segment(address % (1 << 63), start, min(size, image.size - start))
+        for address, start, size in image.segments
+        if start < image.size
+    )
+    empty = Plan(image.format, image.machine, image.count, tuple(segments[: plans.MOST]))
+    parts = list[Part]()
+    for section in sections:
+        kind = _kind(image, section)
+        if kind is None or kind in without or len(parts) == plans.MOST:
+            continue
+        numbers = (section.row,) if kind == plans.ROWS else section.of
+        part = Part(kind, section.start, section.size, numbers)
+        if kind not in KEPT or (numbers and _is_derived(raw, part, empty)):
+            parts.append(part)
+    return replace(empty, parts=tuple(parts))
+
+
+def _kind(image: Image, section: Section) -> int | None:
+    """Return the kind of the part that a section becomes, or None if it stays as it is."""
+    if section.role is Role.CODE:
+        return _CODES[image.machine] if image.is_placed and section.size >= _LEAST_CODE else None
+    return _KINDS.get(section.role) if image.is_placed or section.role is Role.RELOCATIONS else None
+
+
+def _is_derived(raw: np.ndarray, part: Part, plan: Plan) -> bool:
+    """Return whether the bytes of a derived part are what the others say."""
+    places = part.numbers if part.kind == plans.FRAME_INDEX else part.numbers[1:]
+    if part.size < KEPT[part.kind] or any(
+        start + size > raw.size for start, size in zip(places[::2], places[1::2], strict=True)
+    ):
+        return False
+    found = transform.derived(raw, part, plan)
+    return found is not None and np.array_equal(found, raw[part.end - part.removed : part.end])
+
+
+def _regions(sections: list[Section], plan: Plan) -> Iterator[Region]:
+    """Yield the regions of the content whose kind the sections say."""
+    for section in sections:
+        start, content = _place(section.start, plan), _content(section)
+        if content:
+            yield start, start + section.size, content
+
+
+def _place(place: int, plan: Plan) -> int:
+    """Return the place in the content of a place in the image, or of the first byte after it that is not derived."""
+    spans = ((part.end - part.removed, part.end) for part in plan.parts if part.removed)
+    return place - sum(min(place, end) - start for start, end in spans if start < place)
+
+
+def _content(section: Section) -> Content | None:
+    if section.role is Role.CODE:
+        return _EXECUTABLE
+    if section.role is Role.TEXT:
+        return Content("text")
+    return Content("table", section.row) if section.row else None

@@ -1,0 +1,281 @@
+"""The image of a program from its content, written from docs/format.md, section 21.8, one number at a time."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from tests.references.reading import Bytes
+
+_NUMBERS = [0, 0, 0, 0, 0, 1, 2, 5]
+_KEPT = {6: 4, 7: 16}
+
+
+def image(content: bytes, extra: bytes) -> bytes:
+    """Return the image of a program."""
+    plan = Bytes(extra)
+    plan.byte()
+    plan.varint()
+    segments = [(plan.varint(), plan.varint(), plan.varint()) for _ in range(plan.varint())]
+    parts, done = [], 0
+    while plan.rest:
+        kind = plan.byte()
+        start = done + plan.varint()
+        size = plan.varint()
+        parts.append((kind, start, size, [plan.varint() for _ in range(_NUMBERS[kind])]))
+        done = start + size
+    data, file = bytearray(), Bytes(content)
+    for kind, start, size, _ in parts:
+        kept = _KEPT.get(kind, size)
+        data += file.take(start + kept - len(data))
+        data += bytes(size - kept)
+    data += file.take(file.rest)
+
+    def address(place: int) -> int:
+        return next((a + place - s for a, s, n in segments if s <= place < s + n), place)
+
+    for kind, start, size, numbers in parts:
+        if kind in _IN_PLACE:
+            piece = bytearray(data[start : start + size])
+            _IN_PLACE[kind](piece, address(start), *numbers)
+            data[start : start + size] = piece
+    known = bytearray(data)
+    for kind, start, size, _ in parts:
+        if kind in (4, 6, 7):
+            known[start : start + size] = bytes(size)
+    for kind, start, size, _ in parts:
+        if kind == 4:
+            data[start : start + size] = _relocations(data[start : start + size], known, segments)
+    for kind, start, size, numbers in parts:
+        if kind == 6:
+            frames = data[numbers[0] : sum(numbers)]
+            data[start + 4 : start + size] = _index(frames, address(numbers[0]), address(start))
+        elif kind == 7:
+            wide, symbols, nsymbols, strings, nstrings = numbers
+            tables = data[symbols : symbols + nsymbols], data[strings : strings + nstrings]
+            data[start + 16 : start + size] = _hash(data[start : start + 16], size, *tables, wide)
+    return bytes(data)
+
+
+def _get(data: bytearray, at: int, size: int = 4) -> int:
+    return int.from_bytes(data[at : at + size], "little")
+
+
+def _put(data: bytearray, at: int, value: int, size: int = 4) -> None:
+    data[at : at + size] = (value % 256**size).to_bytes(size, "little")
+
+
+def _hexadecimal(text: str) -> set[int]:
+    """Return the numbers of a list such as "0F 70-73"."""
+    found: set[int] = set()
+    for item in text.split():
+        first, _, last = item.partition("-")
+        found |= set(range(int(first, 16), int(last or first, 16) + 1))
+    return found
+
+
+_PREFIXES = _hexadecimal("26 2E 36 3E 64-67 F0 F2 F3")
+_MODRM = {
+    0: {op for op in range(0x40) if op % 8 < 4} | _hexadecimal("62 63 69 6B 80-8F C0 C1 C4-C7 D0-D3 D8-DF F6 F7 FE FF"),
+    1: set(range(256)) - _hexadecimal("04-0B 0E 30-37 77 80-8F A0-A2 A8-AA C8-CF"),
+}
+_BYTE = {
+    0: {op for op in range(0x40) if op % 8 == 4}
+    | _hexadecimal("6A 6B 70-80 82 83 A8 B0-B7 C0 C1 C6 CD D4 D5 E0-E7 EB"),
+    1: _hexadecimal("0F 70-73 A4 AC BA C2 C4 C5 C6"),
+}
+_FULL = {op for op in range(0x40) if op % 8 == 5} | _hexadecimal("68 69 81 A9 C7")
+
+
+def instruction(code: bytes, at: int, bits: int) -> tuple[int, int]:
+    """Return the length of an instruction, and the place of its relative operand, or 0."""
+    p, short, wide = at, False, False
+    for _ in range(4):
+        if code[p] in _PREFIXES:
+            short |= code[p] == 0x66
+            p += 1
+        else:
+            break
+    if bits == 64 and 0x40 <= code[p] <= 0x4F:
+        wide = bool(code[p] & 8)
+        p += 1
+    op, table = code[p], 0
+    p += 1
+    if op in _PREFIXES or (bits == 64 and 0x40 <= op <= 0x4F):
+        return p - at, 0
+    if op == 0x0F:
+        op, table = code[p], 1
+        p += 1
+        if op in (0x38, 0x3A):
+            table = 2 if op == 0x38 else 3
+            op = code[p]
+            p += 1
+    elif bits == 64 and op in (0xC5, 0xC4, 0x62):
+        field = 1 if op == 0xC5 else code[p] & 7
+        table = {1: 1, 3: 3}.get(field, 2)
+        p += {0xC5: 1, 0xC4: 2, 0x62: 3}[op]
+        op = code[p]
+        p += 1
+    q = reg = 0
+    if table > 1 or op in _MODRM[table]:
+        mod, reg, rm = code[p] >> 6, code[p] >> 3 & 7, code[p] & 7
+        p += 1
+        sib = mod < 3 and rm == 4
+        if sib:
+            rm = code[p] & 7
+            p += 1
+        if mod == 1:
+            p += 1
+        elif mod == 2 or (mod == 0 and rm == 5):
+            if mod == 0 and bits == 64 and not sib:
+                q = p
+            p += 4
+    size, is_relative = _immediate(table, op, reg, bits, short, wide)
+    if is_relative:
+        q = p
+    return p + size - at, q
+
+
+def _immediate(table: int, op: int, reg: int, bits: int, short: bool, wide: bool) -> tuple[int, bool]:
+    """Return the bytes of an immediate, and whether it is a relative operand."""
+    full = 2 if short else 4
+    if table >= 2:
+        return int(table == 3), False
+    if (table == 0 and op in (0xE8, 0xE9)) or (table == 1 and 0x80 <= op <= 0x8F):
+        return (2, False) if short and bits == 32 else (4, True)
+    if op in _BYTE[table]:
+        return 1, False
+    if table == 1:
+        return 0, False
+    if op in (0xF6, 0xF7):
+        return (1 if op == 0xF6 else full) if reg < 2 else 0, False
+    if op in _FULL:
+        return full, False
+    if op in (0x9A, 0xEA):
+        return full + 2 if bits == 32 else 0, False
+    sizes = {0xC2: 2, 0xCA: 2, 0xC8: 3}
+    sizes |= {0xB8 + i: 8 if wide else full for i in range(8)} | {0xA0 + i: 8 if bits == 64 else 4 for i in range(4)}
+    return sizes.get(op, 0), False
+
+
+def _x86(bits: int) -> Callable[..., None]:
+    def undo(code: bytearray, base: int) -> None:
+        p = 0
+        while p + 24 <= len(code):
+            length, q = instruction(code, p, bits)
+            p += length
+            if q:
+                _put(code, q, int.from_bytes(code[q : q + 4], "big") - base - p)
+
+    return undo
+
+
+def _arm64(code: bytearray, base: int) -> None:
+    base %= 2**32
+    for p in range(0, len(code) - 3, 4):
+        w = _get(code, p)
+        if w >> 26 == 0x25:
+            w = (w >> 26 << 26) + (w - (base + p >> 2)) % 2**26
+        elif w & 0x9F000000 == 0x90000000:
+            v = ((w >> 29 & 3) + (w >> 5) % 2**19 * 4 - (base + p >> 12)) % 2**21
+            w = (w & 0x9F00001F) + (v % 4 << 29) + (v // 4 << 5)
+        _put(code, p, w)
+
+
+def _loop(data: bytearray) -> Iterator[tuple[int, int]]:
+    """Yield the places of common information and frames, and their lengths."""
+    p = 0
+    while p + 16 <= len(data):
+        length = _get(data, p)
+        if length < 4 or length >= 0xFFFFFFF0 or p + 4 + length > len(data):
+            return
+        yield p, length
+        p += 4 + length
+
+
+def _frames(data: bytearray, base: int) -> None:
+    expected = expected_data = 0
+    for p, length in _loop(data):
+        c = _get(data, p + 4) - 4
+        if c == -4 or length < 12 or not 0 <= c < p:
+            continue
+        begins, encoding = _encodings(data, c)
+        if begins != 0x1B:
+            continue
+        _put(data, p + 4, p + 4 - c)
+        begin = _get(data, p + 8) + expected
+        _put(data, p + 8, begin - base - p - 8)
+        expected = begin + _get(data, p + 12)
+        if encoding == 0x1B and length >= 17 and data[p + 16] == 4:
+            expected_data += _get(data, p + 17)
+            _put(data, p + 17, expected_data - base - p - 17)
+
+
+def _encodings(data: bytearray, c: int) -> tuple[int, int]:
+    end = min(c + 4 + _get(data, c), c + 64)
+    letters = bytes(data[c + 9 : min(end, c + 25)]).partition(b"\0")[0].decode("latin1")
+    p = c + 9 + len(letters)
+    found = {"R": 0xFF, "L": 0xFF}
+    if end > len(data) or len(letters) < 2 or letters[0] != "z" or p + 5 >= end:
+        return 0xFF, 0xFF
+    p += 1
+    for _ in range(4):
+        while p < end - 1 and data[p] >= 128:
+            p += 1
+        p += 1
+    for letter in letters[1:]:
+        if p >= end:
+            break
+        if letter in found:
+            found[letter] = data[p]
+        p += {"R": 1, "L": 1, "P": 5}.get(letter, 0)
+    return found["R"], found["L"]
+
+
+def _index(data: bytearray, f: int, h: int) -> bytes:
+    rows = [(_get(data, p + 8) + f + p + 8 - h, f + p - h) for p, _ in _loop(data) if _get(data, p + 4)]
+    rows = [((begin + 2**31) % 2**32 - 2**31, place) for begin, place in rows[: len(data) // 12]]
+    numbers = [f - h - 4, len(rows), *(value for row in sorted(rows, key=lambda row: row[0]) for value in row)]
+    return b"".join((number % 2**32).to_bytes(4, "little") for number in numbers)
+
+
+def _relocations(table: bytearray, known: bytearray, segments: list[tuple[int, int, int]]) -> bytearray:
+    segments = segments or [(0, 0, 0)]
+    place = symbol = 0
+    for at in range(0, len(table) - 23, 24):
+        place = (place + _get(table, at, 8) + 2**63) % 2**64 - 2**63
+        symbol = (symbol + _get(table, at + 12)) % 2**32
+        _put(table, at, place, 8)
+        _put(table, at + 12, symbol)
+        first, start, size = next((found for found in reversed(segments) if found[0] <= place), segments[0])
+        value = _get(known, start + place - first, 8) if 0 <= place - first < size - 7 else 0
+        _put(table, at + 16, _get(table, at + 16, 8) + value, 8)
+    return table
+
+
+def _rows(table: bytearray, base: int, row: int) -> None:
+    v = 0
+    for at in range(0, len(table) - 3, row):
+        v = (v + _get(table, at)) % 2**32
+        _put(table, at, v)
+
+
+def _hash(head: bytearray, size: int, symbols: bytearray, strings: bytearray, wide: int) -> bytes:
+    buckets, first, words, shift = (_get(head, at) for at in (0, 4, 8, 12))
+    width, row = (8, 24) if wide else (4, 16)
+    bits: list[Any] = [0] * words
+    bucket, hashes = [0] * buckets, []
+    for i in range((size - 16 - words * width) // 4 - buckets):
+        start, h = _get(symbols, (first + i) * row), 5381
+        for byte in strings[start : strings.index(0, start)]:
+            h = (33 * h + byte) % 2**32
+        hashes.append(h)
+        bits[h // (8 * width) % words] |= 1 << h % (8 * width) | 1 << (h >> shift) % (8 * width)
+        bucket[h % buckets] = bucket[h % buckets] or first + i
+    lasts = [h % buckets != after % buckets for h, after in pairwise(hashes)] + [True]
+    chain = [h - h % 2 + last for h, last in zip(hashes, lasts, strict=False)]
+    return b"".join(word.to_bytes(width, "little") for word in bits) + b"".join(
+        number.to_bytes(4, "little") for number in bucket + chain
+    )
+
+
+_IN_PLACE: dict[int, Callable[..., None]] = {0: _x86(32), 1: _x86(64), 2: _arm64, 3: _frames, 5: _rows}
