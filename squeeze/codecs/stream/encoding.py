@@ -12,6 +12,7 @@ from squeeze.codecs.content import Content, Medium
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import blocks, container, levels, media, opened, repeats, runs, sampling, split
 from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.cutting import Part
 from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report, scaled
 from squeeze.codecs.stream.settings import Settings
@@ -26,6 +27,7 @@ _SAMPLE_OF_TABLE = 1 << 14  # the same of a larger table, which the network slow
 # From _LARGE raw bytes of text on, the language model's result is final if it is below this share of level 3's:
 # level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
+_FAULTY = "the coded data did not decode to the input: this machine's memory or processor is faulty"
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,23 @@ def encode_repeats(part: Part, settings: Settings, verify: bool = True, progress
     if not part.rest.size:
         report(progress, part.data.size * (1 + verify))
     payload = repeats.to_bytes(part.copies, part.rest, coded)
-    if verify and not part.copies.equals(repeats.read(payload, part.data.size).copies):
-        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
+    if verify:
+        _verify_copies(payload, part.copies)
     if len(payload) + _HEADER_COST > part.data.size:
         return None
     if isinstance(coded, opened.OpenedBlock):
         return opened.OpenedBlock(container.REPEATS, payload, coded.wrappers)
     return Coded(container.REPEATS, payload)
+
+
+def _verify_copies(payload: bytes, copies: Copies) -> None:
+    """Read the copies of a block again and compare."""
+    try:
+        same = copies.equals(repeats.read(payload, copies.size).copies)
+    except DamagedError:
+        same = False
+    if not same:
+        raise VerifyError(_FAULTY)
 
 
 def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded | None:
@@ -211,7 +223,7 @@ def _verify(
     if not same and settings.bound:
         raise VerifyError("llama.cpp did not compute the same numbers twice: use the backend exact, or other lanes")
     if not same:
-        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
+        raise VerifyError(_FAULTY)
 
 
 def _smallest(plans: Iterable[Plan], data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:

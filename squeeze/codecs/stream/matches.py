@@ -107,8 +107,8 @@ def _extended(data, anchor, after, span, source):
     oldest = span[1]
     if source <= oldest or source >= after:
         return 0, 0
-    back = 0
-    while after - back > anchor and source - back > oldest and data[after - back - 1] == data[source - back - 1]:
+    back, most = 0, min(after - max(anchor, source), source - oldest)
+    while back < most and data[after - back - 1] == data[source - back - 1]:
         back += 1
     most, ahead = min(span[3] - after, after - back - source), 0
     while ahead < most and data[after + ahead] == data[source + ahead]:

@@ -28,6 +28,7 @@ NOISE, TEXT = inputs.random_bytes(9_000), inputs.words(9_000)
 EDITED = TEXT[:3_000] + b" an insertion " + TEXT[3_100:8_000]
 DATA = TEXT + NOISE + EDITED + NOISE[500:8_500] + b"new" + EDITED[100:7_000] + inputs.records(40)
 DOCUMENTS = wrapped.documents()
+RUN = inputs.random_bytes(40, 9) * 90
 CASES = {
     "versions": (DATA, 4_000),
     "large blocks": (DATA, 20_000),
@@ -35,6 +36,7 @@ CASES = {
     "stored": (NOISE + inputs.random_bytes(3_000, 5) + NOISE, 5_000),
     "archives": (DOCUMENTS["zip"] + NOISE + DOCUMENTS["zip"] + DOCUMENTS["nested"], 12_000),
     "images": (DOCUMENTS["PNG"] + TEXT + DOCUMENTS["PNG"], 5_000),
+    "periods": (NOISE + RUN + NOISE[:4_000] + RUN + NOISE[3_000:] + RUN, 1_000),
     "runs": (TEXT + bytes(20_000) + NOISE + bytes(9_000) + TEXT, 7_000),
 }
 NAMES = pytest.mark.parametrize("name", CASES)
