@@ -5,6 +5,7 @@ import struct
 import zlib
 
 from tests.makers import gifs, inputs
+from tests.references import naive_bzip2
 
 # Streams that zlib 1.2.13 wrote at level 6: of inputs.PROSE, and of a page of HTML.
 PROSE = base64.b64decode(
@@ -44,6 +45,7 @@ WRAPPED = b"\n".join(
         base64.b64encode(_gzip(PAGE)),
         base64.encodebytes(inputs.words(700, seed=12)),
         inputs.PROSE.decode().encode("utf-16-le"),
+        naive_bzip2.close(inputs.words(900), b"\x01"),
         gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(inputs.words(3_000), 8), 8), 8, 50)]),
     ]
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from squeeze.codecs.content import Content, Region
+from squeeze.codecs.parse.bzip2.stream import Bzip2
 from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.program.wrapper import Program
@@ -34,7 +35,7 @@ __all__ = [
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
-    Program(),
+    *(Program(), Bzip2()),
 )
 MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _DEEPEST = 4  # wrappers in wrappers

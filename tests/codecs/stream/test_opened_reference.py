@@ -1,6 +1,7 @@
 """Blocks with opened wrappers decode by a decoder written from docs/format.md, and trees are those of zlib."""
 
 import base64
+import bz2
 import zlib
 
 import numpy as np
@@ -43,6 +44,7 @@ CASES = {
     "base64": base64.encodebytes(TEXT),
     "programs": b"between".join(programs.images().values()),
     "hexadecimal": TEXT.hex().upper().encode(),
+    "bzip2": bz2.compress(TEXT),
     "CR LF": TEXT.replace(b" ", b"\r\n"),
     "GIF": gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(TEXT * 2, 8), 8), 8, 100)]),
 }
