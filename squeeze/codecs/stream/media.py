@@ -7,11 +7,12 @@ import numpy as np
 from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.image.medium import Image
 from squeeze.codecs.jpeg.medium import Jpeg
+from squeeze.codecs.sound.medium import Sound
 from squeeze.codecs.stream import blocks
 
 __all__ = ["MEDIA", "of_block", "of_content", "regions"]
 
-MEDIA: tuple[Medium, ...] = (Image(), Jpeg())
+MEDIA: tuple[Medium, ...] = (Image(), Jpeg(), Sound())
 
 
 def of_content(content: Content) -> Medium | None:

@@ -17,6 +17,8 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-repeats": ("repeats", {}),
     "sqz-jpeg": ("jpeg", {}),
     "sqz-programs": ("programs", {}),
+    "sqz-sound-1": ("sound", {"level": 1}),
+    "sqz-sound-4": ("sound", {"level": 4}),
     "dictionary": ("dictionary", {}),
     "packed": ("packed", {}),
     "kv": ("kv", {}),
