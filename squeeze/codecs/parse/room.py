@@ -15,10 +15,12 @@ class Room:
     Attributes:
         content: Bytes of content.
         attempts: Bytes that may still be read in vain.
+        encoder: The settings of the deflate stream that was opened last, or None.
     """
 
     content: int
     attempts: int = _FREE
+    encoder: object = None
 
     @classmethod
     def of(cls, content: int, size: int) -> "Room":

@@ -3,6 +3,7 @@
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -39,8 +40,9 @@ class ZipMember(Wrapper):
         return stream
 
 
-_ZLIB_HEADERS = [number for number in range(0x0800, 0x8000) if number >> 8 & 15 == 8 and number % 31 == 0]
-_ZLIB_HEADER = re.compile(b"|".join(re.escape(n.to_bytes(2, "big")) for n in _ZLIB_HEADERS if not n & 32))
+_PAIRS = np.arange(1 << 16)
+# Of method 8, with a window of at most 32 KiB, without a dictionary.
+_IS_ZLIB = (_PAIRS >> 8 & 15 == 8) & (_PAIRS < 0x8000) & (_PAIRS % 31 == 0) & (_PAIRS & 32 == 0)
 
 
 class Zlib(Wrapper):
@@ -48,7 +50,11 @@ class Zlib(Wrapper):
 
     name = "zlib"
     kind = 1
-    mark = _ZLIB_HEADER
+    mark = re.compile(b"[\x08\x18\x28\x38\x48\x58\x68\x78]")  # and a byte that makes both a multiple of 31
+
+    def find(self, data: bytes) -> Iterator[int]:
+        units = np.frombuffer(data, np.uint8).astype(np.uint16)
+        return iter(np.flatnonzero(_IS_ZLIB[units[:-1] << 8 | units[1:]]).tolist())
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         begin = start + 2

@@ -15,9 +15,27 @@ __all__ = ["Base64", "Hexadecimal", "Lines", "Utf16"]
 
 _NEWLINES = (b"", b"\n", b"\r\n", b"\\n")
 _LEAST_LINES, _LEAST_TEXT = 16, 1 << 10  # lines and bytes of the shortest text whose lines end in CR LF
+_LEAST_UNITS = 64  # characters of the shortest text in UTF-16 without a byte order mark
 _LEAST_DIGITS = 128  # base64 or hexadecimal digits of the shortest wrapper
+_LEAST_LINE = 60  # base64 digits of the shortest first line
 _FIRST_PART, _PART = 1 << 6, 1 << 12  # UTF-16 units that are looked at together, the first ones and later ones
 _GAP = 16  # most characters beyond ASCII in a row, in UTF-16 without a byte order mark
+
+
+def _table(members: bytes) -> np.ndarray:
+    """Return bool [256]: whether a byte is one of some."""
+    found = np.zeros(256, bool)
+    found[list(members)] = True
+    return found
+
+
+def _in_runs(mark: re.Pattern[bytes], data: bytes, can_be: np.ndarray, least: int) -> Iterator[int]:
+    """Yield the places where a mark begins in data, in runs of at least `least` bytes that can be of it."""
+    others = np.flatnonzero(~can_be)
+    begins, ends = np.concatenate([[0], others + 1]), np.append(others, can_be.size)
+    for run in np.flatnonzero(ends - begins >= least):
+        for match in mark.finditer(data, int(begins[run]), int(ends[run]) + 1):
+            yield match.start()
 
 
 class Utf16(Wrapper):
@@ -26,12 +44,13 @@ class Utf16(Wrapper):
     kind = 4
     name = "UTF-16"
     _ORDERS = ("utf-16-le", "utf-16-be")
-    mark = re.compile(rb"(?:[\t\n\r -~]\0){16,}|(?:\0[\t\n\r -~]){16,}")
+    mark = re.compile(rb"(?:[\t\n\r -~]\0){%d,}|(?:\0[\t\n\r -~]){%d,}" % (_LEAST_UNITS, _LEAST_UNITS))
 
     def find(self, data: bytes) -> Iterator[int]:
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             yield 0
-        yield from super().find(data)
+        zeros = np.frombuffer(data, np.uint8) == 0
+        yield from _in_runs(self.mark, data, zeros[1:] != zeros[:-1], 2 * _LEAST_UNITS - 1)
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         marked = start == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -83,7 +102,11 @@ class Base64(Wrapper):
     kind = 5
     name = "base64"
     _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
-    mark = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{60,}")
+    mark = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}" % _LEAST_LINE)
+    _DIGITS = _table(b"+/0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+    def find(self, data: bytes) -> Iterator[int]:
+        return _in_runs(self.mark, data, self._DIGITS[np.frombuffer(data, np.uint8)], _LEAST_LINE)
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         first, most = self._LINE.match(data, start), 2 * room.content
@@ -142,6 +165,10 @@ class Hexadecimal(Wrapper):
     kind = 6
     name = "hexadecimal"
     mark = re.compile(rb"(?<![0-9A-Fa-f])(?:[0-9a-f]{%d,}|[0-9A-F]{%d,})" % (_LEAST_DIGITS, _LEAST_DIGITS))
+    _DIGITS = _table(b"0123456789ABCDEFabcdef")
+
+    def find(self, data: bytes) -> Iterator[int]:
+        return _in_runs(self.mark, data, self._DIGITS[np.frombuffer(data, np.uint8)], _LEAST_DIGITS)
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         match = self.mark.match(data, start)

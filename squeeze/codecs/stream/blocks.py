@@ -39,6 +39,18 @@ def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
         yield from _regions(data)
 
 
+def order0_size(data: np.ndarray) -> float:
+    """Return the bytes of uint8 `data` by its order-0 entropy."""
+    counts = np.bincount(data, minlength=256)
+    counts = counts[counts > 0]
+    return float((counts * np.log2(data.size / counts)).sum()) / 8
+
+
+def is_text(data: np.ndarray) -> bool:
+    """Return whether uint8 `data`, at least one byte, looks like text."""
+    return _classify(data) == "text"
+
+
 def content(data: np.ndarray) -> Content:
     """Return the content of uint8 `data` as one region."""
     return _content(data.tobytes()) if data.size <= _SMALL else _content_of_region(data, _classify(data) or "other")

@@ -29,6 +29,7 @@ _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
 _LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
 _PART_COST = 2  # bytes that a coded part must save to pay for its length
 _COST = 8  # bytes of a wrapper in the tree
+_REPEATS = 0.8  # share of the order-0 entropy below which deflate has found repeats, and other models find more
 _PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
 _LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
@@ -70,8 +71,9 @@ def surely_pays(root: Node, size: int) -> bool:
 def _pays(data: np.ndarray, found: Found) -> bool:
     """Return whether the content of a wrapper in `data`, coded by level 1, is clearly smaller than the wrapper.
 
-    A part of larger contents decides. It is compared with the tokens that deflate has for it. Text in another form is
-    opened unless level 1, which gains the least from it, makes it clearly larger, such as genes that look like base64.
+    A part of larger contents decides. It is compared with the tokens that deflate has for it. Text of which deflate has
+    found repeats is clearly smaller, without a trial. Text in another form is opened unless level 1, which gains the
+    least from it, makes it clearly larger, such as genes that look like base64.
     """
     content = found.content
     if found.opened and content.size <= _SMALL:
@@ -81,9 +83,13 @@ def _pays(data: np.ndarray, found: Found) -> bool:
     size = min(content.size, max(_LEAST_SAMPLE, min(content.size // 16, _MOST_SAMPLE)))
     start = (content.size - size) // 2
     sample = content[start : start + size]
-    coded = sampling.coded_size(sample, _kind_of(sample))
+    kind = _kind_of(sample)
     if found.opened:
-        return coded < _PAYS * found.opened.stream.share_of(start, start + size) * found.size
+        deflated = found.opened.stream.share_of(start, start + size) * found.size
+        if kind.kind == "text" and deflated < _REPEATS * blocks.order0_size(sample):
+            return True
+        return sampling.coded_size(sample, kind) < _PAYS * deflated
+    coded = sampling.coded_size(sample, kind)
     begin, end = (found.start + found.size * place // content.size for place in (start, start + size))
     return _PAYS * coded < sampling.coded_size(data[begin:end], Content("text")) - _COST
 
@@ -99,8 +105,7 @@ def _medium_pays(found: Found, kind: Content, medium: Medium) -> bool:
 
 def _kind_of(data: np.ndarray) -> Content:
     """Return the content of a few bytes, or of a sample of more: text or other."""
-    kind = blocks.content(data[:_SMALL]).kind
-    return Content("text" if kind == "text" else "other")
+    return Content("text" if blocks.is_text(data[:_SMALL]) else "other")
 
 
 def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> OpenedBlock:

@@ -154,19 +154,21 @@ def open_stream(data: np.ndarray, room: Room, window: int = 15, is_sound: IsSoun
     if is_sound and not is_sound(stream.content, size):
         room.spend(stream.content.size)
         return None
-    opened = Opened(stream, _estimate(stream, window), size)
+    opened = Opened(stream, _estimate(stream, window, room.encoder), size)
     if not _closes(opened, data[:size]):
         room.spend(_PROOF * stream.content.size)
         return None
+    room.encoder = opened.encoder
     return opened
 
 
 def _closes(opened: Opened, data: np.ndarray) -> bool:
     """Return whether closing a stream gives its bytes again, at a cost that pays."""
-    if _choices(opened.stream, opened.encoder, _most(opened.size), state.nothing_learnt()) is None:
+    coded = _choices(opened.stream, opened.encoder, _most(opened.size), state.nothing_learnt())
+    if coded is None:
         return False
     try:
-        return np.array_equal(Closings().close(opened.content, Closings().encode(opened)), data)
+        return np.array_equal(Closings().close(opened.content, b"\1" + opened.encoder.to_bytes() + coded), data)
     except DamagedError:
         return False
 
@@ -190,13 +192,20 @@ def _choices(stream: Tokens, encoder: Encoder, most: int, entries: np.ndarray) -
     return coding.coded[: arithmetic.finish_encoder(coding.coder, coding.coded)].tobytes()
 
 
-def _estimate(stream: Tokens, window: int) -> Encoder:
-    """Return the settings that predict the first tokens best: few of them by all settings, more by the best ones."""
+def _estimate(stream: Tokens, window: int, before: object) -> Encoder:
+    """Return the settings that predict the first tokens best: few of them by all settings, more by the best ones.
+
+    Those of the stream before are tried first, and are enough if they predict well.
+    """
     block = _block_of(stream)
     memory = (block + 1).bit_length() - 7  # zlib's blocks have 2^(memory + 6) - 1 tokens
     base = Encoder(window=window, block=block, memory=memory if 1 <= memory <= 9 else 8)
     levels = [(level, filtered) for filtered, some in ((False, _UNFILTERED), (True, _FILTERED)) for level in some]
     tried = [replace(base, level=level, filtered=filtered, joined=level == _OTHER) for level, filtered in levels]
+    if isinstance(before, Encoder):
+        same = replace(base, level=before.level, filtered=before.filtered, joined=before.joined)
+        if _cost(_sample(stream, _FEW_TOKENS), same) < _FEW:
+            return same
     for most in (_FEW_TOKENS, _SAMPLE):
         sample, found = _sample(stream, most), list[tuple[int, int, Encoder]]()
         for number, encoder in enumerate(tried):
