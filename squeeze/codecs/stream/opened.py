@@ -11,26 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from squeeze.codecs.content import Content, Medium, Region
+from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse import outline, tree
 from squeeze.codecs.parse.program.wrapper import Program
-from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, media, sampling
+from squeeze.codecs.stream import container, media, sampling
 from squeeze.codecs.stream.container import Coded
+from squeeze.codecs.stream.trials import Trials
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
 _LARGE = 1 << 14  # bytes of text from which on another form of it always pays
 _LARGE_PROGRAM = 1 << 17  # the same of programs
-_SMALL = 1 << 12  # bytes of content that is opened without a trial, if deflate made it smaller
 _LEAST_TABLE = 1 << 15  # bytes of a table that becomes a group of its own
-_LEAST_SAMPLE, _MOST_SAMPLE = 1 << 15, 1 << 18
 _PART_COST = 2  # bytes that a coded part must save to pay for its length
-_COST = 8  # bytes of a wrapper in the tree
-_REPEATS = 0.8  # share of the order-0 entropy below which deflate has found repeats, and other models find more
-_PAYS = 0.95  # share of a wrapper's bytes below which its content must be coded
 _LONGEST = 1 << 24  # bytes of a block in a group, unless it is of a medium
 _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
 _LEAST_MEDIUM = 512  # bytes of a medium that becomes a group of its own
@@ -56,7 +51,7 @@ def find(data: np.ndarray, by_network: bool = True) -> Node | None:
         data: uint8, the block.
         by_network: whether a network reads text; others learn by themselves how lines end.
     """
-    root = tree.parse(data, _pays, () if by_network else (Lines.kind,))
+    root = tree.parse(data, Trials(), () if by_network else (Lines.kind,))
     return root if root.children else None
 
 
@@ -66,46 +61,6 @@ def surely_pays(root: Node, size: int) -> bool:
     if size >= _LARGE_PROGRAM and {child.kind for child in root.children} == {Program.kind}:
         return True
     return size >= _LARGE and kinds <= {Utf16.kind, Lines.kind}
-
-
-def _pays(data: np.ndarray, found: Found) -> bool:
-    """Return whether the content of a wrapper in `data`, coded by level 1, is clearly smaller than the wrapper.
-
-    A part of larger contents decides. It is compared with the tokens that deflate has for it. Text of which deflate has
-    found repeats is clearly smaller, without a trial. Text in another form is opened unless level 1, which gains the
-    least from it, makes it clearly larger, such as genes that look like base64.
-    """
-    content = found.content
-    if found.opened and content.size <= _SMALL:
-        return found.size < 0.9 * content.size
-    if found.content_kind and (medium := media.of_content(found.content_kind)):
-        return _medium_pays(found, found.content_kind, medium)
-    size = min(content.size, max(_LEAST_SAMPLE, min(content.size // 16, _MOST_SAMPLE)))
-    start = (content.size - size) // 2
-    sample = content[start : start + size]
-    kind = _kind_of(sample)
-    if found.opened:
-        deflated = found.opened.stream.share_of(start, start + size) * found.size
-        if kind.kind == "text" and deflated < _REPEATS * blocks.order0_size(sample):
-            return True
-        return sampling.coded_size(sample, kind) < _PAYS * deflated
-    coded = sampling.coded_size(sample, kind)
-    begin, end = (found.start + found.size * place // content.size for place in (start, start + size))
-    return _PAYS * coded < sampling.coded_size(data[begin:end], Content("text")) - _COST
-
-
-def _medium_pays(found: Found, kind: Content, medium: Medium) -> bool:
-    """Return the same for the content of a medium, of which its own model at level 1 codes a part."""
-    sample = medium.sample(found.content.size, kind, _MOST_SAMPLE)
-    coded = medium.coded_size(found.content, sample, 1)
-    start, end, _ = sample
-    share = found.opened.stream.share_of(start, end) if found.opened else (end - start) / found.content.size
-    return coded < _PAYS * share * found.size
-
-
-def _kind_of(data: np.ndarray) -> Content:
-    """Return the content of a few bytes, or of a sample of more: text or other."""
-    return Content("text" if blocks.is_text(data[:_SMALL]) else "other")
 
 
 def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> OpenedBlock:
