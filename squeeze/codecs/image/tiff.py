@@ -3,12 +3,13 @@
 import re
 import struct
 from collections.abc import Iterator
+from itertools import chain
 
 from squeeze.codecs.image.layout import Layout
 
 __all__ = ["find_tiff"]
 
-_MARK = re.compile(rb"II\x2a\0|MM\0\x2a")
+_MARKS = re.compile(rb"II\x2a\0"), re.compile(rb"MM\0\x2a")
 _TYPES = {1: "B", 3: "H", 4: "I"}  # bytes, shorts, longs
 _MOST_PAGES, _MOST_TAGS = 1 << 8, 1 << 9
 _TAG = 12  # bytes
@@ -44,7 +45,7 @@ class _Data:
 def find_tiff(raw: bytes) -> Iterator[tuple[int, int, Layout]]:
     """Yield (start, end, layout) of the images in TIFF files."""
     data = _Data(raw)
-    for match in _MARK.finditer(raw):
+    for match in chain.from_iterable(mark.finditer(raw) for mark in _MARKS):
         start = match.start()
         for number, (offset, size, form) in enumerate(_pages(data, start)):
             first = start + offset

@@ -31,8 +31,11 @@ def _table(members: bytes) -> np.ndarray:
 
 def _in_runs(mark: re.Pattern[bytes], data: bytes, can_be: np.ndarray, least: int) -> Iterator[int]:
     """Yield the places where a mark begins in data, in runs of at least `least` bytes that can be of it."""
-    others = np.flatnonzero(~can_be)
-    begins, ends = np.concatenate([[0], others + 1]), np.append(others, can_be.size)
+    if not can_be.size:
+        return
+    changes = np.flatnonzero(can_be[1:] != can_be[:-1]) + 1
+    changes = np.concatenate([[0] if can_be[0] else [], changes, [can_be.size] if can_be[-1] else []]).astype(np.int64)
+    begins, ends = changes[::2], changes[1::2]
     for run in np.flatnonzero(ends - begins >= least):
         for match in mark.finditer(data, int(begins[run]), int(ends[run]) + 1):
             yield match.start()
@@ -193,6 +196,9 @@ class Lines(Wrapper):
     name = "CR LF"
     _LINE = rb"[^\x00-\x08\x0b\x0e-\x1f\r\n]*+"
     mark = re.compile(rb"(?<![^\n])(?:%b\r\n){%d,}+%b" % (_LINE, _LEAST_LINES, _LINE))
+
+    def find(self, data: bytes) -> Iterator[int]:
+        return super().find(data) if data.count(b"\r\n") >= _LEAST_LINES else iter(())
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         match = self.mark.match(data, start)

@@ -15,7 +15,8 @@ from squeeze.codecs.parse.room import Room
 
 __all__ = ["Program"]
 
-_ELF, _MACHO = b"\x7fELF[\x01\x02][\x01\x02]\x01", b"[\xce\xcf]\xfa\xed\xfe"
+_ELF = re.compile(b"\x7fELF[\x01\x02][\x01\x02]\x01")
+_MACHO = re.compile(b"\xce\xfa\xed\xfe"), re.compile(b"\xcf\xfa\xed\xfe")
 _PE = re.compile(b"PE\0\0")
 _LEAST = 1 << 9  # bytes of the smallest image
 _PROOFS = 4  # times as long as reading an image: to transform it twice, and to undo that
@@ -43,12 +44,13 @@ class Program(Wrapper):
 
     kind = 9
     name = "program"
-    mark = re.compile(_ELF + b"|" + _MACHO)
+    mark = _ELF
     is_certain = True
     least_copied = 0.1
 
     def find(self, data: bytes) -> Iterator[int]:
-        yield from super().find(data)
+        for mark in (_ELF, *_MACHO):
+            yield from (match.start() for match in mark.finditer(data))
         for match in _PE.finditer(data):
             start = data.rfind(b"MZ", max(match.start() - pe.FARTHEST, 0), match.start())
             if start >= 0:
