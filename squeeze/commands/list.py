@@ -13,7 +13,6 @@ from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, is_compressed
 from squeeze.commands.sections import command
 from squeeze.errors import escaped, printable
-from squeeze.system.binary import read_exactly
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.contents import Contents
@@ -47,7 +46,7 @@ def list_command(**common: Any) -> None:
             beside = read_members(path) if path else None
             found = beside or read_tail(file, streams)
             members = list(found.by_name.values()) if found else []
-            opened = opened_in(file, streams) if job.as_json or job.verbose else {}
+            opened = _opened_in(file, streams) if job.as_json or job.verbose else {}
             if job.as_json:
                 _list_as_json(path, streams, members, opened)
             else:
@@ -64,29 +63,18 @@ _GROUP_ROW = "      {:>12} {:>12} {:<9} {}"
 _BLOCK_ROW = "  {:>12} {:>12} {:>12} {:<9} {:<12} {}"
 
 
+def _opened_in(file: BinaryIO, streams: list["Stream"]) -> dict[int, "Contents"]:
+    """Return what was opened in the blocks of a file, by their raw offsets."""
+    if not any(block.codec in _OPENING for stream in streams for block in stream.blocks):
+        return {}
+    from squeeze.codecs.stream.summing import contents_in  # with compiled code, which other files do without
+
+    return contents_in(file, streams)
+
+
 def _digits(checksum: int, stream: "Stream") -> str:
     """Return a checksum in hexadecimal digits, of which a short stream keeps half."""
     return f"{checksum:08x}" if stream.short else f"{checksum:016x}"
-
-
-def opened_in(file: BinaryIO, streams: list["Stream"]) -> dict[int, "Contents"]:
-    """Return what was opened in the blocks of a file, by their raw offsets; only plans are decoded."""
-    places = [(stream, block) for stream in streams for block in stream.blocks if block.codec in _OPENING]
-    if not places:
-        return {}
-    from squeeze.codecs.stream.container import Coded, Header
-    from squeeze.codecs.stream.resources import Resources
-    from squeeze.codecs.stream.settings import from_header
-    from squeeze.codecs.stream.summing import read_contents
-
-    found = {}
-    for stream, block in places:
-        settings = from_header(Header(stream.header, 0, stream.short), Resources())
-        file.seek(block.coded_offset + block.coded_length - block.payload_length)
-        coded = Coded(block.kind, read_exactly(file, block.payload_length))
-        if contents := read_contents(coded, block.raw_length, settings):
-            found[block.raw_offset] = contents
-    return found
 
 
 def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool, opened: Mapping[int, "Contents"]) -> None:

@@ -241,12 +241,13 @@ class Sqz:
 
     @staticmethod
     def _list(case: Case) -> str:
+        from squeeze.codecs.stream.summing import contents_in
         from squeeze.commands import list as command
 
         said = io.StringIO()
         with redirect_stdout(said):
             streams = limited(index.read_index, io.BytesIO(case.data))
-            opened = limited(command.opened_in, io.BytesIO(case.data), streams)
+            opened = limited(contents_in, io.BytesIO(case.data), streams)
             command._list_as_text(None, streams, True, opened)
             command._list_as_json(None, streams, [], opened)
         if not all(line.isprintable() for line in said.getvalue().split("\n")):
