@@ -1,7 +1,7 @@
 """A decoder of sounds, written from docs/format.md, section 24, one number at a time."""
 
 from tests.references.naive_bytewise import NEXT, SQUASH, START, STRETCH, Coder, Matches, clamp, learn_map, mix, squash
-from tests.references.naive_opened import Bytes
+from tests.references.reading import Bytes
 
 SQUARES = {0: [(16, 6, 9, 16)], 1: [(32, 12, 9, 4), (16, 8, 5, 2), (128, 32, 9, 32)]}
 CASCADE = {0: [(16, 6)], 1: [(512, 4), (256, 6), (32, 5), (16, 4)]}

@@ -31,7 +31,7 @@ _MOST_PLAN = 1 << 24  # bytes of a tree and its pieces
 _LEAST_MEDIUM = 512  # bytes of a medium that becomes a group of its own
 _MOST_PARTS = 1 << 18  # parts of a block: media are alone, and have half a KiB or more of at most 64 MiB
 MEMORY = 8  # bytes of memory for each opened byte: its copies, tokens, and the stream that is written
-_PLAN_MEMORY = 96  # the same for each byte of a plan, whose pieces and wrappers have a few bytes
+_PLAN_MEMORY = 128  # the same for each byte of a plan, whose pieces and wrappers have a few bytes
 
 EncodePlan = Callable[[np.ndarray], Coded | None]
 EncodePart = Callable[[np.ndarray, Content], Coded | None]

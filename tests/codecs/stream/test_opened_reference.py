@@ -16,7 +16,7 @@ from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import resolve_settings
 from squeeze.numerics.jit import kernel
 from tests.makers import gifs, inputs, programs, wrapped
-from tests.references import naive_opened
+from tests.references import naive_huffman, naive_opened
 
 SETTINGS, _ = resolve_settings(1, 1, None, None, LanguageOptions())
 TEXT = inputs.words(3_000)
@@ -77,4 +77,4 @@ def test_trees_are_those_of_the_reference(size, limit):
         w = work_space()
         w[FREQUENCY, :size] = counts
         _lengths(w, size, limit, np.zeros(17, np.int64))
-        assert w[LENGTH, :size].tolist() == naive_opened.zlib_lengths(counts.tolist(), limit), case
+        assert w[LENGTH, :size].tolist() == naive_huffman.zlib_lengths(counts.tolist(), limit), case

@@ -16,6 +16,7 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-opened": ("opened", {}),
     "sqz-repeats": ("repeats", {}),
     "sqz-jpeg": ("jpeg", {}),
+    "sqz-image": ("image", {}),
     "opening": ("opening", {}),
     "sqz-programs": ("programs", {}),
     "sqz-sound-1": ("sound", {"level": 1}),

@@ -1,0 +1,22 @@
+"""A .sqz file with images: layouts, prefixes and rows, and those of PNG in opened wrappers."""
+
+from pathlib import Path
+
+from tests.fuzz.formats.sqz import Sqz
+from tests.makers import images
+
+
+class Image(Sqz):
+    """Files of an image alone, with filters, interlaced, and of several with other bytes between them."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, folder, 1)
+
+    def _inputs(self) -> list[tuple[bytes, int]]:
+        colours, grey = images.pixels(33, 21), images.pixels(40, 30, 1)
+        filtered = images.png((33, 21, 8, 2, 0), images.filtered(colours.reshape(21, -1), 3, [1, 4]))
+        files = [images.bmp(colours), images.tiff(grey), filtered]
+        return [*((file, 1 << 20) for file in files), (b"between".join(files), 1 << 20)]
+
+
+FORMAT = Image

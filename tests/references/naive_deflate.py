@@ -1,0 +1,391 @@
+"""Closing deflate streams, written from docs/format.md, sections 21.3 to 21.6, one number at a time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.references.naive_huffman import ORDER, canonical, last, repeat, used, zlib_lengths
+from tests.references.reading import Bytes
+
+_LEVELS = {
+    1: ("greedy", 4, 4, 8, 4),
+    2: ("greedy", 4, 5, 16, 8),
+    3: ("greedy", 4, 6, 32, 32),
+    4: ("lazy", 4, 4, 16, 16),
+    5: ("lazy", 8, 16, 32, 32),
+    6: ("lazy", 8, 16, 128, 128),
+    7: ("lazy", 8, 32, 128, 256),
+    8: ("lazy", 32, 128, 258, 1024),
+    9: ("lazy", 32, 258, 258, 4096),
+    10: ("lazy", 259, 258, 258, 4096),
+}
+_LENGTHS = [
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    13,
+    15,
+    17,
+    19,
+    23,
+    27,
+    31,
+    35,
+    43,
+    51,
+    59,
+    67,
+    83,
+    99,
+    115,
+    131,
+    163,
+    195,
+    227,
+    258,
+]
+_LENGTH_BITS = [0] * 8 + [n for n in (1, 2, 3, 4, 5) for _ in range(4)] + [0]
+_DISTANCE_BITS = [0, 0, *(n for n in range(14) for _ in range(2))]
+_DISTANCES = [1 + sum(1 << n for n in _DISTANCE_BITS[:k]) for k in range(30)]
+_FIXED = [8] * 144 + [9] * 112 + [7] * 24 + [8] * 8
+
+
+class Decoder:
+    """The arithmetic decoder of section 4, and entries that stay from stream to stream."""
+
+    def __init__(self, code: bytes, entries: dict[Any, int]):
+        self.bytes, self.entries = iter(code), entries
+        self.code, self.width = 0, 2**64 - 1
+        for _ in range(8):
+            self.code = self.code * 256 + next(self.bytes, 0)
+
+    def decode(self, probability: int) -> int:
+        ones = (self.width >> 32) * probability
+        bit = int(self.code < ones)
+        if bit:
+            self.width = ones
+        else:
+            self.width, self.code = self.width - ones, self.code - ones
+        while self.width < 2**56:
+            self.code, self.width = self.code * 256 + next(self.bytes, 0), self.width * 256
+        return bit
+
+    def bit(self, *entry: Any) -> int:
+        value = self.entries.get(entry, 2**31)
+        bit = self.decode(max(value >> 10, 1) << 10)
+        count, probability = value & 1023, value >> 10
+        probability += (((2**22 - 1 if bit else 0) - probability) * (65536 * 10 // (10 * count + 16))) >> 16
+        self.entries[entry] = probability << 10 | count + (count < 250)
+        return bit
+
+    def tree(self, bits: int, *array: Any) -> int:
+        node = 1
+        for _ in range(bits):
+            node = 2 * node + self.bit(*array, node)
+        return node - 2**bits
+
+    def digits(self, bits: int) -> int:
+        value = 0
+        for _ in range(bits):
+            value = 2 * value + self.decode(2**31)
+        return value
+
+    def number(self, array: str) -> int:
+        count = 0
+        while count < 32 and self.bit(array, count):
+            count += 1
+        return 2 ** (count - 1) + self.digits(count - 1) if count else 0
+
+
+class Closings:
+    """Closings of several streams, which learn from those before them."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, int] = {}
+        self.settings = (6, 0, 0, 8, 15, 16383)
+
+    def close(self, content: bytes, closing: bytes) -> bytes:
+        file = Bytes(closing)
+        if file.byte():
+            flags, sizes = file.byte(), file.byte()
+            self.settings = (flags & 15, flags >> 4 & 1, flags >> 5, sizes >> 4, sizes & 15, file.varint())
+        return Stream(content, Decoder(file.take(file.rest), self.entries), self.settings).bits()
+
+
+class Stream:
+    """A stream that is decoded block by block, and written as bits."""
+
+    def __init__(self, content: bytes, decoder: Decoder, settings: tuple[int, ...]):
+        self.level, self.filtered, self.joined, self.memory, window, self.block = settings
+        self.content, self.d = content, decoder
+        self.window = 2**window
+        self.reach = self.window if self.level == 10 else self.window - 262
+        self.p = self.history = self.next = 0
+        self.put_off: tuple[int, int, int] | None = None
+        self.chains: dict[int, list[int]] = {}
+        self.skipped: set[int] = set()
+        self.out, self.place = 0, 0
+
+    def bits(self) -> bytes:
+        stored = final = 0
+        while not final:
+            stored, begin = self.d.bit("is_stored", stored), self.p
+            if stored:
+                size = 256 * self.d.tree(8, "size_high") + self.d.tree(8, "size_low")
+                padding = self.d.tree(7, "padding_bits") if self.d.bit("is_padded", 0) else 0
+                self._pass_over(size)
+            else:
+                tokens, codes = self._tokens(), {}
+                codes = self._codes(tokens, begin)
+            final = self.d.bit("is_final", self.p == len(self.content))
+            self._put(final, 1)
+            if stored:
+                self._put(0, 2)
+                self._put(padding, -self.place % 8)
+                self._put(size, 16)
+                self._put(size ^ 0xFFFF, 16)
+                for byte in self.content[begin : begin + size]:
+                    self._put(byte, 8)
+            else:
+                self._write(tokens, codes, begin)
+        rest = self.d.tree(7, "padding_bits") if self.d.bit("is_padded", 1) else 0
+        self._put(rest, -self.place % 8)
+        return self.out.to_bytes((self.place + 7) // 8, "little")
+
+    def _put(self, value: int, count: int) -> None:
+        self.out |= value << self.place
+        self.place += count
+
+    # 21.4
+
+    def _tokens(self) -> list[tuple[int, int]]:
+        ends = self.d.bit("ends")
+        count = self.block if ends else self.d.number("ntokens")
+        tokens: list[tuple[int, int]] = []
+        while len(tokens) < count and not (ends and self.p == len(self.content)):
+            tokens.append(self._token())
+            self._advance(tokens[-1][0])
+        return tokens
+
+    def _token(self) -> tuple[int, int]:
+        kind, length, distance = self._predict(self.p)
+        b = 0 if length < 3 else length - 2 if length < 7 else 5 if length < 11 else 6 if length < 33 else 7
+        match, same = self.d.bit("is_match", kind, b, self.history), 0
+        if match and kind:
+            same = self.d.bit("is_same", kind, b, self.history)
+        if match and not same:
+            length, rank = 3 + self.d.tree(8, "length_of", b), 0
+            while rank < 16 and self.d.bit("rank", b, rank):
+                rank += 1
+            if rank < 16:
+                places = (q for q in self._chain(self.p, self.window) if self._same(q, self.p, length) == length)
+                distance = self.p - [q for q, _ in zip(places, range(rank + 1), strict=False)][-1]
+            else:
+                symbol = self.d.tree(5, "far")
+                distance = _DISTANCES[symbol] + self.d.digits(_DISTANCE_BITS[symbol])
+        right = same if kind == 2 else not match
+        self.history = (2 * self.history + (not right)) % 16
+        return (length, distance) if match else (0, 0)
+
+    # 21.5
+
+    def _hash(self, p: int) -> int:
+        bits = self.memory + 7
+        shift = (bits + 2) // 3
+        x, y, z = self.content[p : p + 3]
+        return (x << 2 * shift ^ y << shift ^ z) % 2**bits
+
+    def _join(self, end: int) -> None:
+        for p in range(self.next, min(end, len(self.content) - 2)):
+            self.chains.setdefault(self._hash(p), []).append(p)
+        self.next = max(self.next, end)
+
+    def _chain(self, p: int, reach: int) -> Iterator[int]:
+        if p + 3 > len(self.content):
+            return
+        for q in reversed(self.chains.get(self._hash(p), [])):
+            if q < p:
+                if p - q > reach:
+                    return
+                yield q
+
+    def _same(self, q: int, p: int, most: int) -> int:
+        k = 0
+        while k < most and p + k < len(self.content) and self.content[q + k] == self.content[p + k]:
+            k += 1
+        return k
+
+    def _longest(self, p: int, least: int) -> tuple[int, int]:
+        _, good, _, nice, chain = _LEVELS[self.level]
+        most, best, distance = min(258, len(self.content) - p), least, 0
+        if most < 3:
+            return best, 0
+        steps = chain // 4 if least >= good else chain
+        for number, q in enumerate(self._chain(p, self.reach)):
+            if number == steps or (q == 0 and self.level < 10) or (p - q == self.reach and number):
+                break
+            if (same := self._same(q, p, most)) > best:
+                best, distance = same, p - q
+                if same >= min(nice, most):
+                    break
+        return best, distance
+
+    def _is_worth(self, length: int, distance: int) -> bool:
+        too_far = length == 3 and distance > 4096
+        return distance > 0 and (self.level == 10 or not (too_far or (self.filtered and length <= 5)))
+
+    def _predict(self, p: int) -> tuple[int, int, int]:
+        if self.level == 0:
+            return 0, 0, 0
+        matching, _, laziest, _, _ = _LEVELS[self.level]
+        self._join(p + 1)
+        if matching == "greedy":
+            length, distance = self._longest(p, 2)
+            return (2, length, distance) if distance else (0, 0, 0)
+        if self.put_off and self.put_off[0] == p:
+            _, length, distance = self.put_off
+        else:
+            length, distance = self._longest(p, 2)
+            if not self._is_worth(length, distance):
+                return 0, 0, 0
+        if length < laziest:
+            self._join(p + 2)
+            longer, further = self._longest(p + 1, length)
+            if longer > length and self._is_worth(longer, further):
+                self.put_off = (p + 1, longer, further)
+                return 1, length, distance
+        return 2, length, distance
+
+    def _advance(self, length: int) -> None:
+        end = self.p + max(length, 1)
+        if self.level and _LEVELS[self.level][0] == "greedy" and length > _LEVELS[self.level][2]:
+            self.next = max(self.next, end)
+        elif self.level:
+            self._join(end)
+        self.p = end
+
+    def _pass_over(self, size: int) -> None:
+        end = self.p + size
+        while self.p < end:
+            if self.level == 0:
+                self.p = end
+                break
+            kind, length, _ = self._predict(self.p)
+            self._advance(min(length, end - self.p) if kind == 2 else 0)
+
+    # 21.6
+
+    def _codes(self, tokens: list[tuple[int, int]], place: int) -> dict[str, Any]:
+        literals, distances, extra = [0] * 288, [0] * 30, 0
+        literals[256] = 1
+        for length, distance in tokens:
+            if length:
+                one = max(k for k in range(29) if _LENGTHS[k] <= length)
+                other = max(k for k in range(30) if _DISTANCES[k] <= distance)
+                literals[257 + one] += 1
+                distances[other] += 1
+                extra += _LENGTH_BITS[one] + _DISTANCE_BITS[other]
+            else:
+                literals[self.content[place]] += 1
+            place += max(length, 1)
+        lit, dist = zlib_lengths(literals[:286], 15), zlib_lengths(distances, 15)
+        repeats = self._predicted_repeats(lit, dist)
+        counts = [0] * 19
+        for symbol, _ in repeats:
+            counts[symbol] += 1
+        head = zlib_lengths(counts, 7)
+        bits = 14 + 3 * used(head) + extra + sum({16: 2, 17: 3, 18: 7}.get(symbol, 0) for symbol, _ in repeats)
+        for numbers, lengths in ((literals, lit), (distances, dist), (counts, head)):
+            bits += sum(a * b for a, b in zip(numbers, lengths, strict=False))
+        fixed = extra + 5 * sum(distances) + sum(a * b for a, b in zip(literals, _FIXED, strict=True))
+        if self.d.bit("is_fixed", (fixed + 10) // 8 <= (bits + 10) // 8):
+            return {"fixed": True, "literals": _FIXED, "distances": [5] * 30}
+        lit = self._lengths(lit, "are_zlibs", 0, False)
+        dist = self._lengths(dist, "are_zlibs", 1, False)
+        nliterals = self._count(0, max(last(lit), 257), 257, 5)
+        ndistances = self._count(1, max(last(dist), 1), 1, 5)
+        lit += [0] * (288 - len(lit))
+        repeats = self._repeats(lit[:nliterals], dist[:ndistances])
+        counts = [0] * 19
+        for symbol, _ in repeats:
+            counts[symbol] += 1
+        head = self._lengths(zlib_lengths(counts, 7), "are_zlibs", 2, True)
+        nrepeat = self._count(2, used(head), 4, 4)
+        return {
+            **{"fixed": False, "literals": lit, "distances": dist, "head": head, "repeats": repeats},
+            "counts": (nliterals, ndistances, nrepeat),
+        }
+
+    def _predicted_repeats(self, lit: list[int], dist: list[int]) -> list[tuple[int, int]]:
+        found = []
+        for lengths in (lit[: last(lit)], dist[: last(dist)]):
+            place, before = 0, -1
+            while place < len(lengths):
+                symbol, extra, run = repeat(lengths, place, before)
+                found.append((symbol, extra))
+                before, place = lengths[place], place + run
+        return found
+
+    def _repeats(self, lit: list[int], dist: list[int]) -> list[tuple[int, int]]:
+        found, line, place, before = [], lit + dist, 0, -1
+        while place < len(line):
+            if place == len(lit) and not self.joined:
+                before = -1
+            end = len(lit) if place < len(lit) and not self.joined else len(line)
+            symbol, extra, run = repeat(line[:end], place, before)
+            k = max(symbol - 15, 0)
+            if not self.d.bit("is_repeat", k):
+                c = self.d.tree(2, "repeat", k)
+                symbol, extra, run = line[place], 0, 1
+                if c:
+                    extra = self.d.tree(7, "extra", c)
+                    symbol, run = 15 + c, extra + (11 if c == 3 else 3)
+            found.append((symbol, extra))
+            before, place = line[place], place + run
+        return found
+
+    def _lengths(self, guesses: list[int], name: str, which: int, repeats: bool) -> list[int]:
+        same, found = self.d.bit(name, which), []
+        for guess in guesses:
+            if same or self.d.bit("is_length", repeats, guess):
+                found.append(guess)
+            elif repeats:
+                found.append(self.d.tree(3, "repeat_length", guess))
+            else:
+                found.append(self.d.tree(4, "length_bits", guess))
+        return found
+
+    def _count(self, which: int, guess: int, least: int, bits: int) -> int:
+        return guess if self.d.bit("counts", which, "same") else least + self.d.tree(bits, "counts", which)
+
+    # RFC 1951
+
+    def _write(self, tokens: list[tuple[int, int]], codes: dict[str, Any], place: int) -> None:
+        self._put(1 if codes["fixed"] else 2, 2)
+        if not codes["fixed"]:
+            for count, least, bits in zip(codes["counts"], (257, 1, 4), (5, 5, 4), strict=True):
+                self._put(count - least, bits)
+            for symbol in ORDER[: codes["counts"][2]]:
+                self._put(codes["head"][symbol], 3)
+            table = canonical(codes["head"])
+            for symbol, extra in codes["repeats"]:
+                self._put(*table[symbol])
+                self._put(extra, {16: 2, 17: 3, 18: 7}.get(symbol, 0))
+        literals, distances = canonical(codes["literals"]), canonical(codes["distances"])
+        for length, distance in tokens:
+            if length:
+                one = max(k for k in range(29) if _LENGTHS[k] <= length)
+                other = max(k for k in range(30) if _DISTANCES[k] <= distance)
+                self._put(*literals[257 + one])
+                self._put(length - _LENGTHS[one], _LENGTH_BITS[one])
+                self._put(*distances[other])
+                self._put(distance - _DISTANCES[other], _DISTANCE_BITS[other])
+            else:
+                self._put(*literals[self.content[place]])
+            place += max(length, 1)
+        self._put(*literals[256])
