@@ -21,6 +21,8 @@ from squeeze.system import files, storage
 
 if TYPE_CHECKING:
     from squeeze.codecs.shards.plan import Template
+    from squeeze.codecs.stream.levels import Level
+    from squeeze.codecs.stream.resources import LanguageOptions
 
 _TAR = f".tar{files.SUFFIX}"
 _FOLDERS = f"use -o NAME{_TAR} for one archive, or -r for each file in it"
@@ -160,22 +162,35 @@ def compress(
             memory=needed,
         )
     else:
-        sources = job.sources(partial(_is_wanted, job))
-        raw = [_size_of(path) for path in sources if path]
-        for line in (
-            estimates.time_message(row, _work(sources, raw, not (no_parse or learned)), job.threads, verify),
-            estimates.memory_message(row, max(raw, default=None), job.threads, language) if job.verbose else None,
-        ):
-            if line:
-                job.say(line)
-        small = [size for size in raw if size < LARGE]
-        alone = len(small) < 2 or row.needs_language_model  # which would be in memory once for each process
-        seconds = 0.0 if alone else known.estimate_seconds(row.number, sum(small), 1, verify)
-        inputs = (path for path in sources if not (path and _passes_over(job, path)))
-        for_each(
-            job, job.tasks(inputs, files.compressed_name), _compress, settings | {"dictionary": dictionary}, seconds
-        )
-        job.finish()
+        _compress_each(job, row, settings | {"dictionary": dictionary}, language, not (no_parse or learned))
+
+
+def _compress_each(job: Job, row: "Level", settings: dict[str, Any], language: "LanguageOptions", parses: bool) -> None:
+    """Compress each file of a job.
+
+    Args:
+        job: the files.
+        row: of the level.
+        settings: options of `compress_stream`.
+        language: those of the language model.
+        parses: whether wrappers are opened.
+    """
+    from squeeze.codecs.stream import estimates, levels as known
+
+    sources = job.sources(partial(_is_wanted, job))
+    raw = [_size_of(path) for path in sources if path]
+    for line in (
+        estimates.time_message(row, _work(sources, raw, parses), job.threads, settings["verify"]),
+        estimates.memory_message(row, max(raw, default=None), job.threads, language) if job.verbose else None,
+    ):
+        if line:
+            job.say(line)
+    small = [size for size in raw if size < LARGE]
+    alone = len(small) < 2 or row.needs_language_model  # which would be in memory once for each process
+    seconds = 0.0 if alone else known.estimate_seconds(row.number, sum(small), 1, settings["verify"])
+    inputs = (path for path in sources if not (path and _passes_over(job, path)))
+    for_each(job, job.tasks(inputs, files.compressed_name), _compress, settings, seconds)
+    job.finish()
 
 
 def _check_backend(backend: str | None, cluster: str | None) -> None:

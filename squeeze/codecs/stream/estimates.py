@@ -103,7 +103,8 @@ def memory_to_compress(level: Level, block: int | None, threads: int | None, opt
 def memory_to_restore(file: BinaryIO, resources: Resources) -> tuple[int | None, int]:
     """Return the level of a .sqz file, or None if all is stored, and the memory of decompression in bytes.
 
-    Only the first stream's header and first block are looked at. What that block opens counts.
+    Only the first stream's header and first block are looked at. What that block opens counts, and all that later ones
+    may repeat.
 
     Args:
         file: at its start.
@@ -122,7 +123,7 @@ def memory_to_restore(file: BinaryIO, resources: Resources) -> tuple[int | None,
     if block and block.kind == container.OPENED:
         parts = opened.read(read_exactly(file, block.payload_length), length)
         length, more = max([length, *parts.sizes]), parts.memory
-    return settings.level.number, _memory_of(settings, max(length, levels.DEFAULT_BLOCK)) + more
+    return settings.level.number, _memory_of(settings, max(length, levels.DEFAULT_BLOCK)) + more + settings.window
 
 
 def work_of(file: BinaryIO, size: int) -> int:
