@@ -13,12 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from squeeze.codecs.parse.program.wrapper import Program
+from squeeze.codecs.parse.room import Room
 from squeeze.codecs.stream import blocks
 from training.generate import logs, records
 
 _LENGTHS = {"text": (2_048, 8_192, 32_768), "executable": (4_096, 16_384, 65_536)}  # bytes of a sample
 _OF_A_FILE = 3  # samples of a program, at most
 _LEAST = 600  # bytes of a file
+_LEAST_CODE = 2_048  # bytes of a section with code
 _ELF = b"\x7fELF"
 _GENERATED = 64  # documents of logs, tables and records each
 
@@ -77,24 +80,24 @@ def _grouped(folder: Path, kind: str) -> list[list[File]]:
 def _of_files(files: list[File], kind: str, generator: np.random.Generator) -> Iterator[np.ndarray]:
     for place in generator.permutation(len(files)):
         raw = files[place].read()
-        pieces = _beginning(raw, generator) if kind == "text" else _anywhere(raw, kind, generator)
-        for piece in islice((piece for piece in pieces if blocks.content(piece).kind == kind), _OF_A_FILE):
-            if kind == "executable":
-                blocks.calls_to_absolute(piece)
-            yield piece
+        pieces = _beginning(raw, generator) if kind == "text" else _of_code(raw, generator)
+        yield from islice(
+            (piece for piece in pieces if kind != "text" or blocks.content(piece).kind == kind), _OF_A_FILE
+        )
 
 
 def _beginning(raw: np.ndarray, generator: np.random.Generator) -> Iterator[np.ndarray]:
     yield raw[: int(generator.choice(_LENGTHS["text"]))].copy()
 
 
-def _anywhere(raw: np.ndarray, kind: str, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yield a piece of each region of a kind."""
-    for start, end, content in blocks.regions(raw):
-        if content.kind == kind:
-            length = min(int(generator.choice(_LENGTHS[kind])), end - start)
+def _of_code(raw: np.ndarray, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yield a piece of each large section with code of a program, whose operands are absolute."""
+    found = Program().open(raw.tobytes(), 0, Room(2 * raw.size))
+    for start, end, content in found.regions if found else ():
+        length = min(int(generator.choice(_LENGTHS["executable"])), end - start)
+        if content.kind == "executable" and length >= _LEAST_CODE:
             first = int(generator.integers(start, end - length + 1))
-            yield raw[first : first + length].copy()
+            yield found.content[first : first + length].copy()
 
 
 def _generated(seed: int, generator: np.random.Generator) -> list[Iterator[np.ndarray]]:

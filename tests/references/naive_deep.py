@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.references import naive_dictionary, naive_recurrent
+from tests.references import naive_dictionary, naive_program, naive_recurrent
 from tests.references.naive_bytewise import (
     CLASS_OF,
     NEXT,
@@ -74,7 +74,7 @@ class Registers(dict):
 
     def __init__(self):
         super().__init__()
-        self.stack, self.followed = [], {}
+        self.stack, self.followed, self.code = [], {}, []
 
     def __missing__(self, name):
         return 0
@@ -107,11 +107,24 @@ class Registers(dict):
             if c in (0xE8, 0xE9) or (0x80 <= c <= 0x8F and self["HISTORY"] >> 8 & 255 == 0x0F):
                 self["SKIP"] = 4
             self["OPCODES"] = (self["OPCODES"] << 8 | c) & U64
+        self.update_instruction(c)
         if record:
             above1, above2, above3 = (data[q - k * record] if q >= k * record else 0 for k in (1, 2, 3))
             left = data[q - record - 1] if q > record else 0
             right = data[q - record + 1] if 1 < record <= q else 0
             self["RECORD"] = above1 | above2 << 8 | q % record << 16 | above3 << 32 | left << 40 | right << 48
+
+    def update_instruction(self, c):
+        self.code.append(c)
+        fields = naive_program.partly(bytes(self.code))
+        opcode, table, modrm, prefix = fields["opcode"], fields["map"], fields["modrm"], fields["prefix"]
+        if fields["phase"] is None:
+            ended = opcode | table << 8 | modrm >> 6 << 10 | (modrm >> 3 & 7) << 12 | (prefix > 0) << 15
+            self["INSTRUCTIONS"] = (self["INSTRUCTIONS"] << 16 | ended) & U64
+            self["INSTRUCTION"], self.code = 0, []
+            return
+        first = fields["phase"] | fields["displacement"] << 3 | fields["immediate"] << 6 | opcode << 10 | table << 18
+        self["INSTRUCTION"] = first | modrm << 20 | fields["sib"] << 28 | prefix << 36
 
     def update_letter(self, c):
         d = c + 32 if 65 <= c <= 90 else c
@@ -170,7 +183,7 @@ class Decoder:
             dictionary: content of a file of 13.1 without text, with the tensors of its network
             bare: whether models start from nothing
         """
-        level = min(level, 6)  # section 6
+        level, self.is_code = min(level, 6), kind == "executable"  # section 6
         self.contexts, matches, self.sets, most = preset_of(level, kind)
         self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
         self.contexts = list(chain(*self.contexts))
@@ -310,6 +323,10 @@ class Decoder:
         chosen = [history & 255, 16 * self.known + found, history >> 8 & 255, classes & 255, r["MATCH"] & 255]
         chosen += [r["LINE"] >> 16 & 255, history >> 16 & 255, self.top_prediction]
         chosen += [16 * (r["WORD_LENGTH"] & 15) + (classes & 15), r["BRACKET"] & 255, self.index[2], self.index[3]]
+        if self.is_code:
+            now = r["INSTRUCTION"]
+            chosen[3] = now % 64 + 64 * ((now >> 6 & 15) > 0) + 128 * ((now >> 18 & 3) > 0)
+            chosen[5], chosen[9] = r["INSTRUCTIONS"] & 255, now >> 10 & 255
         rows += [8 * row + shift for row in chosen]
         self.rows = list(enumerate(rows))[: self.sets]
         for row in self.rows:

@@ -135,6 +135,65 @@ def instruction(code: bytes, at: int, bits: int) -> tuple[int, int]:
     return p + size - at, q
 
 
+def partly(code: bytes) -> dict[str, Any]:
+    """Return the fields of 7.3 for the first bytes of an instruction; the phase is None if it is complete."""
+    names = ("opcode", "map", "modrm", "sib", "prefix", "displacement", "immediate", "phase")
+    found: dict[str, Any] = dict.fromkeys(names, 0)
+    try:
+        _read_partly(iter(code), found)
+    except StopIteration:
+        return found
+    found["phase"] = None
+    return found
+
+
+def _read_partly(code: Iterator[int], found: dict[str, Any]) -> None:
+    """Note the fields of an instruction, and what the next byte is before it is read."""
+
+    def read(phase: int) -> int:
+        found["phase"] = phase
+        return next(code)
+
+    short, count, rex = False, 0, 0
+    while ((op := read(0)) in _PREFIXES and count < 4) or 0x40 <= op <= 0x4F:
+        found["prefix"], count = op, count + 1
+        rex, short = op if op & 0xF0 == 0x40 else 0, short or op == 0x66
+        if rex:
+            break
+    table = 0
+    if rex:
+        op = read(0)
+    has_more = not (op in _PREFIXES or 0x40 <= op <= 0x4F)
+    if op == 0x0F:
+        found["map"] = table = 1
+        op = read(1)
+        if op in (0x38, 0x3A):
+            found["map"] = table = 2 if op == 0x38 else 3
+            op = read(2)
+    elif op in (0xC5, 0xC4, 0x62):
+        found["prefix"], found["map"] = op, int(op == 0xC5)
+        for _ in range({0xC5: 1, 0xC4: 2, 0x62: 3}[op]):
+            field = read(3) & 7
+            found["map"] = found["map"] or {1: 1, 3: 3}.get(field, 2)
+        table, op = found["map"], read(2)
+    found["opcode"] = op
+    if not has_more:
+        return
+    reg = 0
+    if table > 1 or op in _MODRM[table]:
+        found["modrm"] = modrm = read(4)
+        mod, reg, rm = modrm >> 6, modrm >> 3 & 7, modrm & 7
+        found["displacement"] = {1: 1, 2: 4}.get(mod, 4 if mod == 0 and rm == 5 else 0)
+    found["immediate"] = _immediate(table, op, reg, 64, short, bool(rex & 8))[0]
+    if found["modrm"] < 0xC0 and found["modrm"] & 7 == 4 and (table > 1 or op in _MODRM[table]):
+        found["sib"] = read(5)
+        found["displacement"] += 4 * (found["modrm"] < 0x40 and found["sib"] & 7 == 5)
+    for name, phase in (("displacement", 6), ("immediate", 7)):
+        while found[name]:
+            read(phase)
+            found[name] -= 1
+
+
 def _immediate(table: int, op: int, reg: int, bits: int, short: bool, wide: bool) -> tuple[int, bool]:
     """Return the bytes of an immediate, and whether it is a relative operand."""
     full = 2 if short else 4

@@ -62,7 +62,7 @@ _NO_COUNTS = np.ones(512, np.int64)
 # Learning rates: of a weight set after many updates, added at first, decay of that, of the second layer.
 _RATES = ("rate", "first_rate", "fading", "final_rate")
 STATE = layout.fields(
-    "record sets has_network"  # settings: record length or 0, number of weight sets, whether there is a network
+    "record sets has_network is_code"  # settings: record length or 0, weight sets, a network, contexts of instructions
     " partial shift node known matched top_prediction history2 history3 logit mixed",  # the bit being coded
     floats=" ".join(_RATES) + " network_logit",
 )
@@ -108,6 +108,7 @@ def build_model(
     rows, finals = sum(_SET_ROWS[: preset.selectors]), sum(FINAL_ROWS)
     logits = -(-(preset.selectors + 1) // vectors.LANES) * vectors.LANES  # the network's logit is the last
     settings = {"record": record, "sets": preset.selectors, "has_network": counts is not None}
+    settings["is_code"] = any(context_state.INSTRUCTION in (first, second) for first, _, second, _ in preset.contexts)
     model = DeepModel(
         data=data,
         state=layout.record(STATE, **settings, **dict(zip(_RATES, preset.rates, strict=True)), partial=1),

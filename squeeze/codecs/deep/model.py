@@ -14,7 +14,7 @@ from squeeze.codecs.deep.contexts import share_means
 from squeeze.codecs.deep.predictor import Shared
 from squeeze.codecs.deep.predictors import CONTEXTS, MATCHES, NETWORK
 from squeeze.numerics import vectors
-from squeeze.numerics.bitmodels import coder as arithmetic, context_state, meter as meters, mixer
+from squeeze.numerics.bitmodels import coder as arithmetic, context_state, instructions, meter as meters, mixer
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.bitmodels.frequencies import BYTES
 from squeeze.numerics.jit import inline, prefetch
@@ -72,16 +72,21 @@ def select(m):
     history = r[context_state.HISTORY]
     latest = np.int64(history & np.uint64(0xFF))
     classes = np.int64(r[context_state.CLASSES] & np.uint64(0xFF))
+    column = np.int64((r[context_state.LINE] >> np.uint64(16)) & np.uint64(0xFF))
+    bracket = np.int64(r[context_state.BRACKET] & np.uint64(0xFF))
+    outer = classes
+    if m.state.is_code:
+        outer, column, bracket = instructions.selectors(
+            np.int64(r[context_state.INSTRUCTION]), np.int64(r[context_state.INSTRUCTIONS])
+        )
     rows[SET.always] = FIRST_ROW.always
     rows[SET.bits] = FIRST_ROW.bits + partial + (256 * (1 + (found & 1)) if found else 0)
     rows[SET.latest] = FIRST_ROW.latest + latest * 8 + shift
     rows[SET.known] = FIRST_ROW.known + (known * 16 + found) * 8 + shift
     rows[SET.second] = FIRST_ROW.second + np.int64((history >> np.uint64(8)) & np.uint64(0xFF)) * 8 + shift
-    rows[SET.classes] = FIRST_ROW.classes + classes * 8 + shift
+    rows[SET.classes] = FIRST_ROW.classes + outer * 8 + shift
     rows[SET.expected] = FIRST_ROW.expected + np.int64(r[context_state.MATCH] & np.uint64(0xFF)) * 8 + shift
-    rows[SET.column] = (
-        FIRST_ROW.column + np.int64((r[context_state.LINE] >> np.uint64(16)) & np.uint64(0xFF)) * 8 + shift
-    )
+    rows[SET.column] = FIRST_ROW.column + column * 8 + shift
     rows[SET.third] = FIRST_ROW.third + np.int64((history >> np.uint64(16)) & np.uint64(0xFF)) * 8 + shift
     rows[SET.top_prediction] = FIRST_ROW.top_prediction + m.state.top_prediction * 8 + shift
     rows[SET.word_length] = (
@@ -90,7 +95,7 @@ def select(m):
         + (classes & 15) * 8
         + shift
     )
-    rows[SET.bracket] = FIRST_ROW.bracket + np.int64(r[context_state.BRACKET] & np.uint64(0xFF)) * 8 + shift
+    rows[SET.bracket] = FIRST_ROW.bracket + bracket * 8 + shift
     rows[SET.history2] = FIRST_ROW.history2 + m.state.history2 * 8 + shift
     rows[SET.history3] = FIRST_ROW.history3 + m.state.history3 * 8 + shift
     width = m.inputs.size

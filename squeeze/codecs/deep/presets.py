@@ -98,6 +98,24 @@ OTHER = {
     **_EXPECTED,
     **_TWO_MATCHES,
 }
+_PLACE, _OPCODE = 0x3FF, 0xFFFFF  # of INSTRUCTION: where the next byte is in it; that, its opcode and map
+EXECUTABLE = {
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8)},
+    **_FOLLOWED,
+    **{name: context for name, context in _SPARSE.items() if "fours" not in name},
+    "bytes 5 to 8": OTHER["bytes 5 to 8"],
+    "byte 3": OTHER["byte 3"],
+    "instruction": _pair(state.INSTRUCTION),
+    "instruction and byte": _pair(state.INSTRUCTION, history=0xFF),
+    "instruction and the one before": _pair(state.INSTRUCTIONS, state.INSTRUCTION, mask=0xFFFF),
+    "instruction and two before": _pair(state.INSTRUCTIONS, state.INSTRUCTION, mask=0xFFFFFFFF),
+    "instruction and three before": _pair(state.INSTRUCTIONS, state.INSTRUCTION, mask=0xFFFFFFFFFFFF),
+    "instruction and three opcodes before": _pair(state.INSTRUCTIONS, state.INSTRUCTION, mask=0x3FF03FF03FF),
+    "opcode and two bytes": _pair(state.INSTRUCTION, history=0xFFFF, mask=_OPCODE),
+    "place in the instruction and three bytes": _pair(state.INSTRUCTION, history=0xFFFFFF, mask=_PLACE),
+    **_EXPECTED,
+    **_TWO_MATCHES,
+}
 TABLE = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 6, 8)},
     **_FOLLOWED,
@@ -158,7 +176,7 @@ MORE_TABLE = {
     "above and match": _pair(state.RECORD, state.MATCH, mask=0xFF),
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
-CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
+CONTEXTS = {"text": TEXT, "executable": EXECUTABLE, "table": TABLE, "other": OTHER}
 MORE = {"text": MORE_TEXT, "executable": MORE_OTHER, "table": MORE_TABLE, "other": MORE_OTHER}  # at level 6
 _NAMES = {context: name for table in (*CONTEXTS.values(), *MORE.values()) for name, context in table.items()}
 
@@ -179,12 +197,16 @@ _FAST = {
         *("bytes 1 and 3", "byte 4 in fours", "bytes 2 to 4", "match and byte"),
         *("byte 3", "two bytes in sixteens", "two matches"),
     ),
+    "executable": (
+        *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),
+        *("match and byte", "two matches", "instruction", "instruction and the one before"),
+        *("instruction and two before", "instruction and three opcodes before", "opcode and two bytes"),
+    ),
     "table": (
         *("order 1", "order 2", "order 3", "order 4", "bytes 1 and 3", "two above and column", "above and column"),
         *("two above", "above and byte", "column and byte", "match and byte", "order 8", "two matches"),
     ),
 }
-_FAST["executable"] = _FAST["other"]
 
 _LEFT_OUT = {  # contexts of TEXT that level 5 drops: they gain least next to the network
     *_FOLLOWED,

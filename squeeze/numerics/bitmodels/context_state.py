@@ -6,6 +6,7 @@ first, and a mask for the last eight bytes. Nothing here knows what the contexts
 
 import numpy as np
 
+from squeeze.numerics.bitmodels import instructions
 from squeeze.numerics.bitmodels.contexts import CLASS, mix_hash
 from squeeze.numerics.jit import inline
 
@@ -36,7 +37,10 @@ _LINE_ABOVE = 23
 _STACK_SIZE = 24
 _IN_TAG = 25
 SKIP = 26  # bytes of an instruction's operand that are still to come
-REGISTERS = 27
+INSTRUCTION = 27  # the x86 instruction that the next byte is part of (instructions.py); 0 at its start
+INSTRUCTIONS = 28  # 16 bits each of the last four instructions
+_PARSER = 29
+REGISTERS = 30
 
 STACK = 16  # open brackets that are remembered
 
@@ -90,6 +94,7 @@ def update_byte(registers, followed1, followed2, followed3, stack, data, positio
     _update_line(registers, byte, data, position + 1)
     _update_bracket(registers, stack, byte)
     _update_instruction(registers, byte, history)
+    _follow_instruction(registers, byte)
     if record > 0:
         _update_record(registers, data, position + 1, record)
 
@@ -187,6 +192,18 @@ def _update_record(registers, data, position, record):
         | (left << np.uint64(40))
         | (right << np.uint64(48))
     )
+
+
+@inline
+def _follow_instruction(registers, byte):
+    present = np.int64(registers[INSTRUCTION])
+    present, parser = instructions.follow(present, np.int64(registers[_PARSER]), np.int64(byte))
+    if present >= instructions.ENDED:
+        ended = np.uint64(instructions.summary(present))
+        registers[INSTRUCTIONS] = (registers[INSTRUCTIONS] << np.uint64(16)) | ended
+        present, parser = np.int64(0), np.int64(0)
+    registers[INSTRUCTION] = np.uint64(present)
+    registers[_PARSER] = np.uint64(parser)
 
 
 @inline

@@ -4,7 +4,7 @@ import numpy as np
 
 from squeeze.codecs.parse.program.lengths import LONGEST, instruction
 from squeeze.codecs.parse.program.numbers import big, put, put_big, word
-from squeeze.codecs.parse.program.opcodes import OPCODES
+from squeeze.numerics.bitmodels.opcodes import OPCODES
 from squeeze.numerics.jit import kernel
 
 __all__ = ["arm64", "x86"]

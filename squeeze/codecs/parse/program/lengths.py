@@ -6,33 +6,28 @@ are replaced, even if what it walks over is not code.
 
 import numpy as np
 
-from squeeze.codecs.parse.program.opcodes import (
-    ADDRESS,
+from squeeze.numerics.bitmodels.opcodes import (
     BYTE,
-    ENTER,
     ESCAPE,
-    FAR,
-    FULL,
+    IMMEDIATE,
+    LONG,
     MODRM,
     NONE,
     PREFIX,
     RELATIVE,
     REX,
+    SHORT,
     SPECIAL,
-    TEST_BYTE,
-    TEST_FULL,
     TWO_BYTES,
     VEX_2,
     VEX_3,
-    WIDE,
-    WORD,
+    immediate_size,
 )
 from squeeze.numerics.jit import inline
 
 __all__ = ["LONGEST", "instruction"]
 
 LONGEST = 24  # bytes of the longest instruction by the table, valid or not
-_SHORT, _WIDE = 1, 2  # an operand of 2 bytes instead of 4; an immediate of 8
 
 
 @inline
@@ -52,14 +47,11 @@ def instruction(code, at, opcodes, long_mode):
     if follows & MODRM:
         group = code[place] >> 3 & 7
         place, operand = _memory(code, place, long_mode)
-    immediate = follows & 30
-    if immediate == RELATIVE:
-        is_near = sizes & _SHORT and not long_mode
-        operand = 0 if is_near else place
-        place += 2 if is_near else 4
-    elif immediate:
-        place += _immediate(immediate, sizes, group, long_mode)
-    return place - at, operand
+    immediate = follows & IMMEDIATE
+    size = immediate_size(immediate, sizes, group, long_mode)
+    if immediate == RELATIVE and size == 4:
+        operand = place
+    return place + size - at, operand
 
 
 @inline
@@ -70,11 +62,11 @@ def _prefixes(code, at, opcodes, long_mode):
         if opcodes[base + code[at]] & SPECIAL != PREFIX:
             break
         if code[at] == 0x66:
-            sizes |= _SHORT
+            sizes |= SHORT
         at += 1
     if opcodes[base + code[at]] & SPECIAL == REX:
         if code[at] & 8:
-            sizes |= _WIDE
+            sizes |= LONG
         at += 1
     return at, sizes
 
@@ -124,24 +116,3 @@ def _memory(code, at, long_mode):
             operand = at
         at += 4
     return at, operand
-
-
-@inline
-def _immediate(kind, sizes, group, long_mode):
-    """Return the bytes of an immediate of a kind."""
-    full = 2 if sizes & _SHORT else 4
-    if kind == BYTE:
-        return 1
-    if kind == FULL:
-        return full
-    if kind == WIDE:
-        return 8 if sizes & _WIDE else full
-    if kind == ADDRESS:
-        return 8 if long_mode else 4
-    if kind == FAR:
-        return 2 + full
-    if kind == TEST_BYTE:
-        return 1 if group < 2 else 0
-    if kind == TEST_FULL:
-        return full if group < 2 else 0
-    return 2 if kind == WORD else 3 if kind == ENTER else 0

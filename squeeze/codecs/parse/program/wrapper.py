@@ -22,6 +22,7 @@ _LEAST = 1 << 9  # bytes of the smallest image
 _PROOFS = 4  # times as long as reading an image: to transform it twice, and to undo that
 _LEAST_CODE = 64  # bytes of code that is transformed
 _NEAR = 256  # bytes between code that is transformed as one
+_X86 = 1, 2  # machines
 _CODES = (None, plans.X86, plans.X86_64, plans.ARM64)  # kinds of parts of code, by machine
 _KINDS = {
     Role.FRAMES: plans.FRAMES,
@@ -160,7 +161,7 @@ def _is_derived(raw: np.ndarray, part: Part, plan: Plan) -> bool:
 def _regions(sections: list[Section], plan: Plan) -> Iterator[Region]:
     """Yield the regions of the content whose kind the sections say."""
     for section in sections:
-        start, content = _place(section.start, plan), _content(section)
+        start, content = _place(section.start, plan), _content(section, plan)
         if content:
             yield start, start + section.size, content
 
@@ -171,9 +172,10 @@ def _place(place: int, plan: Plan) -> int:
     return place - sum(min(place, end) - start for start, end in spans if start < place)
 
 
-def _content(section: Section) -> Content | None:
+def _content(section: Section, plan: Plan) -> Content | None:
+    """Return the kind of content of a section, or None if its bytes say that; models of code are those of x86."""
     if section.role is Role.CODE:
-        return _EXECUTABLE
+        return _EXECUTABLE if plan.machine in _X86 else None
     if section.role is Role.TEXT:
         return Content("text")
     return Content("table", section.row) if section.row else None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse.program.lengths import LONGEST, instruction
-from squeeze.codecs.parse.program.opcodes import OPCODES
+from squeeze.numerics.bitmodels.opcodes import OPCODES
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs, programs
 from tests.references import naive_program

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from squeeze.numerics.jit import inline
+
 __all__ = [
     "ADDRESS",
     "BYTE",
@@ -10,12 +12,15 @@ __all__ = [
     "EVEX",
     "FAR",
     "FULL",
+    "IMMEDIATE",
+    "LONG",
     "MODRM",
     "NONE",
     "OPCODES",
     "PREFIX",
     "RELATIVE",
     "REX",
+    "SHORT",
     "SPECIAL",
     "TEST_BYTE",
     "TEST_FULL",
@@ -24,6 +29,7 @@ __all__ = [
     "VEX_3",
     "WIDE",
     "WORD",
+    "immediate_size",
 ]
 
 # What follows an opcode: a ModRM byte or none (bit 0), and an immediate (bits 1 to 4).
@@ -31,6 +37,8 @@ MODRM = 1
 NONE, BYTE, WORD, FULL, WIDE, ADDRESS, ENTER, FAR, TEST_BYTE, TEST_FULL, RELATIVE = (value << 1 for value in range(11))
 PREFIX, REX, ESCAPE, VEX_2, VEX_3, EVEX = (value << 5 for value in range(1, 7))
 SPECIAL = 7 << 5
+IMMEDIATE = 15 << 1
+SHORT, LONG = 1, 2  # sizes: an operand of 2 bytes instead of 4; an immediate of 8
 _ONE_BYTE, _LONG_MODE, TWO_BYTES = 0, 256, 512  # offsets in the table
 
 
@@ -78,3 +86,33 @@ def _one_byte(table: np.ndarray, long_mode: bool) -> None:
 
 
 OPCODES = _table()
+
+
+@inline
+def immediate_size(kind, sizes, group, long_mode):
+    """Return the bytes of an immediate.
+
+    Args:
+        kind: its bits of the table.
+        sizes: SHORT and LONG, if prefixes say so.
+        group: `reg` of the ModRM byte.
+        long_mode: 1 for 64-bit code, 0 for 32-bit code.
+    """
+    full = 2 if sizes & SHORT else 4
+    if kind == BYTE:
+        return 1
+    if kind == FULL:
+        return full
+    if kind == WIDE:
+        return 8 if sizes & LONG else full
+    if kind == ADDRESS:
+        return 8 if long_mode else 4
+    if kind == FAR:
+        return 2 + full
+    if kind == TEST_BYTE:
+        return 1 if group < 2 else 0
+    if kind == TEST_FULL:
+        return full if group < 2 else 0
+    if kind == RELATIVE:
+        return 2 if sizes & SHORT and not long_mode else 4
+    return 2 if kind == WORD else 3 if kind == ENTER else 0
