@@ -28,6 +28,7 @@ MEASURES = {
     "deflate": "bytes that close deflate streams of zlib, 7-Zip and libdeflate, and those in documents",
     "programs": "programs at level 3 with all transforms, and with each of them left out",
     "photos": "JPEG images, compared with Lepton, paq8px and xz",
+    "arrays": "arrays of numbers, compared with pcodec, paq8px and xz",
     "sounds": "sounds without compression, compared with FLAC, paq8px and xz",
     "public": "widely used compressors as whole processes, on a text, JSON and a program",
     "lm-speed": "tokens per second of level 8, compared with llama.cpp on the same weights",

@@ -51,7 +51,7 @@ def _xz(path: Path) -> int:
 
 
 def _flac(path: Path) -> int:
-    command = ["flac", "-8", "--silent", "--no-padding", "--keep-foreign-metadata-if-present", "--stdout", str(path)]
+    command = ["flac", "-8", "--silent", "--stdout", str(path)]
     return len(subprocess.run(command, check=True, capture_output=True).stdout)
 
 

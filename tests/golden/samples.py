@@ -13,7 +13,7 @@ from squeeze.codecs.content import Content
 from squeeze.codecs.recurrent import change as changes, weights
 from squeeze.codecs.stream import levels, training
 from tests.golden.wrapped import WRAPPED
-from tests.makers import inputs, jpegs, programs, sounds
+from tests.makers import arrays, inputs, jpegs, programs, sounds
 
 SAMPLES = {
     "empty": b"",
@@ -77,6 +77,7 @@ PICTURE = b"P6 40 40 255\n" + bytes(
 )
 PROGRAM = programs.elf(functions=40)
 PHOTO = jpegs.by_hand(48, 32)
+POINTS = arrays.npy("<f4", "400, 3", arrays.points(400))
 TONE = sounds.wav(sounds.samples(600, 2, 16), 2)
 STREAMS = {
     **{
@@ -97,6 +98,7 @@ STREAMS = {
     **{f"program.{level}": Golden(PROGRAM, partial(_by_level, PROGRAM, level)) for level in (1, 3)},
     "photo.1": Golden(PHOTO, partial(_by_level, PHOTO, 1)),
     **{f"tone.{level}": Golden(TONE, partial(_by_level, TONE, level)) for level in (1, 4)},
+    **{f"points.{level}": Golden(POINTS, partial(_by_level, POINTS, level)) for level in (1, 4)},
     # Entries that do not go through the language model.
     "repeats.8": Golden(REPEATS, partial(squeeze.compress, REPEATS, 8, lanes=2, verify=False)),
 }

@@ -35,7 +35,7 @@ END_MARK = b"QS"
 PADDING = 4  # zeros after a stream come in multiples of 4 bytes, as in .xz files
 BAD_PADDING = f"the padding after a stream is not a multiple of {PADDING} bytes: the file was cut off or damaged there"
 END, STORED, BYTEWISE, TOKENWISE, SPLIT, OPENED, IMAGE, JPEG, REPEATS = range(9)
-SOUND = 10
+SOUND, ARRAY = 10, 11
 CODECS = {
     STORED: "stored",
     BYTEWISE: "bytewise",
@@ -46,6 +46,7 @@ CODECS = {
     JPEG: "jpeg",
     REPEATS: "repeats",
     SOUND: "sound",
+    ARRAY: "array",
 }
 BY_LANGUAGE = (TOKENWISE, SPLIT)  # kinds of blocks that need a language model
 WITH_RUNS = (BYTEWISE, TOKENWISE, SPLIT)  # kinds of blocks from which runs may be removed

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from squeeze.codecs.array.medium import Array
 from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.image.medium import Image
 from squeeze.codecs.jpeg.medium import Jpeg
@@ -12,7 +13,7 @@ from squeeze.codecs.stream import blocks
 
 __all__ = ["MEDIA", "of_block", "of_content", "regions"]
 
-MEDIA: tuple[Medium, ...] = (Image(), Jpeg(), Sound())
+MEDIA: tuple[Medium, ...] = (Image(), Jpeg(), Sound(), Array())
 
 
 def of_content(content: Content) -> Medium | None:

@@ -21,6 +21,8 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-programs": ("programs", {}),
     "sqz-sound-1": ("sound", {"level": 1}),
     "sqz-sound-4": ("sound", {"level": 4}),
+    "sqz-array-1": ("array", {"level": 1}),
+    "sqz-array-4": ("array", {"level": 4}),
     "dictionary": ("dictionary", {}),
     "packed": ("packed", {}),
     "kv": ("kv", {}),
