@@ -17,6 +17,8 @@ __all__ = [
     "HASH",
     "MACHINES",
     "MOST",
+    "MOST_DERIVED",
+    "MOST_SEGMENTS",
     "RELOCATIONS",
     "ROWS",
     "X86",
@@ -33,7 +35,8 @@ MACHINES = ("other", "x86", "x86-64", "AArch64")
 X86, X86_64, ARM64, FRAMES, RELOCATIONS, ROWS, FRAME_INDEX, HASH = range(8)
 _NUMBERS = {X86: 0, X86_64: 0, ARM64: 0, FRAMES: 0, RELOCATIONS: 0, ROWS: 1, FRAME_INDEX: 2, HASH: 5}
 KEPT = {FRAME_INDEX: 4, HASH: 16}  # first bytes of a part whose other bytes are derived
-MOST = 1 << 12  # parts or segments
+MOST = 1 << 12  # parts
+MOST_SEGMENTS, MOST_DERIVED = 1 << 7, 8  # segments, and parts that are derived, each from much of the image
 _LARGEST = 1 << 40  # places in an image
 
 
@@ -133,7 +136,7 @@ class Plan:
         file = io.BytesIO(written)
         head = cls._read_head(file)
         count = read_varint(file)[0]
-        if count > MOST:
+        if count > MOST_SEGMENTS:
             raise impossible()
         segments = tuple(Segment(*(read_varint(file)[0] for _ in range(3))) for _ in range(count))
         parts, done = list[Part](), 0
@@ -179,6 +182,8 @@ class Plan:
                 raise impossible()
             numbers = part.numbers if part.kind == FRAME_INDEX else part.numbers[1:] if part.kind == HASH else ()
             spans += zip(numbers[::2], numbers[1::2], strict=True)
+        if sum(part.kind in KEPT for part in self.parts) > MOST_DERIVED:
+            raise impossible()
         if self.removed > size or addresses != sorted(addresses) or addresses[-1:] >= [1 << 63]:
             raise impossible()
         if any(start + length > whole for start, length in spans):

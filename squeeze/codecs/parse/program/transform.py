@@ -26,14 +26,14 @@ __all__ = ["derived", "hide", "show"]
 
 def hide(image: np.ndarray, plan: Plan) -> np.ndarray:
     """Return the content of an image, uint8."""
-    content, known = image.copy(), image.copy()
+    content, known, segments = image.copy(), image.copy(), plan.table()
     for part in plan.parts:
         if part.kind in (RELOCATIONS, FRAME_INDEX, HASH):
             known[part.start : part.end] = 0
     for part in plan.parts:
         _in_place(content[part.start : part.end], part, plan, True)
         if part.kind == RELOCATIONS:
-            tables.relocations(content[part.start : part.end], known, plan.table(), True)
+            tables.relocations(content[part.start : part.end], known, segments, True)
     pieces, done = list[np.ndarray](), 0
     for part in plan.parts:
         if part.removed:
@@ -63,10 +63,10 @@ def show(content: np.ndarray, plan: Plan) -> np.ndarray:
     }
     for part in waiting:
         image[part.start : part.end] = 0
-    known = image.copy() if waiting else image
+    known, segments = image.copy() if waiting else image, plan.table()
     for part, piece in waiting.items():
         if part.kind == RELOCATIONS:
-            tables.relocations(piece, known, plan.table(), False)
+            tables.relocations(piece, known, segments, False)
         image[part.start : part.end] = piece
     for part in waiting:
         if part.kind != RELOCATIONS:

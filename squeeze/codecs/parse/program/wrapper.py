@@ -127,15 +127,18 @@ def _plan(image: Image, raw: np.ndarray, sections: list[Section], without: Conta
         for address, start, size in image.segments
         if start < image.size
     )
-    empty = Plan(image.format, image.machine, image.count, tuple(segments[: plans.MOST]))
-    parts = list[Part]()
+    empty = Plan(image.format, image.machine, image.count, tuple(segments[: plans.MOST_SEGMENTS]))
+    parts, derived = list[Part](), 0
     for section in sections:
         kind = _kind(image, section)
         if kind is None or kind in without or len(parts) == plans.MOST:
             continue
         numbers = (section.row,) if kind == plans.ROWS else section.of
         part = Part(kind, section.start, section.size, numbers)
-        if kind not in KEPT or (numbers and _is_derived(raw, part, empty)):
+        if kind not in KEPT:
+            parts.append(part)
+        elif numbers and derived < plans.MOST_DERIVED and _is_derived(raw, part, empty):
+            derived += 1
             parts.append(part)
     return replace(empty, parts=tuple(parts))
 
