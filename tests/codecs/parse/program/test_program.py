@@ -1,5 +1,6 @@
 """Programs are found, opened by their sections, and closed to the same bytes; damaged ones are too, or stay closed."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,12 +9,12 @@ import pytest
 from squeeze.codecs.content import ABSOLUTE, Content
 from squeeze.codecs.parse import outline, tree
 from squeeze.codecs.parse.program import plan as plans
-from squeeze.codecs.parse.program.plan import Plan
+from squeeze.codecs.parse.program.plan import Part, Plan, Segment
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found
 from squeeze.codecs.parse.room import Room
 from squeeze.codecs.stream import opened
-from squeeze.errors import SqueezeError
+from squeeze.errors import DamagedError, SqueezeError
 from tests.makers import inputs, programs, wrapped
 from tests.references import naive_program
 
@@ -132,6 +133,18 @@ def test_damaged_plans_are_refused_or_give_another_image():
             refused += 1
             assert str(error).isprintable()
     assert refused > 100
+
+
+@pytest.mark.parametrize("change", ["derived", "segments"])
+def test_plans_that_would_take_long_are_refused(change):
+    plan = Plan(0, 2, 3, (), tuple(Part(plans.HASH, 16 * i, 16, (1, 0, 600, 0, 600)) for i in range(8)))
+    assert Plan.read(plan.to_bytes(), 600) == plan
+    if change == "derived":
+        worse = replace(plan, parts=(*plan.parts, Part(plans.HASH, 200, 16, (1, 0, 600, 0, 600))))
+    else:
+        worse = replace(plan, segments=tuple(Segment(i, 0, 1) for i in range(129)))
+    with pytest.raises(DamagedError, match="the plan of a program is impossible"):
+        Plan.read(worse.to_bytes(), 600)
 
 
 def test_images_are_found_in_archives_and_between_other_bytes():
