@@ -24,18 +24,6 @@ Progress = Callable[[int], None] | None
 
 
 @kernel
-def _code_prefix(prefix, coder, coded, entries, decoding):
-    """Code the bytes before the rows, each in the context of the one before it, as `_code_rows` does."""
-    before = np.int64(0)
-    for i in range(prefix.size):
-        before = adaptive.code_tree(prefix[i], 8, entries, 256 * before, coder, coded, decoding)
-        prefix[i] = np.uint8(before)
-        if arithmetic.is_over(coder, coded, decoding):
-            return False
-    return True
-
-
-@kernel
 def _code_rows(m: ImageModel, coder, coded, begin, end, row, count, decoding):
     """Code rows, each with its filter after it.
 
@@ -127,7 +115,7 @@ def encode(data: np.ndarray, form: Layout, full: bool, progress: Progress = None
             return None
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
-    is_coded = _code_prefix(data[: form.prefix].copy(), coder, coded, _entries(form), False)
+    is_coded = adaptive.code_bytes(data[: form.prefix].copy(), coder, coded, _entries(form), False)
     if progress:
         progress(form.prefix)
     if not is_coded or not all(section.code(m, coder, coded, False, progress) for section in sections):
@@ -173,7 +161,7 @@ def decode(payload: bytes, length: int, progress: Progress = None) -> np.ndarray
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(file.read()), np.uint8)
     arithmetic.start_decoder(coder, coded)
     data = np.zeros(length, np.uint8)
-    if not _code_prefix(data[: form.prefix], coder, coded, _entries(form), True):
+    if not adaptive.code_bytes(data[: form.prefix], coder, coded, _entries(form), True):
         raise _damaged()
     if progress:
         progress(form.prefix)

@@ -7,7 +7,7 @@ import numpy as np
 
 from squeeze.numerics.bitmodels import coder as arithmetic
 from squeeze.numerics.bitmodels.histories import learn
-from squeeze.numerics.jit import part
+from squeeze.numerics.jit import kernel, part
 
 EVEN = 1 << 31  # an entry that has learnt nothing
 _LIMIT = 250  # largest count of an entry
@@ -47,3 +47,26 @@ def code_digits(value, bits, coder, coded, decoding):
             arithmetic.encode(bit, np.int64(EVEN), coder, coded)
         result = 2 * result + bit
     return result
+
+
+@kernel
+def code_bytes(data, coder, coded, entries, decoding):
+    """Code bytes, each in the context of the one before it.
+
+    Args:
+        data: uint8 [n]; decoding writes it.
+        coder: the arithmetic coder.
+        coded: its bytes.
+        entries: uint32 [65536].
+        decoding: the direction.
+
+    Returns:
+        whether there was room for the coded bytes, or enough of them.
+    """
+    before = np.int64(0)
+    for i in range(data.size):
+        before = code_tree(data[i], 8, entries, 256 * before, coder, coded, decoding)
+        data[i] = np.uint8(before)
+        if arithmetic.is_over(coder, coded, decoding):
+            return False
+    return True
