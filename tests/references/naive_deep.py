@@ -22,6 +22,7 @@ from tests.references.naive_bytewise import (
     mix,
     squash,
 )
+from tests.references.naive_fields import Fields
 from tests.references.naive_recurrent import F, dots, tree
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
@@ -53,13 +54,14 @@ def preset_of(level, kind):
     mask = lambda digits: U64 if digits == "*" else int(digits, 16)  # noqa: E731
     contexts = [[(a, mask(b), c, mask(d)) for a, b, c, d in group] for group in groups]
     assert sum(map(len, contexts)) == int(table[2])
-    most = int(sizes[4 if kind == "text" else 3].split(" * ")[0]) << 18
-    return contexts, [int(x) for x in sizes[1].split(", ")], 7 if (level, kind) == (5, "text") else int(sizes[2]), most
+    of_text = kind in ("text", "lines")
+    most = int(sizes[4 if of_text else 3].split(" * ")[0]) << 18
+    return contexts, [int(x) for x in sizes[1].split(", ")], 7 if level == 5 and of_text else int(sizes[2]), most
 
 
 def has_network(level, kind):
     """Return True if a level uses the network for a kind of content (7.1)."""
-    return level > 4 and (kind in ("text", "other") or (level, kind) == (6, "executable"))
+    return level > 4 and (kind in ("text", "lines", "other") or (level, kind) == (6, "executable"))
 
 
 @cache
@@ -207,12 +209,38 @@ class Decoder:
             first[[4 * self.n, own]] = 0.5
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
-        known = None if bare else known_of(level, kind)
+        known = None if bare else known_of(level, "text" if kind == "lines" else kind)
+        self.fields = Fields() if kind == "lines" else None
         if known:
+            if self.fields:
+                known = self.moved(known, list(chain(*preset_of(level, "text")[0])))
             self.begin_with(known, maps=dictionary is None)
         if dictionary:
             self.begin_with(dictionary[0])
         self.top_prediction = self.byte_index = 0
+
+    def moved(self, known, trained):
+        """Return the trained numbers with the contexts of lines (7.1)."""
+        places = [trained.index(context) if context in trained else None for context in self.contexts]
+
+        def row(weights):
+            own = [np.zeros(4, F) if at is None else weights[4 * at : 4 * at + 4] for at in places]
+            return np.concatenate([*own, weights[4 * len(trained) :]])[: self.weights[0, 0].size]
+
+        def part(entries, width):
+            return np.concatenate(
+                [np.zeros(width, int) if at is None else entries[at * width :][:width] for at in places]
+            )
+
+        weights = {k: self.padded(row(own)) for k, own in known.weights.items()}
+        first = [
+            [part(np.asarray(one), 256) for one in known.maps[0]],
+            [part(np.asarray(one), 512) for one in known.maps[1]],
+        ]
+        return known._replace(weights=weights, maps=[*first, *known.maps[2:]])
+
+    def padded(self, row):
+        return np.concatenate([row, np.zeros(self.weights[0, 0].size - row.size, F)])
 
     def begin_with(self, known, maps=True):
         """Apply step 3 of 13.2; adaptive maps are those of one file only."""
@@ -397,6 +425,8 @@ class Decoder:
             again = run > 0 and run & 255 == c
             runs[at] = 256 | c if not again else run + 256 if run >> 8 < 255 else run
         self.registers.update_byte(c, self.data, self.record)
+        if self.fields:
+            self.registers.update(self.fields.registers(c, self.data))
         for match in self.matches:
             match.update_byte(self.data)
 

@@ -21,12 +21,14 @@ from tests.references.naive_bytewise import (
     mix,
     squash,
 )
+from tests.references.naive_fields import Fields
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
 NAMES = (
     *("-", "OLDER", "WORD", "WORD_PAIR", "WORD_SKIP", "FOLLOWED", "RECORD", "POSITION", "CLASSES", "LINE"),
     *("PREVIOUS_WORD", "WORD_BEFORE", "LINE_START", "LINE_ABOVE"),
     *("PHASE", "SPELLED", "LAST_1", "LAST_2", "LAST_3", "TOKEN_1", "TOKEN_2", "TOKEN_3"),  # of tokenwise blocks
+    *("ABOVE", "ALIKE", "MARKS", "CELL_KEY", "CELL_PLACE", "NUMBER", "SO_FAR", "KEY"),  # of lines
 )
 
 
@@ -52,12 +54,25 @@ def known_of(level, kind):
     return load_file(FORMAT.parents[1] / "squeeze/codecs/bytewise" / rows[0][2].strip("`")) if rows else None
 
 
+def moved(known, trained, contexts):
+    """Return the tensors of models with the contexts of lines (6.2)."""
+    weights, maps = [], []
+    for context in contexts:
+        there = trained.index(context) if context in trained else None
+        weights.append(np.full(len(known["weights"]), -8000 / 256) if there is None else known["weights"][:, there])
+        maps.append([*START, *[0] * (256 - len(START))] if there is None else known["maps"][there])
+    columns = np.concatenate([np.stack(weights, 1), known["weights"][:, len(trained) :]], 1)
+    return {**known, "weights": columns, "maps": np.array(maps)}
+
+
 def _begun(fresh, above):
     return [[min(max(e + (int(a) << 20), 0), 2**32 - 1) for e, a in zip(fresh, row, strict=True)] for row in above]
 
 
 class Models:
     """Fresh models of a preset (section 5), with `more` inputs after the bias."""
+
+    fields = None  # the registers of lines
 
     def __init__(self, preset, record, size, more=0):
         self.contexts, matches, self.s, slot_bits = preset
@@ -181,6 +196,8 @@ class Models:
     def end_byte(self, c):
         self.data.append(c)
         self.update_byte(c)
+        if self.fields:
+            self.r.update(self.fields.registers(c, self.data))
         for match in self.matches:
             match.update_byte(self.data)
 
@@ -188,13 +205,16 @@ class Models:
 class Decoder(Models):
     def __init__(self, level, kind, record, size, bare=False):
         super().__init__(preset_of(level, kind), record, size)
-        known = None if bare else known_of(level, kind)
+        self.fields = Fields() if kind == "lines" else None
+        known = None if bare else known_of(level, "text" if kind == "lines" else kind)
         if known:
-            self.begin_with(known)
+            self.begin_with(moved(known, preset_of(level, "text")[0], self.contexts) if self.fields else known)
 
     def begin_with(self, known):
         """Start from trained values (6.2)."""
-        weights = np.split(12000 + 256 * known["weights"].astype(np.int64), np.cumsum((4096, 2048))[: self.s - 1])
+        weights = np.split(
+            (12000 + 256 * known["weights"].astype(np.float64)).astype(np.int64), np.cumsum((4096, 2048))[: self.s - 1]
+        )
         self.weights = [rows[:, : own.shape[1]] for rows, own in zip(weights, self.weights, strict=True)]
         self.final = known["final_weights"].astype(np.int64)
         self.apm1 = _begun(self.fresh, known["apm1"])

@@ -19,7 +19,7 @@ driver calls `gather` and `advance` only, and `learn` too if the models should t
 import numpy as np
 
 from squeeze.codecs.bytewise.state import FIRST_ROW
-from squeeze.numerics.bitmodels import coder as arithmetic, contexts, histories, match, meter as meters, mixer
+from squeeze.numerics.bitmodels import coder as arithmetic, contexts, fields, histories, match, meter as meters, mixer
 from squeeze.numerics.jit import inline
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
@@ -134,6 +134,8 @@ def end_byte(m, position):
     """Append the byte to the history registers, and update the match models."""
     m.data[position] = np.uint8(m.state.partial & 255)
     contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, m.state.record)
+    if m.state.lines:
+        fields.update_byte(m.registers[contexts.FIELDS :], m.places, m.numbers, m.data, position + 1)
     match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
 
 

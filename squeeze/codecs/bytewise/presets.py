@@ -1,11 +1,14 @@
 """Parameters of levels 1 to 3: the contexts for each kind of content, and the sizes of mixers and hash tables.
 
 The tables are part of the format: a change to them changes the coded bytes. A context is a register of the byte history
-(bitmodels/contexts.py), a mask on that register, and a mask on the last eight bytes. The last table has the contexts
-that levels 7 to 9 mix with the language model.
+(bitmodels/contexts.py, or bitmodels/fields.py from FIELDS on), a mask on that register, and a mask on the last eight
+bytes. The last table has the contexts that levels 7 to 9 mix with the language model.
 """
 
 from dataclasses import dataclass, replace
+
+from squeeze.numerics.bitmodels import fields
+from squeeze.numerics.bitmodels.contexts import FIELDS
 
 Contexts = tuple[tuple[int, int, int], ...]
 
@@ -30,6 +33,15 @@ _FOLLOWED_2 = (_FOLLOWED, 0xFFFF0000, 0xFF)
 _SKIPS = ((_NONE, 0, 0xFFFF00), (_POSITION, 3, 0xFF000000), (_POSITION, 3, 0xFF), (_NONE, 0, 0xFFFF0000))
 _SPARSE = ((_NONE, 0, 0xFFFF00), (_NONE, 0, 0xFF00FF), (_NONE, 0, 0xF0F0FF))
 
+# Of lines: the line above and the last line of the same form, with how far they agree, marks, cells and numbers.
+_ALIKE = (FIELDS + fields.ALIKE, 0xFFFFFF, 0)
+_ALIKE_AND_MARK = (FIELDS + fields.ALIKE, 0xFF0000FF, 0)
+_ABOVE_AND_FIELD = (FIELDS + fields.ABOVE, 0xFF0000FF, 0)
+_MARKS = (FIELDS + fields.MARKS, 0xFFFFFF, 0xFF)
+_KEYS = (FIELDS + fields.CELL_KEY, ALL, 0)
+_CELLS = (FIELDS + fields.CELL_PLACE, ALL, 0)
+_NUMBERS = (FIELDS + fields.NUMBER, ALL, 0)
+
 TOKENS = ((15, ALL, 0), (16, ALL, 0), (17, ALL, 0))  # hashes of the latest tokens
 COLUMNS = ((LINE, 0xFF00, 0), (LINE, 0xFF00, 0xFF))
 _NAMES = {
@@ -43,6 +55,13 @@ _NAMES = {
     _FOLLOWED_2: "what followed two bytes",
     **dict(zip(_SKIPS, ("bytes 2 and 3", "byte 4 in fours", "byte 1 in fours", "bytes 3 and 4"), strict=True)),
     **dict(zip(_SPARSE, ("bytes 2 and 3", "bytes 1 and 3", "high halves"), strict=True)),
+    _ALIKE: "line of the same form",
+    _ALIKE_AND_MARK: "line of the same form and mark",
+    _ABOVE_AND_FIELD: "field above and its number",
+    _MARKS: "three marks and byte",
+    _KEYS: "cell and key",
+    _CELLS: "cell and its number",
+    _NUMBERS: "number by difference",
     (_RECORD, 0xFFFF0000, 0): "column",
     (_RECORD, 0xFFFF00FF, 0): "above and column",
     (_RECORD, 0xFFFF, 0): "two above",
@@ -67,6 +86,7 @@ class Preset:
     selectors: int  # mixer weight sets that are used
     slot_bits: int  # log2 of the largest hash table, in cache lines
     warm_start: str = ""  # file of the package with the first weights (state.py); "": untrained
+    lines: bool = False  # whether the registers of fields.py are updated
 
 
 def input_names(preset: Preset, width: int) -> list[str]:
@@ -82,52 +102,85 @@ def input_names(preset: Preset, width: int) -> list[str]:
 
 
 def _of_kinds(
-    text: Contexts, other: Contexts, table: Contexts, matches: tuple[int, ...], selectors: int, slot_bits: int
+    contexts: dict[str, Contexts], matches: tuple[int, ...], selectors: int, slot_bits: int
 ) -> dict[str, Preset]:
-    contexts = {"text": text, "executable": other, "table": table, "other": other}
-    return {kind: Preset(specs, matches, selectors, slot_bits) for kind, specs in contexts.items()}
+    contexts["executable"] = contexts["other"]
+    return {
+        kind: Preset(specs, matches, selectors, slot_bits, lines=kind == "lines") for kind, specs in contexts.items()
+    }
 
 
 # Models for each kind of content, from fast to slow.
 SMALL = _of_kinds(
-    text=(*ORDERS_1_TO_4, order(6), WORDS),
-    other=(order(1), order(2), order(3), order(5), *_SKIPS[:2]),
-    table=(order(1), order(2), order(3), (_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
+    {
+        "text": (*ORDERS_1_TO_4, order(6), WORDS),
+        "lines": (order(1), order(3), WORDS, SHAPES, _ALIKE, _KEYS),
+        "other": (order(1), order(2), order(3), order(5), *_SKIPS[:2]),
+        "table": (
+            order(1),
+            order(2),
+            order(3),
+            (_RECORD, 0xFFFF0000, 0),
+            (_RECORD, 0xFFFF00FF, 0),
+            (_RECORD, 0xFF, 0xFF),
+        ),
+    },
     matches=(6,),
     selectors=2,
     slot_bits=19,
 )
 MEDIUM = _of_kinds(
-    text=(order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, SHAPES),
-    other=(order(0), *ORDERS_1_TO_4, order(6), *_SKIPS[:2], _SPARSE[1]),
-    table=(
-        *(order(0), order(1), order(2), order(3), order(4)),
-        *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
-    ),
+    {
+        "text": (order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, SHAPES),
+        "lines": (order(1), order(3), order(4), WORDS, _FOLLOWED_2, SHAPES, _ALIKE, _KEYS, _ABOVE_AND_FIELD),
+        "other": (order(0), *ORDERS_1_TO_4, order(6), *_SKIPS[:2], _SPARSE[1]),
+        "table": (
+            *(order(0), order(1), order(2), order(3), order(4)),
+            *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
+        ),
+    },
     matches=(6,),
     selectors=3,
     slot_bits=22,
 )
 LARGE = _of_kinds(
-    text=(
-        *(order(0), *ORDERS_1_TO_4, order(6), WORDS, PAIRS, GAPS),
-        *(_FOLLOWED_1, _FOLLOWED_2, SHAPES, LINES),
-    ),
-    other=(
-        *(order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, _FOLLOWED_2),
-        *(*_SPARSE, *_SKIPS[1:]),
-    ),
-    table=(
-        *(order(0), *ORDERS_1_TO_4, order(6), _FOLLOWED_1, *_SPARSE),
-        *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFFFF, 0), (_RECORD, 0xFF, 0xFF)),
-        (_RECORD, 0xFF, 0xFFFF),
-    ),
+    {
+        "text": (
+            *(order(0), *ORDERS_1_TO_4, order(6), WORDS, PAIRS, GAPS),
+            *(_FOLLOWED_1, _FOLLOWED_2, SHAPES, LINES),
+        ),
+        "lines": (
+            *(order(1), order(3), order(4), WORDS, PAIRS, _FOLLOWED_2, SHAPES),
+            *(_ALIKE, _ALIKE_AND_MARK, _ABOVE_AND_FIELD, _MARKS, _KEYS, _CELLS, _NUMBERS),
+        ),
+        "other": (
+            *(order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, _FOLLOWED_2),
+            *(*_SPARSE, *_SKIPS[1:]),
+        ),
+        "table": (
+            *(order(0), *ORDERS_1_TO_4, order(6), _FOLLOWED_1, *_SPARSE),
+            *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFFFF, 0), (_RECORD, 0xFF, 0xFF)),
+            (_RECORD, 0xFF, 0xFFFF),
+        ),
+    },
     matches=(6, 16),
     selectors=3,
     slot_bits=23,
 )
 BY_LEVEL = {1: SMALL, 2: MEDIUM, 3: LARGE}
 WARM_START_KINDS = "text", "executable"  # kinds of content whose models start with trained weights
+_WARM_STARTS = {"lines": "text", **{kind: kind for kind in WARM_START_KINDS}}
+
+
+def warm_start(level: int, kind: str) -> str:
+    """Return the file of the weights that a level's models for a kind of content start with, or ""."""
+    return f"{_WARM_STARTS[kind]}.{level}" if kind in _WARM_STARTS else ""
+
+
+def trained_contexts(preset: "Preset") -> Contexts:
+    """Return the contexts of the models whose trained weights a preset starts with."""
+    kind, level = preset.warm_start.split(".")
+    return BY_LEVEL[int(level)][kind].contexts
 
 
 def preset(level: int, kind: str, bare: bool = False) -> Preset:
@@ -135,11 +188,10 @@ def preset(level: int, kind: str, bare: bool = False) -> Preset:
 
     Args:
         level: 1, 2 or 3.
-        kind: "text", "executable", "table" or "other".
+        kind: "text", "lines", "executable", "table" or "other".
         bare: start with untrained weights and maps instead of those of the package.
     """
-    warm_start = f"{kind}.{level}" if kind in WARM_START_KINDS and not bare else ""
-    return replace(BY_LEVEL[level][kind], warm_start=warm_start)
+    return replace(BY_LEVEL[level][kind], warm_start="" if bare else warm_start(level, kind))
 
 
 @dataclass(frozen=True)

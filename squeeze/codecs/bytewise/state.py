@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from squeeze.codecs import package_data
-from squeeze.codecs.bytewise.presets import Preset
-from squeeze.numerics.bitmodels import contexts, histories, layout, match, mixer
+from squeeze.codecs.bytewise.presets import Preset, trained_contexts
+from squeeze.numerics.bitmodels import contexts, fields, histories, layout, match, mixer
 
 
 class Rows(NamedTuple):
@@ -26,9 +26,10 @@ class Rows(NamedTuple):
 ROWS = Rows(bits=256 * match.FOUND, latest=2048, known=256)
 FIRST_ROW = layout.offsets(ROWS)
 WEIGHT = 12000  # first weight of every input; WEIGHT_ONE is 1
+_NEW_WEIGHT = 4000  # the same of a context that trained models do not have
 
 STATE = layout.fields(
-    "record line_mask bias first_extra"  # settings: record length or 0, mask of hash table lines, places of inputs
+    "record lines line_mask bias first_extra"  # settings: record length or 0, 1 for lines, mask of hash table, inputs
     " partial shift node known matched logit mixed match_row apm_row"  # the bit being coded
 )
 
@@ -41,6 +42,8 @@ class ByteModel(NamedTuple):
     registers: np.ndarray  # uint64 [REGISTERS]
     followed1: np.ndarray  # uint16 [256]
     followed2: np.ndarray  # uint16 [65536]
+    places: np.ndarray  # int32 [PLACES] of fields.py, or [1] without lines
+    numbers: np.ndarray  # int64 [NUMBERS, 3], or [1, 3]
     specs: np.ndarray  # uint64 [n, 3]: register, its mask, history mask
     hashes: np.ndarray  # uint64 [n]
     slots: np.ndarray  # uint8: hash table of bit histories, aligned to cache lines
@@ -84,10 +87,16 @@ def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 
     lines = 1 << _line_bits(data.size, preset)
     return ByteModel(
         data=data,
-        state=layout.record(STATE, record=record, line_mask=lines - 1, bias=bias, first_extra=bias + 1, partial=1),
+        state=layout.record(
+            STATE,
+            **{"record": record, "lines": preset.lines, "line_mask": lines - 1},
+            **{"bias": bias, "first_extra": bias + 1, "partial": 1},
+        ),
         registers=np.zeros(contexts.REGISTERS, np.uint64),
         followed1=np.zeros(256, np.uint16),
         followed2=np.zeros(65536, np.uint16),
+        places=np.zeros(fields.PLACES if preset.lines else 1, np.int32),
+        numbers=np.zeros((fields.NUMBERS if preset.lines else 1, 3), np.int64),
         specs=np.array(preset.contexts, np.uint64),
         hashes=np.zeros(n, np.uint64),
         slots=layout.aligned_zeros(table_size(data.size, preset)),
@@ -146,13 +155,26 @@ def initial_model(data: np.ndarray, preset: Preset, record: int = 0) -> ByteMode
     model = build_model(data, preset, record)
     if preset.warm_start:
         known = _read(preset.warm_start)
-        model.weights[...] = known.weights
+        _recall_contexts(model, preset, known)
         model.final_weights[...] = known.final_weights
         model.apm_match[...] = known.apm_match
         model.apm_order2[known.apm_rows] = known.apms
-        model.maps[...] = known.maps
         model.match_maps[...] = known.match_maps
     return model
+
+
+def _recall_contexts(model: ByteModel, preset: Preset, known: WarmStart) -> None:
+    """Overwrite weights and maps of the contexts that the trained models have, too, and the weights of other inputs."""
+    trained, n = trained_contexts(preset), len(preset.contexts)
+    maps, trained_maps = model.maps.reshape(n, -1), known.maps.reshape(len(trained), -1)
+    for k, context in enumerate(preset.contexts):
+        if context in trained:
+            model.weights[:, k] = known.weights[:, trained.index(context)]
+            maps[k] = trained_maps[trained.index(context)]
+        else:
+            model.weights[:, k] = _NEW_WEIGHT
+    rest = slice(n, n + 2 * len(preset.matches) + 1)
+    model.weights[:, rest] = known.weights[:, len(trained) : len(trained) + 2 * len(preset.matches) + 1]
 
 
 def tensors_of(model: ByteModel, rows: int) -> dict[str, np.ndarray]:

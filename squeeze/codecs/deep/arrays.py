@@ -9,7 +9,7 @@ from squeeze.codecs.deep.byte_predictions import TOP_PREDICTIONS
 from squeeze.codecs.deep.predictor import Arrays, Extent
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics import vectors
-from squeeze.numerics.bitmodels import context_state, layout, mixer
+from squeeze.numerics.bitmodels import context_state, fields, layout, mixer
 
 
 class Sets(NamedTuple):
@@ -62,7 +62,7 @@ _NO_COUNTS = np.ones(512, np.int64)
 # Learning rates: of a weight set after many updates, added at first, decay of that, of the second layer.
 _RATES = ("rate", "first_rate", "fading", "final_rate")
 STATE = layout.fields(
-    "record sets has_network is_code"  # settings: record length or 0, weight sets, a network, contexts of instructions
+    "record lines sets has_network is_code"  # record length or 0, 1 for lines, weight sets, a network, instructions
     " partial shift node known matched top_prediction history2 history3 logit mixed",  # the bit being coded
     floats=" ".join(_RATES) + " network_logit",
 )
@@ -78,6 +78,8 @@ class DeepModel(NamedTuple):
     followed2: np.ndarray  # uint16 [65536]
     followed3: np.ndarray  # uint16 [2^18]
     stack: np.ndarray  # uint8 [STACK]: open brackets
+    places: np.ndarray  # int32 [PLACES] of fields.py, or [1] without lines
+    numbers: np.ndarray  # int64 [NUMBERS, 3], or [1, 3]
     predictors: tuple[Arrays, ...]  # arrays of each of predictors.PREDICTORS
     first: np.ndarray  # int64 [predictors]: first input of each
     inputs: np.ndarray  # float32
@@ -107,7 +109,7 @@ def build_model(
     first, weights = predictors.lay_out(preset)
     rows, finals = sum(_SET_ROWS[: preset.selectors]), sum(FINAL_ROWS)
     logits = -(-(preset.selectors + 1) // vectors.LANES) * vectors.LANES  # the network's logit is the last
-    settings = {"record": record, "sets": preset.selectors, "has_network": counts is not None}
+    settings = {"record": record, "lines": preset.lines, "sets": preset.selectors, "has_network": counts is not None}
     settings["is_code"] = any(context_state.INSTRUCTION in (first, second) for first, _, second, _ in preset.contexts)
     model = DeepModel(
         data=data,
@@ -117,6 +119,8 @@ def build_model(
         followed2=np.zeros(65536, np.uint16),
         followed3=np.zeros(1 << 18, np.uint16),
         stack=np.zeros(context_state.STACK, np.uint8),
+        places=np.zeros(fields.PLACES if preset.lines else 1, np.int32),
+        numbers=np.zeros((fields.NUMBERS if preset.lines else 1, 3), np.int64),
         predictors=predictors.build(preset, Extent(data.size, text_size, _NO_COUNTS if counts is None else counts)),
         first=first,
         inputs=np.zeros(weights.size, np.float32),

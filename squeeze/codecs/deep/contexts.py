@@ -21,7 +21,7 @@ from squeeze.numerics.bitmodels import context_state, histories, layout, match, 
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.jit import inline, prefetch
 
-_PER_CONTEXT = 4  # inputs of a context
+PER_CONTEXT = 4  # inputs of a context
 _MEAN_WEIGHT, _MEAN_WEIGHT_WITH_NETWORK = 0.84, 0.5  # first weight of the mean of stretched logits
 _MEAN_SCALE = np.float32(2)
 _MAP_LIMIT, _RUN_LIMIT = 511, 255  # largest counts of adaptive maps
@@ -80,15 +80,15 @@ def _build(preset: DeepPreset, extent: Extent) -> Contexts:
 
 
 def _weights(preset: DeepPreset) -> np.ndarray:
-    of_contexts = np.full(_PER_CONTEXT * len(preset.contexts), WEIGHT, np.float32)
-    of_means = np.zeros(_PER_CONTEXT * (1 + GROUPS), np.float32)
+    of_contexts = np.full(PER_CONTEXT * len(preset.contexts), WEIGHT, np.float32)
+    of_means = np.zeros(PER_CONTEXT * (1 + GROUPS), np.float32)
     of_means[0] = _MEAN_WEIGHT_WITH_NETWORK if preset.network else _MEAN_WEIGHT
     return np.concatenate([of_contexts, of_means])
 
 
 def _names(preset: DeepPreset) -> list[str]:
     names = [name_of(context) for context in preset.contexts]
-    return [name for name in names for _ in range(_PER_CONTEXT)] + [_MEANS] * (_PER_CONTEXT * (1 + GROUPS))
+    return [name for name in names for _ in range(PER_CONTEXT)] + [_MEANS] * (PER_CONTEXT * (1 + GROUPS))
 
 
 def _remember(own: Contexts, before: Contexts) -> Contexts:
@@ -144,12 +144,12 @@ def _centre(inputs, own):
     zero, one = np.float32(0), np.float32(1)
     total0, total1, total2, total3 = zero, zero, zero, zero
     count0, count1, count2, count3 = zero, zero, zero, zero
-    target = _PER_CONTEXT * (n + 1)
+    target = PER_CONTEXT * (n + 1)
     for g in range(GROUPS):
         sum0, sum1, sum2, sum3 = zero, zero, zero, zero
         some0, some1, some2, some3 = zero, zero, zero, zero
-        begin, end = _PER_CONTEXT * own.groups[g], _PER_CONTEXT * own.groups[g + 1]
-        for i in range(begin, end, _PER_CONTEXT):
+        begin, end = PER_CONTEXT * own.groups[g], PER_CONTEXT * own.groups[g + 1]
+        for i in range(begin, end, PER_CONTEXT):
             x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
             sum0 += x0
             sum1 += x1
@@ -165,21 +165,21 @@ def _centre(inputs, own):
         inputs[target + 3] = sum3 / max(some3, one)
         total0, total1, total2, total3 = total0 + sum0, total1 + sum1, total2 + sum2, total3 + sum3
         count0, count1, count2, count3 = count0 + some0, count1 + some1, count2 + some2, count3 + some3
-        target += _PER_CONTEXT
+        target += PER_CONTEXT
     mean0, mean1 = total0 / max(count0, one), total1 / max(count1, one)
     mean2, mean3 = total2 / max(count2, one), total3 / max(count3, one)
-    for i in range(0, _PER_CONTEXT * n, _PER_CONTEXT):
+    for i in range(0, PER_CONTEXT * n, PER_CONTEXT):
         x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
         inputs[i] = x0 - mean0 if x0 != zero else zero
         inputs[i + 1] = x1 - mean1 if x1 != zero else zero
         inputs[i + 2] = x2 - mean2 if x2 != zero else zero
         inputs[i + 3] = x3 - mean3 if x3 != zero else zero
-    target = _PER_CONTEXT * n
+    target = PER_CONTEXT * n
     inputs[target] = mean0 * _MEAN_SCALE
     inputs[target + 1] = mean1 * _MEAN_SCALE
     inputs[target + 2] = mean2 * _MEAN_SCALE
     inputs[target + 3] = mean3 * _MEAN_SCALE
-    for i in range(target + _PER_CONTEXT, target + _PER_CONTEXT * (1 + GROUPS), _PER_CONTEXT):
+    for i in range(target + PER_CONTEXT, target + PER_CONTEXT * (1 + GROUPS), PER_CONTEXT):
         inputs[i] = (inputs[i] - mean0) * _MEAN_SCALE
         inputs[i + 1] = (inputs[i + 1] - mean1) * _MEAN_SCALE
         inputs[i + 2] = (inputs[i + 2] - mean2) * _MEAN_SCALE
@@ -229,17 +229,17 @@ def share_means(m, own, inputs, weights, known, terms):
         terms: float64, the contributions to write.
     """
     n, node = own.hashes.size, m.state.node
-    means, zero, one = _PER_CONTEXT * n, np.float32(0), np.float32(1)
+    means, zero, one = PER_CONTEXT * n, np.float32(0), np.float32(1)
     for i in range(n):
-        k = _PER_CONTEXT * i
+        k = PER_CONTEXT * i
         known[k] = known[k + 1] = one if own.entry[i] & 255 else zero
         known[k + 2] = one if own.counters[own.counter_at[i] + node] & np.uint16(15) else zero
         known[k + 3] = one if own.run_entry[i] >= 0 else zero
-    for kind in range(_PER_CONTEXT):
+    for kind in range(PER_CONTEXT):
         total, of_inputs, of_mean = zero, zero, _MEAN_SCALE * weights[means + kind]
         for g in range(GROUPS):
-            count, place = zero, means + _PER_CONTEXT * (1 + g) + kind
-            for k in range(_PER_CONTEXT * own.groups[g] + kind, _PER_CONTEXT * own.groups[g + 1], _PER_CONTEXT):
+            count, place = zero, means + PER_CONTEXT * (1 + g) + kind
+            for k in range(PER_CONTEXT * own.groups[g] + kind, PER_CONTEXT * own.groups[g + 1], PER_CONTEXT):
                 count += known[k]
                 of_inputs += known[k] * weights[k]
             of_mean -= _MEAN_SCALE * weights[place]
@@ -248,10 +248,10 @@ def share_means(m, own, inputs, weights, known, terms):
         mean = inputs[means + kind] / _MEAN_SCALE
         of_mean = (of_mean - of_inputs) / max(total, one)
         for g in range(GROUPS):
-            of_both = of_mean + np.float32(terms[means + _PER_CONTEXT * (1 + g) + kind])
-            for k in range(_PER_CONTEXT * own.groups[g] + kind, _PER_CONTEXT * own.groups[g + 1], _PER_CONTEXT):
+            of_both = of_mean + np.float32(terms[means + PER_CONTEXT * (1 + g) + kind])
+            for k in range(PER_CONTEXT * own.groups[g] + kind, PER_CONTEXT * own.groups[g + 1], PER_CONTEXT):
                 terms[k] = known[k] * (inputs[k] + mean) * (weights[k] + of_both)
-    for k in range(means, means + _PER_CONTEXT * (1 + GROUPS)):
+    for k in range(means, means + PER_CONTEXT * (1 + GROUPS)):
         terms[k] = 0.0
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.deep import predictors
+from squeeze.codecs.deep import contexts, predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.model import advance, begin_byte, begin_nibble, end_byte, gather, update
 from squeeze.codecs.deep.presets import DeepPreset
@@ -17,7 +17,8 @@ from squeeze.codecs.recurrent.weights import Weights
 from squeeze.numerics.bitmodels import layout, mixer
 from squeeze.numerics.jit import kernel
 
-_COPIED = ("registers", "followed1", "followed2", "followed3", "stack")  # arrays of a memory outside predictors
+# Arrays of a memory outside predictors.
+_COPIED = ("registers", "followed1", "followed2", "followed3", "stack", "places", "numbers")
 
 
 class Learned(NamedTuple):
@@ -147,6 +148,37 @@ def remember(
 def maps_of(model: DeepModel) -> list[np.ndarray]:
     """Return the adaptive maps, uint32, whose sizes are multiples of 256."""
     return predictors.adaptive_maps(model.predictors)
+
+
+def transferred(learned: Learned, trained: DeepPreset, preset: DeepPreset) -> Learned:
+    """Return weights and maps for a preset from those of another one that has the same inputs apart from contexts.
+
+    Contexts that only the new preset has start untrained.
+
+    Args:
+        learned: trained weights and maps.
+        trained: the models that learned them.
+        preset: the models to start.
+    """
+    if trained.contexts == preset.contexts:
+        return learned
+    fresh = build_model(np.zeros(1, np.uint8), preset)
+    before, after = (len(models.contexts) * contexts.PER_CONTEXT for models in (trained, preset))
+    others = predictors.width(preset) - after
+    weights = np.tile(fresh.weights[: fresh.inputs.size], (learned.rows.size, 1))
+    weights[:, after : after + others] = learned.weights[:, before : before + others]
+    shaped = weights[:, :after].reshape(learned.rows.size, -1, contexts.PER_CONTEXT)
+    known = learned.weights[:, :before].reshape(learned.rows.size, -1, contexts.PER_CONTEXT)
+    maps = [*maps_of(fresh)[:2], *learned.maps[2:]]
+    of_contexts = [array.reshape(len(preset.contexts), -1) for array in maps[:2]]
+    of_trained = [array.reshape(len(trained.contexts), -1) for array in learned.maps[:2]]
+    for k, context in enumerate(preset.contexts):
+        if context in trained.contexts:
+            place = trained.contexts.index(context)
+            shaped[:, k] = known[:, place]
+            for own, theirs in zip(of_contexts, of_trained, strict=True):
+                own[k] = theirs[place]
+    return learned._replace(weights=weights, maps=maps)
 
 
 def sharing(model: DeepModel, learner: DeepModel) -> DeepModel:

@@ -14,7 +14,14 @@ from squeeze.codecs.deep.contexts import share_means
 from squeeze.codecs.deep.predictor import Shared
 from squeeze.codecs.deep.predictors import CONTEXTS, MATCHES, NETWORK
 from squeeze.numerics import vectors
-from squeeze.numerics.bitmodels import coder as arithmetic, context_state, instructions, meter as meters, mixer
+from squeeze.numerics.bitmodels import (
+    coder as arithmetic,
+    context_state,
+    fields,
+    instructions,
+    meter as meters,
+    mixer,
+)
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.bitmodels.frequencies import BYTES
 from squeeze.numerics.jit import inline, prefetch
@@ -185,6 +192,8 @@ def end_byte(m, position):
     context_state.update_byte(
         m.registers, m.followed1, m.followed2, m.followed3, m.stack, m.data, position, m.state.record
     )
+    if m.state.lines:
+        fields.update_byte(m.registers[context_state.FIELDS :], m.places, m.numbers, m.data, position + 1)
     predictors.end_byte(Shared(m.data, m.state, m.registers, m.inputs), m.predictors, position)
 
 

@@ -48,6 +48,11 @@ def lay_out(preset: DeepPreset) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([[0], ends[:-1]]), np.concatenate([*weights, padding])
 
 
+def width(preset: DeepPreset) -> int:
+    """Return the number of inputs without padding."""
+    return sum(predictor.weights(preset).size for predictor in PREDICTORS)
+
+
 def input_names(preset: DeepPreset) -> list[str]:
     """Name what each mixer input belongs to; padding counts as bias."""
     names = [name for predictor in PREDICTORS for name in predictor.names(preset)]

@@ -7,8 +7,8 @@ and a mask on the last eight bytes.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from squeeze.codecs.bytewise.presets import WARM_START_KINDS
-from squeeze.numerics.bitmodels import context_state as state
+from squeeze.codecs.bytewise.presets import warm_start
+from squeeze.numerics.bitmodels import context_state as state, fields
 
 Context = tuple[int, int, int, int]
 _ALL = (1 << 64) - 1
@@ -24,6 +24,7 @@ class DeepPreset:
     buckets: int  # largest hash table, in buckets of 192 bytes
     rates: tuple[float, ...]  # learning rates, see arrays.py
     network: bool = False  # whether the byte network (codecs/recurrent) takes part
+    lines: bool = False  # whether the registers of fields.py are updated
     warm_start: str = ""  # file of the package with the first weights (codecs/stream/dictionary.py); "": untrained
 
 
@@ -73,6 +74,28 @@ TEXT = {
     "classes of four bytes and the word before": _pair(state.CLASSES, state.WORD_1, mask=0xFFFF),
     "bytes 2 and 3": (state.NONE, 0, state.NONE, 0xFFFF00),
     **_EXPECTED,
+}
+_NOT_OF_LINES = {  # contexts of TEXT that gain least next to those of lines
+    *("line above", "letters only", "tag and word", "bracket", "brackets and head of the line"),
+    *("brackets and outline of the line", "column and classes of two bytes", "bytes 2 and 3"),
+    *("word and the third before", "order 12"),
+}
+_ABOVE, _ALIKE = state.FIELDS + fields.ABOVE, state.FIELDS + fields.ALIKE
+_FORM = {  # of lines, fields and numbers
+    "line of the same form": _pair(_ALIKE, mask=0xFFFFFF),
+    "field above and its number": _pair(_ABOVE, mask=0xFF0000FF),
+    "three marks and byte": _pair(state.FIELDS + fields.MARKS, history=0xFF, mask=0xFFFFFF),
+    "cell and key": _pair(state.FIELDS + fields.CELL_KEY),
+    "cell and its number": _pair(state.FIELDS + fields.CELL_PLACE),
+    "number by difference": _pair(state.FIELDS + fields.NUMBER),
+    "line of the same form and mark": _pair(_ALIKE, mask=0xFF0000FF),
+    "key and two bytes": _pair(state.FIELDS + fields.KEY, history=0xFFFF),
+    "line so far": _pair(state.FIELDS + fields.SO_FAR),
+    "field above and agreement": _pair(_ABOVE, mask=0xFFFFFF),
+}
+LINES = {
+    **{name: context for name, context in TEXT.items() if name not in _NOT_OF_LINES},
+    **_FORM,
 }
 _SPARSE = {
     "bytes 2 and 3": (state.NONE, 0, state.NONE, 0xFFFF00),
@@ -176,8 +199,22 @@ MORE_TABLE = {
     "above and match": _pair(state.RECORD, state.MATCH, mask=0xFF),
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
-CONTEXTS = {"text": TEXT, "executable": EXECUTABLE, "table": TABLE, "other": OTHER}
-MORE = {"text": MORE_TEXT, "executable": MORE_OTHER, "table": MORE_TABLE, "other": MORE_OTHER}  # at level 6
+MORE_LINES = {
+    name: MORE_TEXT[name]
+    for name in (
+        *("two words before and byte", "word before and byte", "word before, word and two bytes"),
+        *("two words before, word and byte", "length of the word and the one before", "four letters"),
+        *("line above and word", "column and byte", "classes of eight bytes and byte", "classes of six bytes and word"),
+        *("classes of eight bytes and two", "three letters and the word before", "outline of the line and word"),
+        *("match and word", "head of the line and two bytes", "three words before"),
+        *("second and third word before and two bytes", "classes of sixteen bytes", "column and length of the word"),
+        *("lengths of the word and the line above, column", "brackets and two bytes", "bracket and the word before"),
+    )
+}
+CONTEXTS = {"text": TEXT, "lines": LINES, "executable": EXECUTABLE, "table": TABLE, "other": OTHER}
+MORE = {  # at level 6
+    **{"text": MORE_TEXT, "lines": MORE_LINES, "executable": MORE_OTHER, "table": MORE_TABLE, "other": MORE_OTHER}
+}
 _NAMES = {context: name for table in (*CONTEXTS.values(), *MORE.values()) for name, context in table.items()}
 
 
@@ -191,6 +228,11 @@ _FAST = {
         *("order 1", "order 2", "order 3", "order 4", "order 6", "word", "word and the one before"),
         *("word and the second before", "classes of twelve bytes", "outline of the line", "match and byte"),
         *("brackets and byte", "brackets and tag", "column and classes of two bytes"),
+    ),
+    "lines": (
+        *("order 1", "order 3", "order 4", "word", "word and the one before", "classes of twelve bytes"),
+        *("line of the same form", "line of the same form and mark", "field above and its number"),
+        *("three marks and byte", "cell and key", "cell and its number", "number by difference", "match and byte"),
     ),
     "other": (
         *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),
@@ -213,6 +255,7 @@ _LEFT_OUT = {  # contexts of TEXT that level 5 drops: they gain least next to th
     *("order 4", "order 6", "order 12", "bytes 2 and 3", "letters only", "word and the third before", "tag and word"),
     *("bracket", "brackets and head of the line"),
 }
+_LEFT_OUT_OF_LINES = {*_LEFT_OUT, "line so far", "field above and agreement", "word and byte", "outline of the line"}
 
 _RATES = (0.002, 0.015, 0.01, 0.002)
 _SELECTORS = {5: 10, 6: 14}
@@ -235,24 +278,26 @@ def preset(level: int, kind: str, bare: bool = False) -> DeepPreset:
 
     Args:
         level: 4, 5 or 6.
-        kind: "text", "executable", "table" or "other".
+        kind: "text", "lines", "executable", "table" or "other".
         bare: start with untrained weights, without the byte network.
     """
-    table = CONTEXTS[kind]
-    warm_start = f"{kind}.{level}" if kind in WARM_START_KINDS and not bare else ""
+    table, has_lines, start = CONTEXTS[kind], kind == "lines", "" if bare else warm_start(level, kind)
     if level == 4:
-        contexts = (table[name] for name in _FAST[kind])
-        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, warm_start=warm_start)
+        fast = _grouped(table[name] for name in _FAST[kind])
+        return DeepPreset(fast, (5, 7, 16), 7, 1 << 21, _RATES, lines=has_lines, warm_start=start)
+    of_text = kind in ("text", "lines")
     buckets = 14 << 18  # 672 MiB; all models take less than 1 GiB
-    if level == 5 and kind == "text":
-        table = {name: context for name, context in table.items() if name not in _LEFT_OUT}
+    if level == 5 and of_text:
+        without = _LEFT_OUT_OF_LINES if has_lines else _LEFT_OUT
+        table = {name: context for name, context in table.items() if name not in without}
     if level == 6:
         table = table | MORE[kind]
-        if kind == "text":
+        if of_text:
             buckets = 13 << 18  # 624 MiB; all models take less than 1 GiB
-    selectors = 7 if level == 5 and kind == "text" else _SELECTORS[level]
+    selectors = 7 if level == 5 and of_text else _SELECTORS[level]
     network = not (bare or kind == "table" or (level, kind) == (5, "executable"))
-    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, warm_start)
+    contexts = _grouped(table.values())
+    return DeepPreset(contexts, (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, has_lines, start)
 
 
 def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:

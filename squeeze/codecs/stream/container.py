@@ -59,7 +59,8 @@ _IDENTITY_BYTES = 4  # bytes of a language model's SHA-256 in a short stream
 _RECORD_IDENTITY_BYTES = 2  # bytes of a dictionary's SHA-256 in a record; the checksum finds a wrong dictionary
 _SHORT_CHECKSUM = (1 << 32) - 1
 
-KINDS_OF_CONTENT = ("other", "text", "executable", "table")
+KINDS_OF_CONTENT = {"other": 0, "text": 1, "executable": 2, "table": 3, "lines": 7}
+_KIND_OF = {number: kind for kind, number in KINDS_OF_CONTENT.items()}
 _ABSOLUTE = 6  # the number of machine code without a filter
 RUNS, RAW = b"\x04", b"\x05"  # before a content: runs were removed; instead of one: the bytes are stored
 MAX_RECORD = 1 << 16
@@ -330,7 +331,7 @@ def matches_checksum(digest: int, checksum: int, short: bool) -> bool:
 
 def content_bytes(content: Content) -> bytes:
     """Return the bytes with which the payload of a coded block names its content."""
-    number = bytes([_ABSOLUTE if content.form == ABSOLUTE else KINDS_OF_CONTENT.index(content.kind)])
+    number = bytes([_ABSOLUTE if content.form == ABSOLUTE else KINDS_OF_CONTENT[content.kind]])
     return number + varint(content.record) if content.kind == "table" else number
 
 
@@ -339,9 +340,9 @@ def read_content(file: BinaryIO) -> tuple[Content, int]:
     number = read_exactly(file, 1)[0]
     if number == _ABSOLUTE:
         return Content("executable", 0, ABSOLUTE), 1
-    if number >= len(KINDS_OF_CONTENT):
+    if number not in _KIND_OF:
         raise DamagedError("a block's kind of content is unknown: the file is damaged")
-    kind = KINDS_OF_CONTENT[number]
+    kind = _KIND_OF[number]
     if kind != "table":
         return Content(kind), 1
     record, encoded = read_varint(file)

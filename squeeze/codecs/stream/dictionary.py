@@ -138,4 +138,7 @@ def _read_built_in(preset: DeepPreset) -> Learned:
     def take(rows: int, columns: int) -> np.ndarray:
         return next(remaining).reshape(rows, columns).astype(np.int64)
 
-    return dictionary_file.assemble(matrices[0].size, matrices[3].size, preset, take)
+    kind, level = preset.warm_start.split(".")
+    trained = preset_of(int(level), Content(kind))
+    learned = dictionary_file.assemble(matrices[0].size, matrices[3].size, trained, take)
+    return initial_state.transferred(learned, trained, preset)

@@ -10,7 +10,7 @@ from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import LARGE, Preset
 from squeeze.codecs.content import Content, Medium
 from squeeze.codecs.parse.tree import Node
-from squeeze.codecs.stream import blocks, container, levels, media, opened, repeats, runs, sampling, split
+from squeeze.codecs.stream import blocks, container, levels, lines, media, opened, repeats, runs, sampling, split
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.cutting import Part
@@ -267,6 +267,9 @@ def _encode(plan: Plan, data: np.ndarray, settings: Settings, progress: Progress
 def _bytewise(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
     """Code a block by the level's models for its kind of content."""
     assert settings.level
+    if content.kind == "text" and not (settings.dictionary or settings.content):
+        deep_models = not isinstance(settings.level.models("lines"), Preset)
+        content = Content("lines") if lines.are_alike(data, deep_models) else content
     if content.is_filtered:
         data = data.copy()
         blocks.calls_to_absolute(data)

@@ -40,7 +40,8 @@ SKIP = 26  # bytes of an instruction's operand that are still to come
 INSTRUCTION = 27  # the x86 instruction that the next byte is part of (instructions.py); 0 at its start
 INSTRUCTIONS = 28  # 16 bits each of the last four instructions
 _PARSER = 29
-REGISTERS = 30
+FIELDS = 30  # the first of the registers of fields.py, for lines
+REGISTERS = 50
 
 STACK = 16  # open brackets that are remembered
 

@@ -10,6 +10,7 @@ from tests.references.naive_levels import FORMAT, Decoder
 
 SAMPLES = {
     "text": b'<p class="b">The first Word caf\xc3\xa9 of a line,\nand (some) words {in [it]} = 12.5;</p>\n' * 2,
+    "lines": b"2026-11-09 10:59:58 GET /a/b?c=1 200 99\n2026-11-09 10:59:59 GET /a/cc?c=2 200 102\n" * 2 + b"k: 7\n",
     "executable": b"\xe8\x10\x00\x00\x00\x89\xe5\x0f\x85\x20\x00\x00\x00\xff\xfe\x80" * 5 + bytes(range(90, 130)),
     "other": bytes(40) + bytes(range(200, 256)) * 2,
     "table": inputs.records(6),

@@ -22,6 +22,10 @@ TEXT = (
     b'<p class="b">The first Word of a line, and (some) more: ((((((((((((((((((</p>\n'
     b'<p class="b">The first Word caf\xc3\xa9 of a line, and (some) words {in [it]}</p>\n'
 )
+LOG = (
+    b"2026-11-09 10:59:58 GET /a/b?c=1 200 99 caf\xc3\xa9\n2026-11-09 10:59:59 GET /a/cc?c=2 200 102\n\n"
+    b"2026-11-09 11:00:00 GET /a/cc?c=3; 200 105\nkey: 1, 999\nkey: 2, 1998\nkey: 3, 12345678901234567890\nkey: 4, 1\n"
+)
 BINARY = (
     bytes(20) + b"\xe8\x10\x00\x00\x00\x89\xe5\x0f\x85\x20\x00\x00\x00\xff\xfe\x80" * 9 + bytes(range(100, 130)) * 2
 )
@@ -53,6 +57,11 @@ def is_read_as_specified(raw, level, kind, record=0, bare=False):
 @pytest.mark.parametrize(("raw", "kind"), [(TEXT, "text"), (BINARY, "other")], ids=["text", "binary"])
 def test_files_decode_as_they_are_specified(raw, kind, level):
     assert is_written_as_specified(raw, level, kind)
+
+
+@pytest.mark.parametrize("level", [4, 5, 6])
+def test_lines_decode_as_they_are_specified(level):
+    assert is_read_as_specified(LOG, level, "lines")
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
