@@ -93,10 +93,7 @@ _FORM = {  # of lines, fields and numbers
     "line so far": _pair(state.FIELDS + fields.SO_FAR),
     "field above and agreement": _pair(_ABOVE, mask=0xFFFFFF),
 }
-LINES = {
-    **{name: context for name, context in TEXT.items() if name not in _NOT_OF_LINES},
-    **_FORM,
-}
+LINES = {name: context for name, context in TEXT.items() if name not in _NOT_OF_LINES} | _FORM
 _SPARSE = {
     "bytes 2 and 3": (state.NONE, 0, state.NONE, 0xFFFF00),
     "bytes 1 and 3": (state.NONE, 0, state.NONE, 0xFF00FF),
@@ -199,18 +196,11 @@ MORE_TABLE = {
     "above and match": _pair(state.RECORD, state.MATCH, mask=0xFF),
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
-MORE_LINES = {
-    name: MORE_TEXT[name]
-    for name in (
-        *("two words before and byte", "word before and byte", "word before, word and two bytes"),
-        *("two words before, word and byte", "length of the word and the one before", "four letters"),
-        *("line above and word", "column and byte", "classes of eight bytes and byte", "classes of six bytes and word"),
-        *("classes of eight bytes and two", "three letters and the word before", "outline of the line and word"),
-        *("match and word", "head of the line and two bytes", "three words before"),
-        *("second and third word before and two bytes", "classes of sixteen bytes", "column and length of the word"),
-        *("lengths of the word and the line above, column", "brackets and two bytes", "bracket and the word before"),
-    )
+_NOT_MORE_OF_LINES = {  # the same of MORE_TEXT
+    *("seven letters", "bracket and word", "classes of four bytes and the second word before"),
+    "bytes in the bracket and length of the word",
 }
+MORE_LINES = {name: context for name, context in MORE_TEXT.items() if name not in _NOT_MORE_OF_LINES}
 CONTEXTS = {"text": TEXT, "lines": LINES, "executable": EXECUTABLE, "table": TABLE, "other": OTHER}
 MORE = {  # at level 6
     **{"text": MORE_TEXT, "lines": MORE_LINES, "executable": MORE_OTHER, "table": MORE_TABLE, "other": MORE_OTHER}
