@@ -9,6 +9,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs import package_data
+from squeeze.codecs.bytewise.presets import WARM_START_KINDS
 from squeeze.codecs.deep import coder, presets
 from squeeze.codecs.stream import dictionary, levels
 from squeeze.codecs.stream.compressor import compress_stream
@@ -28,7 +29,7 @@ def test_the_files_are_those_of_the_format(name):
 
 
 @pytest.mark.parametrize("level", [4, 5, 6])
-@pytest.mark.parametrize("kind", presets.WARM_START_KINDS)
+@pytest.mark.parametrize("kind", WARM_START_KINDS)
 def test_files_are_smaller_with_built_in_weights(kind, level):
     preset = presets.preset(level, kind)
     data = np.frombuffer(inputs.python_text(3_000) if kind == "text" else inputs.program(1 << 13), np.uint8)
@@ -65,7 +66,7 @@ def test_a_dictionary_without_text_is_read_as_specified(tmp_path):
 
 def test_what_comes_with_the_package_has_a_name():
     kinds = {name.partition(".")[0] for name in dictionary.CHECKSUMS}
-    assert set(BUILT_IN) - {AUTO, NONE} <= kinds == set(presets.WARM_START_KINDS)
+    assert set(BUILT_IN) - {AUTO, NONE} <= kinds == set(WARM_START_KINDS)
 
 
 @pytest.mark.parametrize("level", range(1, 7))
