@@ -93,7 +93,9 @@ def _beginning(raw: np.ndarray, generator: np.random.Generator) -> Iterator[np.n
 def _of_code(raw: np.ndarray, generator: np.random.Generator) -> Iterator[np.ndarray]:
     """Yield a piece of each large section with code of a program, whose operands are absolute."""
     found = Program().open(raw.tobytes(), 0, Room(2 * raw.size))
-    for start, end, content in found.regions if found else ():
+    if found is None:
+        return
+    for start, end, content in found.regions:
         length = min(int(generator.choice(_LENGTHS["executable"])), end - start)
         if content.kind == "executable" and length >= _LEAST_CODE:
             first = int(generator.integers(start, end - length + 1))

@@ -123,9 +123,9 @@ CHECKSUMS = {  # XXH3-64 of the files; other weights would change coded bytes
     "text.1": 0x7031F3903D0F8F54,
     "text.2": 0xCCFA8A7DB167459C,
     "text.3": 0x89753D97455C2231,
-    "executable.1": 0x6F80F9BD073220C1,
-    "executable.2": 0xDE516054C7208694,
-    "executable.3": 0x8BF85F4B0B78EB7A,
+    "executable.1": 0x0F5922F00A4F8CF0,
+    "executable.2": 0x2E1FE7C7C550B135,
+    "executable.3": 0x508B20E84DFBA830,
 }
 _STEP = 256  # quantisation step of stored weights
 _MAP_SHIFT = 20  # a file keeps the high 12 of 32 bits of an APM entry
