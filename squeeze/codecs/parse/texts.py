@@ -16,6 +16,7 @@ __all__ = ["Base64", "Hexadecimal", "Lines", "Utf16"]
 _NEWLINES = (b"", b"\n", b"\r\n", b"\\n")
 _LEAST_LINES, _LEAST_TEXT = 16, 1 << 10  # lines and bytes of the shortest text whose lines end in CR LF
 _LEAST_UNITS = 64  # characters of the shortest text in UTF-16 without a byte order mark
+_LEAST_ASCII = 0.75  # share of lines in no Unicode encoding
 _LEAST_DIGITS = 128  # base64 or hexadecimal digits of the shortest wrapper
 _LEAST_LINE = 60  # base64 digits of the shortest first line
 _FIRST_PART, _PART = 1 << 6, 1 << 12  # UTF-16 units that are looked at together, the first ones and later ones
@@ -204,13 +205,24 @@ class Lines(Wrapper):
         match = self.mark.match(data, start)
         if match is None or len(match[0]) > room.content or len(match[0]) < _LEAST_TEXT:
             return None
-        content = np.frombuffer(match[0].replace(b"\r\n", b"\n"), np.uint8)
-        return Found(self.kind, start, len(match[0]), content)
+        content = match[0].replace(b"\r\n", b"\n")
+        if not _is_readable(content):
+            return None
+        return Found(self.kind, start, len(match[0]), np.frombuffer(content, np.uint8))
 
     def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
         if extra:
             raise _impossible()
         return np.frombuffer(content.tobytes().replace(b"\n", b"\r\n"), np.uint8)
+
+
+def _is_readable(content: bytes) -> bool:
+    """Return whether bytes are UTF-8, or nearly all of them ASCII, as those of samples of sound are not."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return _LEAST_ASCII * len(content) <= np.count_nonzero(np.frombuffer(content, np.uint8) < 128)
+    return True
 
 
 def _impossible() -> DamagedError:

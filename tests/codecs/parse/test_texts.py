@@ -81,6 +81,12 @@ def test_lines_with_another_end_stay_as_they_are(end):
     assert check(b"line".join([end] * 500)) == []
 
 
+def test_lines_are_text():
+    lines = [b"d\xe9j\xe0 vu, " * 9, "привет ".encode() * 9, bytes(range(128, 192))]
+    found = [check((line + b"\r\n") * 40) for line in lines]
+    assert [len(one) for one in found] == [1, 1, 0]
+
+
 def test_few_lines_are_not_worth_it():
     assert check(b"a line of text\r\n" * 60) == [] and check(b"a b " * 500 + b"\r\n" * 15) == []
 
