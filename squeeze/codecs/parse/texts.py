@@ -221,7 +221,7 @@ def _is_readable(content: bytes) -> bool:
     try:
         content.decode()
     except UnicodeDecodeError:
-        return _LEAST_ASCII * len(content) <= np.count_nonzero(np.frombuffer(content, np.uint8) < 128)
+        return bool(np.count_nonzero(np.frombuffer(content, np.uint8) < 128) >= _LEAST_ASCII * len(content))
     return True
 
 
