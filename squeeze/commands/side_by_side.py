@@ -13,6 +13,7 @@ from copy import copy
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any, NamedTuple
 
 import click
@@ -130,6 +131,7 @@ class _Worker:
 
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
+        self._ending = Lock()
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
@@ -145,10 +147,12 @@ class _Worker:
         return outcome
 
     def end(self) -> None:
-        """End the process. It deletes its unfinished file first."""
-        self._process.terminate()
-        self._process.join()
-        self._pipe.close()
+        """End the process. It deletes its unfinished file first. A second thread waits for the end."""
+        with self._ending:
+            if not self._pipe.closed:
+                self._process.terminate()
+                self._process.join()
+                self._pipe.close()
 
 
 def _serve(pipe: Connection) -> None:

@@ -33,7 +33,7 @@ def test_verbose_list_shows_blocks(note: Path):
     assert lines[2] == "  parameters: level 1, numerics 1"
     for line, block in zip(lines[4:], blocks, strict=True):
         numbers = [str(block[name]) for name in ("raw_offset", "raw_length", "coded_length")]
-        assert line.split() == [*numbers, "bytewise", "text", block["checksum"]]
+        assert line.split() == [*numbers, "bytewise", block["content"], block["checksum"]]
 
 
 def test_a_verbose_list_of_two_files_has_no_totals(packed: Path):

@@ -7,14 +7,13 @@ bytes. The last table has the contexts that levels 7 to 9 mix with the language 
 
 from dataclasses import dataclass, replace
 
-from squeeze.numerics.bitmodels import fields
-from squeeze.numerics.bitmodels.contexts import FIELDS
-
 Contexts = tuple[tuple[int, int, int], ...]
 
 # A context: a register (see bitmodels/contexts.py), the mask on it, and the mask on the last eight bytes.
 ALL = (1 << 64) - 1
+# Both are numbered here, because `--help` imports this module, and compiled code takes a third of a second to load.
 _NONE, _OLDER, _WORD, _WORD_PAIR, _WORD_SKIP, _FOLLOWED, _RECORD, _POSITION, _CLASSES, LINE = range(10)
+ABOVE, ALIKE, MARKS, CELL_KEY, CELL_PLACE, NUMBER = range(22, 28)
 
 
 def order(n: int) -> tuple[int, int, int]:
@@ -34,13 +33,13 @@ _SKIPS = ((_NONE, 0, 0xFFFF00), (_POSITION, 3, 0xFF000000), (_POSITION, 3, 0xFF)
 _SPARSE = ((_NONE, 0, 0xFFFF00), (_NONE, 0, 0xFF00FF), (_NONE, 0, 0xF0F0FF))
 
 # Of lines: the line above and the last line of the same form, with how far they agree, marks, cells and numbers.
-_ALIKE = (FIELDS + fields.ALIKE, 0xFFFFFF, 0)
-_ALIKE_AND_MARK = (FIELDS + fields.ALIKE, 0xFF0000FF, 0)
-_ABOVE_AND_FIELD = (FIELDS + fields.ABOVE, 0xFF0000FF, 0)
-_MARKS = (FIELDS + fields.MARKS, 0xFFFFFF, 0xFF)
-_KEYS = (FIELDS + fields.CELL_KEY, ALL, 0)
-_CELLS = (FIELDS + fields.CELL_PLACE, ALL, 0)
-_NUMBERS = (FIELDS + fields.NUMBER, ALL, 0)
+_ALIKE = (ALIKE, 0xFFFFFF, 0)
+_ALIKE_AND_MARK = (ALIKE, 0xFF0000FF, 0)
+_ABOVE_AND_FIELD = (ABOVE, 0xFF0000FF, 0)
+_MARKS = (MARKS, 0xFFFFFF, 0xFF)
+_KEYS = (CELL_KEY, ALL, 0)
+_CELLS = (CELL_PLACE, ALL, 0)
+_NUMBERS = (NUMBER, ALL, 0)
 
 TOKENS = ((15, ALL, 0), (16, ALL, 0), (17, ALL, 0))  # hashes of the latest tokens
 COLUMNS = ((LINE, 0xFF00, 0), (LINE, 0xFF00, 0xFF))

@@ -67,13 +67,15 @@ def contents_in(file: BinaryIO, streams: Iterable[Stream]) -> dict[int, Contents
     """
     found = {}
     for stream in streams:
+        blocks = [block for block in stream.blocks if block.kind in (container.OPENED, container.REPEATS)]
+        if not blocks:  # a stream with a dictionary has none
+            continue
         settings = from_header(Header(stream.header, 0, stream.short), Resources())
-        for block in stream.blocks:
-            if block.kind in (container.OPENED, container.REPEATS):
-                file.seek(block.coded_offset + block.coded_length - block.payload_length)
-                coded = Coded(block.kind, read_exactly(file, block.payload_length))
-                if contents := read_contents(coded, block.raw_length, settings):
-                    found[block.raw_offset] = contents
+        for block in blocks:
+            file.seek(block.coded_offset + block.coded_length - block.payload_length)
+            coded = Coded(block.kind, read_exactly(file, block.payload_length))
+            if contents := read_contents(coded, block.raw_length, settings):
+                found[block.raw_offset] = contents
     return found
 
 

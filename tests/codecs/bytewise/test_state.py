@@ -5,6 +5,7 @@ import pytest
 
 from squeeze.codecs import package_data
 from squeeze.codecs.bytewise import coder, presets, state
+from squeeze.numerics.bitmodels import contexts, fields
 from tests.makers import inputs
 from tests.references.naive_levels import FORMAT, Decoder
 
@@ -48,3 +49,10 @@ def test_small_files_are_smaller(level, kind, share):
     known = coder.encode(data, presets.preset(level, kind))
     assert len(known) < share * len(plain)
     assert np.array_equal(coder.decode(known, data.size, presets.preset(level, kind)), data)
+
+
+def test_registers_of_lines_have_their_numbers():
+    first = contexts.FIELDS
+    named = [presets.ABOVE, presets.ALIKE, presets.MARKS, presets.CELL_KEY, presets.CELL_PLACE, presets.NUMBER]
+    read = [fields.ABOVE, fields.ALIKE, fields.MARKS, fields.CELL_KEY, fields.CELL_PLACE, fields.NUMBER]
+    assert named == [first + number for number in read]

@@ -92,7 +92,7 @@ class Explanation:
         begin = int(self.units.starts[0]) if len(self.units) else 0
         is_text = np.zeros(self.complete_bytes.size, bool)
         for start, end, number in self.pieces:
-            if self.blocks[number].content == "text":
+            if self.blocks[number].content in ("text", "lines"):
                 is_text[max(start - begin, 0) : max(end - begin, 0)] = True
         return is_text
 

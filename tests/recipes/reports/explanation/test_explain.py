@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -185,7 +186,8 @@ def test_columns_without_names_and_with_other_separators():
 
 
 def test_columns_of_binary_tables_are_places_in_the_record():
-    data = inputs.records(3_000)
+    rows = (struct.pack("<I7sHBI", 7 * i, b"name%03d" % (i % 90), i % 50, 255, 9 * i % 1000) for i in range(3_000))
+    data = b"".join(rows)
     explanation = squeeze.explain(data, 1)
     (block,) = explanation.blocks
     record = int(block.content.removeprefix("table "))

@@ -90,10 +90,14 @@ function spelled(bytes) {  // a symbol's bytes as text where they are text
     return Array.from(bytes, shown).join("");
   }
 }
+// Whether a block is shown as text; others are shown as hexadecimal digits.
+function isText(block) {
+  return block.content === "text" || block.content === "lines";
+}
 // How many units make the character that begins with this one: more than one where units are bytes.
 function unitsOf(u) {
   const byte = data[starts[u]], size = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-  if (size === 1 || starts[u] + size !== starts[u + size] || blockAt(starts[u]).content !== "text") return 1;
+  if (size === 1 || starts[u] + size !== starts[u + size] || !isText(blockAt(starts[u]))) return 1;
   try {
     utf8.decode(data.subarray(starts[u], starts[u] + size));
     return size;

@@ -88,7 +88,7 @@ function section(byte) {  // of a program or a checkpoint: the name of the part 
 }
 function placeOf(byte) {
   const block = blockAt(byte), record = recordOf(block), [line, column] = lineOf(byte);
-  if (block.content === "text") return `line ${grouped(line)}, column ${grouped(column)}${field(byte, column)}${facts.headings ? section(byte + facts.offset) : ""}`;
+  if (isText(block)) return `line ${grouped(line)}, column ${grouped(column)}${field(byte, column)}${facts.headings ? section(byte + facts.offset) : ""}`;
   const inside = record ? `, byte ${(byte + facts.offset - block.begin) % record} of ${record} in the record` : "";
   return `offset 0x${(byte + facts.offset).toString(16)}${inside}${section(byte + facts.offset)}`;
 }

@@ -24,7 +24,7 @@ const rowStarts = (() => {
   };
   for (const block of blocks) {
     if (headings.has(block.start)) add(block.start);
-    if (block.content !== "text") {
+    if (!isText(block)) {
       for (let i = block.start; i < block.end; i += widthOf(block)) add(i);
       continue;
     }
@@ -99,7 +99,7 @@ function hexRow(begin, end, width, rough) {
 function rowHtml(row, rough) {
   const begin = rowStarts[row], end = rowEnd(row), block = blockAt(begin);
   if (isHeading(row)) return `<i></i><strong>${escaped(headings.get(begin))}</strong>`;
-  if (block.content !== "text") {
+  if (!isText(block)) {
     return `<i>${(begin + facts.offset).toString(16)}</i>` + hexRow(begin, end, widthOf(block), rough);
   }
   const starting = begin === 0 || data[begin - 1] === 10 || headings.has(begin);
