@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from squeeze.codecs.array.layout import FLOAT, MOST_COLUMNS, SIGNED, UNSIGNED, WIDTHS, Layout
+from squeeze.codecs.content import Content, Medium, Progress, Region
 
-__all__ = ["Found", "find"]
+__all__ = ["Array", "Found", "find"]
 
 Found = tuple[int, int, Layout]  # where an array with its prefix begins and ends, and its layout
 _LEAST = 1 << 10  # bytes of the smallest array with a header
@@ -28,6 +29,28 @@ _COST, _SAVED = 1.5, 1.0  # bits of a number: what its sign and scale cost, and 
 _WIDER = 0.03  # bits of a byte by which a number that is a byte wider may be worse
 _MORE = 0.1  # bits of a number that another column must save
 _STILL = 2.0  # bits of a number, up to which a window says nothing
+_FULL = 4  # the first level with the whole model
+
+
+class Array(Medium):
+    """Integers and floats of 16, 32 and 64 bits that follow each other, or in columns."""
+
+    block, kind, module = 11, "array", "squeeze.codecs.array.coder"
+
+    def find(self, data: np.ndarray) -> list[Region]:
+        return [(start, end, Content(self.kind, 0, form)) for start, end, form in find(data)]
+
+    def sample(self, size: int, content: Content, most: int) -> Region:
+        form = Layout(*content.form)
+        wanted = max(most // form.row, 1) * form.row
+        if size - form.prefix <= wanted:
+            return 0, size, content
+        start = form.prefix + (size - form.prefix - wanted) // 2 // form.row * form.row
+        return start, start + wanted, Content(self.kind, 0, form._replace(prefix=0))
+
+    def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
+        payload: bytes | None = self.coder().encode(data, Layout(*content.form), level >= _FULL, progress)
+        return payload
 
 
 def find(data: np.ndarray) -> list[Found]:

@@ -1,11 +1,21 @@
-"""The room for what may still be opened in a block. Hostile data takes time in proportion to its size, too."""
+"""The room for what may still be opened in a block. Hostile data takes time in proportion to its size, too.
+
+The content that is opened takes memory, and attempts that open nothing take time: each has a limit of its own.
+"""
 
 from dataclasses import dataclass
 
-__all__ = ["Room"]
+__all__ = ["MOST_OPENED", "Room", "most_opened"]
 
+MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
+_LEAST_OPENED, _MOST_RATIO = 1 << 22, 64  # bytes of content that may be opened in any data, and for each of its bytes
 _FREE, _SHARE = 1 << 26, 64  # bytes that may be read in vain in any data, and for each of its bytes
 _LEAST = 1 << 10  # bytes that an attempt counts as at least
+
+
+def most_opened(size: int) -> int:
+    """Return the most bytes of content that are opened in `size` bytes."""
+    return min(MOST_OPENED, max(_LEAST_OPENED, _MOST_RATIO * size))
 
 
 @dataclass
@@ -23,9 +33,9 @@ class Room:
     encoder: object = None
 
     @classmethod
-    def of(cls, content: int, size: int) -> "Room":
-        """Return the room for some bytes of content in a block of `size` bytes."""
-        return cls(content, _FREE + _SHARE * size)
+    def of(cls, size: int) -> "Room":
+        """Return the room of a block of `size` bytes."""
+        return cls(most_opened(size), _FREE + _SHARE * size)
 
     def spend(self, size: int) -> None:
         """Count an attempt that read `size` bytes in vain."""

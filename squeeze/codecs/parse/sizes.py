@@ -4,7 +4,7 @@ import io
 import struct
 from typing import BinaryIO
 
-from squeeze.codecs.parse.tree import most_opened
+from squeeze.codecs.parse.room import most_opened
 
 __all__ = ["opened_size"]
 

@@ -12,7 +12,7 @@ from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
-from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.room import MOST_OPENED, Room
 from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
 from squeeze.codecs.parse.texts import Base64, Hexadecimal, Lines, Utf16
 from squeeze.codecs.parse.zip_fields import ALL, Member, emptied, fill
@@ -20,12 +20,10 @@ from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
 __all__ = [
-    "MOST_OPENED",
     "WRAPPERS",
     "Child",
     "Node",
     "close",
-    "most_opened",
     "parse",
     "read",
     "read_shape",
@@ -37,12 +35,10 @@ WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
     *(Program(), Bzip2()),
 )
-MOST_OPENED = 1 << 26  # bytes of a block's content with its wrappers opened
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
 _MOST_WRAPPERS = 1 << 20  # of a block
 _TRIAL = 8  # times as long as reading content: to find out that it does not pay
-_LEAST_OPENED, _MOST_RATIO = 1 << 22, 64  # bytes of content that may be opened in any data, and for each of its bytes
 
 
 @dataclass(frozen=True)
@@ -89,17 +85,12 @@ class Child:
     closing: bytes = b""
 
 
-def most_opened(size: int) -> int:
-    """Return the most bytes of content that are opened in `size` bytes."""
-    return min(MOST_OPENED, max(_LEAST_OPENED, _MOST_RATIO * size))
-
-
 class _Parser:
     """Opens the wrappers of a block within limits on their content and on the work of failed attempts."""
 
     def __init__(self, pays: Callable[[np.ndarray, Found], bool], size: int, without: Container[int]):
         self._pays, self._without = pays, without
-        self._room = Room.of(most_opened(size), size)
+        self._room = Room.of(size)
         self._wrappers = _MOST_WRAPPERS
 
     def node(self, data: np.ndarray, depth: int, of: int | None = None) -> Node:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from squeeze.codecs.content import Content, Medium, Progress, Region
 from squeeze.codecs.sound.layout import MOST_CHANNELS, Layout
 from squeeze.codecs.sound.raw import find_raw
 
-__all__ = ["Found", "find"]
+__all__ = ["Found", "Sound", "find"]
 
 Found = tuple[int, int, Layout]  # where a sound with its prefix begins and ends, and its layout
 _LEAST = 1 << 10  # bytes of the smallest sound
@@ -30,6 +31,28 @@ _PCM, _EXTENSIBLE = 1, 0xFFFE  # formats of WAV
 _UNKNOWN = (1 << 32) - 1  # the size of data whose end is not known
 # Whether the high byte is first, and whether samples have no sign, by the compression of AIFF-C.
 _AIFC = {b"NONE": (1, 0), b"twos": (1, 0), b"sowt": (0, 0), b"raw ": (1, 1), b"in24": (1, 0), b"in32": (1, 0)}
+_FULL = 4  # the first level with the whole model
+
+
+class Sound(Medium):
+    """Integer samples of sound, without compression."""
+
+    block, kind, module = 10, "sound", "squeeze.codecs.sound.coder"
+
+    def find(self, data: np.ndarray) -> list[Region]:
+        return [(start, end, Content(self.kind, 0, form)) for start, end, form in find(data)]
+
+    def sample(self, size: int, content: Content, most: int) -> Region:
+        form = Layout(*content.form)
+        wanted = max(most // form.frame, 1) * form.frame
+        if size - form.prefix <= wanted:
+            return 0, size, content
+        start = form.prefix + (size - form.prefix - wanted) // 2 // form.frame * form.frame
+        return start, start + wanted, Content(self.kind, 0, form._replace(prefix=0))
+
+    def encode(self, data: np.ndarray, content: Content, level: int, progress: Progress = None) -> bytes | None:
+        payload: bytes | None = self.coder().encode(data, Layout(*content.form), level >= _FULL, progress)
+        return payload
 
 
 def find(data: np.ndarray) -> list[Found]:

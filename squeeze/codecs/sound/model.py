@@ -2,16 +2,15 @@
 
 A bit halves the interval that the sample is in. Each prediction (predictions.py) with the scale of its latest errors is
 a logistic distribution, which has a probability for each half. Curves learn what that probability is worth. Bit
-histories of hashed contexts (contexts.py) and a match model know what distributions cannot: values that are rare, and
-repeats.
+histories of hashed contexts and a match model know what distributions cannot: values that are rare, and repeats.
 """
 
 import numpy as np
 
 from squeeze.codecs.sound import predictions
-from squeeze.codecs.sound.contexts import hash_contexts
 from squeeze.codecs.sound.state import BUCKETS, FIRST_ROWS, FRACTION, MARGIN, WIDTHS
 from squeeze.numerics.bitmodels import coder as arithmetic, histories, match, mixer
+from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.jit import inline, part
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
@@ -29,13 +28,37 @@ def _at(m, k, place):
     return squash(clamp_logit(distance * m.inverse[k] >> _TO_LOGIT))
 
 
+@part
+def _hash_contexts(m, i):
+    """Write the hash of each context of sample `i`: samples before it, and predictions."""
+    at, step, h = MARGIN + i, m.state.channels, m.hashes
+    a, b, c = m.samples[at - step], m.samples[at - 2 * step], m.samples[at - 3 * step]
+    other = m.samples[at - 1] if step > 1 else np.int64(0)
+    first, span = m.values[0], max(m.state.span - 2, 0)
+    h[0] = np.uint64(first >> span)
+    h[1] = np.uint64(a)
+    if h.size > 2:
+        h[2] = np.uint64(0)
+        h[3] = mix_hash(np.uint64(a), np.uint64(b))
+        h[4] = mix_hash(h[3], np.uint64(c))
+        h[5] = mix_hash(np.uint64(other), np.uint64(1))
+        h[6] = mix_hash(np.uint64(a), np.uint64(other))
+        h[7] = np.uint64((first + 128) >> FRACTION)
+        h[8] = np.uint64(m.values[m.outputs.size + 1] >> max(span - 1, 0))
+        h[9] = np.uint64(m.values[m.outputs.size + 2] >> span)
+        h[10] = mix_hash(np.uint64(2 * a - b), np.uint64(m.state.pattern))
+        h[11] = mix_hash(h[0], np.uint64(m.values[m.outputs.size + 1] >> span))
+    for k in range(h.size):
+        h[k] = mix_hash(h[k], np.uint64(k) << np.uint64(8) | np.uint64(m.state.channel))
+
+
 @inline
 def begin_sample(m, i):
     """Predict sample `i`, and hash its contexts."""
     state = m.state
     state.channel = i % state.channels
     predictions.predict(m, i)
-    hash_contexts(m, i)
+    _hash_contexts(m, i)
     low = -(np.int64(1) << (state.bits - 1))
     for k in range(m.values.size):
         m.below[k] = 0

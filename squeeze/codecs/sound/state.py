@@ -128,46 +128,27 @@ def memory(size: int, preset: Preset) -> int:
 
 def build_model(count: int, form: Layout, preset: Preset) -> SoundModel:
     """Allocate the model of a sound of `count` samples."""
-    n, predictions, channels = preset.contexts, preset.predictions, form.channels
-    first_map = n + predictions
-    first_match = first_map + predictions
+    n, predictions = preset.contexts, preset.predictions
+    first_match = n + 2 * predictions
     bias = first_match + 2 * preset.matches
     inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(count * form.width, preset)
-    sizes, taps, stages = _sizes(form, preset), max(taps for taps, _ in preset.cascade), len(preset.cascade)
-    most, squares = max(size for size, *_ in sizes), len(sizes)
     return SoundModel(
         samples=np.zeros(MARGIN + count, np.int64),
         data=np.zeros(8 + count * form.width, np.uint8),
         state=layout.record(
             STATE,
-            channels=channels,
+            channels=form.channels,
             bits=form.bits,
             line_mask=lines - 1,
             direct=len(preset.squares),
             linear=preset.simple,
             stacked=int(preset.stack > 0),
             keep=max(form.bits - 16, 0),
-            first_map=first_map,
+            first_map=n + predictions,
             first_match=first_match,
             bias=bias,
         ),
-        sizes=np.array(sizes, np.int64),
-        inputs_of=np.zeros((squares, most), np.int64),
-        sums=np.zeros((squares, channels, most + 1, most), np.int64),
-        factors=np.zeros((squares, channels, most), np.int64),
-        whole=np.zeros((most, most), np.int64),
-        part=np.zeros((most, most), np.int64),
-        scaled=np.zeros((most, most), np.int64),
-        work=np.zeros(most, np.int64),
-        taps=np.array(preset.cascade, np.int64),
-        latest=np.zeros((channels, stages, 2 * taps), np.int32),
-        weights_of=np.zeros((channels, stages, taps), np.int32),
-        power=np.zeros((channels, stages), np.int64),
-        outputs=np.zeros(stages, np.int64),
-        values=np.zeros(predictions, np.int64),
-        misses=np.full((channels, predictions, 2), 1 << form.bits, np.int64),
-        patterns=np.full((channels, PATTERNS), 1 << form.bits, np.int64),
-        recent=np.zeros(channels, np.int64),
+        **_predictors(form, preset),
         inverse=np.zeros(predictions, np.int64),
         reach=np.zeros(predictions, np.int64),
         below=np.zeros(predictions, np.int64),
@@ -192,6 +173,32 @@ def build_model(count: int, form: Layout, preset: Preset) -> SoundModel:
         apm_width=mixer.fresh_apm(WIDTHS * BUCKETS),
         apm_place=mixer.fresh_apm(32 * 64),
     )
+
+
+def _predictors(form: Layout, preset: Preset) -> dict[str, np.ndarray]:
+    """Return the arrays of the predictions, by their names: least squares, the cascade, and their errors."""
+    sizes, predictions, channels = _sizes(form, preset), preset.predictions, form.channels
+    most, squares = max(size for size, *_ in sizes), len(sizes)
+    taps, stages = max(taps for taps, _ in preset.cascade), len(preset.cascade)
+    return {
+        "sizes": np.array(sizes, np.int64),
+        "inputs_of": np.zeros((squares, most), np.int64),
+        "sums": np.zeros((squares, channels, most + 1, most), np.int64),
+        "factors": np.zeros((squares, channels, most), np.int64),
+        "whole": np.zeros((most, most), np.int64),
+        "part": np.zeros((most, most), np.int64),
+        "scaled": np.zeros((most, most), np.int64),
+        "work": np.zeros(most, np.int64),
+        "taps": np.array(preset.cascade, np.int64),
+        "latest": np.zeros((channels, stages, 2 * taps), np.int32),
+        "weights_of": np.zeros((channels, stages, taps), np.int32),
+        "power": np.zeros((channels, stages), np.int64),
+        "outputs": np.zeros(stages, np.int64),
+        "values": np.zeros(predictions, np.int64),
+        "misses": np.full((channels, predictions, 2), 1 << form.bits, np.int64),
+        "patterns": np.full((channels, PATTERNS), 1 << form.bits, np.int64),
+        "recent": np.zeros(channels, np.int64),
+    }
 
 
 def _sizes(form: Layout, preset: Preset) -> list[tuple[int, ...]]:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from squeeze.codecs.array.medium import Array
+from squeeze.codecs.array.formats import Array
 from squeeze.codecs.content import Content, Medium, Region
 from squeeze.codecs.image.medium import Image
 from squeeze.codecs.jpeg.medium import Jpeg
-from squeeze.codecs.sound.medium import Sound
+from squeeze.codecs.sound.formats import Sound
 from squeeze.codecs.stream import blocks
 
 __all__ = ["MEDIA", "of_block", "of_content", "regions"]

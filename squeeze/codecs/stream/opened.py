@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from squeeze.codecs.content import Content, Region
-from squeeze.codecs.parse import outline, tree
+from squeeze.codecs.parse import outline, room, tree
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.texts import Lines, Utf16
 from squeeze.codecs.parse.tree import Node
@@ -175,7 +175,7 @@ def read(payload: bytes, length: int) -> Parts:
     file = io.BytesIO(payload)
     if read_exactly(file, 1) != b"\0":
         raise _impossible()
-    plan, groups, left = _read_part(file, _MOST_PLAN), list[list[tuple[Coded, int]]](), tree.MOST_OPENED + length
+    plan, groups, left = _read_part(file, _MOST_PLAN), list[list[tuple[Coded, int]]](), room.MOST_OPENED + length
     most = _MOST_PARTS
     while file.tell() < len(payload):
         groups.append([])

@@ -73,7 +73,7 @@ def test_attempts_end_with_their_room(monkeypatch):
         room.spend(1 << 24)
 
     tree.parse(np.frombuffer(streams, np.uint8), lambda data, found: True)
-    assert len(tried) == -(-Room.of(0, len(streams)).attempts // (1 << 24)) < HEADERS
+    assert len(tried) == -(-Room.of(len(streams)).attempts // (1 << 24)) < HEADERS
 
 
 def test_what_does_not_pay_is_an_attempt():
@@ -85,7 +85,7 @@ def test_what_does_not_pay_is_an_attempt():
         return False
 
     assert tree.parse(np.frombuffer(streams, np.uint8), pays).children == ()
-    assert len(calls) == -(-Room.of(0, len(streams)).attempts // (8 << 20)) < 40
+    assert len(calls) == -(-Room.of(len(streams)).attempts // (8 << 20)) < 40
 
 
 def test_base64_whose_last_bits_are_not_zeros_is_opened_up_to_them():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.parse import tree
+from squeeze.codecs.parse.room import MOST_OPENED
 from squeeze.codecs.parse.tree import WRAPPERS
 from squeeze.errors import SqueezeError
 from tests.makers import wrapped
@@ -62,7 +63,7 @@ def test_a_wrapper_that_does_not_pay_is_opened_for_what_is_in_it():
 def test_a_bomb_stays_closed():
     bomb = wrapped.gzip_file(bytes(80 << 20))
     root = parsed(bomb)
-    assert sum(node.own.size for node in root.nodes()) <= tree.MOST_OPENED + len(bomb)
+    assert sum(node.own.size for node in root.nodes()) <= MOST_OPENED + len(bomb)
 
 
 @pytest.mark.parametrize("name", ["nested", "PNG", "zlib"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.parse import tree
+from squeeze.codecs.parse import room
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import compressor, container, opened
 from squeeze.codecs.stream.container import Coded
@@ -103,7 +103,7 @@ def test_a_stream_names_the_model_that_codes_a_part_of_a_block(tmp_path, monkeyp
 
 
 def test_a_block_larger_than_what_may_be_opened_comes_back(monkeypatch):
-    monkeypatch.setattr(tree, "MOST_OPENED", 20_000)
+    monkeypatch.setattr(room, "MOST_OPENED", 20_000)
     data = DOCUMENTS["zip"] + inputs.random_bytes(100_000)
     stream = squeeze.compress(data, 1, block_size=1 << 20)
     assert kinds_of(stream) == [container.OPENED] and squeeze.decompress(stream) == data
