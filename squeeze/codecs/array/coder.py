@@ -22,18 +22,6 @@ _PRESETS = (FAST, FULL)
 
 
 @kernel
-def _code_bytes(data, coder, coded, entries, decoding):
-    """Code bytes that are not numbers, each in the context of the one before it, as `_code_numbers` does."""
-    before = np.int64(0)
-    for i in range(data.size):
-        before = adaptive.code_tree(data[i], 8, entries, 256 * before, coder, coded, decoding)
-        data[i] = np.uint8(before)
-        if arithmetic.is_over(coder, coded, decoding):
-            return False
-    return True
-
-
-@kernel
 def _code_numbers(m: ArrayModel, coder, coded, first, count, decoding):
     """Code some numbers, and return whether there was room for the coded bytes, or enough of them."""
     for i in range(first, first + count):
@@ -49,7 +37,7 @@ def _code_all(
     """Code the bytes before and after the numbers, and these; return what `_code_numbers` does."""
     entries = np.full(1 << 16 if sum(part.size for part in ends) else 0, adaptive.EVEN, np.uint32)
     for part in ends:
-        if not _code_bytes(part, coder, coded, entries, decoding):
+        if not adaptive.code_bytes(part, coder, coded, entries, decoding):
             return False
         if progress:
             progress(part.size)
