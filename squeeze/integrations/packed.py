@@ -29,6 +29,7 @@ from squeeze.packing.base import Base
 from squeeze.packing.chain import checkpoint_of
 from squeeze.packing.container import PackedFile
 from squeeze.packing.load import torch_shape
+from squeeze.packing.others import Others
 from squeeze.packing.record import Record
 from squeeze.system.limits import Limits
 from squeeze.system.machine import MappedFiles, trim_memory
@@ -269,10 +270,10 @@ def _stored(files: list[str], named_base: Base | Path | str | None) -> dict[str,
     packed = [_read(name) for name in files]
     base, found = _base_of(packed, named_base), {}
     for one in packed:
+        others = Others(one, base, Limits())
         for tensor, record in zip(one.file.tensors, one.description.records, strict=True):
-            found[tensor.name] = PackedTensor(
-                tensor.name, record, tensor.size, base if record.coding.is_difference else None
-            )
+            needs_others = record.coding.is_difference or record.coding.is_shared
+            found[tensor.name] = PackedTensor(tensor.name, record, tensor.size, others if needs_others else None)
     return found
 
 

@@ -15,8 +15,8 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.integrations.coded_layers import Buffers, CodedWeight
 from squeeze.integrations.experts import CodedExperts, ConvertedExperts, JoinedExperts, Part, convert
 from squeeze.packing import device_decode
-from squeeze.packing.base import Base
 from squeeze.packing.load import prepare, shaped, torch_dtype, torch_shape
+from squeeze.packing.others import Others
 from squeeze.packing.record import Record, naming, other_checksum
 from squeeze.system.parallel import ordered_map
 
@@ -32,7 +32,7 @@ class PackedTensor:
     name: str
     record: Record
     size: int  # bytes of its payload
-    base: Base | None = None  # of a difference
+    others: Others | None = None  # for a difference, or one that repeats other tensors
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def decoded(stored: PackedTensor, payload: torch.Tensor, check: bool = True) -> 
 
     Without `check` they are compared only if that copies nothing back from a device. Raises DamagedError on a mismatch.
     """
-    base = stored.base.for_record(stored.name, stored.record) if stored.base else None
+    base = stored.others.for_record(stored.name, stored.record) if stored.others else None
     with naming(stored.name):
         values = _values(stored, payload, base)
     if check or values.device.type == "cpu":

@@ -5,9 +5,9 @@ by the hashes that it names. So the checkpoints of a training run, each packed a
 form a chain in one folder.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile
@@ -17,6 +17,7 @@ from squeeze.packing import codings, container, folder
 from squeeze.packing.chain import Hashes, base_not_found, find_packed, packed_files
 from squeeze.packing.container import PackedFile
 from squeeze.packing.fetch_cache import rereadable
+from squeeze.packing.others import Others
 from squeeze.packing.record import Record
 from squeeze.packing.sources import CODED, source_of
 from squeeze.packing.tensors.content import Content
@@ -33,7 +34,7 @@ class Base:
 
     tensors: the file, position and (if packed) record of each tensor, by scope and name. The scope is the name of a
     file of torch's, or "" for files of safetensors. weights, states: SHA-256 of its files of safetensors, and of torch.
-    base: what it is itself a difference from.
+    base: what it is itself a difference from. others: what the tensors of packed files need, by file.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class Base:
     weights: Hashes
     states: Hashes
     base: "Base | None" = None
+    others: Mapping[Path, Others] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path | str, limits: Limits | None = None, depth: int = 0) -> "Base":
@@ -59,7 +61,7 @@ class Base:
         path, limits = path_of(path), limits or Limits()
         tensors: dict[tuple[str, str], tuple[TensorFile, Tensor, Record | None]] = {}
         hashes: dict[bool, list[str]] = {False: [], True: []}
-        base_hashes: set[Hashes] = set()
+        base_hashes, packed_ones = set[Hashes](), list[PackedFile]()
         for name in folder.files_to_take(path):
             try:
                 found = file_of(folder.place(path, name), name, limits)
@@ -74,6 +76,7 @@ class Base:
                 tensors |= {(scope, t.name): (file, t, r) for t, r in zip(file.tensors, records, strict=True)}
                 hashes[is_torch].append(packed.description.sha256)
                 base_hashes.add(packed.description.base)
+                packed_ones.append(packed)
             else:
                 tensors |= {(scope, tensor.name): (file, tensor, None) for tensor in file.tensors}
                 hashes[is_torch].append(folder.sha256_of(file.path))
@@ -84,7 +87,8 @@ class Base:
             base = cls.among_siblings(path, base_hashes, limits, depth + 1)
             if base is None:
                 raise base_not_found(path, base_hashes, limits)
-        return cls(path, tensors, tuple(sorted(hashes[False])), tuple(sorted(hashes[True])), base)
+        others = {packed.file.path: Others(packed, base, limits) for packed in packed_ones}
+        return cls(path, tensors, tuple(sorted(hashes[False])), tuple(sorted(hashes[True])), base, others)
 
     @classmethod
     def among_siblings(
@@ -123,6 +127,10 @@ class Base:
         """Return how a tensor is coded, or None if the base has no tensor of this name."""
         _, tensor, record = self.tensors.get((scope, name), (None, None, None))
         return record or (Record.of(tensor, codings.STORED) if tensor else None)
+
+    def has(self, name: str, like: Tensor | Record, scope: str = "") -> bool:
+        """Return whether the base has a tensor of this name, dtype and shape."""
+        return self._lookup(scope, name, like) is not None
 
     def tensor(self, name: str, like: Tensor | Record, scope: str = "") -> Bytes | None:
         """Return the bytes of a tensor if the base has one of the same name, dtype and shape, else None.
@@ -192,7 +200,7 @@ class Base:
         stored = rereadable(reading, tensor.begin, tensor.size, opened)
         if record is None:
             return stored
-        other = self.base.content_for(record, name, scope, opened) if self.base else None
+        other = self.others[file.path].content_for(record, name, scope, opened)
         with self._about(file):
             return record.restore_rereadable(name, stored, other, opened)
 
@@ -201,7 +209,7 @@ class Base:
         if found is None:
             return None
         file, tensor, record = found
-        other = self.base.for_record(name, record, scope) if self.base and record else None
+        other = self.others[file.path].for_record(name, record, scope) if record else None
         with file.path.open("rb") as reading:
             # Read after its base, so that only two tensors of a chain are in memory at a time.
             stored = tensorfile.read_tensor(reading, tensor)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.errors import FormatError
 from squeeze.packing import fields
+from squeeze.packing.shared import Table
 from squeeze.packing.tensors import floats
 from squeeze.packing.tensors.content import Content, Difference, InMemory, whole
 from squeeze.packing.tensors.float_payload import DTYPES
@@ -50,15 +51,25 @@ def flat(dtype: str, size: int, columns: int = 0) -> Form:
 class Subject:
     """A tensor to be coded, with what codings find out about it, computed once each."""
 
-    def __init__(self, content: Content, form: Form, base: Content | None = None, threads: int = 1):
-        """Take the bytes of a tensor, which may be read several times, and those of the same tensor of the base."""
-        self.content, self.form, self.base, self.threads = content, form, base, threads
+    def __init__(
+        self, content: Content, form: Form, base: Content | None = None, threads: int = 1, table: Table | None = None
+    ):
+        """Take a tensor.
+
+        Args:
+            content: its bytes, which may be read several times.
+            form: its dtype and shape.
+            base: the bytes of the same tensor of the base, or those that it shares with other tensors.
+            threads: threads that code.
+            table: what it shares with other tensors, if anything.
+        """
+        self.content, self.form, self.base, self.threads, self.table = content, form, base, threads, table
 
     @classmethod
-    def of(cls, tensor: Tensor, data: Bytes, base: Bytes | None, threads: int) -> "Subject":
+    def of(cls, tensor: Tensor, data: Bytes, base: Bytes | None, threads: int, table: Table | None = None) -> "Subject":
         """Return a tensor whose bytes, and those of the base if there is one, are in memory."""
         other = None if base is None else InMemory(base)
-        return cls(InMemory(data), Form.of(tensor), other, threads)
+        return cls(InMemory(data), Form.of(tensor), other, threads, table)
 
     @cached_property
     def bits(self) -> float:
@@ -90,6 +101,7 @@ class Coding:
     name: str
     is_stored = False  # whether the payload is the tensor's bytes
     is_difference = False  # whether the same tensor of the base is needed
+    is_shared = False  # whether bytes of other tensors of the same checkpoint are needed
     in_segments = False  # whether a few rows are decoded without the others
     stays_coded = False  # whether a loaded model may keep the payload, and decode it each time (device_decode)
     cpu_only = False  # whether no GPU decodes it

@@ -11,7 +11,8 @@ from math import prod
 import numpy as np
 
 from squeeze.checkpoint.safetensors import Bytes
-from squeeze.packing import fields
+from squeeze.errors import DamagedError, FormatError
+from squeeze.packing import fields, shared
 from squeeze.packing.coding import Coding, Form, Subject, flat, needed
 from squeeze.packing.tensors import archive, fixed, floats, ulps, zeros
 from squeeze.packing.tensors.content import Content, Difference, whole
@@ -19,7 +20,18 @@ from squeeze.packing.tensors.fixed import DecodedFixed
 from squeeze.packing.tensors.float_writer import MemoryWriter, Writer, copy
 from squeeze.packing.tensors.floats import Decoded
 
-__all__ = ["CODINGS", "LEVELS", "STORED", "Delta", "Relaid", "Zeros", "encode", "encode_in_memory", "longest_named"]
+__all__ = [
+    "CODINGS",
+    "LEVELS",
+    "STORED",
+    "Delta",
+    "Relaid",
+    "Shared",
+    "Zeros",
+    "encode",
+    "encode_in_memory",
+    "longest_named",
+]
 
 _LEAST_ZEROS = 0.2  # share of zeros from which on they are coded separately
 
@@ -209,6 +221,46 @@ class Ulps(Coding):
         return ulps.DecodedUlps(payload, needed(base, form), form.dtype)
 
 
+class Shared(Wrapper):
+    """Bytes of other tensors of the same checkpoint, and the coded rest (shared.py).
+
+    Its base is the bytes of the other tensors, end to end. The inner coding codes the rest as a tensor of one
+    dimension.
+    """
+
+    is_shared = True
+
+    def takes(self, dtype: str) -> bool:
+        return self.inner.takes(dtype)
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        table, dtype = subject.table, subject.form.dtype
+        if table is None or (not table.literals and not self.inner.is_stored):
+            return 0
+        most = floats.max_size(table.literals, dtype) + 2 * table.literals
+
+        def write(rest: Content, behind: Writer) -> int:
+            return self.inner.encode(Subject(rest, flat(dtype, rest.size), None, subject.threads), behind)
+
+        return shared.write(subject.content, table, writer, most, write)
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        if base is None:
+            raise FormatError("the tensors that it shares bytes with are not known")
+        table, coded = shared.read(payload, form.size)
+        if table.literals:
+            rest = self.inner.decode_parts(coded, flat(form.dtype, table.literals), None, threads)
+        else:
+            rest = coded
+        if rest.size != table.literals:
+            raise DamagedError("the bytes after its table are not as many as it says")
+        return shared.merged(table, base, rest)
+
+
+def _shared(inner: Coding) -> Coding:
+    return Shared(f"shared+{inner.name}", inner)
+
+
 def _delta(inner: Coding) -> Coding:
     return Delta(f"delta+{inner.name}", inner)
 
@@ -226,7 +278,14 @@ LEVELS: dict[str, tuple[tuple[Coding, ...], tuple[Coding, ...]]] = {
     "runtime": ((*_of_values(RANS), RANS), (ULPS, _delta(RANS), RANS)),
     "archive": ((*_of_values(ARCHIVE), ARCHIVE), (ULPS, _delta(ARCHIVE), ARCHIVE)),
 }
-CODINGS = {coding.name: coding for level in LEVELS.values() for tried in level for coding in (STORED, *tried)}
+# Those of a tensor that shares bytes with others.
+SHARED: dict[str, tuple[Coding, ...]] = {
+    "fast": (_shared(FIXED), _shared(RANS), _shared(STORED)),
+    "runtime": (_shared(RANS), _shared(STORED)),
+    "archive": (_shared(ARCHIVE), _shared(STORED)),
+}
+_TRIED = (tried for level in LEVELS for tried in (*LEVELS[level], SHARED[level]))
+CODINGS = {coding.name: coding for tried in _TRIED for coding in (STORED, *tried)}
 
 
 def encode(subject: Subject, level: str, writer: Writer) -> tuple[Coding, int]:
@@ -234,15 +293,16 @@ def encode(subject: Subject, level: str, writer: Writer) -> tuple[Coding, int]:
 
     Returns the coding and the payload's bytes. If none does, it is STORED with 0 bytes, and nothing is written.
     """
-    for coding in _tried(level, subject.form.dtype, subject.base is not None):
+    for coding in _tried(level, subject.form.dtype, subject.base is not None, subject.table is not None):
         if size := coding.encode(subject, writer):
             return coding, size
     return STORED, 0
 
 
 @cache
-def _tried(level: str, dtype: str, with_base: bool) -> tuple[Coding, ...]:
-    return tuple(coding for coding in LEVELS[level][with_base] if coding.takes(dtype))
+def _tried(level: str, dtype: str, with_base: bool, is_shared: bool) -> tuple[Coding, ...]:
+    tried = SHARED[level] if is_shared else LEVELS[level][with_base]
+    return tuple(coding for coding in tried if coding.takes(dtype))
 
 
 def encode_in_memory(subject: Subject, level: str) -> tuple[Coding, Bytes]:
@@ -254,7 +314,11 @@ def encode_in_memory(subject: Subject, level: str) -> tuple[Coding, Bytes]:
 
 
 @cache
-def longest_named(dtype: str, with_base: bool) -> Coding:
+def longest_named(dtype: str, with_base: bool, is_shared: bool = False) -> Coding:
     """Return the coding with the longest name of those possible for this dtype."""
-    possible = [one for one in CODINGS.values() if one.takes(dtype) and (with_base or not one.is_difference)]
+    possible = [
+        one
+        for one in CODINGS.values()
+        if one.takes(dtype) and (with_base or not one.is_difference) and (is_shared or not one.is_shared)
+    ]
     return max(possible, key=lambda one: len(one.name))

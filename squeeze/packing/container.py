@@ -8,7 +8,7 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,10 +226,18 @@ def header_of(
     return header_bytes([tensor.name for tensor in file.tensors], [size for _, size in coded], description, length)
 
 
-def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
-    """Return a number of bytes that fits a header for any coding of `source`."""
+def reserve(source: Source, level: str, base: tuple[str, ...], shared: Container[str] = ()) -> int:
+    """Return a number of bytes that fits a header for any coding of `source`.
+
+    Args:
+        source: the original file.
+        level: the level of packing.
+        base: hashes of the base that tensors may refer to.
+        shared: names of tensors that may share bytes with others.
+    """
     file, sizes = source.file, [tensor.size for tensor in source.file.tensors]
-    records = tuple(Record.of(tensor, longest_named(tensor.layout, bool(base))) for tensor in file.tensors)
+    longest = [longest_named(tensor.layout, bool(base), tensor.name in shared) for tensor in file.tensors]
+    records = tuple(Record.of(tensor, coding) for tensor, coding in zip(file.tensors, longest, strict=True))
     description = Description(file.size, "0" * 64, file.header, level, records, base, _places(source))
     return len(header_bytes([tensor.name for tensor in file.tensors], sizes, description))
 

@@ -14,6 +14,7 @@ from squeeze.packing import container, device_decode, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile
 from squeeze.packing.device_decode import Prepared
+from squeeze.packing.others import Others
 from squeeze.packing.record import Record, naming
 from squeeze.packing.sources import may_be_coded
 from squeeze.packing.tensors.content import Content, InFile, whole
@@ -72,7 +73,7 @@ def load(
             limits.need_output(raw)
             container.check_limits(packed, limits)
             _check_base(packed, base_weights)
-            entries[place] = _entries(packed, device, base_weights, threads)
+            entries[place] = _entries(packed, device, Others(packed, base_weights, limits), threads)
         except (FormatError, LimitError) as error:
             raise type(error)(f"{escaped(str(place))}: {error}") from None
     own = own_files(entries, folder.indexes_in(path, found))
@@ -180,19 +181,21 @@ def shaped(values: torch.Tensor, record: Record, dtype: torch.dtype) -> torch.Te
     return values.view(torch.uint8).view(dtype).view(torch_shape(record))
 
 
-def _entries(packed: PackedFile, device: str, base: Base | None, threads: int) -> dict[str, Entry]:
+def _entries(packed: PackedFile, device: str, others: Others, threads: int) -> dict[str, Entry]:
     with packed.file.path.open("rb") as reading:
         file, entries = Positional(reading), {}
         for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
             payload = InFile(file, tensor.begin, tensor.size)
-            entries[tensor.name] = _entry(tensor, record, payload, device, base, threads)
+            entries[tensor.name] = _entry(tensor, record, payload, device, others, threads)
     return entries
 
 
-def _entry(tensor: Tensor, record: Record, payload: Content, device: str, base: Base | None, threads: int) -> Entry:
-    is_coded, name = _stays_coded(record, device), tensor.name
+def _entry(tensor: Tensor, record: Record, payload: Content, device: str, others: Others, threads: int) -> Entry:
+    name = tensor.name
     with ExitStack() as opened:
-        other = base.content_for(record, name, "", opened) if base else None
+        if found := others.payload_of(tensor, record, opened):
+            payload, record = found
+        is_coded, other = _stays_coded(record, device), others.content_for(record, name, "", opened)
         with naming(name):
             is_ready = is_coded or record.coding.is_stored
             data = whole(payload if is_ready else record.decode_parts(payload, other, threads), threads)

@@ -16,10 +16,11 @@ from typing import Any
 
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
-from squeeze.packing import codings, container, folder, manifest
+from squeeze.packing import codings, container, folder, manifest, repeats
 from squeeze.packing.base import Base, is_packed
 from squeeze.packing.chain import packed_files
 from squeeze.packing.record import Record
+from squeeze.packing.repeats import Sharing
 from squeeze.packing.run import Journal, Run
 from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.sources import Source, note_of_copy, source_of
@@ -181,6 +182,22 @@ def _unchanged(path: Path) -> Iterator[None]:
     raise VerifyError(f"{path} changed while it was read: pack it again when nothing writes to it")
 
 
+def shared_in(files: Mapping[str, Path]) -> dict[str, dict[str, Sharing]]:
+    """Return what tensors share with earlier ones of a checkpoint, by name of the file and of the tensor.
+
+    files: the files of the checkpoint by name. One that cannot be read is skipped, since packing it raises the error.
+    """
+    found = {}
+    for name, path in files.items():
+        try:
+            source = None if storage.remote(path) else source_of(path, is_single=not name)
+        except (OSError, SqueezeError):
+            continue
+        if source:
+            found[name] = source.file
+    return repeats.find(found)
+
+
 @dataclass(frozen=True)
 class _FileResult:
     """A file that was packed or copied: its bytes before and after, and the SHA-256 of the original."""
@@ -211,7 +228,8 @@ class _Job:
 
     def pack(self, contents: folder.Contents, notes: list[str]) -> Totals:
         """Pack all files of a checkpoint; notes: messages so far."""
-        results = {name: self.pack_or_copy(path, name) for name, path in contents.files.items()}
+        shared = shared_in(contents.files)
+        results = {name: self.pack_or_copy(path, name, shared.get(name, {})) for name, path in contents.files.items()}
         coded = sum(file.coded for file in results.values())
         if contents.root.is_dir():
             hashes = {name: file.sha256 for name, file in results.items()}
@@ -221,8 +239,14 @@ class _Job:
         notes += unhelpful(contents.root, self.content, self.base)
         return Totals(sum(file.raw for file in results.values()), coded, contents.left_out, tuple(notes))
 
-    def pack_or_copy(self, source: Path, name: str) -> _FileResult:
-        """Pack or copy one file, which has this name in the folder."""
+    def pack_or_copy(self, source: Path, name: str, shared: Mapping[str, Sharing]) -> _FileResult:
+        """Pack or copy one file.
+
+        Args:
+            source: the file.
+            name: its name in the folder.
+            shared: what its tensors share with others.
+        """
         target = self.content / name
         with _unchanged(source):
             try:
@@ -232,7 +256,7 @@ class _Job:
                 if found is None:
                     raw, digest = self._copy(source, target)
                 else:
-                    raw, digest = self._pack_file(found, target, name if found.is_torch else "")
+                    raw, digest = self._pack_file(found, target, name if found.is_torch else "", shared)
             except FormatError as error:
                 raise type(error)(f"{source}: {error}") from None
         note = found.note if found else note_of_copy(source)
@@ -257,8 +281,15 @@ class _Job:
         unfinished.replace(target)
         return size, state.hexdigest()
 
-    def _pack_file(self, found: Source, target: Path, scope: str) -> tuple[int, str]:
-        """Pack a file; return its raw size and SHA-256. scope: the scope of its tensors in the base."""
+    def _pack_file(self, found: Source, target: Path, scope: str, shared: Mapping[str, Sharing]) -> tuple[int, str]:
+        """Pack a file; return its raw size and SHA-256.
+
+        Args:
+            found: the file.
+            target: where the packed file goes.
+            scope: the scope of its tensors in the base.
+            shared: what its tensors share with others.
+        """
         file, source = found.file, found.file.path
         if target.is_file():
             self.progress(file.size)
@@ -274,8 +305,9 @@ class _Job:
             synced(writing),
             RunningHash() as state,
         ):
-            other, start = self.base if base else None, container.reserve(found, self.level, base)
-            run = Run(file, Positional(reading), writing, state, self.level, other, scope, self.verify, self.threads)
+            other, start = self.base if base else None, container.reserve(found, self.level, base, shared)
+            options = (self.level, other, scope, self.verify, self.threads, shared)
+            run = Run(file, Positional(reading), writing, state, *options)
             coded = self._code(run, journal, start)
             digest = state.finish(file.gaps[-1])
             writing.truncate(start + sum(size for _, size in coded))

@@ -5,9 +5,9 @@ A large tensor is coded in parts directly to its place, so that memory does not 
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +22,7 @@ from squeeze.packing.base import Base
 from squeeze.packing.coding import Form, Subject
 from squeeze.packing.fetch_cache import rereadable
 from squeeze.packing.record import Record
+from squeeze.packing.repeats import Sharing
 from squeeze.packing.running_hash import Hashing, checksum_of
 from squeeze.packing.tensors.content import Content, InFile, whole
 from squeeze.packing.tensors.float_writer import FileWriter
@@ -39,6 +40,7 @@ class Run:
     """A file that is being packed.
 
     hashing: receives its bytes in order. base: for files of this kind. scope: the scope of its tensors in the base.
+    shared: what tensors share with others, by name.
     """
 
     file: TensorFile
@@ -50,6 +52,7 @@ class Run:
     scope: str = ""
     verify: bool = True
     threads: int = 1
+    shared: Mapping[str, Sharing] = field(default_factory=dict)
 
     def code(self, first: int, count: int | None = None) -> Iterator[tuple[Tensor, Record, Bytes | int]]:
         """Code tensors from the first on, and write their payloads to the end of the file.
@@ -85,8 +88,14 @@ class Run:
             raise DamagedError(f"{named(tensor.name)}: {error}") from None
 
     def _code_small(self, tensor: Tensor, data: Bytes, threads: int) -> tuple[Record, Bytes]:
-        other = self.base.tensor(tensor.name, tensor, self.scope) if self.base else None
-        coding, payload = codings.encode_in_memory(Subject.of(tensor, data, other, threads), self.level)
+        with ExitStack() as opened:
+            sharing, other = self._sharing(tensor), None
+            if sharing:
+                other = whole(sharing.content(opened))
+            elif self.base:
+                other = self.base.tensor(tensor.name, tensor, self.scope)
+        subject = Subject.of(tensor, data, other, threads, sharing.table if sharing else None)
+        coding, payload = codings.encode_in_memory(subject, self.level)
         record = Record.of(tensor, coding, xxhash.xxh3_64_intdigest(data.data))
         if self.verify and not coding.is_stored:
             try:
@@ -108,8 +117,9 @@ class Run:
     ) -> tuple[Record, int]:
         begin, writing = self.writing.tell(), Positional(self.writing)
         with opened:
-            other = self._base_tensor(tensor, opened)
-            subject, writer = Subject(content, Form.of(tensor), other, threads), FileWriter(writing, begin)
+            sharing, other = self._sharing(tensor), self._other(tensor, opened)
+            table = sharing.table if sharing else None
+            subject, writer = Subject(content, Form.of(tensor), other, threads, table), FileWriter(writing, begin)
             coding, size = codings.encode(subject, self.level, writer)
             if coding.is_stored:
                 size = coding.encode(subject, writer)
@@ -133,7 +143,7 @@ class Run:
             if hashed is not None:
                 return checksum_of(payload, self.threads) == hashed
             with ExitStack() as opened:
-                other = self._base_tensor(tensor, opened)
+                other = self._other(tensor, opened)
                 _prove(payload, record, other, self.threads, lambda: record.checksum)
         except (DamagedError, VerifyError):
             return False
@@ -162,11 +172,20 @@ class Run:
         """
         if self.reading.is_local or record.coding.is_slow:
             return InFile(self.reading, tensor.begin, tensor.size)
-        other = self._base_tensor(tensor, opened) if record.coding.is_difference else None
+        other = self._other(tensor, opened) if record.coding.is_difference or record.coding.is_shared else None
         return record.decode_parts(payload, other, 1)
 
-    def _base_tensor(self, tensor: Tensor, opened: ExitStack) -> Content | None:
-        """Return the base's tensor of the same name, dtype and shape, or None."""
+    def _sharing(self, tensor: Tensor) -> Sharing | None:
+        """Return what a tensor shares with others. One that has a base is shared whole, or is a difference."""
+        sharing = self.shared.get(tensor.name)
+        if sharing and self.base and not sharing.table.is_whole and self.base.has(tensor.name, tensor, self.scope):
+            return None
+        return sharing
+
+    def _other(self, tensor: Tensor, opened: ExitStack) -> Content | None:
+        """Return the bytes that a tensor shares with others, or else the base's tensor, or None."""
+        if sharing := self._sharing(tensor):
+            return sharing.content(opened)
         return self.base.content(tensor, tensor.name, self.scope, opened) if self.base else None
 
 

@@ -21,6 +21,7 @@ from squeeze.packing.base import Base
 from squeeze.packing.chain import checkpoint_of
 from squeeze.packing.codings import STORED
 from squeeze.packing.container import PackedFile
+from squeeze.packing.others import Others
 from squeeze.packing.record import Record, naming
 from squeeze.packing.tensors.content import Content, InFile, InMemory
 from squeeze.system.binary import Positional
@@ -97,7 +98,7 @@ class SafeOpen:
         packed = container.describe(file, limits) if container.is_packed(file) else None
         original, self._is_packed = packed.original if packed else file, packed is not None
         self._metadata, self._order = original.metadata, [tensor.name for tensor in original.tensors]
-        self._base = _base_of(packed, path, limits) if packed else None
+        self._others = _others_of(packed, path, limits) if packed else None
         self._device = device if framework in _TORCH else None
         records = packed.description.records if packed else map(_as_it_is, file.tensors)
         pairs = zip(file.tensors, records, strict=True)
@@ -158,8 +159,8 @@ class SafeOpen:
                 payload.fill(0, data)  # one request at a URL
             if not self._is_packed:
                 return data
-            base = self._base.for_record(tensor.name, record) if self._base else None
-            return record.restore(tensor.name, data, base, 1)
+            other = self._others.for_record(tensor.name, record) if self._others else None
+            return record.restore(tensor.name, data, other, 1)
         except SqueezeError as error:
             raise OpenError(str(error)) from error
 
@@ -195,10 +196,10 @@ class SafeOpen:
         return make, whole
 
 
-def _base_of(packed: PackedFile, path: Path, limits: Limits) -> Base | None:
-    """Return the base of a packed file, or None if it needs none. Raises SqueezeError if that is missing."""
+def _others_of(packed: PackedFile, path: Path, limits: Limits) -> Others:
+    """Return what the tensors of a packed file need. Raises SqueezeError if its base is missing."""
     container.check_limits(packed, limits)
-    return Base.of(checkpoint_of(path), limits) if packed.description.base else None
+    return Others(packed, Base.of(checkpoint_of(path), limits) if packed.description.base else None, limits)
 
 
 def _as_it_is(tensor: Tensor) -> Record:

@@ -12,6 +12,7 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import DamagedError, FormatError, LimitError, escaped, printable
 from squeeze.packing import container, folder, manifest
 from squeeze.packing.base import Base
+from squeeze.packing.others import Others, needing
 from squeeze.packing.pack import Progress, Totals
 from squeeze.packing.record import Record, naming
 from squeeze.packing.running_hash import RunningHash
@@ -122,7 +123,8 @@ class Restoring:
         for name, expected in listed.hashes.items():
             before, after = source / name, target / name if target else None
             if not before.is_file():
-                raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
+                needed = needing(before, "", self.limits)
+                raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder{needed}")
             if after:
                 after.parent.mkdir(parents=True, exist_ok=True)
             if name in coded:
@@ -236,28 +238,32 @@ class Restoring:
         Raises DamagedError if a checksum differs.
         """
         scope, payloads = name if packed.is_torch else "", Positional(source)
+        others = Others(packed, self.base, self.limits)
         pairs = list(zip(packed.file.tensors, packed.description.records, strict=True))[first:]
 
         def tasks() -> Iterator[tuple[int, Callable[[int], Iterable[Bytes]]]]:
             for tensor, record in pairs[:count]:
                 payload = InFile(payloads, tensor.begin, tensor.size)
                 if record.size >= LARGE:
-                    yield record.size, partial(self._pieces, tensor.name, record, scope, payload)
+                    yield record.size, partial(_pieces, others, tensor.name, record, scope, payload)
                 else:
                     with naming(tensor.name):
-                        yield record.size, partial(self._tensor, tensor.name, record, scope, whole(payload))
+                        yield record.size, partial(_tensor, others, tensor.name, record, scope, whole(payload))
 
         return in_order(tasks(), self.threads)
 
-    def _tensor(self, name: str, record: Record, scope: str, payload: Bytes, threads: int) -> tuple[Bytes]:
-        other = self.base.for_record(name, record, scope) if self.base else None
+
+def _tensor(others: Others, name: str, record: Record, scope: str, payload: Bytes, threads: int) -> tuple[Bytes]:
+    with others.explaining(name, record, scope):
+        other = others.for_record(name, record, scope)
         return (record.restore(name, payload, other, threads),)
 
-    def _pieces(self, name: str, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:
-        """Yield all bytes of a large tensor, decoded on demand."""
-        with ExitStack() as opened:
-            other = self.base.content_for(record, name, scope, opened) if self.base else None
-            yield from record.restore_parts(name, payload, other, threads)
+
+def _pieces(others: Others, name: str, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:
+    """Yield all bytes of a large tensor, decoded on demand."""
+    with others.explaining(name, record, scope), ExitStack() as opened:
+        other = others.content_for(record, name, scope, opened)
+        yield from record.restore_parts(name, payload, other, threads)
 
 
 def other_hash() -> DamagedError:

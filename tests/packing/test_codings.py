@@ -12,6 +12,7 @@ from squeeze.packing import codings
 from squeeze.packing.coding import Subject
 from squeeze.packing.codings import CODINGS, LEVELS
 from squeeze.packing.record import Record
+from squeeze.packing.shared import LITERAL, Run, Table
 from squeeze.packing.tensors.content import InMemory, Section
 from squeeze.packing.tensors.float_writer import FileWriter, MemoryWriter
 from squeeze.system.binary import Positional
@@ -36,6 +37,7 @@ def across(words, rows):
 FLOATS = bytes_of(as_bf16(weights(COUNT)))
 SPARSE = bytes_of(as_bf16(np.where(np.arange(COUNT) % 3, weights(COUNT), 0)))
 STEP = bytes_of((FLOATS.view(np.uint16) + np.arange(COUNT) % 3).astype(np.uint16))
+HALF = bytes_of(as_bf16(weights(1 << 16)))  # of which the first half is in another tensor
 BF16, I32 = Tensor("t", "BF16", (90, 100), 0, 2 * COUNT), Tensor("t", "I32", (90, 105), 0, 4 * WORDS)
 # By the part of a coding's name that says what it is for: a tensor, its bytes, and those of the base.
 CASES = {
@@ -51,7 +53,9 @@ CASES = {
     "threes-down": (I32, across(words_of(3), 90), None),
     "fives": (I32, words_of(5), None),
     "sevens": (I32, words_of(7), None),
+    "shared": (Tensor("t", "BF16", (256, 256), 0, HALF.size), HALF, HALF[: HALF.size // 2]),
 }
+TABLES = {"shared": Table((("", "u"),), (Run(0, 0, HALF.size // 2), Run(LITERAL, 0, HALF.size // 2)))}
 
 
 def case_of(coding):
@@ -60,7 +64,8 @@ def case_of(coding):
 
 def coded(coding, writer, threads=1):
     tensor, data, base = case_of(coding)
-    return coding.encode(Subject.of(tensor, data, base, threads), writer)
+    table = TABLES.get(coding.name.partition("+")[0])
+    return coding.encode(Subject.of(tensor, data, base, threads, table), writer)
 
 
 def payload_of(coding):
@@ -126,10 +131,10 @@ def test_a_difference_needs_a_base_of_its_size(coding):
 @pytest.mark.parametrize("name", CASES)
 def test_a_level_takes_the_first_coding_that_pays(level, name):
     tensor, data, base = CASES[name]
-    found, payload = codings.encode_in_memory(Subject.of(tensor, data, base, 1), level)
+    found, payload = codings.encode_in_memory(Subject.of(tensor, data, base, 1, TABLES.get(name)), level)
     entropy = "archive" if level == "archive" else "rans"
     wanted = {"stored": "stored", "ulps": "delta+rans" if level == "fast" else "ulps"}
     wanted |= dict.fromkeys(("fixed", "rans", "archive"), "fixed" if level == "fast" else entropy)
-    wanted |= {"delta": wanted["ulps"]}
+    wanted |= {"delta": wanted["ulps"], "shared": f"shared+{wanted['rans']}"}
     assert found.name == wanted.get(name, f"{name}+{entropy}")
     assert np.array_equal(Record.of(tensor, found).decode(payload, base, 1), data)

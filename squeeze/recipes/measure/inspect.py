@@ -20,6 +20,7 @@ from squeeze.packing.base import Base, file_of
 from squeeze.packing.coding import Subject
 from squeeze.packing.codings import encode_in_memory
 from squeeze.packing.manifest import METHODS
+from squeeze.packing.others import Others
 from squeeze.packing.pack import Progress
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.system import extras
@@ -97,12 +98,13 @@ def inspect(
             continue
         file, packed, is_torch = found
         scope = name if is_torch else ""
+        others = Others(packed, base_weights, Limits()) if packed else None
         with file.path.open("rb") as reading:
             for number, tensor in enumerate(file.tensors):
                 data = tensorfile.read_tensor(reading, tensor)
-                if packed:
+                if packed and others:
                     record, coded = packed.description.records[number], tensor.size
-                    other = base_weights.for_record(tensor.name, record, scope) if base_weights else None
+                    other = others.for_record(tensor.name, record, scope)
                     raw = record.restore(tensor.name, data, other, threads)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
                 else:
