@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -222,12 +223,28 @@ def _mention(sentence: str | None = None) -> None:
 
 def part(function: Callable) -> Any:
     """Compile a function for kernels that is too large to be inlined. Python cannot call it."""
-    return numba.njit(pipeline_class=_StepCompiler, **_STEP)(function)
+    return numba.njit(pipeline_class=_StepCompiler, **_STEP)(_named(function))
 
 
 def inline(function: Callable) -> Any:
     """Compile a step that is inlined into every kernel that calls it. Python cannot call it."""
     return numba.njit(pipeline_class=_StepCompiler, forceinline=True, **_STEP)(function)
+
+
+_made = Counter[tuple[str, str]]()  # functions of one name in one module: closures, of other constants each
+
+
+def _named(function: Callable) -> Callable:
+    """Give a function a name that no other part has, and that every process gives it.
+
+    Parts become symbols of the kernels' machine code. If two kernels from the cache have different parts of one name,
+    both call the part that was loaded first. Each process of numba numbers them from 1, so these numbers do not help.
+    """
+    of = function.__module__, function.__qualname__
+    if _made[of]:
+        function.__qualname__ += str(_made[of])
+    _made[of] += 1
+    return function
 
 
 class _StepLibrary(JITCodeLibrary):

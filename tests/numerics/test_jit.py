@@ -203,6 +203,60 @@ def test_compiled_code_loads_without_what_compiles(tmp_path):
     assert found == [["True"], ["False"]]
 
 
+FACTORY = """
+from squeeze.numerics.jit import part
+
+
+def sums(times):
+    @part
+    def total(a):
+        found = 0
+        for i in range(a.size):
+            {terms}
+        return found * times
+
+    return total
+
+
+double, treble = sums(2), sums(3)
+"""
+KERNELS = """
+from squeeze.numerics.jit import kernel
+from parts import {name}
+
+
+@kernel
+def run(a):
+    return {name}(a) + {name}(a[1:])
+"""
+USE = """
+import sys
+from importlib import import_module
+
+import numpy as np
+
+a = np.arange(5)
+print(*(import_module(name).run(a) for name in sys.argv[1:]))
+"""
+
+
+def test_kernels_from_the_cache_call_their_own_parts(tmp_path):
+    """Two parts of one name were merged in a process that loaded kernels which two others had compiled."""
+    terms = "; ".join(f"found += a[i] * {j} + a[(i + {j}) % a.size] // (1 + abs(a[i] - {j}))" for j in range(40))
+    (tmp_path / "parts.py").write_text(FACTORY.format(terms=terms))
+    for name in ("double", "treble"):
+        (tmp_path / f"of_{name}.py").write_text(KERNELS.format(name=name))
+    environment = {**os.environ, "PYTHONPATH": f"{PACKAGE.parent}:{tmp_path}", "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def run(*names: str) -> list[str]:
+        command = [sys.executable, "-c", USE, *names]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    (double,), (treble,) = run("of_double"), run("of_treble")
+    assert 3 * int(double) == 2 * int(treble) != 0
+    assert run("of_double", "of_treble") == [double, treble]
+
+
 SOURCE = """
 import numpy as np
 from squeeze.numerics.jit import callback, kernel
