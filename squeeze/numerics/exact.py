@@ -11,7 +11,6 @@ from squeeze.numerics.frequencies import GROUP
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.trie import FREQUENCY_BITS
 
-CHUNK = 512  # inputs in one integer sum: 512 * 127 * 32767 < 2^31
 _ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer, half to even
 _LEAST = np.float32(1e-20)
 

@@ -5,6 +5,9 @@ Weights are packed in panels of 16 outputs. A panel has the inputs in fours, wit
 products to a sum. The sum of the activations tells what the 128 adds. Processors with only AVX2 or AVX512 widen both to
 16 bits and multiply pairs; on others the same integers come from vectors of generic LLVM. Sums wrap at 32 bits, but the
 result does not for up to LONGEST inputs.
+
+Weights of 4 bits are odd, from -15 to 15, and stored as their half plus 7.5. A byte holds two fours of inputs, the
+first one low. They take half the memory traffic, which bounds a product with few rows.
 """
 
 from typing import Any
@@ -37,13 +40,20 @@ def pack(matrix: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(panels.transpose(0, 2, 1, 3))
 
 
+def pack_halves(matrix: np.ndarray) -> np.ndarray:
+    """Pack int8 [N, K], odd and from -15 to 15, to uint8 [N / 16, K / 8, 16, 4]. N is a multiple of 16, K of 8."""
+    outputs, inputs = matrix.shape
+    stored = (matrix + 15 >> 1).astype(np.uint8).reshape(outputs // PANEL, PANEL, inputs // (2 * STEP), 2, STEP)
+    return np.ascontiguousarray((stored[:, :, :, 0] | stored[:, :, :, 1] << 4).transpose(0, 2, 1, 3))
+
+
 def unpack(packed: np.ndarray, outputs: int, inputs: int) -> np.ndarray:
     """Undo `pack`."""
     rows = packed.transpose(0, 2, 1, 3).reshape(packed.shape[0] * PANEL, -1)
     return np.ascontiguousarray(rows[:outputs, :inputs] ^ 128).view(np.int8)
 
 
-def _tile(rows: int, panels: int) -> Any:
+def _tile(rows: int, panels: int, bits: int) -> Any:
     """Return a compiled product of `rows` rows of activations and `panels` panels of weights.
 
     All sums stay in registers. If the registers do not hold a whole panel, its outputs take two passes over the inputs.
@@ -51,9 +61,9 @@ def _tile(rows: int, panels: int) -> Any:
     """
 
     @intrinsic
-    def tile(typingctx, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):
+    def tile(typingctx, a, a_offset, a_stride, b, b_offset, b_stride, steps, out, out_offset, out_stride):
         def codegen(context, builder, signature, arguments):
-            _, a_offset, a_stride, _, b_offset, b_stride, fours, _, out_offset, out_stride = arguments
+            _, a_offset, a_stride, _, b_offset, b_stride, steps, _, out_offset, out_stride = arguments
             isa = _ISA(builder)
 
             def at(i, kind):
@@ -70,7 +80,7 @@ def _tile(rows: int, panels: int) -> Any:
             vectors = [(start, v * size) for start in b_panels for v in range(isa.vectors)]
             count = len(vectors) // runs
             for run in range(runs):
-                totals = int8_vectors.sums(builder, isa, a_rows, vectors[run * count : (run + 1) * count], fours)
+                totals = int8_vectors.sums(builder, isa, a_rows, vectors[run * count : (run + 1) * count], steps, bits)
                 for r in range(rows):
                     start, place = moved(at(7, INT32), out_offset, out_stride, r), run * PANEL // runs
                     for value in isa.folded(builder, totals[r * count : (r + 1) * count]):
@@ -84,29 +94,26 @@ def _tile(rows: int, panels: int) -> Any:
     return tile
 
 
-def _of_height(panels: int, tallest: int) -> Any:
+def _of_height(panels: int, tallest: int, bits: int) -> Any:
     """Return a compiled product of up to `tallest` rows and `panels` panels."""
 
     @inline
-    def run(height, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):
+    def run(height, a, a_offset, a_stride, b, b_offset, b_stride, steps, out, out_offset, out_stride):
         pass
 
     for height in range(1, tallest + 1):
-        run = _or_else(height, _tile(height, panels), run)
+        run = _or_else(height, _tile(height, panels, bits), run)
     return run
 
 
 def _or_else(height: int, tile: Any, other: Any) -> Any:
-    def run(rows, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):  # type: ignore[no-untyped-def]
+    def run(rows, a, a_offset, a_stride, b, b_offset, b_stride, steps, out, out_offset, out_stride):  # type: ignore[no-untyped-def]
         if rows == height:
-            tile(a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride)
+            tile(a, a_offset, a_stride, b, b_offset, b_stride, steps, out, out_offset, out_stride)
         else:
-            other(rows, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride)
+            other(rows, a, a_offset, a_stride, b, b_offset, b_stride, steps, out, out_offset, out_stride)
 
     return inline(run)
-
-
-_few, _many, _single = (_of_height(_MOST, _FEW), _of_height(_SOME, _TALLEST), _of_height(1, _TALLEST))
 
 
 @inline
@@ -135,80 +142,97 @@ def joined(high, low):
     return np.int32(np.int32(high << 8) + low) if PARTS == 2 else high
 
 
-@part
-def products(rows, panels, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):
-    """Multiply rows of activations by panels of weights, and write int32 to `out`.
+def _products(bits: int) -> Any:
+    few, many, single = (_of_height(*of, bits) for of in ((_MOST, _FEW), (_SOME, _TALLEST), (1, _TALLEST)))
 
-    Row r of panel p is written to out[out_offset + r * out_stride + 16 p:]. Each product exceeds the true one by 128
-    times the sum of its row.
+    @part
+    def products(rows, panels, a, a_offset, a_stride, b, b_offset, b_stride, steps, out, out_offset, out_stride):
+        """Multiply rows of activations by panels of weights, and write int32 to `out`.
 
-    Args:
-        rows: The number of rows.
-        panels: The number of panels.
-        a: Activations, flat.
-        a_offset: Where the first row begins.
-        a_stride: The distance between rows.
-        b: Packed weights, flat.
-        b_offset: Where the first panel begins.
-        b_stride: The distance between panels.
-        fours: Fours of inputs, at least one.
-        out: The results, flat.
-        out_offset: Where the first result goes.
-        out_stride: The distance between rows of results.
-    """
-    panel = 0
-    while panel < panels:
-        start, target = b_offset + panel * b_stride, out_offset + panel * PANEL
-        if rows <= _FEW and panels - panel >= _MOST:
-            _few(rows, a, a_offset, a_stride, b, start, b_stride, fours, out, target, out_stride)
-            panel += _MOST
-            continue
-        count = _SOME if panels - panel >= _SOME else 1
-        for row in range(0, rows, _TALLEST):
-            height = min(rows - row, _TALLEST)
-            a_start, end = a_offset + row * a_stride, target + row * out_stride
-            if count == _SOME:
-                _many(height, a, a_start, a_stride, b, start, b_stride, fours, out, end, out_stride)
-            else:
-                _single(height, a, a_start, a_stride, b, start, b_stride, fours, out, end, out_stride)
-        panel += count
+        Row r of panel p is written to out[out_offset + r * out_stride + 16 p:]. The products are those of the stored
+        weights: with 8 bits, each exceeds the true one by 128 times the sum of its row.
 
-
-@part
-def matmul(a, sums, scales, weights, w_scales, first, last, add, out, found):
-    """Compute columns 16 * first to 16 * last of out = (a * scales) @ (weights * w_scales).
-
-    Args:
-        a: Activations [R, K] of ACTIVATION.
-        sums: The sums of their rows, int32 [R].
-        scales: The scales of their rows, float32 [R].
-        weights: Packed weights.
-        w_scales: The scales of their outputs, float32 [N].
-        first: The first panel.
-        last: The panel after the last one.
-        add: Whether to add to `out`.
-        out: float32 [R, N].
-        found: int32 [SCRATCH], memory of this thread.
-    """
-    rows, fours, outputs, length = a.shape[0], weights.shape[1], w_scales.size, a.shape[1]
-    stride, panel = STEP * PANEL * fours, first
-    while panel < last:
-        count = _SOME if last - panel >= _SOME else 1
-        if rows <= _FEW and last - panel >= _MOST:
-            count = _MOST
-        width, start = count * PANEL, panel * PANEL
-        columns = min(width, outputs - start)
-        w = w_scales[start : start + columns]
-        for row in range(0, rows, _TALLEST):
-            height = min(rows - row, _TALLEST)
-            products(height, count, a, row * length, length, weights, panel * stride, stride, fours, found, 0, width)
-            for r in range(height):
-                shift, scale = np.int32(128 * sums[row + r]), scales[row + r]
-                product, target = found[r * width : r * width + columns], out[row + r, start : start + columns]
-                if add:
-                    for c in range(columns):
-                        target[c] += np.float32(np.int32(product[c] - shift)) * scale * w[c]
+        Args:
+            rows: The number of rows.
+            panels: The number of panels.
+            a: Activations, flat.
+            a_offset: Where the first row begins.
+            a_stride: The distance between rows.
+            b: Packed weights, flat.
+            b_offset: Where the first panel begins.
+            b_stride: The distance between panels.
+            steps: Fours of inputs, or eights with 4 bits; at least one.
+            out: The results, flat.
+            out_offset: Where the first result goes.
+            out_stride: The distance between rows of results.
+        """
+        panel = 0
+        while panel < panels:
+            start, target = b_offset + panel * b_stride, out_offset + panel * PANEL
+            if rows <= _FEW and panels - panel >= _MOST:
+                few(rows, a, a_offset, a_stride, b, start, b_stride, steps, out, target, out_stride)
+                panel += _MOST
+                continue
+            count = _SOME if panels - panel >= _SOME else 1
+            for row in range(0, rows, _TALLEST):
+                height = min(rows - row, _TALLEST)
+                a_start, end = a_offset + row * a_stride, target + row * out_stride
+                if count == _SOME:
+                    many(height, a, a_start, a_stride, b, start, b_stride, steps, out, end, out_stride)
                 else:
-                    for c in range(columns):
-                        target[c] = np.float32(np.int32(product[c] - shift)) * scale * w[c]
-        panel += count
+                    single(height, a, a_start, a_stride, b, start, b_stride, steps, out, end, out_stride)
+            panel += count
+
+    return products
+
+
+def _matmul(products: Any, times: int, shift: int) -> Any:
+    times, shift = np.int32(times), np.int32(shift)
+
+    @part
+    def matmul(a, sums, scales, weights, w_scales, first, last, add, out, found):
+        """Compute columns 16 * first to 16 * last of out = (a * scales) @ (weights * w_scales).
+
+        Args:
+            a: Activations [R, K] of ACTIVATION.
+            sums: The sums of their rows, int32 [R].
+            scales: The scales of their rows, float32 [R].
+            weights: Packed weights.
+            w_scales: The scales of their outputs, float32 [N].
+            first: The first panel.
+            last: The panel after the last one.
+            add: Whether to add to `out`.
+            out: float32 [R, N].
+            found: int32 [SCRATCH], memory of this thread.
+        """
+        rows, steps, outputs, length = a.shape[0], weights.shape[1], w_scales.size, a.shape[1]
+        stride, panel = STEP * PANEL * steps, first
+        while panel < last:
+            count = _SOME if last - panel >= _SOME else 1
+            if rows <= _FEW and last - panel >= _MOST:
+                count = _MOST
+            width, start = count * PANEL, panel * PANEL
+            columns = min(width, outputs - start)
+            w = w_scales[start : start + columns]
+            for row in range(0, rows, _TALLEST):
+                height = min(rows - row, _TALLEST)
+                products(
+                    height, count, a, row * length, length, weights, panel * stride, stride, steps, found, 0, width
+                )
+                for r in range(height):
+                    excess, scale = np.int32(shift * sums[row + r]), scales[row + r]
+                    product, target = found[r * width : r * width + columns], out[row + r, start : start + columns]
+                    if add:
+                        for c in range(columns):
+                            target[c] += np.float32(np.int32(times * product[c] - excess)) * scale * w[c]
+                    else:
+                        for c in range(columns):
+                            target[c] = np.float32(np.int32(times * product[c] - excess)) * scale * w[c]
+            panel += count
+
+    return matmul
+
+
+products = _products(8)
+matmul = _matmul(products, 1, 128)
+matmul_halves = _matmul(_products(4), 2, 15)

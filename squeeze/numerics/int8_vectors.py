@@ -47,8 +47,11 @@ class Vnni:
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self.width}"
         self.multiply = builder.module.declare_intrinsic(name, (), ir.FunctionType(vector, [vector] * 3))
 
-    def weights(self, builder: Any, address: Any) -> Any:
+    def load(self, builder: Any, address: Any) -> Any:
         return loaded(builder, address, self.sums)
+
+    def weights(self, builder: Any, values: Any) -> Any:
+        return values
 
     def activations(self, builder: Any, four: Any) -> Any:
         return spread(builder, four, PANEL)
@@ -89,8 +92,11 @@ class Generic:
         self.sums = ir.VectorType(INT32, 2 * PANEL)
         self.bytes, self.wide = (ir.VectorType(kind, 4 * PANEL) for kind in (INT8, INT32))
 
-    def weights(self, builder: Any, address: Any) -> Any:
-        return builder.zext(loaded(builder, address, self.bytes), self.wide)
+    def load(self, builder: Any, address: Any) -> Any:
+        return loaded(builder, address, self.bytes)
+
+    def weights(self, builder: Any, values: Any) -> Any:
+        return builder.zext(values, self.wide)
 
     def activations(self, builder: Any, four: Any) -> Any:
         words = builder.bitcast(spread(builder, four, PANEL), ir.VectorType(INT16, 4 * PANEL))
@@ -120,8 +126,11 @@ class Avx2:
         kind = ir.FunctionType(self.sums, [self.words] * 2)
         self.multiply = builder.module.declare_intrinsic(self.instruction, (), kind)
 
-    def weights(self, builder: Any, address: Any) -> Any:
-        return builder.zext(loaded(builder, address, ir.VectorType(INT8, 4 * self.width)), self.words)
+    def load(self, builder: Any, address: Any) -> Any:
+        return loaded(builder, address, ir.VectorType(INT8, 4 * self.width))
+
+    def weights(self, builder: Any, values: Any) -> Any:
+        return builder.zext(values, self.words)
 
     def activations(self, builder: Any, four: Any) -> Any:
         return builder.bitcast(spread(builder, four, self.width), self.words)
@@ -156,7 +165,7 @@ def fastest() -> Any:
     return Avx2 if has("avx2") else Generic
 
 
-def sums(builder: Any, isa: Any, a_rows: list[Any], vectors: list[tuple[Any, int]], fours: Any) -> list[Any]:
+def sums(builder: Any, isa: Any, a_rows: list[Any], vectors: list[tuple[Any, int]], steps: Any, bits: int) -> list[Any]:
     """Emit the loop over the inputs, and return the sums of each row with each vector of weights.
 
     Args:
@@ -164,23 +173,40 @@ def sums(builder: Any, isa: Any, a_rows: list[Any], vectors: list[tuple[Any, int
         isa: An instance of a class of instructions.
         a_rows: Pointers to the rows of activations.
         vectors: Pairs of a panel's start and an offset in bytes.
-        fours: The number of fours of inputs, as an LLVM value.
+        steps: The number of steps, as an LLVM value: of four inputs with 8 bits, of eight with 4.
+        bits: Bits of a weight, 8 or 4.
     """
+    halves = 8 // bits  # weights in a byte
 
     def step(k: Any, totals: list[Any]) -> list[Any]:
         place = builder.mul(k, INT64(STEP * PANEL))
-        weights = [
-            isa.weights(builder, builder.gep(start, [builder.add(place, INT64(offset)) if offset else place]))
+        packed = [
+            isa.load(builder, builder.gep(start, [builder.add(place, INT64(offset)) if offset else place]))
             for start, offset in vectors
         ]
         if isa.ahead:
             for start in {id(start): start for start, _ in vectors}.values():
                 ask_for(builder, builder.gep(start, [builder.add(place, INT64(isa.ahead))]))
-        added: list[Any] = []
-        for start in a_rows:
-            address = builder.bitcast(builder.gep(start, [builder.mul(k, INT64(STEP))]), isa.four.as_pointer())
-            activations = isa.activations(builder, builder.load(address, align=1))
-            added += [isa.added(builder, totals[len(added) + n], of, activations) for n, of in enumerate(weights)]
-        return added
+        for half in range(halves):
+            kept = packed if bits == 8 else [_half(builder, values, half) for values in packed]
+            weights, added = [isa.weights(builder, values) for values in kept], list[Any]()
+            first = builder.add(builder.mul(k, INT64(STEP * halves)), INT64(STEP * half))
+            for start in a_rows:
+                address = builder.bitcast(builder.gep(start, [first]), isa.four.as_pointer())
+                activations = isa.activations(builder, builder.load(address, align=1))
+                added += [isa.added(builder, totals[len(added) + n], of, activations) for n, of in enumerate(weights)]
+            totals = added
+        return totals
 
-    return summed(builder, fours, zeros(isa.sums, len(a_rows) * len(vectors)), step)
+    return summed(builder, steps, zeros(isa.sums, len(a_rows) * len(vectors)), step)
+
+
+def _half(builder: Any, values: Any, half: int) -> Any:
+    """Return the low (0) or the high (1) four bits of every byte of a vector of integers."""
+    kind = values.type.element
+
+    def each(value: int) -> Any:
+        return ir.Constant(values.type, [value] * values.type.count)
+
+    mask = int.from_bytes(b"\x0f" * (kind.width // 8), "little")
+    return builder.and_(builder.lshr(values, each(4)) if half else values, each(mask))

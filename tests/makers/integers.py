@@ -22,7 +22,7 @@ def integers(shape, top: int, seed: int, kind: str, dtype: type) -> np.ndarray:
 
 
 def codes(shape, bits, seed):
-    """Return weights as numerics/quads.py takes them, int8: 8-bit integers, or odd ones of 4 bits.
+    """Return weights as numerics/int8.py takes them, int8: 8-bit integers, or odd ones of 4 bits.
 
     Args:
         shape: shape of the array

@@ -19,6 +19,11 @@ def matmul(a, sums, scales, weights, w_scales, first, last, add, out, found):
 
 
 @kernel
+def matmul_halves(a, sums, scales, weights, w_scales, first, last, add, out, found):
+    int8.matmul_halves(a, sums, scales, weights, w_scales, first, last, add, out, found)
+
+
+@kernel
 def split(x, out, offset, stride):
     return int8.split(x, out, offset, stride)
 
@@ -56,6 +61,30 @@ def test_products_are_exact(rows, outputs, inputs, add):
     found = np.zeros(int8.SCRATCH, np.int32)
     stored = a.astype(int8.ACTIVATION)
     matmul(stored, a.sum(1).astype(np.int32), scales, int8.pack(matrix), w_scales, first, last, add, out, found)
+    assert np.array_equal(out, wanted)
+
+
+def test_two_weights_of_4_bits_share_a_byte():
+    matrix = codes((32, 24), 4, 1)
+    packed = int8.pack_halves(matrix)
+    assert packed.shape == (2, 3, 16, 4) and packed.dtype == np.uint8
+    byte = int(packed[1, 2, 5, 3])
+    assert [2 * half - 15 for half in (byte & 15, byte >> 4)] == [matrix[21, 19], matrix[21, 23]]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 7])
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 8), (144, 40), (256, 512)])
+@pytest.mark.parametrize("add", [False, True])
+def test_products_of_4_bit_weights_are_exact(rows, outputs, inputs, add):
+    rng = np.random.default_rng(rows)
+    matrix, a = codes((outputs, inputs), 4, 1), integers((rows, inputs), 127, 2, "any", np.int64)
+    matrix[0], a[0] = 15, -127
+    scales, w_scales = rng.random(rows, np.float32), rng.random(outputs, np.float32)
+    out = rng.random((rows, outputs), np.float32)
+    product = (a @ matrix.astype(np.int64).T).astype(np.float32) * scales[:, None] * w_scales
+    wanted, found = out + product if add else product, np.zeros(int8.SCRATCH, np.int32)
+    stored, sums = a.astype(int8.ACTIVATION), a.sum(1).astype(np.int32)
+    matmul_halves(stored, sums, scales, int8.pack_halves(matrix), w_scales, 0, outputs // 16, add, out, found)
     assert np.array_equal(out, wanted)
 
 

@@ -105,8 +105,8 @@ def quantise(x, top):
 
 
 def multiply(x, inverse, name, of):
-    largest, q = quantise(x, 32639)
-    scale = largest / F(32639) * inverse
+    largest, q = quantise(x, 127)
+    scale = largest / F(127) * inverse
     sums = of[name] @ q
     assert np.abs(sums).max() < 2**31
     return sums.astype(F) * scale * of[f"{name}.scale"]

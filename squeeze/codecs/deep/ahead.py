@@ -58,11 +58,13 @@ def predict_ahead(network: Network, latest: int, known: np.ndarray) -> Iterator[
 @kernel
 def _predict_bytes(network: Network, fed: np.ndarray, predictions: Predictions) -> None:
     """Feed uint8 [n], and store the predictions of the byte after each."""
+    counts = network.counts[0]
     for i in range(fed.size):
-        recurrent.predict(network, np.int64(fed[i]))
+        network.fed[0] = fed[i]
+        recurrent.predict(network, 0, 1)
         for byte in range(BYTES):
-            predictions.leaves[i, byte] = np.int32(network.counts[BYTES + byte])
-        predictions.top[i] = frequencies.top_prediction(network.counts)
+            predictions.leaves[i, byte] = np.int32(counts[BYTES + byte])
+        predictions.top[i] = frequencies.top_prediction(counts)
 
 
 @kernel

@@ -57,8 +57,9 @@ def code(  # noqa: PLR0913
             return position
         begin_byte(m)
         if m.state.has_network:
-            recurrent.predict(network, np.int64(m.registers[context_state.HISTORY] & np.uint64(0xFF)))
-            m.registers[context_state.TOP_BYTE] = frequencies.top_prediction(network.counts)
+            network.fed[0] = np.int64(m.registers[context_state.HISTORY] & np.uint64(0xFF))
+            recurrent.predict(network, 0, 1)
+            m.registers[context_state.TOP_BYTE] = frequencies.top_prediction(network.counts[0])
         if meter is not None:
             meter_begin_byte(meter, m, network, position - text_size, text_size)
         code_byte(m, coder, coded, position, decoding, meter)
@@ -131,9 +132,9 @@ def _job(
     """
     coder = np.zeros(3, np.uint64)
     network = weights.network(preset.network, start.network if start else None)
-    counts = network.counts if preset.network else None
+    counts = network.counts[0] if preset.network else None
     if predicted:
-        counts = np.ones_like(network.counts)
+        counts = np.ones_like(network.counts[0])
     if start is None:
         return Job(build_model(data, preset, record, 0, counts), network, coder, coded, counts, 0, False)
     text = start.text

@@ -236,17 +236,17 @@ def meter_begin_byte(meter, m, network, unit, begin):
     if best >= 0:
         meters.follow(meter, unit, matches[best].pointer - begin, matches[best].length)
     if m.state.has_network:
-        filled, total = 0, np.float64(network.counts[1])
+        filled, total = 0, np.float64(network.counts[0, 1])
         for byte in range(BYTES):
-            filled = meters.candidate(meter, unit, byte, network.counts[BYTES + byte] / total, filled)
+            filled = meters.candidate(meter, unit, byte, network.counts[0, BYTES + byte] / total, filled)
 
 
 @inline
 def meter_end_byte(meter, m, network, unit, position):
     """Note the bits that the network alone would have needed for the byte, and finish its unit."""
     if m.state.has_network:
-        count = network.counts[BYTES + np.int64(m.data[position])]
-        meter.model_bits[unit] = np.float32(np.log2(np.float64(network.counts[1]) / np.float64(count)))
+        count = network.counts[0, BYTES + np.int64(m.data[position])]
+        meter.model_bits[unit] = np.float32(np.log2(np.float64(network.counts[0, 1]) / np.float64(count)))
     meters.finish(meter, unit)
 
 

@@ -6,6 +6,8 @@ on the latest inputs (as in minGRU, Feng et al. 2024, arXiv:2410.01201). Wider b
 separating byte, and their output is added to every byte until the next (SpaceByte, Slagle 2024, arXiv:2404.14408). The
 last byte and hashes of the last two, three and four bytes have embeddings (Pagnoni et al. 2024, arXiv:2412.09871).
 
+It runs several streams of bytes, called lanes, at the same time, so that each weight is read once for all.
+
 Matrix products are exact integer sums, every other operation is elementwise, so all machines compute the same bits.
 tests/references/recurrent_network.py defines the network in plain numpy.
 """
@@ -13,7 +15,7 @@ tests/references/recurrent_network.py defines the network in plain numpy.
 import numpy as np
 
 from squeeze.codecs.recurrent.weights import GRAMS
-from squeeze.numerics import exact, nibbles, quads, tiles
+from squeeze.numerics import exact, int8
 from squeeze.numerics.bitmodels import frequencies
 from squeeze.numerics.exact import exp_negative, maximum, sigmoid
 from squeeze.numerics.jit import inline, part
@@ -23,39 +25,31 @@ ONE = np.float32(1.0)
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of multiplicative hashes: 2^64 divided by the golden ratio
 
 
-@inline
-def _sums_by_fours(matrices, block, s, inputs):
-    """Compute a matrix product in int8 dot products of four (VNNI)."""
-    total = quads.split(s.quantised[:inputs], s.high, s.low)
-    outputs = matrices.scales.shape[1]
-    quads.multiply(s.high, s.low, total, matrices.panels[block], matrices.bits, outputs, inputs, s.sums)
-
-
-@inline
-def _sums_by_pairs(matrices, block, s, inputs):
-    """Compute a matrix product in int16 multiply-adds of two (AVX2)."""
-    panels, outputs = matrices.panels[block], matrices.scales.shape[1]
-    if matrices.bits == 4:
-        nibbles.multiply(s.quantised, panels, outputs, inputs, s.sums)
-    else:
-        tiles.multiply(s.quantised, panels, outputs, inputs, s.sums)
-
-
-_sums = _sums_by_fours if quads.AVAILABLE else _sums_by_pairs
-
-
 @part
-def _multiply(vector, inverse, matrices, block, out, add, s):
-    """Compute out = (vector * inverse) @ matrix of a block, or out += that if `add`."""
-    scale = exact.quantise(vector, quads.TOP, s.quantised) * inverse
-    scales = matrices.scales[block]
-    _sums(matrices, block, s, vector.size)
-    if add:
-        for i in range(scales.size):
-            out[i] += np.float32(s.sums[i]) * scale * scales[i]
+def _multiply(x, normalised, matrices, block, out, add, s):
+    """Compute out = x @ matrix of a block for every row, or out += that if `add`.
+
+    Args:
+        x: float32 [rows, inputs].
+        normalised: whether each row is divided by its root mean square first.
+        matrices: one matrix of every block.
+        block: which of them.
+        out: float32 [rows, outputs].
+        add: whether to add to `out`.
+        s: buffers.
+    """
+    rows, inputs = x.shape
+    activations = s.activations[: rows * inputs].reshape(rows, inputs)
+    for row in range(rows):
+        scale, total = exact.quantise_summed(x[row], int8.TOP, activations[row])
+        s.sums[row] = total
+        s.scales[row] = scale * (exact.rms_inverse(x[row], EPSILON) if normalised else ONE)
+    panels = matrices.panels[block]
+    last = panels.shape[0]
+    if matrices.bits == 4:
+        int8.matmul_halves(activations, s.sums, s.scales, panels, matrices.scales[block], 0, last, add, out, s.found)
     else:
-        for i in range(scales.size):
-            out[i] = np.float32(s.sums[i]) * scale * scales[i]
+        int8.matmul(activations, s.sums, s.scales, panels, matrices.scales[block], 0, last, add, out, s.found)
 
 
 @inline
@@ -75,32 +69,64 @@ def _recur(projected, past, taps, keeping, states, inner):
 
 
 @part
-def _run(stack, memory, x, s):
-    """Run a stack of blocks, each of which adds to the residual stream x, float32 [width]."""
-    width, hidden = x.size, stack.gate_up.scales.shape[1] // 2
-    projected = s.projected
+def _run(stack, memory, x, lanes, s):
+    """Run a stack of blocks, each of which adds to the residual stream.
+
+    Args:
+        stack: the weights.
+        memory: the state of all lanes.
+        x: float32 [rows, width], the residual stream.
+        lanes: int64 [rows], the lane of each row.
+        s: buffers.
+    """
+    rows, width = x.shape
+    hidden = stack.gate_up.scales.shape[1] // 2
+    into = s.projected[: rows * 3 * width].reshape(rows, 3 * width)
+    both = s.projected[: rows * 2 * hidden].reshape(rows, 2 * hidden)
+    mixed, inner = s.inner[: rows * width].reshape(rows, width), s.inner[: rows * hidden].reshape(rows, hidden)
     for block in range(stack.keeping.shape[0]):
-        _multiply(x, exact.rms_inverse(x, EPSILON), stack.into, block, projected, False, s)
-        inner = s.inner[:width]
-        _recur(projected, memory.past[block], stack.taps[block], stack.keeping[block], memory.states[block], inner)
-        _multiply(inner, ONE, stack.out, block, x, True, s)
-        _multiply(x, exact.rms_inverse(x, EPSILON), stack.gate_up, block, projected, False, s)
-        gate, up, inner = projected[:hidden], projected[hidden : 2 * hidden], s.inner[:hidden]
-        for i in range(hidden):
-            inner[i] = gate[i] * sigmoid(gate[i]) * up[i]
-        _multiply(inner, ONE, stack.down, block, x, True, s)
+        _multiply(x, True, stack.into, block, into, False, s)
+        taps, keeping = stack.taps[block], stack.keeping[block]
+        for row in range(rows):
+            lane = lanes[row]
+            _recur(into[row], memory.past[lane, block], taps, keeping, memory.states[lane, block], mixed[row])
+        _multiply(mixed, False, stack.out, block, x, True, s)
+        _multiply(x, True, stack.gate_up, block, both, False, s)
+        for row in range(rows):
+            gate, up = both[row, :hidden], both[row, hidden:]
+            for i in range(hidden):
+                inner[row, i] = gate[i] * sigmoid(gate[i]) * up[i]
+        _multiply(inner, False, stack.down, block, x, True, s)
+
+
+@part
+def _run_words(m, lanes):
+    """Run the word stack for the lanes whose words have ended, int64 [rows]."""
+    w, s, rows = m.weights, m.scratch, lanes.size
+    width, wide = m.x.shape[1], w.up.scales.shape[1]
+    x, words = s.some[: rows * width].reshape(rows, width), s.wide[: rows * wide].reshape(rows, wide)
+    for row in range(rows):
+        for i in range(width):
+            x[row, i] = m.x[lanes[row], i]
+    _multiply(x, False, w.up, 0, words, False, s)
+    _run(w.words, m.words, words, lanes, s)
+    _multiply(words, False, w.down, 0, x, False, s)
+    for row in range(rows):
+        for i in range(width):
+            m.word_output[lanes[row], i] = x[row, i]
 
 
 @inline
-def _embed(m, byte, x):
-    """Set x to the embedding of a byte plus those of the last two, three and four bytes."""
-    w = m.weights
-    m.state.past = (m.state.past << 8 | byte) & 0xFFFFFFFF
+def _embed(m, lane):
+    """Set a lane's x to the embedding of its byte plus those of its last two, three and four bytes."""
+    w, x, byte = m.weights, m.x[lane], m.fed[lane]
+    past = (m.latest[lane] << 8 | byte) & 0xFFFFFFFF
+    m.latest[lane] = past
     for i in range(x.size):
         x[i] = w.embedding[byte, i]
     half = x.size // 2
     for k in range(len(GRAMS)):
-        gram = np.uint64(m.state.past & ((1 << 8 * GRAMS[k]) - 1))
+        gram = np.uint64(past & ((1 << 8 * GRAMS[k]) - 1))
         row = np.int64((gram * MULTIPLIER) >> np.uint64(40)) & np.int64(w.grams[k].shape[0] - 1)
         scale, embedding = w.gram_scales[k][row], w.grams[k][row]
         for i in range(half):
@@ -110,23 +136,35 @@ def _embed(m, byte, x):
 
 
 @part
-def predict(m, byte):
-    """Feed one byte, and write frequencies of the next byte to the tree `counts`."""
-    w, s = m.weights, m.scratch
-    x = s.x
-    _embed(m, byte, x)
-    _run(w.before, m.before, x, s)
-    separates = w.separates[byte]
-    if separates and not m.state.separated and w.words.keeping.shape[0]:
-        _multiply(x, ONE, w.up, 0, s.wide, False, s)
-        _run(w.words, m.words, s.wide, s)
-        _multiply(s.wide, ONE, w.down, 0, m.word_output, False, s)
-    m.state.separated = separates
-    for i in range(x.size):
-        x[i] += m.word_output[i]
-    _run(w.after, m.after, x, s)
-    _multiply(x, exact.rms_inverse(x, EPSILON), w.head, 0, m.logits, False, s)
-    top = maximum(m.logits)
-    for i in range(m.logits.size):
-        m.logits[i] = exp_negative(m.logits[i] - top)
-    frequencies.count(m.logits, m.counts)
+def predict(m, first, last):
+    """Feed each lane its byte in `fed`, and write frequencies of its next byte to its tree `counts`.
+
+    Args:
+        m: the network.
+        first: the first lane that gets one.
+        last: the lane after the last.
+    """
+    w, s, ended = m.weights, m.scratch, 0
+    x, lanes = m.x[first:last], m.lanes[first:last]
+    for lane in range(first, last):
+        _embed(m, lane)
+    _run(w.before, m.before, x, lanes, s)
+    for lane in range(first, last):
+        separates = w.separates[m.fed[lane]]
+        if separates and not m.separated[lane]:
+            s.ended[ended] = lane
+            ended += 1
+        m.separated[lane] = separates
+    if ended and w.words.keeping.shape[0]:
+        _run_words(m, s.ended[:ended])
+    for lane in range(first, last):
+        for i in range(x.shape[1]):
+            m.x[lane, i] += m.word_output[lane, i]
+    _run(w.after, m.after, x, lanes, s)
+    logits = s.logits[: last - first]
+    _multiply(x, True, w.head, 0, logits, False, s)
+    for row in range(last - first):
+        top = maximum(logits[row])
+        for i in range(logits.shape[1]):
+            logits[row, i] = exp_negative(logits[row, i] - top)
+        frequencies.count(logits[row], m.counts[first + row])

@@ -5,8 +5,8 @@ Blocks of a stack are numbered: before.0.into, before.0.taps. Matrices of the wo
 uint8 [outputs, inputs / 2]. The first half of a row is in the low bits of its bytes, the second in the high bits. A
 number n is the weight 2n - 15.
 
-In memory, matrices are packed in panels for the instructions that the processor has: numerics/quads.py, or tiles.py and
-nibbles.py, with the same sums. Gains of norms are folded into the matrices that follow them.
+In memory, matrices are packed for numerics/int8.py. Gains of norms are folded into the matrices that
+follow them.
 """
 
 import math
@@ -18,20 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from squeeze.codecs import package_data
-from squeeze.numerics import exact, nibbles, quads, tiles
-from squeeze.numerics.bitmodels import layout
+from squeeze.numerics import int8
+from squeeze.numerics.int8_vectors import STEP
 from squeeze.numerics.machine_code import PANEL
 
 BYTES = 256
 TAPS = 4  # length of the causal convolution before a recurrence
 GRAMS = (2, 3, 4)  # n-grams of bytes that have embeddings
-STATE = layout.fields("separated past")  # whether the last byte separated words; the last bytes
 
 
 class Matrices(NamedTuple):
     """One matrix of every block of a stack."""
 
-    panels: np.ndarray  # uint8 [blocks, bytes], as quads.pack, tiles.pack or nibbles.pack lays them
+    panels: np.ndarray  # uint8 [blocks, outputs / 16, inputs / 4, 16, 4], packed by int8.pack; with 4 bits half as many bytes, by pack_halves
     bits: int  # bits of a weight: 8 or 4
     scales: np.ndarray  # float32 [blocks, outputs]
 
@@ -65,69 +64,79 @@ class Weights(NamedTuple):
 class Memory(NamedTuple):
     """The state that the blocks of a stack keep from step to step."""
 
-    past: np.ndarray  # float32 [blocks, TAPS - 1, width]: the latest inputs of the convolution
-    states: np.ndarray  # float32 [blocks, width]
+    past: np.ndarray  # float32 [lanes, blocks, TAPS - 1, width]: the latest inputs of the convolution
+    states: np.ndarray  # float32 [lanes, blocks, width]
 
 
 class Scratch(NamedTuple):
-    """Buffers for one step."""
+    """Buffers for one step. Those without a shape hold a matrix with a row for each lane."""
 
-    x: np.ndarray  # float32 [width]
-    wide: np.ndarray  # float32 [word width]
-    projected: np.ndarray  # float32 [most outputs]
-    inner: np.ndarray  # float32 [most inputs]
-    quantised: np.ndarray  # int16 [most inputs]
-    high: np.ndarray  # int8 [most inputs], of quads.split
-    low: np.ndarray  # int8 [most inputs]
-    sums: np.ndarray  # int32 [most outputs]
+    wide: np.ndarray  # float32, of the word width
+    some: np.ndarray  # float32, of the width
+    projected: np.ndarray  # float32, of the most outputs
+    inner: np.ndarray  # float32, of the most inputs
+    activations: np.ndarray  # int8.ACTIVATION, of the most inputs
+    sums: np.ndarray  # int32 [lanes], of the activations
+    scales: np.ndarray  # float32 [lanes]
+    found: np.ndarray  # int32 [int8.SCRATCH]
+    logits: np.ndarray  # float32 [lanes, 256]
+    ended: np.ndarray  # int64 [lanes], the lanes whose words have ended
 
 
 class Network(NamedTuple):
-    """Weights, and the state of one stream of bytes."""
+    """Weights, and the state of some lanes, each a stream of bytes."""
 
     weights: Weights
-    state: Any  # a record of STATE
+    lanes: np.ndarray  # int64 [lanes], their numbers
+    fed: np.ndarray  # int64 [lanes], the byte that each gets next
+    separated: np.ndarray  # bool [lanes], whether the last byte separated words
+    latest: np.ndarray  # int64 [lanes], the last four bytes
     before: Memory
     words: Memory
     after: Memory
-    word_output: np.ndarray  # float32 [width]: last output of the word stack
-    logits: np.ndarray  # float32 [256]
-    counts: np.ndarray  # int64 [512]: frequencies of bytes from index 256 on, and a binary tree of their sums
+    x: np.ndarray  # float32 [lanes, width], the residual stream
+    word_output: np.ndarray  # float32 [lanes, width], last output of the word stack
+    counts: np.ndarray  # int64 [lanes, 512], frequencies of bytes from index 256 on, and a binary tree of their sums
     scratch: Scratch
 
 
-def _memory(stack: Stack) -> Memory:
+def _memory(stack: Stack, lanes: int) -> Memory:
     blocks, _, width = stack.taps.shape
-    return Memory(np.zeros((blocks, TAPS - 1, width), np.float32), np.zeros((blocks, width), np.float32))
+    return Memory(np.zeros((lanes, blocks, TAPS - 1, width), np.float32), np.zeros((lanes, blocks, width), np.float32))
 
 
-def begin(weights: Weights) -> Network:
-    """Return a network with fresh state, before the first byte."""
+def begin(weights: Weights, lanes: int = 1) -> Network:
+    """Return a network with fresh state, before the first byte of each lane."""
     stacks = (weights.before, weights.words, weights.after)
-    width = weights.embedding.shape[1]
+    width, wide = weights.embedding.shape[1], weights.up.scales.shape[1]
     matrices = [matrix for stack in stacks for matrix in (stack.into, stack.out, stack.gate_up, stack.down)]
     matrices += [weights.up, weights.down, weights.head]
     outputs = max(matrix.scales.shape[1] for matrix in matrices)
-    inputs = max(width, weights.up.scales.shape[1], *(stack.gate_up.scales.shape[1] // 2 for stack in stacks))
+    inputs = max(width, wide, *(stack.gate_up.scales.shape[1] // 2 for stack in stacks))
     scratch = Scratch(
-        x=np.zeros(width, np.float32),
-        wide=np.zeros(weights.up.scales.shape[1], np.float32),
-        projected=np.zeros(outputs, np.float32),
-        inner=np.zeros(inputs, np.float32),
-        quantised=np.zeros(inputs, np.int16),
-        high=np.zeros(inputs, np.int8),
-        low=np.zeros(inputs, np.int8),
-        sums=np.zeros(outputs, np.int32),
+        wide=np.zeros(lanes * wide, np.float32),
+        some=np.zeros(lanes * width, np.float32),
+        projected=np.zeros(lanes * outputs, np.float32),
+        inner=np.zeros(lanes * inputs, np.float32),
+        activations=np.zeros(lanes * inputs, int8.ACTIVATION),
+        sums=np.zeros(lanes, np.int32),
+        scales=np.zeros(lanes, np.float32),
+        found=np.zeros(int8.SCRATCH, np.int32),
+        logits=np.zeros((lanes, BYTES), np.float32),
+        ended=np.zeros(lanes, np.int64),
     )
     return Network(
         weights=weights,
-        state=layout.record(STATE, separated=1),
-        before=_memory(weights.before),
-        words=_memory(weights.words),
-        after=_memory(weights.after),
-        word_output=np.zeros(width, np.float32),
-        logits=np.zeros(BYTES, np.float32),
-        counts=np.ones(2 * BYTES, np.int64),
+        lanes=np.arange(lanes),
+        fed=np.zeros(lanes, np.int64),
+        separated=np.ones(lanes, np.bool_),
+        latest=np.zeros(lanes, np.int64),
+        before=_memory(weights.before, lanes),
+        words=_memory(weights.words, lanes),
+        after=_memory(weights.after, lanes),
+        x=np.zeros((lanes, width), np.float32),
+        word_output=np.zeros((lanes, width), np.float32),
+        counts=np.ones((lanes, 2 * BYTES), np.int64),
         scratch=scratch,
     )
 
@@ -165,14 +174,15 @@ def from_tensors(tensors: Tensors) -> Weights:
     return weights
 
 
-def network(takes_part: bool = True, changed: Weights | None = None) -> Network:
+def network(takes_part: bool = True, changed: Weights | None = None, lanes: int = 1) -> Network:
     """Return a network with fresh state.
 
     Args:
         takes_part: whether it is used; if not, return the smallest network, which is never run.
         changed: fine-tuned weights, or None for the pretrained ones.
+        lanes: streams of bytes.
     """
-    return begin((changed or pretrained()) if takes_part else _none())
+    return begin((changed or pretrained()) if takes_part else _none(), lanes)
 
 
 @cache
@@ -243,19 +253,14 @@ def _stack(tensors: Tensors, name: str, width: int, bits: int = 8) -> Stack:
 
 
 def _matrices(tensors: Tensors, names: list[str], shape: tuple[int, int], bits: int = 8) -> Matrices:
-    if shape[0] % PANEL or shape[1] % quads.STEP or shape[1] > exact.CHUNK:
+    step = STEP * 8 // bits
+    if shape[0] % PANEL or shape[1] % step or shape[1] > int8.LONGEST:
         raise ValueError(f"unsupported matrix shape {shape}")
-    example = _pack(np.zeros(shape, np.int8), bits)
-    panels = _aligned((len(names), *example.shape), example.dtype)
+    pack = int8.pack_halves if bits == 4 else int8.pack
+    panels = _aligned((len(names), shape[0] // PANEL, shape[1] // step, PANEL, STEP), np.dtype(np.uint8))
     for block, name in zip(panels, names, strict=True):
-        block[...] = _pack(_integers(tensors, name, shape, bits), bits)
+        block[...] = pack(_integers(tensors, name, shape, bits))
     return Matrices(panels, bits, _vectors(tensors, [f"{name}.scale" for name in names], shape[:1]))
-
-
-def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
-    if quads.AVAILABLE:
-        return quads.pack(codes, bits)
-    return (nibbles.pack(codes) if bits == 4 else tiles.pack(codes)).view(np.uint8).ravel()
 
 
 def _integers(tensors: Tensors, name: str, shape: tuple[int, int], bits: int) -> np.ndarray:

@@ -273,7 +273,7 @@ def learn(
     visits, apms = model.visits.copy(), model.apms.copy()
     for piece in chosen * passes:
         data, network = np.concatenate([start.text, piece]), weights.network(preset.network, start.network)
-        counts = network.counts if preset.network else None
+        counts = network.counts[0] if preset.network else None
         model = initial_state.sharing(initial_model(data, preset, record, start, counts), model)
         coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
         arithmetic.start_encoder(coder)
