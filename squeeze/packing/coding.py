@@ -12,11 +12,12 @@ from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.errors import FormatError
 from squeeze.packing import fields
 from squeeze.packing.shared import Table
-from squeeze.packing.tensors import floats
+from squeeze.packing.tensors import floats, grid_plan
 from squeeze.packing.tensors.content import Content, Difference, InMemory, whole
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.packing.tensors.float_plan import Plan
 from squeeze.packing.tensors.float_writer import Writer
+from squeeze.packing.tensors.grid_plan import Grid
 from squeeze.packing.tensors.small import SmallPlan, plan_of
 
 __all__ = ["Coding", "Form", "Subject", "flat", "needed"]
@@ -80,6 +81,11 @@ class Subject:
     def plan(self) -> Plan | SmallPlan | None:
         """The plan of rANS for the tensor, or None if rANS does not make it shorter."""
         return plan_of(self.content, self.form.dtype, self.threads)
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """The grid that all values are on, or None."""
+        return grid_plan.find(self.content, self.form.dtype, self.form.shape, self.threads)
 
     @cached_property
     def difference(self) -> "Subject":

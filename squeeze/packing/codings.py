@@ -14,7 +14,7 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import fields, shared
 from squeeze.packing.coding import Coding, Form, Subject, flat, needed
-from squeeze.packing.tensors import archive, fixed, floats, ulps, zeros
+from squeeze.packing.tensors import archive, fixed, floats, grid, grid_levels, ulps, zeros
 from squeeze.packing.tensors.content import Content, Difference, whole
 from squeeze.packing.tensors.fixed import DecodedFixed
 from squeeze.packing.tensors.float_writer import MemoryWriter, Writer, copy
@@ -25,6 +25,7 @@ __all__ = [
     "LEVELS",
     "STORED",
     "Delta",
+    "Grid",
     "Relaid",
     "Shared",
     "Zeros",
@@ -96,6 +97,29 @@ class Zeros(Wrapper):
             return self.inner.decode_parts(values, flat(dtype, size), None, threads)
 
         return zeros.DecodedZeros(payload, form.dtype, form.size, read, threads)
+
+
+class Grid(Wrapper):
+    """Codes of values that are levels times a scale, and the scales (tensors/grid.py)."""
+
+    def takes(self, dtype: str) -> bool:
+        return dtype in grid_levels.FORMS
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        if subject.grid is None:
+            return 0
+
+        def write(values: Content, dtype: str, behind: Writer, threads: int, columns: int) -> int:
+            return self.inner.encode(Subject(values, flat(dtype, values.size, columns), None, threads), behind)
+
+        size = grid.write(subject.content, subject.form.dtype, subject.grid, writer, write, subject.threads)
+        return size if 8 * size < subject.bits else 0
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        def read(values: Content, dtype: str, size: int) -> Content:
+            return self.inner.decode_parts(values, flat(dtype, size), None, threads)
+
+        return grid.DecodedGrid(payload, form.dtype, form.size, read)
 
 
 @dataclass(frozen=True)
@@ -267,7 +291,7 @@ def _delta(inner: Coding) -> Coding:
 
 def _of_values(inner: Coding) -> tuple[Coding, ...]:
     relaid = (Relaid(f"{kind}+{inner.name}", inner, kind) for kind in fields.KINDS)
-    return Zeros(f"zeros+{inner.name}", inner), *relaid
+    return Grid(f"grid+{inner.name}", inner), Zeros(f"zeros+{inner.name}", inner), *relaid
 
 
 STORED, FIXED, ULPS = Stored("stored"), Fixed("fixed"), Ulps("ulps")

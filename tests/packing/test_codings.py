@@ -36,6 +36,7 @@ def across(words, rows):
 
 FLOATS = bytes_of(as_bf16(weights(COUNT)))
 SPARSE = bytes_of(as_bf16(np.where(np.arange(COUNT) % 3, weights(COUNT), 0)))
+GRID = bytes_of(as_bf16(np.round(weights(COUNT) * 300) / 64))
 STEP = bytes_of((FLOATS.view(np.uint16) + np.arange(COUNT) % 3).astype(np.uint16))
 HALF = bytes_of(as_bf16(weights(1 << 16)))  # of which the first half is in another tensor
 BF16, I32 = Tensor("t", "BF16", (90, 100), 0, 2 * COUNT), Tensor("t", "I32", (90, 105), 0, 4 * WORDS)
@@ -48,6 +49,7 @@ CASES = {
     "ulps": (BF16, STEP, FLOATS),
     "delta": (BF16, STEP, FLOATS),
     "zeros": (BF16, SPARSE, None),
+    "grid": (BF16, GRID, None),
     "bytes": (I32, words_of(4), None),
     "threes": (I32, words_of(3), None),
     "threes-down": (I32, across(words_of(3), 90), None),

@@ -1,0 +1,140 @@
+"""The code of a value on a grid, which is the level nearest to it in units of its scale, and the values of codes."""
+
+import numpy as np
+
+from squeeze.numerics.jit import inline, kernel
+from squeeze.packing.tensors.grid_levels import (
+    AFFINE,
+    COUNTS,
+    E4M3,
+    E5M2,
+    FP4,
+    INT,
+    NF4,
+    TABLES,
+    rebuilt,
+    rounded,
+    value_of,
+)
+
+__all__ = ["code_of", "codes_of_bands", "inverse_of", "place_of", "rebuild", "widen"]
+
+
+@inline
+def _float_place(magnitude, mantissa, bias):
+    """Return the place of the nearest number of a float format, which may be past its last one."""
+    least = np.int64((1024 - bias) << 52).view(np.float64)  # of the numbers that are not subnormal
+    if magnitude < least:
+        return np.int64(np.rint(magnitude / least * (1 << mantissa)))
+    bits = np.int64(np.float32(min(magnitude, 1e9)).view(np.int32))
+    shift = 23 - mantissa
+    return ((bits + (1 << (shift - 1)) - 1 + (bits >> shift & 1)) >> shift) - ((127 - bias) << mantissa)
+
+
+@inline
+def place_of(magnitude, kind, side):
+    """Return the place of the level nearest to a magnitude in units of the scale, which may be past the last level."""
+    if kind == E4M3:
+        return _float_place(magnitude, 3, 7)
+    if kind == E5M2:
+        return _float_place(magnitude, 2, 15)
+    if kind == FP4:
+        return _float_place(magnitude, 1, 1)
+    if kind == NF4:
+        place = 0
+        for k in range(COUNTS[NF4, side] - 1):
+            place += 2 * magnitude > np.float64(TABLES[NF4, side, k]) + np.float64(TABLES[NF4, side, k + 1])
+        return np.int64(place)
+    return np.int64(min(np.rint(magnitude), 1e6))
+
+
+@inline
+def inverse_of(scale):
+    """Return 1 / scale, or 0 for no scale."""
+    return 1.0 / np.float64(scale) if scale > 0 else 0.0
+
+
+@inline
+def code_of(word, form, kind, inverse, offset):
+    """Return the whole number of a level (INT, AFFINE), or its code as in `levels_of`.
+
+    Args:
+        word: the value.
+        form: its type, see FORMS.
+        kind: the levels.
+        inverse: see `inverse_of`.
+        offset: the offset (AFFINE).
+    """
+    value = np.float64(value_of(word, form))
+    if kind == AFFINE:
+        return np.int64(np.rint((value - offset) * inverse))
+    side = 1 if np.float32(value).view(np.int32) < 0 else 0
+    place = place_of(abs(value) * inverse, kind, side)
+    if kind == INT:
+        return -place if side else place
+    return min(place, 127) | side << 7
+
+
+@kernel
+def codes_of_bands(values, begin, form, kind, columns, rows, width, scales, offsets, firsts, out):
+    """Fill `out`, uint8, with the codes of some values.
+
+    Args:
+        values: their words, uint32.
+        begin: the place of the first one in the tensor.
+        form, kind, columns, rows, width, scales, offsets: as in `fit_bands`, for the whole tensor.
+        firsts: int16, the number that has code 0 (INT), one for each tile or one for all.
+        out: the codes.
+    """
+    across = (columns + width - 1) // width
+    place, end = np.int64(0), values.size
+    while place < end:
+        row, column = (begin + place) // columns, (begin + place) % columns
+        tile = row // rows * across + column // width
+        stop = min(place + min((column // width + 1) * width, columns) - column, end)
+        inverse, offset = inverse_of(scales[tile]), offsets[tile] if offsets.size > 1 else np.float32(0)
+        first = np.int64(firsts[tile if firsts.size > 1 else 0])
+        if kind == INT:
+            for k in range(place, stop):
+                out[k] = np.uint8(np.int64(np.rint(np.float64(value_of(values[k], form)) * inverse)) - first)
+        elif kind == AFFINE:
+            for k in range(place, stop):
+                out[k] = np.uint8(np.int64(np.rint((np.float64(value_of(values[k], form)) - offset) * inverse)))
+        else:
+            for k in range(place, stop):
+                out[k] = np.uint8(code_of(values[k], form, kind, inverse, offset))
+        place = stop
+
+
+@kernel
+def widen(words, form, out):
+    """Fill `out`, float32, with the values of words."""
+    for k in range(words.size):
+        out[k] = value_of(words[k], form)
+
+
+@kernel
+def rebuild(codes, begin, form, kind, columns, rows, width, scales, offsets, firsts, levels, out):
+    """Fill `out` with the words of codes, of which the first is that of value `begin`.
+
+    levels: float32 [256], the level of each code if there are no whole numbers. Others are as in `codes_of_bands`.
+    """
+    across = (columns + width - 1) // width
+    place, end = np.int64(0), codes.size
+    while place < end:
+        row, column = (begin + place) // columns, (begin + place) % columns
+        tile = row // rows * across + column // width
+        stop = min(place + min((column // width + 1) * width, columns) - column, end)
+        scale = scales[tile]
+        if kind == INT:
+            first = np.int32(firsts[tile if firsts.size > 1 else 0])
+            for k in range(place, stop):
+                level = np.float32(np.int32(codes[k]) + first)
+                out[k] = rounded(np.float32(level * scale), form)
+        elif kind == AFFINE:
+            for k in range(place, stop):
+                out[k] = rebuilt(np.float32(codes[k]), scale, offsets[tile], True, form)
+        else:
+            for k in range(place, stop):
+                out[k] = rounded(np.float32(levels[codes[k]] * scale), form)
+        place = stop

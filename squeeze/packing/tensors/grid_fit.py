@@ -1,0 +1,358 @@
+"""Finding the scale of values that are levels times one scale, for each tile of a matrix.
+
+Each value bounds the scale to an interval. The roundest number in all of them is the scale, if every value is rebuilt
+from it to the same bits. Only the distinct values of a large tile are fitted. Floating point here affects the choice of
+a scale alone: what was found is checked by the arithmetic of the decoder (grid_levels.py).
+"""
+
+import numpy as np
+
+from squeeze.numerics.jit import inline, kernel, part
+from squeeze.packing.tensors.float_payload import Array
+from squeeze.packing.tensors.grid_codes import code_of, inverse_of, place_of
+from squeeze.packing.tensors.grid_levels import AFFINE, COUNTS, INT, SIGNED, TABLES, rebuilt, value_of
+
+__all__ = ["MOST_DISTINCT", "Space", "distinct", "fit_bands"]
+
+MOST_DISTINCT = 512
+_SLOTS = 2048
+_FEW = 64  # values of a tile that are fitted as they are
+_MOST_AFFINE = 32  # levels with an offset
+_SLACK = 2.0**-24  # relative: products are rounded to float32 before they are rounded to their type
+_BF16, _F16 = 0, 1
+
+
+class Space:
+    """Working space of a thread.
+
+    Attributes:
+        slots: a set of words.
+        words: words of a tile.
+        places: their values, and the least and the greatest number that is rounded to each.
+        found: scale and offset.
+        hint: the level of the largest value of the tile before.
+    """
+
+    def __init__(self) -> None:
+        self.slots, self.words = np.zeros(_SLOTS, np.int64), np.empty(MOST_DISTINCT, np.uint32)
+        self.places = np.empty((3, MOST_DISTINCT))
+        self.found, self.hint = np.empty(2, np.float32), np.zeros(1, np.int64)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        self.hint[0] = 0
+        return self.slots, self.words, self.places, self.found, self.hint
+
+
+@inline
+def _slot_of(word):
+    return np.int64((np.uint64(word) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(53))
+
+
+@inline
+def _add(values, begin, end, count, most, slots, words):
+    """Add the words of values begin to end to a set; return their number, or -1 if there are more than `most`."""
+    last = np.int64(-1)
+    for i in range(begin, end):
+        word = np.int64(values[i])
+        if word == last:
+            continue
+        last = word
+        slot = _slot_of(word)
+        while slots[slot] and slots[slot] != word + 1:
+            slot = (slot + 1) & (_SLOTS - 1)
+        if slots[slot] == 0:
+            if count == most:
+                return -1
+            slots[slot] = word + 1
+            words[count] = np.uint32(word)
+            count += 1
+    return count
+
+
+@inline
+def _clear(slots, words, count):
+    for k in range(count):
+        slot = _slot_of(words[k])
+        while slots[slot]:
+            slots[slot] = 0
+            slot = (slot + 1) & (_SLOTS - 1)
+
+
+@kernel
+def distinct(values, count, most, slots, words):
+    """Add the words of all values to a set of `count`; return their number, or -1 if there are more than `most`."""
+    return _add(values, 0, values.size, count, most, slots, words)
+
+
+@inline
+def _as_float(bits):
+    return np.float64(np.int32(bits).view(np.float32))
+
+
+@inline
+def _measure(words, places, count, form):
+    """Fill values and bounds; return whether all are finite. Bounds are those of the magnitude."""
+    values, lows, highs = places[0], places[1], places[2]
+    for k in range(count):
+        value = np.float64(value_of(words[k], form))
+        if not np.isfinite(value):
+            return False
+        magnitude, values[k] = abs(value), value
+        if form == _BF16:
+            bits = np.int64(words[k] & np.uint32(0x7FFF)) << 16
+            lows[k], highs[k] = _as_float(bits - 0x8000 if bits else 0), _as_float(bits + 0x8000)
+        elif form == _F16:
+            step = 2.0**-25
+            if magnitude > 2.0**-14:
+                bits = np.int64(np.float32(magnitude).view(np.int32))
+                lows[k], highs[k] = _as_float(bits - 0x1000), _as_float(bits + 0x1000)
+            else:
+                lows[k], highs[k] = magnitude - step, magnitude + step
+        else:
+            lows[k], highs[k] = magnitude * (1 - _SLACK), magnitude * (1 + _SLACK)
+    return True
+
+
+@part
+def _sort(words, places, count):
+    """Sort words by the magnitude of their values."""
+    gap = 1
+    while 3 * gap + 1 < count:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(gap, count):
+            word, value, low, high, place = words[k], places[0, k], places[1, k], places[2, k], k
+            while place >= gap and abs(places[0, place - gap]) > abs(value):
+                words[place] = words[place - gap]
+                for row in range(3):
+                    places[row, place] = places[row, place - gap]
+                place -= gap
+            words[place], places[0, place], places[1, place], places[2, place] = word, value, low, high
+        gap //= 3
+
+
+@part
+def _is_rebuilt(words, count, form, kind, scale, offset):
+    """Return whether all words are levels times a scale."""
+    inverse = inverse_of(scale)
+    for k in range(count):
+        code = code_of(words[k], form, kind, inverse, offset)
+        if kind in (INT, AFFINE):
+            if abs(code) > 255 or (kind == AFFINE and code < 0):
+                return False
+            level = np.float32(code)
+        else:
+            level = TABLES[kind, code >> 7, code & 127]
+            level = -level if code >> 7 else level
+        if rebuilt(level, scale, offset, kind == AFFINE, form) != words[k]:
+            return False
+    return True
+
+
+@part
+def _roundest(low, high, words, count, form, kind, offset):
+    """Return the scale from low to high with the fewest bits that rebuilds all words, or -1."""
+    least, most = np.float64(low).view(np.int64), np.float64(high).view(np.int64)
+    for bits in (8, 11, 14, 17, 20, 24):
+        unit = np.int64(1) << (53 - bits)
+        first = (least + unit - 1) & -unit
+        steps = (most - first) // unit if first <= most else -1
+        for more in range(min(steps, 3) + 1):  # some from the least on, then one in the middle
+            scale = np.int64(first + more * unit).view(np.float64)
+            if _is_rebuilt(words, count, form, kind, np.float32(scale), offset):
+                return scale
+        if steps > 6:
+            scale = np.int64(first + (steps >> 1) * unit).view(np.float64)
+            if _is_rebuilt(words, count, form, kind, np.float32(scale), offset):
+                return scale
+    return -1.0
+
+
+@inline
+def _narrowed(low, high, places, last, form, kind):
+    """Return the scales between low and high at which all values are rounded levels, as (low, high); low > high if none
+    are.
+    """
+    for k in range(last):
+        value = places[0, k]
+        if value == 0:
+            continue
+        magnitude, side = abs(value), 1 if value < 0 else 0
+        place = place_of(2 * magnitude / (low + high), kind, side)
+        if place == 0 or place >= COUNTS[kind, side]:
+            return 1.0, 0.0
+        inverse = 1.0 / np.float64(TABLES[kind, side, place])
+        low = max(low, places[1, k] * inverse * (1 - _SLACK))
+        high = min(high, places[2, k] * inverse * (1 + _SLACK))
+        if low > high:
+            break
+    return low, high
+
+
+@part
+def _try_place(words, places, count, form, kind, place):
+    """Return the scale with which the last value, the largest, is the level at `place`, or -1."""
+    last = count - 1
+    level = np.float64(TABLES[kind, 1 if places[0, last] < 0 else 0, place])
+    low, high = places[1, last] / level * (1 - _SLACK), places[2, last] / level * (1 + _SLACK)
+    low, high = _narrowed(low, high, places, last, form, kind)
+    return _roundest(low, high, words, count, form, kind, np.float32(0)) if low <= high else -1.0
+
+
+@part
+def _fit_scale(words, places, count, form, kind, hint):
+    """Return the scale of some words, or -1. The order of words changes."""
+    largest, is_fine = 0, kind in (INT, SIGNED)
+    for k in range(count):
+        largest = k if abs(places[0, k]) > abs(places[0, largest]) else largest
+    if places[0, largest] == 0:
+        return 0.0 if _is_rebuilt(words, count, form, kind, np.float32(0), np.float32(0)) else -1.0
+    last = count - 1
+    words[largest], words[last] = words[last], words[largest]
+    for row in range(3):
+        places[row, largest], places[row, last] = places[row, last], places[row, largest]
+    most = COUNTS[kind, 1 if places[0, last] < 0 else 0] - 1
+    if 0 < hint[0] <= most:
+        scale = _try_place(words, places, count, form, kind, hint[0])
+        if scale > 0:
+            return scale
+    for attempt in range(2 if is_fine else 1):
+        if attempt:  # large whole numbers are ambiguous until small ones have narrowed the scale
+            _sort(words, places, count)
+        for step in range(32 if attempt else 0, most):
+            place = step + 1 if is_fine else most - step
+            scale = _try_place(words, places, count, form, kind, place)
+            if scale > 0:
+                hint[0] = place
+                return scale
+    return -1.0
+
+
+@part
+def _try_affine(words, places, count, form, most, least, steps, offset):
+    """Return the scale with which the value `most` is whole number `steps` of a tile, above its offset, or -1."""
+    low, high = places[0, most], places[0, most]
+    low = places[1, most] if low > 0 else -places[2, most]
+    high = places[2, most] if high > 0 else -places[1, most]
+    low, high = (low - offset) / steps, (high - offset) / steps
+    for k in range(count):
+        value = places[0, k]
+        if value == places[0, least]:
+            continue
+        at = np.rint(2 * (value - offset) / (low + high))
+        if at < 1:
+            return -1.0
+        below = places[1, k] if value > 0 else -places[2, k]
+        above = places[2, k] if value > 0 else -places[1, k]
+        inverse = 1.0 / at
+        low = max(low, (below - offset) * inverse * (1 - _SLACK))
+        high = min(high, (above - offset) * inverse * (1 + _SLACK))
+        if low > high:
+            return -1.0
+    return _roundest(low, high, words, count, form, AFFINE, np.float32(offset)) if low > 0 else -1.0
+
+
+@part
+def _fit_affine(words, places, count, form, found, hint):
+    """Find scale and offset of some words; return whether there are any."""
+    least, most = 0, 0
+    for k in range(count):
+        least = k if places[0, k] < places[0, least] else least
+        most = k if places[0, k] > places[0, most] else most
+    value = places[0, least]
+    low, high = (places[1, least], places[2, least]) if value > 0 else (-places[2, least], -places[1, least])
+    exponent = (np.float64(max(min(abs(low), abs(high)), 2.0**-14)).view(np.int64) >> 52) - 1023
+    unit = 2.0**-24
+    for _ in range(exponent + 14):  # the step of float16 at the offset
+        unit *= 2
+    first = np.ceil(low / unit) * unit
+    for attempt in range(2):
+        offset = first
+        while offset <= high:
+            found[0], found[1] = 0, offset
+            if places[0, most] == value:
+                if attempt == 0 and _is_rebuilt(words, count, form, AFFINE, found[0], found[1]):
+                    return True
+            elif attempt == 0 and hint[0]:
+                scale = _try_affine(words, places, count, form, most, least, hint[0], offset)
+                if scale > 0:
+                    found[0] = scale
+                    return True
+            elif attempt:
+                for steps in range(1, _MOST_AFFINE):
+                    scale = _try_affine(words, places, count, form, most, least, steps, offset)
+                    if scale > 0:
+                        found[0], hint[0] = scale, steps
+                        return True
+            offset += unit
+    return False
+
+
+@inline
+def _load(values, start, end, left, width, columns, most, slots, words):
+    """Load the words of a tile, or the distinct ones if there are many; return their number, or -1."""
+    count = 0
+    if (end - start + columns - 1) // columns * min(width, columns - left) <= _FEW:
+        for row in range(start, end, columns):
+            for k in range(row + left, min(row + min(left + width, columns), end)):
+                words[count] = np.uint32(values[k])
+                count += 1
+        return count
+    for row in range(start, end, columns):
+        stop = min(row + min(left + width, columns), end)
+        count = _add(values, row + left, stop, count, most, slots, words)
+        if count < 0:
+            for k in range(slots.size):
+                slots[k] = 0
+            return -1
+    _clear(slots, words, count)
+    return count
+
+
+@kernel
+def fit_bands(
+    values, form, kind, columns, rows, width, scales, offsets, lows, highs, slots, words, places, found, hint
+):
+    """Fit all tiles of whole bands of a matrix; return whether each tile fits.
+
+    Args:
+        values: words of the bands, uint32, the last of which may have fewer values.
+        form: their type, see FORMS.
+        kind: the levels.
+        columns: values in a row.
+        rows: rows of a tile.
+        width: columns of a tile.
+        scales: filled, float32 [tiles].
+        offsets: filled for AFFINE, float32 [tiles].
+        lows: filled, the least code of each tile, int16 [tiles].
+        highs: filled, the greatest.
+        slots, words, places, found, hint: see `Space`. Slots are zeros before and after.
+    """
+    band, tile = rows * columns, 0
+    most = MOST_DISTINCT if kind != AFFINE else _FEW
+    for start in range(0, values.size, band):
+        end = min(start + band, values.size)
+        for left in range(0, columns, width):
+            if start + left >= end:
+                break
+            count = _load(values, start, end, left, width, columns, most, slots, words)
+            if count < 0 or not _measure(words, places, count, form):
+                return False
+            found[1] = 0
+            if kind == AFFINE:
+                if not _fit_affine(words, places, count, form, found, hint):
+                    return False
+            else:
+                found[0] = _fit_scale(words, places, count, form, kind, hint)
+                if found[0] < 0:
+                    return False
+            low, high, inverse = 0, 0, inverse_of(found[0])
+            if kind == INT:
+                low, high = 1 << 14, -(1 << 14)
+                for k in range(count):
+                    code = code_of(words[k], form, kind, inverse, found[1])
+                    low, high = min(low, code), max(high, code)
+            scales[tile], offsets[tile], lows[tile], highs[tile] = found[0], found[1], low, high
+            tile += 1
+    return True

@@ -1,0 +1,270 @@
+"""The choice of a grid for a tensor: the levels, and the tiles that share a scale.
+
+Tiles are tried from large to small: tensor, rows, columns, square blocks, and groups of 256 to 16 values in a row.
+Most tensors are on no grid, which a few values tell. Nothing here affects a decoder.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from squeeze.packing.tensors.content import PART, Content, InMemory, bytes_of, in_parts
+from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
+from squeeze.packing.tensors.grid_codes import codes_of_bands
+from squeeze.packing.tensors.grid_fit import MOST_DISTINCT, Space, distinct, fit_bands
+from squeeze.packing.tensors.grid_levels import AFFINE, E4M3, E5M2, FORMS, FP4, INT, NF4, PALETTE, SIGNED
+
+__all__ = ["LEAST", "Codes", "Grid", "Tiles", "find"]
+
+LEAST = 256  # values: smaller tensors are not looked at
+_KINDS = (FP4, NF4, INT, SIGNED, AFFINE, E4M3, E5M2)  # in the order in which they are tried
+_PIECES, _PIECE = 12, 32  # the first look at a tensor: so many pieces of so many values
+_BLOCKS, _GROUPS = (128, 64), (256, 128, 64, 32, 16)
+_MOST_BAND = 1 << 26  # bytes of a row of tiles, unless the tensor is in memory
+_PALETTE = 256  # distinct values
+_own = threading.local()
+
+
+class Tiles(NamedTuple):
+    """The tiles of a tensor as a matrix of `columns`: each has `rows` and `width` columns of it, fewer at the edges."""
+
+    values: int
+    columns: int
+    rows: int
+    width: int
+
+    @property
+    def across(self) -> int:
+        """The tiles from the left to the right edge."""
+        return -(-self.columns // self.width)
+
+    @property
+    def number(self) -> int:
+        bands, rest = divmod(self.values, self.rows * self.columns)
+        last = -(-rest // self.width) if 0 < rest < self.columns else self.across * (rest > 0)
+        return bands * self.across + last
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The scale of each tile.
+
+    Attributes:
+        kind: the levels.
+        form: the type of the values, see FORMS.
+        tiles: the tiles.
+        scales: float32 [tiles].
+        offsets: float32 [tiles] for AFFINE, else [1].
+        firsts: the whole number with code 0 (INT), int16 [1] or [tiles].
+        words: the values of a PALETTE, ascending.
+        lows: the least whole number of each tile, int16 [tiles], if `firsts` may be these.
+    """
+
+    kind: int
+    form: int
+    tiles: Tiles
+    scales: Array
+    offsets: Array
+    firsts: Array
+    words: Array | None = None
+    lows: Array | None = None
+
+    def with_lows(self) -> "Grid":
+        """Return the grid with codes that count from the least whole number of each tile."""
+        assert self.lows is not None
+        return replace(self, firsts=self.lows)
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """The arguments that kernels share."""
+        _, columns, rows, width = self.tiles
+        return self.form, self.kind, columns, rows, width, self.scales, self.offsets, self.firsts
+
+
+class Codes:
+    """A content with the code of each value of another one."""
+
+    def __init__(self, content: Content, dtype: str, grid: Grid):
+        self._content, self._kind, self._grid = content, WORDS[DTYPES[dtype][0]], grid
+        self._width = DTYPES[dtype][0] // 8
+        self.size = content.size // self._width
+
+    def fill(self, begin: int, out: Array) -> None:
+        for start in range(0, out.size, PART):
+            part = out[start : start + PART]
+            first = (begin + start) * self._width
+            values = bytes_of(self._content, first, first + part.size * self._width).view(self._kind)
+            if self._grid.words is None:
+                codes_of_bands(values.astype(np.uint32), begin + start, *self._grid.arguments, part)
+            else:
+                part[:] = np.searchsorted(self._grid.words, values)
+
+    def in_memory(self, threads: int) -> InMemory:
+        """Return all codes."""
+        out = np.empty(self.size, np.uint8)
+        for _ in in_parts(lambda begin, end: self.fill(begin, out[begin:end]), self.size, PART, threads):
+            pass
+        return InMemory(out)
+
+
+def find(content: Content, dtype: str, shape: tuple[int, ...], threads: int = 1) -> Grid | None:
+    """Return the grid that all values of a tensor are on, or None."""
+    width = DTYPES[dtype][0] // 8
+    count = content.size // width
+    if dtype not in FORMS or count < LEAST:
+        return None
+    search = _Search(content, dtype, count, threads)
+    columns = shape[-1] if len(shape) > 1 and shape[-1] > 1 else count
+    if kinds := search.likely(columns):
+        if found := search.whole(kinds):
+            return found
+        for tiles in _tilings(count, columns, shape):
+            for kind in kinds:
+                if found := search.tiled(tiles, kind):
+                    return found
+    return search.palette()
+
+
+def _tilings(count: int, columns: int, shape: tuple[int, ...]) -> Iterator[Tiles]:
+    whole_rows = prod(shape[1:])
+    if whole_rows not in (columns, count) and len(shape) > 2:
+        yield Tiles(count, whole_rows, 1, whole_rows)
+    if columns < count:
+        yield Tiles(count, columns, 1, columns)
+        yield Tiles(count, columns, count // columns, 1)
+        for side in _BLOCKS:
+            if side < count // columns or side < columns:
+                yield Tiles(count, columns, side, side)
+    for group in _GROUPS:
+        if group < columns or columns == count:
+            yield Tiles(count, group, 1, group)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The search for the grid of a tensor of `count` values."""
+
+    content: Content
+    dtype: str
+    count: int
+    threads: int
+
+    @property
+    def form(self) -> int:
+        return FORMS[self.dtype]
+
+    @property
+    def kind_of_words(self) -> type:
+        return WORDS[DTYPES[self.dtype][0]]
+
+    def words(self, first: int, last: int) -> Array:
+        """Return some values as uint32."""
+        width = DTYPES[self.dtype][0] // 8
+        return bytes_of(self.content, first * width, last * width).view(self.kind_of_words).astype(np.uint32)
+
+    def likely(self, columns: int) -> list[int]:
+        """Return the kinds of levels that a few pieces of rows, or of columns, are on."""
+        rows = self.count // columns
+        return self._fitting(columns, rows, 1) or self._fitting(rows, columns, columns)
+
+    def _fitting(self, length: int, lines: int, step: int) -> list[int]:
+        """Return the kinds of levels that pieces of lines are on, whose values are `step` apart; step 1 is a row."""
+        size = min(_PIECE, length)
+        if step > 1 and size < _PIECE:
+            return []
+        pieces, between = np.empty((_PIECES, size), np.uint32), length if step == 1 else 1
+        for number, piece in enumerate(pieces):
+            inside = (number * 5 % _PIECES) * (length // size) // _PIECES * size
+            begin = number * lines // _PIECES * between + inside * step
+            for k in range(0, size, size if step == 1 else 1):
+                part = piece if step == 1 else piece[k : k + 1]
+                part[:] = self.words(begin + k * step, begin + k * step + part.size)
+        found = []
+        for kind in _KINDS:
+            half = size if kind == AFFINE or size % 2 else size // 2  # an offset is that of a whole group
+            if _fitted(pieces.reshape(-1), self.form, kind, Tiles(pieces.size, half, 1, half)) is not None:
+                found.append(kind)
+        return found
+
+    def whole(self, kinds: list[int]) -> Grid | None:
+        """Return a grid with one scale."""
+        words = self._distinct(MOST_DISTINCT)
+        if words is None:
+            return None
+        one = Tiles(words.size, words.size, 1, words.size)
+        for kind in kinds:
+            if (found := _fitted(words, self.form, kind, one)) is not None:
+                return _grid(kind, self.form, Tiles(self.count, self.count, 1, self.count), *found)
+        return None
+
+    def palette(self) -> Grid | None:
+        """Return a grid of the values themselves, if there are few."""
+        words = self._distinct(_PALETTE)
+        if words is None:
+            return None
+        none, tiles = np.zeros(1, np.float32), Tiles(self.count, self.count, 1, self.count)
+        ascending: Array = np.sort(words.astype(self.kind_of_words))
+        return Grid(PALETTE, self.form, tiles, none, none, np.zeros(1, np.int16), ascending)
+
+    def _distinct(self, most: int) -> Array | None:
+        """Return the distinct words, or None if there are more than `most`."""
+        space, count = _space(), 0
+        slots = space.slots
+        try:
+            for begin in range(0, self.count, PART):
+                values = self.words(begin, min(begin + PART, self.count))
+                count = distinct(values, count, most, slots, space.words)
+                if count < 0:
+                    return None
+            return space.words[:count].copy()
+        finally:
+            slots[:] = 0
+
+    def tiled(self, tiles: Tiles, kind: int) -> Grid | None:
+        """Return a grid with a scale for each tile."""
+        band, width = tiles.rows * tiles.columns, DTYPES[self.dtype][0] // 8
+        if band * width > _MOST_BAND and not isinstance(self.content, InMemory):
+            return None
+        parts: list[tuple[Array, ...]] = []
+        step = max(PART // (band * width), 1) * band
+
+        def work(first: int, last: int) -> tuple[Array, ...] | None:
+            return _fitted(self.words(first, last), self.form, kind, tiles._replace(values=last - first))
+
+        if work(0, min(band, self.count)) is None:
+            return None
+        for found in in_parts(work, self.count, step, self.threads):
+            if found is None:
+                return None
+            parts.append(found)
+        return _grid(kind, self.form, tiles, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _fitted(words: Array, form: int, kind: int, tiles: Tiles) -> tuple[Array, ...] | None:
+    """Return scales, offsets, least and greatest codes of the tiles of some words, or None if any does not fit."""
+    number = tiles.number
+    found = np.empty(number, np.float32), np.empty(number, np.float32), *np.empty((2, number), np.int16)
+    fits = fit_bands(words, form, kind, tiles.columns, tiles.rows, tiles.width, *found, *_space().arrays)
+    return found if fits else None
+
+
+def _grid(kind: int, form: int, tiles: Tiles, scales: Array, offsets: Array, lows: Array, highs: Array) -> Grid | None:
+    least = np.array([lows.min()], np.int16) if kind == INT else np.zeros(1, np.int16)
+    if kind == INT and int(highs.max()) - int(lows.min()) > 255:
+        if (highs.astype(np.int64) - lows).max() > 255:
+            return None
+        least = lows
+    differ = kind == INT and lows.size > 1 and (lows != lows[0]).any()
+    offsets = offsets if kind == AFFINE else np.zeros(1, np.float32)
+    return Grid(kind, form, tiles, scales, offsets, least, None, lows if differ else None)
+
+
+def _space() -> Space:
+    if not hasattr(_own, "space"):
+        _own.space = Space()
+    own: Space = _own.space
+    return own
