@@ -1,0 +1,151 @@
+"""Measure a stream of weights: a small network trained by Adam, whose weights in bf16 follow at a receiver.
+
+Each step is a real one of the optimiser, with master weights in float32. The bytes of its message and the time to make
+and apply it are compared with the bf16 weights and the time to copy them. In the last row, 2 % of the values of a model
+change at random places by one unit in the last place.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import torch
+
+from bench.measure import Measure, Row, option
+from bench.tables import Column, Listing
+from squeeze.deltas import Receiver, Stream
+
+_RATES = (1e-6, 1e-5, 1e-4)
+_WIDTH, _VOCABULARY, _LAYERS = 512, 4096, 6
+_SPARSE = 0.02
+Weights = dict[str, torch.Tensor]
+
+
+class _Network(torch.nn.Module):
+    """A transformer that predicts the next byte pair of a repeated text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(_VOCABULARY, _WIDTH)
+        layer = torch.nn.TransformerEncoderLayer(_WIDTH, 8, 4 * _WIDTH, 0.0, batch_first=True, norm_first=True)
+        self.layers = torch.nn.TransformerEncoder(layer, _LAYERS, enable_nested_tensor=False)
+        self.head = torch.nn.Linear(_WIDTH, _VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        out: torch.Tensor = self.head(self.layers(self.embed(tokens), mask=mask, is_causal=True))
+        return out
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each learning rate, and one for values that change at random."""
+    torch.manual_seed(0)
+    for rate in _RATES:
+        yield {"change": f"Adam, {rate:g}"} | _measured(_trained(rate, arguments.warmup), arguments)
+    yield {"change": "2 % by one ulp"} | _measured(_random(), arguments)
+
+
+def _trained(rate: float, warmup: int) -> tuple[Weights, Callable[[], None]]:
+    """Return weights in bf16 and a function that takes a step of training, after some at a larger rate."""
+    network = _Network()
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-4)
+    weights = {name: tensor.detach().bfloat16() for name, tensor in network.named_parameters()}
+
+    def step() -> None:
+        start = torch.randint(0, _VOCABULARY, (8, 1))
+        tokens = (start + 7 * torch.arange(33) ** 2) % _VOCABULARY
+        logits = network(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        for name, tensor in network.named_parameters():
+            weights[name].copy_(tensor.detach())
+
+    for _ in range(warmup):
+        step()
+    optimizer.param_groups[0]["lr"] = rate
+    step()
+    return weights, step
+
+
+def _random() -> tuple[Weights, Callable[[], None]]:
+    """Return weights in bf16 and a function that changes some of their values."""
+    weights = {f"layer.{number}": torch.randn(1024, 4096).mul(0.02).bfloat16() for number in range(24)}
+
+    def step() -> None:
+        for tensor in weights.values():
+            signs = torch.randint(0, 2, tensor.shape, dtype=torch.int16) * 2 - 1
+            tensor.view(torch.int16).add_(signs * (torch.rand(tensor.shape) < _SPARSE))
+
+    return weights, step
+
+
+def _measured(made: tuple[Weights, Callable[[], None]], arguments: argparse.Namespace) -> Row:
+    """Return medians over some steps; the receiver's weights are compared after each."""
+    weights, step = made
+    copies = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    stream = Stream(weights, threads=arguments.threads)
+    receiver = Receiver(copies, threads=arguments.threads)
+    snapshot = stream.snapshot()
+    receiver.apply(snapshot)
+    target = {name: torch.empty_like(tensor) for name, tensor in weights.items()}
+    found: list[tuple[float, ...]] = []
+    for _ in range(arguments.steps + 1):
+        before = {name: tensor.clone() for name, tensor in weights.items()}
+        step()
+        changed = sum(int((before[name] != tensor).sum()) for name, tensor in weights.items())
+        times = [time.perf_counter()]
+        for name, tensor in weights.items():
+            target[name].copy_(tensor)
+        times.append(time.perf_counter())
+        message = stream.step(weights)
+        times.append(time.perf_counter())
+        receiver.apply(message)
+        times.append(time.perf_counter())
+        if not all(_same(copies[name], tensor) for name, tensor in weights.items()):
+            raise SystemExit("Error: the receiver has other weights")
+        found.append((changed, len(message), *(end - start for start, end in pairwise(times))))
+    changed, size, copied, encoded, applied = (statistics.median(column) for column in zip(*found[1:], strict=True))
+    values = sum(tensor.numel() for tensor in weights.values())
+    return {
+        "values": values,
+        "changed": changed / values,
+        "message": int(size),
+        "of bf16": size / stream.size,
+        "snapshot": len(snapshot) / stream.size,
+        "memcpy": copied,
+        "encode": encoded,
+        "apply": applied,
+        "of memcpy": (encoded + applied) / copied,
+    }
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(one.view(torch.int16), other.view(torch.int16))
+
+
+MEASURE = Measure(
+    rows,
+    key=("change",),
+    time=3,
+    options=(
+        option("--steps", type=int, default=8, help="steps that are measured; default: 8"),
+        option("--warmup", type=int, default=30, help="steps of training before them; default: 30"),
+        option("--threads", type=int, default=1, help="threads that code; default: 1"),
+    ),
+    quick="--steps 1 --warmup 0",
+    tables={
+        "stream": Listing(
+            (
+                Column("change of a step", "change"),
+                Column("values that change", "changed", ".2%"),
+                Column("bytes of a message", "message", ","),
+                Column("of bf16", "of bf16", ".2%"),
+                Column("encode + apply, of a copy's time", "of memcpy", ".1f"),
+            )
+        )
+    },
+)
