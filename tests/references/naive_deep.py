@@ -23,6 +23,7 @@ from tests.references.naive_bytewise import (
     squash,
 )
 from tests.references.naive_fields import Fields
+from tests.references.naive_records import Records
 from tests.references.naive_recurrent import F, dots, tree
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
@@ -210,7 +211,7 @@ class Decoder:
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
         known = None if bare else known_of(level, "text" if kind == "lines" else kind)
-        self.fields = Fields() if kind == "lines" else None
+        self.fields, self.records = Fields() if kind == "lines" else None, Records(record) if record else None
         if known:
             if self.fields:
                 known = self.moved(known, list(chain(*preset_of(level, "text")[0])))
@@ -355,6 +356,8 @@ class Decoder:
             now = r["INSTRUCTION"]
             chosen[3] = now % 64 + 64 * ((now >> 6 & 15) > 0) + 128 * ((now >> 18 & 3) > 0)
             chosen[5], chosen[9] = r["INSTRUCTIONS"] & 255, now >> 10 & 255
+        if self.record:
+            chosen[3], chosen[5], chosen[9] = r["COLUMN"], r["RECORD"] & 255, r["LINEAR"] >> 8 & 255
         rows += [8 * row + shift for row in chosen]
         self.rows = list(enumerate(rows))[: self.sets]
         for row in self.rows:
@@ -427,6 +430,8 @@ class Decoder:
         self.registers.update_byte(c, self.data, self.record)
         if self.fields:
             self.registers.update(self.fields.registers(c, self.data))
+        if self.records:
+            self.registers.update(self.records.registers(self.data))
         for match in self.matches:
             match.update_byte(self.data)
 

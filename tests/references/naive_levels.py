@@ -22,6 +22,7 @@ from tests.references.naive_bytewise import (
     squash,
 )
 from tests.references.naive_fields import Fields
+from tests.references.naive_records import Records
 
 FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
 NAMES = (
@@ -29,6 +30,7 @@ NAMES = (
     *("PREVIOUS_WORD", "WORD_BEFORE", "LINE_START", "LINE_ABOVE"),
     *("PHASE", "SPELLED", "LAST_1", "LAST_2", "LAST_3", "TOKEN_1", "TOKEN_2", "TOKEN_3"),  # of tokenwise blocks
     *("ABOVE", "ALIKE", "MARKS", "CELL_KEY", "CELL_PLACE", "NUMBER", "SO_FAR", "KEY"),  # of lines
+    *("COUNT", "CHANGES", "LINEAR", "COLUMN"),  # of records
 )
 
 
@@ -77,6 +79,7 @@ class Models:
     def __init__(self, preset, record, size, more=0):
         self.contexts, matches, self.s, slot_bits = preset
         self.n, self.size, self.record = len(self.contexts), size, record
+        self.records = Records(record) if record else None
         self.line_bits = min(max((size * self.n // 4).bit_length(), 8), slot_bits)
         self.lines, self.data = {}, bytearray()
         self.r, self.followed = dict.fromkeys(("HISTORY", *NAMES[1:]), 0), {}
@@ -141,7 +144,8 @@ class Models:
             x += [logit, tilt]
         x = np.array([*x, 1024, *more], np.int64)
         rows = [256 * found + partial]
-        rows += [8 * (self.r["HISTORY"] & 0xFF) + shift, 16 * known + found]
+        latest = self.r["COLUMN"] if self.record else self.r["HISTORY"] & 0xFF
+        rows += [8 * latest + shift, 16 * known + found]
         sets = [weights[row] for weights, row in zip(self.weights, rows, strict=False)]
         logits = [clamp(int(weights @ x) >> 16) for weights in sets]
         logit = clamp(int(self.final[partial] @ np.array(logits)) >> 16)
@@ -198,6 +202,8 @@ class Models:
         self.update_byte(c)
         if self.fields:
             self.r.update(self.fields.registers(c, self.data))
+        if self.records:
+            self.r.update(self.records.registers(self.data))
         for match in self.matches:
             match.update_byte(self.data)
 

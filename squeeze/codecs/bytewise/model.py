@@ -19,7 +19,16 @@ driver calls `gather` and `advance` only, and `learn` too if the models should t
 import numpy as np
 
 from squeeze.codecs.bytewise.state import FIRST_ROW
-from squeeze.numerics.bitmodels import coder as arithmetic, contexts, fields, histories, match, meter as meters, mixer
+from squeeze.numerics.bitmodels import (
+    coder as arithmetic,
+    contexts,
+    fields,
+    histories,
+    match,
+    meter as meters,
+    mixer,
+    records,
+)
 from squeeze.numerics.jit import inline
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
@@ -63,6 +72,8 @@ def select(m):
     """Select a row of each mixer weight set by its context."""
     partial, found = m.state.partial, m.state.matched
     latest = np.int64(m.registers[contexts.HISTORY] & np.uint64(0xFF))
+    if m.state.record > 0:
+        latest = np.int64(m.registers[contexts.RECORDS + records.COLUMN])
     selectors = m.rows.size
     m.state.match_row = 256 * found + partial
     m.rows[0] = FIRST_ROW.bits + m.state.match_row
@@ -136,6 +147,8 @@ def end_byte(m, position):
     contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, m.state.record)
     if m.state.lines:
         fields.update_byte(m.registers[contexts.FIELDS :], m.places, m.numbers, m.data, position + 1)
+    if m.state.record > 0:
+        records.update_byte(m.registers[contexts.RECORDS :], m.data, position + 1, m.state.record)
     match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
 
 

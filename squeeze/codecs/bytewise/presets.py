@@ -1,8 +1,8 @@
 """Parameters of levels 1 to 3: the contexts for each kind of content, and the sizes of mixers and hash tables.
 
 The tables are part of the format: a change to them changes the coded bytes. A context is a register of the byte history
-(bitmodels/contexts.py, or bitmodels/fields.py from FIELDS on), a mask on that register, and a mask on the last eight
-bytes. The last table has the contexts that levels 7 to 9 mix with the language model.
+(bitmodels/contexts.py, fields.py and records.py), a mask on that register, and a mask on the last eight bytes. The last
+table has the contexts that levels 7 to 9 mix with the language model.
 """
 
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ ALL = (1 << 64) - 1
 # Both are numbered here, because `--help` imports this module, and compiled code takes a third of a second to load.
 _NONE, _OLDER, _WORD, _WORD_PAIR, _WORD_SKIP, _FOLLOWED, _RECORD, _POSITION, _CLASSES, LINE = range(10)
 ABOVE, ALIKE, MARKS, CELL_KEY, CELL_PLACE, NUMBER = range(22, 28)
+COUNT, CHANGES, LINEAR = range(42, 45)
 
 
 def order(n: int) -> tuple[int, int, int]:
@@ -41,6 +42,16 @@ _KEYS = (CELL_KEY, ALL, 0)
 _CELLS = (CELL_PLACE, ALL, 0)
 _NUMBERS = (NUMBER, ALL, 0)
 
+# Of records: the column, bytes above, bytes that count up, what changed, and a byte expected by difference.
+_COLUMN = (_RECORD, 0xFFFF0000, 0)
+_ABOVE_AND_COLUMN = (_RECORD, 0xFFFF00FF, 0)
+_TWO_ABOVE = (_RECORD, 0xFFFF, 0)
+_COUNTS = (COUNT, ALL & ~0xFF00, 0)
+_COUNTS_AND_RIGHT = (COUNT, ALL, 0)
+_CHANGED = (CHANGES, ALL, 0)
+_EXPECTED = (LINEAR, 0xFFFF00FF, 0)
+_COLUMN_AND_FIELD = (_RECORD, 0xFFFF0000, 0xFFFF << 48)
+
 TOKENS = ((15, ALL, 0), (16, ALL, 0), (17, ALL, 0))  # hashes of the latest tokens
 COLUMNS = ((LINE, 0xFF00, 0), (LINE, 0xFF00, 0xFF))
 _NAMES = {
@@ -61,11 +72,14 @@ _NAMES = {
     _KEYS: "cell and key",
     _CELLS: "cell and its number",
     _NUMBERS: "number by difference",
-    (_RECORD, 0xFFFF0000, 0): "column",
-    (_RECORD, 0xFFFF00FF, 0): "above and column",
-    (_RECORD, 0xFFFF, 0): "two above",
-    (_RECORD, 0xFF, 0xFF): "above and byte",
-    (_RECORD, 0xFF, 0xFFFF): "above and two bytes",
+    _COLUMN: "column",
+    _ABOVE_AND_COLUMN: "above and column",
+    _TWO_ABOVE: "two above",
+    _COUNTS: "count and above",
+    _COUNTS_AND_RIGHT: "count, above and its right",
+    _CHANGED: "changes of two records",
+    _EXPECTED: "expected by difference and column",
+    _COLUMN_AND_FIELD: "column and bytes 7 and 8",
     **dict(zip(TOKENS, ("one token before", "two tokens before", "three tokens before"), strict=True)),
     **dict(zip(COLUMNS, ("column of the line", "column of the line and byte"), strict=True)),
 }
@@ -115,14 +129,7 @@ SMALL = _of_kinds(
         "text": (*ORDERS_1_TO_4, order(6), WORDS),
         "lines": (order(1), order(3), WORDS, SHAPES, _ALIKE, _KEYS),
         "other": (order(1), order(2), order(3), order(5), *_SKIPS[:2]),
-        "table": (
-            order(1),
-            order(2),
-            order(3),
-            (_RECORD, 0xFFFF0000, 0),
-            (_RECORD, 0xFFFF00FF, 0),
-            (_RECORD, 0xFF, 0xFF),
-        ),
+        "table": (order(1), order(3), _COLUMN, _ABOVE_AND_COLUMN, _TWO_ABOVE, _COUNTS),
     },
     matches=(6,),
     selectors=2,
@@ -134,8 +141,8 @@ MEDIUM = _of_kinds(
         "lines": (order(1), order(3), order(4), WORDS, _FOLLOWED_2, SHAPES, _ALIKE, _KEYS, _ABOVE_AND_FIELD),
         "other": (order(0), *ORDERS_1_TO_4, order(6), *_SKIPS[:2], _SPARSE[1]),
         "table": (
-            *(order(0), order(1), order(2), order(3), order(4)),
-            *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
+            *(order(1), order(2), order(3), order(4)),
+            *(_COLUMN, _ABOVE_AND_COLUMN, _TWO_ABOVE, _COUNTS),
         ),
     },
     matches=(6,),
@@ -157,9 +164,9 @@ LARGE = _of_kinds(
             *(*_SPARSE, *_SKIPS[1:]),
         ),
         "table": (
-            *(order(0), *ORDERS_1_TO_4, order(6), _FOLLOWED_1, *_SPARSE),
-            *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFFFF, 0), (_RECORD, 0xFF, 0xFF)),
-            (_RECORD, 0xFF, 0xFFFF),
+            *(order(0), order(1), order(2), order(4), order(6), _FOLLOWED_1, _SPARSE[0], _SPARSE[2]),
+            *(_COLUMN, _ABOVE_AND_COLUMN, _TWO_ABOVE),
+            *(_COUNTS_AND_RIGHT, _CHANGED, _EXPECTED, _COLUMN_AND_FIELD),
         ),
     },
     matches=(6, 16),

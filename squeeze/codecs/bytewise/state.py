@@ -19,7 +19,7 @@ class Rows(NamedTuple):
     """Rows of each mixer weight set, by the context that selects a row; a preset uses two or all three sets."""
 
     bits: int  # bits of the byte so far, the match length, and the bit that the longest match predicts
-    latest: int  # last byte, and the bit's place in its byte
+    latest: int  # last byte, or column of a record, and the bit's place in its byte
     known: int  # number of contexts that were seen before, and the match length
 
 

@@ -21,6 +21,7 @@ from squeeze.numerics.bitmodels import (
     instructions,
     meter as meters,
     mixer,
+    records,
 )
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.bitmodels.frequencies import BYTES
@@ -86,6 +87,10 @@ def select(m):
         outer, column, bracket = instructions.selectors(
             np.int64(r[context_state.INSTRUCTION]), np.int64(r[context_state.INSTRUCTIONS])
         )
+    if m.state.record > 0:
+        outer = np.int64(r[context_state.RECORDS + records.COLUMN])
+        column = np.int64(r[context_state.RECORD] & np.uint64(0xFF))
+        bracket = np.int64((r[context_state.RECORDS + records.LINEAR] >> np.uint64(8)) & np.uint64(0xFF))
     rows[SET.always] = FIRST_ROW.always
     rows[SET.bits] = FIRST_ROW.bits + partial + (256 * (1 + (found & 1)) if found else 0)
     rows[SET.latest] = FIRST_ROW.latest + latest * 8 + shift
@@ -194,6 +199,8 @@ def end_byte(m, position):
     )
     if m.state.lines:
         fields.update_byte(m.registers[context_state.FIELDS :], m.places, m.numbers, m.data, position + 1)
+    if m.state.record > 0:
+        records.update_byte(m.registers[context_state.RECORDS :], m.data, position + 1, m.state.record)
     predictors.end_byte(Shared(m.data, m.state, m.registers, m.inputs), m.predictors, position)
 
 

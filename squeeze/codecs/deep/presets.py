@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from squeeze.codecs.bytewise.presets import warm_start
-from squeeze.numerics.bitmodels import context_state as state, fields
+from squeeze.numerics.bitmodels import context_state as state, fields, records
 
 Context = tuple[int, int, int, int]
 _ALL = (1 << 64) - 1
@@ -136,6 +136,7 @@ EXECUTABLE = {
     **_EXPECTED,
     **_TWO_MATCHES,
 }
+_COUNT, _LINEAR = state.RECORDS + records.COUNT, state.RECORDS + records.LINEAR
 TABLE = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 6, 8)},
     **_FOLLOWED,
@@ -145,11 +146,13 @@ TABLE = {
     "column": _pair(state.RECORD, mask=0xFFFF0000),
     "two above": _pair(state.RECORD, mask=0xFFFF),
     "above and byte": _pair(state.RECORD, history=0xFF, mask=0xFF),
-    "above and two bytes": _pair(state.RECORD, history=0xFFFF, mask=0xFF),
     "column and byte": _pair(state.RECORD, history=0xFF, mask=0xFFFF0000),
-    "column and two bytes": _pair(state.RECORD, history=0xFFFF, mask=0xFFFF0000),
-    "three above": _pair(state.RECORD, mask=0xFF0000FFFF),
     "above, column and byte": _pair(state.RECORD, history=0xFF, mask=0xFFFF00FF),
+    "count, above and its right": _pair(_COUNT),
+    "expected by the bytes above, and column": _pair(_LINEAR, mask=0xFFFF00FF),
+    "expected by the bytes to the left, and column": _pair(_LINEAR, mask=0xFFFFFF00),
+    "two expected bytes": _pair(_LINEAR, mask=0xFFFF),
+    "column and bytes 5 to 8": _pair(state.RECORD, history=0xFFFFFFFF << 32, mask=0xFFFF0000),
     **_EXPECTED,
     **_TWO_MATCHES,
 }
@@ -192,7 +195,6 @@ MORE_OTHER = {
 MORE_TABLE = {
     "order 5": _order(5),
     "above and its neighbours": _pair(state.RECORD, mask=0xFFFF00000000FF),
-    "above and the bits around": _pair(state.RECORD, history=0x0F, mask=0xF00F00000000FF),
     "above and match": _pair(state.RECORD, state.MATCH, mask=0xFF),
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
@@ -235,8 +237,9 @@ _FAST = {
         *("instruction and two before", "instruction and three opcodes before", "opcode and two bytes"),
     ),
     "table": (
-        *("order 1", "order 2", "order 3", "order 4", "bytes 1 and 3", "two above and column", "above and column"),
-        *("two above", "above and byte", "column and byte", "match and byte", "order 8", "two matches"),
+        *("order 1", "order 2", "order 3", "order 4", "two above and column", "above and column", "two above"),
+        *("column and byte", "count, above and its right", "expected by the bytes above, and column"),
+        *("match and byte", "order 8", "two matches"),
     ),
 }
 

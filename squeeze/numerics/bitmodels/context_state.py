@@ -41,7 +41,8 @@ INSTRUCTION = 27  # the x86 instruction that the next byte is part of (instructi
 INSTRUCTIONS = 28  # 16 bits each of the last four instructions
 _PARSER = 29
 FIELDS = 30  # the first of the registers of fields.py, for lines
-REGISTERS = 50
+RECORDS = 50  # the first of the registers of records.py
+REGISTERS = 58
 
 STACK = 16  # open brackets that are remembered
 

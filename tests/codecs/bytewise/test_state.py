@@ -5,7 +5,7 @@ import pytest
 
 from squeeze.codecs import package_data
 from squeeze.codecs.bytewise import coder, presets, state
-from squeeze.numerics.bitmodels import contexts, fields
+from squeeze.numerics.bitmodels import contexts, fields, records
 from tests.makers import inputs
 from tests.references.naive_levels import FORMAT, Decoder
 
@@ -49,6 +49,11 @@ def test_small_files_are_smaller(level, kind, share):
     known = coder.encode(data, presets.preset(level, kind))
     assert len(known) < share * len(plain)
     assert np.array_equal(coder.decode(known, data.size, presets.preset(level, kind)), data)
+
+
+def test_registers_of_records_have_their_numbers():
+    read = [records.COUNT, records.CHANGES, records.LINEAR]
+    assert [contexts.RECORDS + number for number in read] == [presets.COUNT, presets.CHANGES, presets.LINEAR]
 
 
 def test_registers_of_lines_have_their_numbers():
