@@ -186,8 +186,9 @@ def _products(bits: int) -> Any:
     return products
 
 
-def _matmul(products: Any, times: int, shift: int) -> Any:
-    times, shift = np.int32(times), np.int32(shift)
+def _matmul(products: Any, factor: int, offset: int) -> Any:
+    """Return a compiled product of scaled matrices; a weight is `factor` times what is stored minus `offset`."""
+    times, shift = np.int32(factor), np.int32(offset)
 
     @part
     def matmul(a, sums, scales, weights, w_scales, first, last, add, out, found):

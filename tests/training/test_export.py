@@ -24,8 +24,8 @@ SHAPES = {
 
 
 @kernel
-def predict(network):
-    model.predict(network, 0, 1)
+def predict(network, fed):
+    model.predict(network, fed)
 
 
 def trained(shape):
@@ -53,10 +53,10 @@ def test_the_package_computes_what_was_trained(name):
     network = weights.begin(weights.from_tensors(tensors))
     rounded = recurrent_network.log_probabilities(tensors, TEXT, rounded=True)
     assert np.abs(rounded - defined).max() < 0.1  # activations of 8 bits
-    for byte, row in zip(TEXT.tolist(), rounded, strict=True):
-        network.fed[0] = byte
-        predict(network)
-        assert np.log(network.counts[0, 256:] / network.counts[0, 1]) == pytest.approx(row, abs=2e-3)
+    for place, row in enumerate(rounded):
+        predict(network, TEXT[place : place + 1])
+        shares = network.frequencies[0] / network.frequencies[0].sum()
+        assert np.log(shares) == pytest.approx(row, abs=2e-3)
 
 
 def test_the_command_writes_the_file_of_the_package(tmp_path):

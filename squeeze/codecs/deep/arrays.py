@@ -57,8 +57,6 @@ APM = Refinements(*range(len(Refinements._fields)))
 _APM_ROWS = 1 << 16
 FIRST_APM = layout.offsets(Refinements(*[_APM_ROWS] * len(APM)))
 
-_NO_COUNTS = np.ones(512, np.int64)
-
 # Learning rates: of a weight set after many updates, added at first, decay of that, of the second layer.
 _RATES = ("rate", "first_rate", "fading", "final_rate")
 STATE = layout.fields(
@@ -95,7 +93,7 @@ class DeepModel(NamedTuple):
 
 
 def build_model(
-    data: np.ndarray, preset: DeepPreset, record: int = 0, text_size: int = 0, counts: np.ndarray | None = None
+    data: np.ndarray, preset: DeepPreset, record: int = 0, text_size: int = 0, has_network: bool = False
 ) -> DeepModel:
     """Allocate untrained models for one block; sizes of tables follow from its length.
 
@@ -104,12 +102,12 @@ def build_model(
         preset: contexts, match models, mixers.
         record: length of a record in bytes for tables, or 0.
         text_size: bytes of `data` that a dictionary has read already.
-        counts: int64 [512], frequencies of the byte network, or None without a network.
+        has_network: whether the byte network takes part.
     """
     first, weights = predictors.lay_out(preset)
     rows, finals = sum(_SET_ROWS[: preset.selectors]), sum(FINAL_ROWS)
     logits = -(-(preset.selectors + 1) // vectors.LANES) * vectors.LANES  # the network's logit is the last
-    settings = {"record": record, "lines": preset.lines, "sets": preset.selectors, "has_network": counts is not None}
+    settings = {"record": record, "lines": preset.lines, "sets": preset.selectors, "has_network": has_network}
     settings["is_code"] = any(context_state.INSTRUCTION in (first, second) for first, _, second, _ in preset.contexts)
     model = DeepModel(
         data=data,
@@ -121,7 +119,7 @@ def build_model(
         stack=np.zeros(context_state.STACK, np.uint8),
         places=np.zeros(fields.PLACES if preset.lines else 1, np.int32),
         numbers=np.zeros((fields.NUMBERS if preset.lines else 1, 3), np.int64),
-        predictors=predictors.build(preset, Extent(data.size, text_size, _NO_COUNTS if counts is None else counts)),
+        predictors=predictors.build(preset, Extent(data.size, text_size)),
         first=first,
         inputs=np.zeros(weights.size, np.float32),
         weights=np.zeros(rows * weights.size, np.float32),  # row 0: below

@@ -1,8 +1,8 @@
 """The byte network (codecs/recurrent) as a predictor of bits: three mixer inputs, and its most probable byte as a
 context.
 
-Frequencies of bytes are summed to the probability of the next bit. coder.py feeds the network; its inputs stay 0 if a
-preset has none.
+Frequencies of bytes are summed to the probability of the next bit. coder.py feeds the network and fills `counts`; its
+inputs stay 0 if a preset has none.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ def _build(preset: DeepPreset, extent: Extent) -> BitPredictions:
     probabilities = ((np.arange(32, dtype=np.uint32) * 2 + 1) << 26) | FRESH_COUNT
     return BitPredictions(
         state=layout.record(_STATE),
-        counts=extent.counts,
+        counts=np.ones(2 * frequencies.BYTES, np.int64),
         map=np.repeat(probabilities, TOP_PREDICTIONS * 8).astype(np.uint32),
     )
 

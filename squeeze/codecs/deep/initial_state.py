@@ -106,7 +106,7 @@ def restored(kept: Mapping[str, np.ndarray], preset: DeepPreset, record: int) ->
 
 
 def initial_model(
-    data: np.ndarray, preset: DeepPreset, record: int, start: Start, counts: np.ndarray | None = None
+    data: np.ndarray, preset: DeepPreset, record: int, start: Start, has_network: bool = False
 ) -> DeepModel:
     """Build the models of one block with what they start with.
 
@@ -115,20 +115,18 @@ def initial_model(
         preset: the models.
         record: length of a record in bytes for tables, or 0.
         start: memory and learned weights.
-        counts: int64 [512], frequencies of the byte network, or None without a network.
+        has_network: whether the byte network takes part.
     """
     if start.memory:
-        model = remember(data, preset, record, start.memory, counts)
+        model = remember(data, preset, record, start.memory, has_network)
     else:
-        model = build_model(data, preset, record, 0, counts)
+        model = build_model(data, preset, record, 0, has_network)
     for known in start.learned:
         _recall(model, known)
     return model
 
 
-def remember(
-    data: np.ndarray, preset: DeepPreset, record: int, memory: Memory, counts: np.ndarray | None = None
-) -> DeepModel:
+def remember(data: np.ndarray, preset: DeepPreset, record: int, memory: Memory, has_network: bool = False) -> DeepModel:
     """Build models that have read a dictionary's text, with untrained mixers.
 
     Args:
@@ -136,10 +134,10 @@ def remember(
         preset: the models.
         record: length of a record in bytes for tables, or 0.
         memory: the text's.
-        counts: int64 [512], frequencies of the byte network, or None without a network.
+        has_network: whether the byte network takes part.
     """
     before = memory.model
-    model = build_model(data, preset, record, memory.text.size, counts)
+    model = build_model(data, preset, record, memory.text.size, has_network)
     for name in _COPIED:
         getattr(model, name)[...] = getattr(before, name)
     return model._replace(predictors=predictors.remember(model.predictors, before.predictors))

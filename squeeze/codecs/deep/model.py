@@ -227,13 +227,12 @@ def code_byte(m, coder, coded, position, decoding, meter):
 
 
 @inline
-def meter_begin_byte(meter, m, network, unit, begin):
+def meter_begin_byte(meter, m, unit, begin):
     """Start a unit of the meter for a byte: note the longest match and the network's candidates.
 
     Args:
         meter: bitmodels/meter.py.
         m: the model.
-        network: the byte network.
         unit: the byte's number in the block.
         begin: first byte of the block in the model's data.
     """
@@ -243,17 +242,19 @@ def meter_begin_byte(meter, m, network, unit, begin):
     if best >= 0:
         meters.follow(meter, unit, matches[best].pointer - begin, matches[best].length)
     if m.state.has_network:
-        filled, total = 0, np.float64(network.counts[0, 1])
+        counts = m.predictors[NETWORK].counts
+        filled, total = 0, np.float64(counts[1])
         for byte in range(BYTES):
-            filled = meters.candidate(meter, unit, byte, network.counts[0, BYTES + byte] / total, filled)
+            filled = meters.candidate(meter, unit, byte, counts[BYTES + byte] / total, filled)
 
 
 @inline
-def meter_end_byte(meter, m, network, unit, position):
+def meter_end_byte(meter, m, unit, position):
     """Note the bits that the network alone would have needed for the byte, and finish its unit."""
     if m.state.has_network:
-        count = network.counts[0, BYTES + np.int64(m.data[position])]
-        meter.model_bits[unit] = np.float32(np.log2(np.float64(network.counts[0, 1]) / np.float64(count)))
+        counts = m.predictors[NETWORK].counts
+        count = counts[BYTES + np.int64(m.data[position])]
+        meter.model_bits[unit] = np.float32(np.log2(np.float64(counts[1]) / np.float64(count)))
     meters.finish(meter, unit)
 
 

@@ -33,7 +33,6 @@ class Extent(NamedTuple):
 
     size: int  # bytes of the block and of a dictionary's text before it
     text_size: int  # bytes of a dictionary's text
-    counts: np.ndarray  # int64 [512]: frequencies of the byte network
 
 
 @dataclass(frozen=True)

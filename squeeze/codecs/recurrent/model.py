@@ -6,8 +6,6 @@ on the latest inputs (as in minGRU, Feng et al. 2024, arXiv:2410.01201). Wider b
 separating byte, and their output is added to every byte until the next (SpaceByte, Slagle 2024, arXiv:2404.14408). The
 last byte and hashes of the last two, three and four bytes have embeddings (Pagnoni et al. 2024, arXiv:2412.09871).
 
-It runs several streams of bytes, called lanes, at the same time, so that each weight is read once for all.
-
 Matrix products are exact integer sums, every other operation is elementwise, so all machines compute the same bits.
 tests/references/recurrent_network.py defines the network in plain numpy.
 """
@@ -69,16 +67,8 @@ def _recur(projected, past, taps, keeping, states, inner):
 
 
 @part
-def _run(stack, memory, x, lanes, s):
-    """Run a stack of blocks, each of which adds to the residual stream.
-
-    Args:
-        stack: the weights.
-        memory: the state of all lanes.
-        x: float32 [rows, width], the residual stream.
-        lanes: int64 [rows], the lane of each row.
-        s: buffers.
-    """
+def _run(stack, memory, x, s):
+    """Run a stack of blocks, each of which adds to the residual stream x, float32 [rows, width], a row a step."""
     rows, width = x.shape
     hidden = stack.gate_up.scales.shape[1] // 2
     into = s.projected[: rows * 3 * width].reshape(rows, 3 * width)
@@ -86,10 +76,9 @@ def _run(stack, memory, x, lanes, s):
     mixed, inner = s.inner[: rows * width].reshape(rows, width), s.inner[: rows * hidden].reshape(rows, hidden)
     for block in range(stack.keeping.shape[0]):
         _multiply(x, True, stack.into, block, into, False, s)
-        taps, keeping = stack.taps[block], stack.keeping[block]
+        past, states, taps, keeping = memory.past[block], memory.states[block], stack.taps[block], stack.keeping[block]
         for row in range(rows):
-            lane = lanes[row]
-            _recur(into[row], memory.past[lane, block], taps, keeping, memory.states[lane, block], mixed[row])
+            _recur(into[row], past, taps, keeping, states, mixed[row])
         _multiply(mixed, False, stack.out, block, x, True, s)
         _multiply(x, True, stack.gate_up, block, both, False, s)
         for row in range(rows):
@@ -99,34 +88,16 @@ def _run(stack, memory, x, lanes, s):
         _multiply(inner, False, stack.down, block, x, True, s)
 
 
-@part
-def _run_words(m, lanes):
-    """Run the word stack for the lanes whose words have ended, int64 [rows]."""
-    w, s, rows = m.weights, m.scratch, lanes.size
-    width, wide = m.x.shape[1], w.up.scales.shape[1]
-    x, words = s.some[: rows * width].reshape(rows, width), s.wide[: rows * wide].reshape(rows, wide)
-    for row in range(rows):
-        for i in range(width):
-            x[row, i] = m.x[lanes[row], i]
-    _multiply(x, False, w.up, 0, words, False, s)
-    _run(w.words, m.words, words, lanes, s)
-    _multiply(words, False, w.down, 0, x, False, s)
-    for row in range(rows):
-        for i in range(width):
-            m.word_output[lanes[row], i] = x[row, i]
-
-
 @inline
-def _embed(m, lane):
-    """Set a lane's x to the embedding of its byte plus those of its last two, three and four bytes."""
-    w, x, byte = m.weights, m.x[lane], m.fed[lane]
-    past = (m.latest[lane] << 8 | byte) & 0xFFFFFFFF
-    m.latest[lane] = past
+def _embed(m, byte, x):
+    """Set x to the embedding of a byte plus those of the last two, three and four bytes."""
+    w = m.weights
+    m.state.past = (m.state.past << 8 | byte) & 0xFFFFFFFF
     for i in range(x.size):
         x[i] = w.embedding[byte, i]
     half = x.size // 2
     for k in range(len(GRAMS)):
-        gram = np.uint64(past & ((1 << 8 * GRAMS[k]) - 1))
+        gram = np.uint64(m.state.past & ((1 << 8 * GRAMS[k]) - 1))
         row = np.int64((gram * MULTIPLIER) >> np.uint64(40)) & np.int64(w.grams[k].shape[0] - 1)
         scale, embedding = w.gram_scales[k][row], w.grams[k][row]
         for i in range(half):
@@ -135,36 +106,61 @@ def _embed(m, lane):
             x[half + i] += np.float32(2 * (both >> 4) - 15) * scale
 
 
+@inline
+def _find_ends(m, fed):
+    """Note the rows whose byte is the first that separates two words, and return their number."""
+    w, ended = m.weights, 0
+    for row in range(fed.size):
+        separates = w.separates[fed[row]]
+        if separates and not m.state.separated and w.words.keeping.shape[0]:
+            m.scratch.ended[ended] = row
+            ended += 1
+        m.state.separated = separates
+    return ended
+
+
 @part
-def predict(m, first, last):
-    """Feed each lane its byte in `fed`, and write frequencies of its next byte to its tree `counts`.
+def _add_words(m, x, ended):
+    """Run the word stack at the ends of words, and add its latest output to every row."""
+    w, s, width = m.weights, m.scratch, x.shape[1]
+    if ended:
+        wide = w.up.scales.shape[1]
+        ends, words = s.ends[: ended * width].reshape(ended, width), s.wide[: ended * wide].reshape(ended, wide)
+        for k in range(ended):
+            for i in range(width):
+                ends[k, i] = x[s.ended[k], i]
+        _multiply(ends, False, w.up, 0, words, False, s)
+        _run(w.words, m.words, words, s)
+        _multiply(words, False, w.down, 0, ends, False, s)
+    k = 0
+    for row in range(x.shape[0]):
+        if k < ended and s.ended[k] == row:
+            for i in range(width):
+                m.word_output[i] = s.ends[k * width + i]
+            k += 1
+        for i in range(width):
+            x[row, i] += m.word_output[i]
+
+
+@part
+def predict(m, fed):
+    """Feed bytes, and write the frequencies of the byte after each to a row of `m.frequencies`.
 
     Args:
         m: the network.
-        first: the first lane that gets one.
-        last: the lane after the last.
+        fed: uint8 [rows], at most ROWS. So many that are known take much less time together than one by one, since each
+            weight is read once for all.
     """
-    w, s, ended = m.weights, m.scratch, 0
-    x, lanes = m.x[first:last], m.lanes[first:last]
-    for lane in range(first, last):
-        _embed(m, lane)
-    _run(w.before, m.before, x, lanes, s)
-    for lane in range(first, last):
-        separates = w.separates[m.fed[lane]]
-        if separates and not m.separated[lane]:
-            s.ended[ended] = lane
-            ended += 1
-        m.separated[lane] = separates
-    if ended and w.words.keeping.shape[0]:
-        _run_words(m, s.ended[:ended])
-    for lane in range(first, last):
-        for i in range(x.shape[1]):
-            m.x[lane, i] += m.word_output[lane, i]
-    _run(w.after, m.after, x, lanes, s)
-    logits = s.logits[: last - first]
+    w, s, rows = m.weights, m.scratch, fed.size
+    x, logits = s.x[:rows], s.logits[:rows]
+    for row in range(rows):
+        _embed(m, np.int64(fed[row]), x[row])
+    _run(w.before, m.before, x, s)
+    _add_words(m, x, _find_ends(m, fed))
+    _run(w.after, m.after, x, s)
     _multiply(x, True, w.head, 0, logits, False, s)
-    for row in range(last - first):
+    for row in range(rows):
         top = maximum(logits[row])
         for i in range(logits.shape[1]):
             logits[row, i] = exp_negative(logits[row, i] - top)
-        frequencies.count(logits[row], m.counts[first + row])
+        frequencies.count(logits[row], m.frequencies[row])

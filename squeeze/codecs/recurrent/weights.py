@@ -19,6 +19,7 @@ import numpy as np
 
 from squeeze.codecs import package_data
 from squeeze.numerics import int8
+from squeeze.numerics.bitmodels import layout
 from squeeze.numerics.int8_vectors import STEP
 from squeeze.numerics.machine_code import PANEL
 
@@ -27,10 +28,14 @@ TAPS = 4  # length of the causal convolution before a recurrence
 GRAMS = (2, 3, 4)  # n-grams of bytes that have embeddings
 
 
+STATE = layout.fields("separated past")  # whether the last byte separated words; the last bytes
+ROWS = 16  # most bytes of one call
+
+
 class Matrices(NamedTuple):
     """One matrix of every block of a stack."""
 
-    panels: np.ndarray  # uint8 [blocks, outputs / 16, inputs / 4, 16, 4], packed by int8.pack; with 4 bits half as many bytes, by pack_halves
+    panels: np.ndarray  # uint8 [blocks, outputs / 16, inputs / 4 or 8, 16, 4], by int8.pack or int8.pack_halves
     bits: int  # bits of a weight: 8 or 4
     scales: np.ndarray  # float32 [blocks, outputs]
 
@@ -64,49 +69,47 @@ class Weights(NamedTuple):
 class Memory(NamedTuple):
     """The state that the blocks of a stack keep from step to step."""
 
-    past: np.ndarray  # float32 [lanes, blocks, TAPS - 1, width]: the latest inputs of the convolution
-    states: np.ndarray  # float32 [lanes, blocks, width]
+    past: np.ndarray  # float32 [blocks, TAPS - 1, width]: the latest inputs of the convolution
+    states: np.ndarray  # float32 [blocks, width]
 
 
 class Scratch(NamedTuple):
-    """Buffers for one step. Those without a shape hold a matrix with a row for each lane."""
+    """Buffers for up to ROWS steps. Those without a shape hold a matrix of some width with a row for each step."""
 
+    x: np.ndarray  # float32 [ROWS, width], the residual stream
     wide: np.ndarray  # float32, of the word width
-    some: np.ndarray  # float32, of the width
+    ends: np.ndarray  # float32, of the width
+    ended: np.ndarray  # int64 [ROWS], rows at which words end
     projected: np.ndarray  # float32, of the most outputs
     inner: np.ndarray  # float32, of the most inputs
     activations: np.ndarray  # int8.ACTIVATION, of the most inputs
-    sums: np.ndarray  # int32 [lanes], of the activations
-    scales: np.ndarray  # float32 [lanes]
+    sums: np.ndarray  # int32 [ROWS], of the activations
+    scales: np.ndarray  # float32 [ROWS]
     found: np.ndarray  # int32 [int8.SCRATCH]
-    logits: np.ndarray  # float32 [lanes, 256]
-    ended: np.ndarray  # int64 [lanes], the lanes whose words have ended
+    logits: np.ndarray  # float32 [ROWS, 256]
 
 
 class Network(NamedTuple):
-    """Weights, and the state of some lanes, each a stream of bytes."""
+    """Weights, and the state of one stream of bytes."""
 
     weights: Weights
-    lanes: np.ndarray  # int64 [lanes], their numbers
-    fed: np.ndarray  # int64 [lanes], the byte that each gets next
-    separated: np.ndarray  # bool [lanes], whether the last byte separated words
-    latest: np.ndarray  # int64 [lanes], the last four bytes
+    state: Any  # a record of STATE
+    fed: np.ndarray  # uint8 [1], for who feeds one byte at a time
     before: Memory
     words: Memory
     after: Memory
-    x: np.ndarray  # float32 [lanes, width], the residual stream
-    word_output: np.ndarray  # float32 [lanes, width], last output of the word stack
-    counts: np.ndarray  # int64 [lanes, 512], frequencies of bytes from index 256 on, and a binary tree of their sums
+    word_output: np.ndarray  # float32 [width], last output of the word stack
+    frequencies: np.ndarray  # int32 [ROWS, 256], of the byte after each step
     scratch: Scratch
 
 
-def _memory(stack: Stack, lanes: int) -> Memory:
+def _memory(stack: Stack) -> Memory:
     blocks, _, width = stack.taps.shape
-    return Memory(np.zeros((lanes, blocks, TAPS - 1, width), np.float32), np.zeros((lanes, blocks, width), np.float32))
+    return Memory(np.zeros((blocks, TAPS - 1, width), np.float32), np.zeros((blocks, width), np.float32))
 
 
-def begin(weights: Weights, lanes: int = 1) -> Network:
-    """Return a network with fresh state, before the first byte of each lane."""
+def begin(weights: Weights) -> Network:
+    """Return a network with fresh state, before the first byte."""
     stacks = (weights.before, weights.words, weights.after)
     width, wide = weights.embedding.shape[1], weights.up.scales.shape[1]
     matrices = [matrix for stack in stacks for matrix in (stack.into, stack.out, stack.gate_up, stack.down)]
@@ -114,29 +117,27 @@ def begin(weights: Weights, lanes: int = 1) -> Network:
     outputs = max(matrix.scales.shape[1] for matrix in matrices)
     inputs = max(width, wide, *(stack.gate_up.scales.shape[1] // 2 for stack in stacks))
     scratch = Scratch(
-        wide=np.zeros(lanes * wide, np.float32),
-        some=np.zeros(lanes * width, np.float32),
-        projected=np.zeros(lanes * outputs, np.float32),
-        inner=np.zeros(lanes * inputs, np.float32),
-        activations=np.zeros(lanes * inputs, int8.ACTIVATION),
-        sums=np.zeros(lanes, np.int32),
-        scales=np.zeros(lanes, np.float32),
+        x=np.zeros((ROWS, width), np.float32),
+        wide=np.zeros(ROWS * wide, np.float32),
+        ends=np.zeros(ROWS * width, np.float32),
+        ended=np.zeros(ROWS, np.int64),
+        projected=np.zeros(ROWS * outputs, np.float32),
+        inner=np.zeros(ROWS * inputs, np.float32),
+        activations=np.zeros(ROWS * inputs, int8.ACTIVATION),
+        sums=np.zeros(ROWS, np.int32),
+        scales=np.zeros(ROWS, np.float32),
         found=np.zeros(int8.SCRATCH, np.int32),
-        logits=np.zeros((lanes, BYTES), np.float32),
-        ended=np.zeros(lanes, np.int64),
+        logits=np.zeros((ROWS, BYTES), np.float32),
     )
     return Network(
         weights=weights,
-        lanes=np.arange(lanes),
-        fed=np.zeros(lanes, np.int64),
-        separated=np.ones(lanes, np.bool_),
-        latest=np.zeros(lanes, np.int64),
-        before=_memory(weights.before, lanes),
-        words=_memory(weights.words, lanes),
-        after=_memory(weights.after, lanes),
-        x=np.zeros((lanes, width), np.float32),
-        word_output=np.zeros((lanes, width), np.float32),
-        counts=np.ones((lanes, 2 * BYTES), np.int64),
+        state=layout.record(STATE, separated=1),
+        fed=np.zeros(1, np.uint8),
+        before=_memory(weights.before),
+        words=_memory(weights.words),
+        after=_memory(weights.after),
+        word_output=np.zeros(width, np.float32),
+        frequencies=np.ones((ROWS, BYTES), np.int32),
         scratch=scratch,
     )
 
@@ -174,15 +175,14 @@ def from_tensors(tensors: Tensors) -> Weights:
     return weights
 
 
-def network(takes_part: bool = True, changed: Weights | None = None, lanes: int = 1) -> Network:
+def network(takes_part: bool = True, changed: Weights | None = None) -> Network:
     """Return a network with fresh state.
 
     Args:
         takes_part: whether it is used; if not, return the smallest network, which is never run.
         changed: fine-tuned weights, or None for the pretrained ones.
-        lanes: streams of bytes.
     """
-    return begin((changed or pretrained()) if takes_part else _none(), lanes)
+    return begin((changed or pretrained()) if takes_part else _none())
 
 
 @cache

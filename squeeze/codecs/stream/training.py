@@ -18,7 +18,7 @@ from squeeze.codecs.deep import coder as deep, initial_state
 from squeeze.codecs.deep.arrays import DeepModel
 from squeeze.codecs.deep.initial_state import Learned, Start, initial_model
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.recurrent import change as changes, weights
+from squeeze.codecs.recurrent import change as changes
 from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import blocks, levels
 from squeeze.codecs.stream.dictionary import Dictionary, built_in
@@ -272,12 +272,10 @@ def learn(
     model = initial_model(start.text, preset, record, start)
     visits, apms = model.visits.copy(), model.apms.copy()
     for piece in chosen * passes:
-        data, network = np.concatenate([start.text, piece]), weights.network(preset.network, start.network)
-        counts = network.counts[0] if preset.network else None
-        model = initial_state.sharing(initial_model(data, preset, record, start, counts), model)
-        coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
-        arithmetic.start_encoder(coder)
-        deep.code(model, network, coder, coded, start.text.size, model.data.size, False)
+        job = deep.prepare(piece, np.zeros(2 * piece.size + 256, np.uint8), preset, record, start)
+        model = initial_state.sharing(job.model, model)
+        arithmetic.start_encoder(job.coder)
+        deep.code(job._replace(model=model), job.begin, model.data.size, False, deep.UNKNOWN, None)
         if progress:
             progress(piece.size)
     return _gathered(model, visits, apms, apm_rows)

@@ -14,17 +14,18 @@ _ONE = np.float32(1 << BITS)
 
 
 @inline
-def count(shares, counts):
-    """Fill `counts` from float32 shares [256], the largest of which is 1."""
+def count(shares, leaves):
+    """Write the frequencies of bytes, int32 [256], from float32 shares [256], the largest of which is 1."""
     for i in range(BYTES):
         share = shares[i] * _ONE
-        counts[BYTES + i] = 1 + (np.int64(share) if share <= _ONE else 0)  # NaN is 0 everywhere
-    add_up(counts)
+        leaves[i] = 1 + (np.int32(share) if share <= _ONE else 0)  # NaN is 0 everywhere
 
 
 @inline
-def add_up(counts):
-    """Fill the sums of `counts` from the frequencies."""
+def add_up(leaves, counts):
+    """Fill `counts` from the frequencies of bytes."""
+    for i in range(BYTES):
+        counts[BYTES + i] = np.int64(leaves[i])
     for i in range(BYTES - 1, 0, -1):
         counts[i] = counts[2 * i] + counts[2 * i + 1]
 

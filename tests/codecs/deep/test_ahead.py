@@ -1,4 +1,4 @@
-"""The byte network in a thread of its own: the same bytes, whichever thread is faster."""
+"""The byte network ahead of the mixers, in a thread of its own or not: the same bytes, whichever is faster."""
 
 import numpy as np
 import pytest
@@ -14,11 +14,6 @@ from tests.makers import inputs
 
 TEXT = inputs.python_text(2_700)
 PRESET = presets.preset(5, "text")
-
-
-@pytest.fixture(autouse=True)
-def short_blocks(monkeypatch):
-    monkeypatch.setattr(ahead, "LEAST", 2 * ahead.CHUNK)
 
 
 def array(data: bytes) -> np.ndarray:

@@ -1,7 +1,5 @@
 """The compiled network compared with its definition, and its results on every machine."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -14,22 +12,24 @@ TEXT = np.frombuffer(b"\0The quick (brown) fox; jumps  over 12 lazy_dogs.\n\nAnd
 
 
 @kernel
-def predict_lanes(network, first, last):
-    model.predict(network, first, last)
+def predict(network, fed):
+    model.predict(network, fed)
 
 
-def predict(network, byte):
-    network.fed[0] = byte
-    predict_lanes(network, 0, 1)
+def frequencies(tensors, fed, together=1):
+    """int32 [T, 256], from a network that gets some bytes together."""
+    network, found = weights.begin(weights.from_tensors(tensors)), []
+    for begin in range(0, fed.size, together):
+        some = fed[begin : begin + together]
+        predict(network, some)
+        found += list(network.frequencies[: some.size].copy())
+    return np.array(found)
 
 
 def predictions(tensors, fed):
-    """float64 [T, 256], and the last counts."""
-    network, found = weights.begin(weights.from_tensors(tensors)), []
-    for byte in fed.tolist():
-        predict(network, byte)
-        found.append(network.counts[0, 256:] / network.counts[0, 1])
-    return np.array(found), network.counts[0]
+    """float64 [T, 256]."""
+    found = frequencies(tensors, fed)
+    return found / found.sum(1, keepdims=True)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def predictions(tensors, fed):
 )
 def test_predictions_are_those_of_the_definition(shape):
     tensors = recurrent.tensors(**shape)
-    found, _ = predictions(tensors, TEXT)
+    found = predictions(tensors, TEXT)
     expected = np.exp(recurrent_network.log_probabilities(tensors, TEXT, rounded=True))
     assert np.abs(found - expected).max() < 2e-3
     assert np.abs(np.log(found / expected)).max() < 2e-2
@@ -54,29 +54,23 @@ def test_predictions_are_those_of_the_definition(shape):
 def test_predictions_depend_on_earlier_bytes_alone():
     tensors, changed = recurrent.tensors(), TEXT.copy()
     changed[40:] ^= 1
-    first, second = (predictions(tensors, fed)[0] for fed in (TEXT, changed))
+    first, second = (predictions(tensors, fed) for fed in (TEXT, changed))
     assert np.array_equal(first[:40], second[:40])
     assert not np.array_equal(first[40], second[40])
 
 
-def test_lanes_do_not_touch_each_other():
-    """Lanes that get bytes together, or in halves, give what each gives alone."""
-    packed, lanes = weights.from_tensors(recurrent.tensors()), np.stack([TEXT, TEXT[::-1], np.roll(TEXT, 5)])
-    alone = [predictions(recurrent.tensors(), fed)[1] for fed in lanes]
-    for parts in ([(0, 3)], [(0, 2), (2, 3)]):
-        network = weights.begin(packed, len(lanes))
-        for fed in lanes.T:
-            network.fed[:] = fed
-            for first, last in parts:
-                predict_lanes(network, first, last)
-        assert np.array_equal(network.counts, alone)
+@pytest.mark.parametrize("together", [2, 7, weights.ROWS])
+@pytest.mark.parametrize("layers", [(1, 2, 1), (2, 0, 0)])
+def test_bytes_fed_together_give_what_each_gives_alone(together, layers):
+    tensors = recurrent.tensors(layers=layers)
+    assert np.array_equal(frequencies(tensors, TEXT, together), frequencies(tensors, TEXT))
 
 
 def test_the_frequencies_are_the_same_on_every_machine():
     """Compare with numbers of random weights after two pages of words, which all instruction sets gave."""
-    _, counts = predictions(recurrent.tensors(), np.frombuffer(inputs.words(4_000), np.uint8))
-    assert int(counts[1]) == 164_763_467
-    assert counts[[256 + 32, 256 + 101, 256 + 200]].tolist() == [69_825, 69_723, 365_743]
+    last = frequencies(recurrent.tensors(), np.frombuffer(inputs.words(4_000), np.uint8))[-1]
+    assert int(last.sum()) == 164_763_467
+    assert last[[32, 101, 200]].tolist() == [69_825, 69_723, 365_743]
 
 
 @pytest.mark.parametrize("wrong", ["missing", "shape", "type", "long", "rows"])
@@ -99,8 +93,5 @@ def test_refuses_tensors_of_wrong_names_shapes_or_types(wrong):
 
 
 def test_the_pretrained_network_knows_english():
-    network, costs = weights.network(), []
-    for before, byte in itertools.pairwise(b"\0" + TEXT.tobytes()[1:42]):
-        predict(network, before)
-        costs.append(-np.log2(network.counts[0, 256 + byte] / network.counts[0, 1]))
-    assert np.mean(costs) < 4
+    found = predictions(weights.pretrained_tensors(), np.frombuffer(b"\0" + TEXT.tobytes()[1:41], np.uint8))
+    assert np.mean(-np.log2(found[np.arange(41), TEXT[1:42]])) < 4

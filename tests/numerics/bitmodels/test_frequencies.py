@@ -11,8 +11,9 @@ SHARES /= SHARES.max()
 
 
 @kernel
-def count(shares, counts):
-    frequencies.count(shares, counts)
+def count(shares, leaves, counts):
+    frequencies.count(shares, leaves)
+    frequencies.add_up(leaves, counts)
 
 
 @kernel
@@ -28,7 +29,7 @@ def top_prediction(counts):
 @pytest.fixture
 def counts():
     counts = np.zeros(512, np.int64)
-    count(SHARES, counts)
+    count(SHARES, np.zeros(256, np.int32), counts)
     return counts
 
 
@@ -41,7 +42,7 @@ def test_frequencies_are_those_of_the_shares(counts):
 def test_what_is_no_share_is_the_rarest():
     shares, counts = SHARES.copy(), np.zeros(512, np.int64)
     shares[[7, 70]] = np.nan, 2
-    count(shares, counts)
+    count(shares, np.zeros(256, np.int32), counts)
     assert counts[256 + 7] == counts[256 + 70] == 1
 
 
@@ -59,7 +60,7 @@ def test_probabilities_of_bits_are_those_of_bytes(counts, byte):
 @pytest.mark.parametrize("power", [0.1, 1, 3, 30])
 def test_the_top_prediction_is_the_most_probable_byte(power):
     shares, counts = SHARES**power, np.zeros(512, np.int64)
-    count(shares, counts)
+    count(shares, np.zeros(256, np.int32), counts)
     top, likeliest = int(top_prediction(counts)), counts[256:].max() / counts[1]
     assert top & 255 == SHARES.argmax()
     assert top >> 8 == sum(likeliest * 256 // 1 > least for least in (32, 64, 104, 152, 200, 232, 250))
