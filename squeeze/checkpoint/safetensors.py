@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from squeeze.checkpoint.ggml_types import BLOCKS
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
 from squeeze.system import files
 from squeeze.system.documents import parse_object, parsed_size
@@ -45,8 +46,10 @@ _DTYPE = re.compile("[A-Z0-9_]{1,32}", re.IGNORECASE | re.ASCII)
 
 
 def layout_of(dtype: str) -> str:
-    """Return the dtype that a coder uses for a tensor: one with the same bit layout, or bytes for unknown dtypes."""
-    return _LAYOUTS.get(dtype, dtype if dtype in ELEMENT_BITS else "U8")
+    """Return the dtype that a coder uses for a tensor: one with the same bit layout, a type of blocks (GGUF), or bytes
+    for unknown dtypes.
+    """
+    return _LAYOUTS.get(dtype, dtype if dtype in ELEMENT_BITS or dtype in BLOCKS else "U8")
 
 
 def fits(dtype: str, shape: Sequence[int], size: int) -> bool:

@@ -7,7 +7,7 @@ distributed checkpoint; or, from before torch 1.6, pickles followed by storages.
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +19,7 @@ from squeeze.checkpoint.torch_storages import Storage, can_run, storages
 from squeeze.errors import FormatError, TruncatedError
 from squeeze.system.limits import Limits
 
-__all__ = ["SUFFIXES", "CompressedError", "TorchFile", "plain", "read"]
+__all__ = ["SUFFIXES", "CompressedError", "TorchFile", "gap_bytes", "plain", "read", "tiled"]
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".distcp")
 _MAX_PICKLE = 1 << 26  # bytes
@@ -73,16 +73,16 @@ def read(path: Path, limits: Limits | None = None) -> TorchFile:
             found = list(_of_pickles(file, size, names, limits))
         else:
             raise FormatError("not a file of torch.save")
-        tensors = tuple(_tiled(found, size))
-        return TorchFile(TensorFile(path, size, _gap_bytes(file, size, tensors), None, tensors), tuple(can_run(names)))
+        tensors = tuple(tiled(found, size))
+        return TorchFile(TensorFile(path, size, gap_bytes(file, size, tensors), None, tensors), tuple(can_run(names)))
 
 
 def plain(path: Path) -> TensorFile:
     """Return a file of unknown content as bytes."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        tensors = tuple(_tiled([], size))
-        return TensorFile(path, size, _gap_bytes(file, size, tensors), None, tensors)
+        tensors = tuple(tiled([], size))
+        return TensorFile(path, size, gap_bytes(file, size, tensors), None, tensors)
 
 
 def _of_archives(file: BinaryIO, size: int, names: set[str], limits: Limits | None) -> Iterator[tuple[int, Storage]]:
@@ -190,11 +190,11 @@ def _of_pickles(file: BinaryIO, size: int, names: set[str], limits: Limits | Non
         place += 8 + by_key[key].size
 
 
-def _tiled(storages: list[tuple[int, Storage]], size: int) -> Iterator[Tensor]:
+def tiled(storages: Sequence[tuple[int, Storage | Tensor]], size: int) -> Iterator[Tensor]:
     """Yield the storages that are worth coding as tensors in the order of their bytes, and pieces of long gaps."""
     end, names = 0, set[str]()
     for number, (begin, storage) in enumerate(sorted(storages, key=lambda one: one[0])):
-        step = ELEMENT_BITS[storage.dtype] // 8
+        step = ELEMENT_BITS.get(storage.dtype, 8) // 8
         if storage.size < _LEAST or storage.size % step or begin < end or begin + storage.size > size:
             continue
         yield from _gap(end, begin, names)
@@ -220,7 +220,7 @@ def _unique(name: str, fallback: str, names: set[str]) -> str:
     return chosen
 
 
-def _gap_bytes(file: BinaryIO, size: int, tensors: tuple[Tensor, ...]) -> bytes:
+def gap_bytes(file: BinaryIO, size: int, tensors: tuple[Tensor, ...]) -> bytes:
     """Return all bytes that belong to no tensor."""
     parts, end = [], 0
     for begin, stop in [*((tensor.begin, tensor.end) for tensor in tensors), (size, size)]:

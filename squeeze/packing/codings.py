@@ -10,11 +10,12 @@ from math import prod
 
 import numpy as np
 
+from squeeze.checkpoint.ggml_types import BLOCKS
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import fields, shared
 from squeeze.packing.coding import Coding, Form, Subject, flat, needed
-from squeeze.packing.tensors import archive, fixed, floats, grid, grid_levels, ulps, zeros
+from squeeze.packing.tensors import archive, blocks, fixed, floats, grid, grid_levels, ulps, zeros
 from squeeze.packing.tensors.content import Content, Difference, whole
 from squeeze.packing.tensors.fixed import DecodedFixed
 from squeeze.packing.tensors.float_writer import MemoryWriter, Writer, copy
@@ -24,6 +25,7 @@ __all__ = [
     "CODINGS",
     "LEVELS",
     "STORED",
+    "Blocks",
     "Delta",
     "Grid",
     "Relaid",
@@ -120,6 +122,26 @@ class Grid(Wrapper):
             return self.inner.decode_parts(values, flat(dtype, size), None, threads)
 
         return grid.DecodedGrid(payload, form.dtype, form.size, read)
+
+
+class Blocks(Wrapper):
+    """Scales and codes of the block types of GGUF, apart from each other (tensors/blocks.py)."""
+
+    def takes(self, dtype: str) -> bool:
+        return dtype in BLOCKS
+
+    def encode(self, subject: Subject, writer: Writer) -> int:
+        def write(values: Content, dtype: str, behind: Writer, threads: int) -> int:
+            return self.inner.encode(Subject(values, flat(dtype, values.size), None, threads), behind)
+
+        size = blocks.write(subject.content, subject.form.dtype, writer, write, subject.threads)
+        return size if 8 * size < subject.bits else 0
+
+    def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        def read(values: Content, dtype: str, size: int) -> Content:
+            return self.inner.decode_parts(values, flat(dtype, size), None, threads)
+
+        return blocks.DecodedBlocks(payload, form.dtype, form.size, read)
 
 
 @dataclass(frozen=True)
@@ -291,7 +313,8 @@ def _delta(inner: Coding) -> Coding:
 
 def _of_values(inner: Coding) -> tuple[Coding, ...]:
     relaid = (Relaid(f"{kind}+{inner.name}", inner, kind) for kind in fields.KINDS)
-    return Grid(f"grid+{inner.name}", inner), Zeros(f"zeros+{inner.name}", inner), *relaid
+    wrappers = Grid(f"grid+{inner.name}", inner), Zeros(f"zeros+{inner.name}", inner)
+    return *wrappers, Blocks(f"blocks+{inner.name}", inner), *relaid
 
 
 STORED, FIXED, ULPS = Stored("stored"), Fixed("fixed"), Ulps("ulps")

@@ -102,8 +102,8 @@ def files_to_take(source: Path) -> list[str]:
     if not source.is_dir():
         if source.suffix not in CODED:
             raise FormatError(
-                f"{source}: not a checkpoint: expected a {SUFFIX} file, a file of torch ({', '.join(CODED[1:])}), or a "
-                "folder with such files"
+                f"{source}: not a checkpoint: expected a {SUFFIX} file, a file of torch or GGUF "
+                f"({', '.join(CODED[1:])}), or a folder with such files"
             )
         return [""]
     if is_repository(source):

@@ -1,4 +1,4 @@
-"""The files of a checkpoint that are coded: safetensors, and those of torch.save and torch.distributed.checkpoint.
+"""The files of a checkpoint that are coded: safetensors, GGUF, torch.save and torch.distributed.checkpoint.
 
 No code in them is run. All other files are copied.
 """
@@ -6,7 +6,7 @@ No code in them is run. All other files are copied.
 from dataclasses import dataclass
 from pathlib import Path
 
-from squeeze.checkpoint import safetensors as tensorfile, torch_file
+from squeeze.checkpoint import gguf_file, safetensors as tensorfile, torch_file
 from squeeze.checkpoint.safetensors import TensorFile
 from squeeze.errors import FormatError, LimitError, escaped, printable
 from squeeze.system.limits import Limits
@@ -15,14 +15,17 @@ __all__ = ["CODED", "INDEX", "SUFFIX", "Source", "may_be_coded", "note_of_copy",
 
 SUFFIX = ".safetensors"
 INDEX = ".safetensors.index.json"
-CODED = (SUFFIX, *torch_file.SUFFIXES)
+CODED = (SUFFIX, *torch_file.SUFFIXES, gguf_file.SUFFIX)
 _LEAST = 1 << 16  # bytes of storages: smaller files of torch in a folder are copied
 _NAMED = 3  # names listed in a note
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is coded. note: a message for the user."""
+    """A file that is coded.
+
+    is_torch: whether other bytes are between its tensors, as in files of torch and GGUF. note: a message for the user.
+    """
 
     file: TensorFile
     is_torch: bool = False
@@ -47,6 +50,8 @@ def source_of(path: Path, is_single: bool, limits: Limits | None = None, strict:
     """
     if path.suffix == SUFFIX:
         return Source(tensorfile.read(path, limits))
+    if path.suffix == gguf_file.SUFFIX:
+        return _gguf_source(path, is_single, limits)
     if path.suffix not in torch_file.SUFFIXES:
         return None
     try:
@@ -59,6 +64,14 @@ def source_of(path: Path, is_single: bool, limits: Limits | None = None, strict:
     if not is_single and found.coded < _LEAST:
         return None
     return Source(found.file, True, _warning(path, found.can_run))
+
+
+def _gguf_source(path: Path, is_single: bool, limits: Limits | None) -> Source | None:
+    try:
+        return Source(gguf_file.read(path, limits), True)
+    except FormatError as error:
+        note = f"{escaped(str(path))}: {error}: it is packed as plain bytes"
+        return Source(torch_file.plain(path), True, note) if is_single else None
 
 
 def note_of_copy(path: Path) -> str:

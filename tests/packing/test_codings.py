@@ -37,6 +37,7 @@ def across(words, rows):
 FLOATS = bytes_of(as_bf16(weights(COUNT)))
 SPARSE = bytes_of(as_bf16(np.where(np.arange(COUNT) % 3, weights(COUNT), 0)))
 GRID = bytes_of(as_bf16(np.round(weights(COUNT) * 300) / 64))
+QUANTISED = np.clip(weights(90 * 105 * 34) * 300 + 128, 0, 255).astype(np.uint8)
 STEP = bytes_of((FLOATS.view(np.uint16) + np.arange(COUNT) % 3).astype(np.uint16))
 HALF = bytes_of(as_bf16(weights(1 << 16)))  # of which the first half is in another tensor
 BF16, I32 = Tensor("t", "BF16", (90, 100), 0, 2 * COUNT), Tensor("t", "I32", (90, 105), 0, 4 * WORDS)
@@ -50,6 +51,7 @@ CASES = {
     "delta": (BF16, STEP, FLOATS),
     "zeros": (BF16, SPARSE, None),
     "grid": (BF16, GRID, None),
+    "blocks": (Tensor("t", "Q8_0", (90, 105, 32), 0, QUANTISED.size), QUANTISED, None),
     "bytes": (I32, words_of(4), None),
     "threes": (I32, words_of(3), None),
     "threes-down": (I32, across(words_of(3), 90), None),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from squeeze.checkpoint.ggml_types import BLOCKS
 from squeeze.packing.tensors import plane as columns, rans
 from squeeze.packing.tensors.plane_reader import HEAD_SIZE, fill_slots, raw_words, read_planes
 from squeeze.packing.tensors.tables import FAULTS, damaged
@@ -46,6 +47,7 @@ DTYPES = {
     "U64": (64, False),
     "I64": (64, False),
     "F64": (64, True),
+    **dict.fromkeys(BLOCKS, (8, False)),
 }
 # Widths of planes from the highest bits down; the encoder chooses the layout that codes shortest.
 LAYOUTS: tuple[tuple[int, ...], ...] = (

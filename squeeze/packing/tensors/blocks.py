@@ -1,0 +1,134 @@
+"""Lossless coding of tensors in the block types of GGUF: scales, minima and codes are coded apart from each other."""
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from squeeze.checkpoint.ggml_types import BLOCKS
+from squeeze.numerics.jit import kernel
+from squeeze.packing.tensors import floats
+from squeeze.packing.tensors.block_types import Stream, streams_of
+from squeeze.packing.tensors.content import PART, Content, InMemory, InSegments, Section, bytes_of, whole
+from squeeze.packing.tensors.float_payload import Array
+from squeeze.packing.tensors.float_writer import Behind, Writer, copy
+from squeeze.packing.tensors.tables import damaged
+from squeeze.system.arena import thread_buffer
+
+__all__ = ["DecodedBlocks", "write"]
+
+FORMAT = 1
+_HEAD = 8
+_BLOCKS = 1 << 10  # blocks that are decoded at a time
+Coder = Callable[[Content, str, Writer, int], int]  # `write` of the coder of streams
+Reader = Callable[[Content, str, int], Content]  # the content of one of its payloads
+
+
+def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: int) -> int:
+    """Write the payload of a tensor, a multiple of 8 bytes; return its bytes, or 0 if it is no shorter.
+
+    Args:
+        content: the tensor's bytes.
+        dtype: its type, a key of BLOCKS.
+        writer: where the payload goes.
+        coder: encodes streams.
+        threads: threads that code.
+    """
+    if not content.size or content.size % BLOCKS[dtype]:
+        return 0
+    contents = [_InStream(content, BLOCKS[dtype], stream) for stream in streams_of(dtype)]
+    kinds = [stream.dtype for stream in streams_of(dtype)]
+    bounds = sum(floats.max_size(one.size, kind) + one.size for one, kind in zip(contents, kinds, strict=True))
+    end, lengths = _HEAD + 8 * len(contents), []
+    writer.reserve(end + bounds + 64)
+    for one, kind in zip(contents, kinds, strict=True):
+        data: Content = InMemory(whole(one, threads)) if isinstance(content, InMemory) else one
+        inner = Behind(writer, end)
+        size = coder(data, kind, inner, threads)
+        size = size if 0 < size < data.size else copy(data, inner, 0, threads)
+        lengths.append(size)
+        writer.put(end + size, np.zeros(-size % 8, np.uint8))
+        end += size + -size % 8
+    writer.put(0, np.frombuffer(struct.pack(f"<Q{len(lengths)}Q", FORMAT, *lengths), np.uint8))
+    return end if end < content.size else 0
+
+
+@kernel
+def _gather(data, block, elements, first, last, out):
+    """Fill `out` with elements first to last of a stream; `data` begins with the block of the first one."""
+    per_block = elements.shape[0]
+    base = first // per_block
+    for i in range(first, last):
+        row, place = elements[i % per_block], (i // per_block - base) * block
+        value = (np.int64(data[place + row[0]]) >> row[1]) & ((1 << row[2]) - 1)
+        value |= ((np.int64(data[place + row[3]]) >> row[4]) & ((1 << row[5]) - 1)) << row[2]
+        out[i - first] = np.uint8(value)
+
+
+@kernel
+def _scatter(values, elements, block, out):
+    """Put the elements of whole blocks at their places in `out`, whose other bits stay."""
+    per_block = elements.shape[0]
+    for number in range(values.size // per_block):
+        place = number * block
+        for k in range(per_block):
+            row, value = elements[k], np.int64(values[number * per_block + k])
+            out[place + row[0]] |= np.uint8((value & ((1 << row[2]) - 1)) << row[1])
+            if row[5]:
+                out[place + row[3]] |= np.uint8((value >> row[2] & ((1 << row[5]) - 1)) << row[4])
+
+
+class _InStream:
+    """A content with one stream of the blocks of another one."""
+
+    def __init__(self, content: Content, block: int, stream: Stream):
+        self._content, self._block, self._stream = content, block, stream
+        self.size = content.size // block * len(stream.elements)
+
+    def fill(self, begin: int, out: Array) -> None:
+        per_block = len(self._stream.elements)
+        step = max(PART // self._block, 1) * per_block
+        for start in range(begin, begin + out.size, step):
+            stop = min(start + step, begin + out.size)
+            first, last = start // per_block, -(-stop // per_block)
+            data = bytes_of(self._content, first * self._block, last * self._block)
+            _gather(_as_compiled(data), self._block, self._stream.elements, start, stop, out[start - begin :])
+
+
+def _as_compiled(data: Array) -> Array:
+    """Return bytes as compiled code takes them: aligned and writable, although nothing is written."""
+    return data if data.flags.carray else data.copy()
+
+
+class DecodedBlocks(InSegments):
+    """A content that decodes a payload as it is read. reader: decodes streams.
+
+    Raises DamagedError if the payload contradicts itself.
+    """
+
+    room = "decoded blocks"
+
+    def __init__(self, payload: Content, dtype: str, size: int, reader: Reader):
+        self._block, self._streams = BLOCKS[dtype], streams_of(dtype)
+        self.size, self.step = size, _BLOCKS * BLOCKS[dtype]
+        end = _HEAD + 8 * len(self._streams)
+        if payload.size < end or size % self._block or not size:
+            raise damaged("its blocks are cut off")
+        head = np.empty(end, np.uint8)
+        payload.fill(0, head)
+        form, *lengths = head.view(np.uint64).tolist()
+        if form != FORMAT or end + sum(length + -length % 8 for length in lengths) != payload.size:
+            raise damaged("its length is not that of its parts")
+        self._contents = list[Content]()
+        for stream, length in zip(self._streams, lengths, strict=True):
+            section, raw = Section(payload, end, length), size // self._block * len(stream.elements)
+            self._contents.append(section if length == raw else reader(section, stream.dtype, raw))
+            end += length + -length % 8
+
+    def _decode(self, first: int, last: int, out: Array) -> None:
+        out[:] = 0
+        for content, stream in zip(self._contents, self._streams, strict=True):
+            per_block = len(stream.elements)
+            values = thread_buffer("elements of blocks", out.size // self._block * per_block)
+            content.fill(first * _BLOCKS * per_block, values)
+            _scatter(values, stream.elements, self._block, out)

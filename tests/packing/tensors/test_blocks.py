@@ -1,0 +1,104 @@
+"""Tensors in the block types of GGUF: every bit in one stream, coded apart and restored, and damage is named."""
+
+import numpy as np
+import pytest
+
+from squeeze.checkpoint.ggml_types import BLOCKS
+from squeeze.errors import DamagedError
+from squeeze.packing.tensors import blocks, floats
+from squeeze.packing.tensors.block_types import STREAMS, streams_of
+from squeeze.packing.tensors.content import InMemory, whole
+from squeeze.packing.tensors.float_writer import in_memory
+from squeeze.packing.tensors.floats import Decoded
+from tests.references import naive_blocks
+
+every = pytest.mark.parametrize("dtype", list(BLOCKS))
+
+
+def content(dtype, count=256):
+    """Blocks whose elements are more often in the middle than at the ends."""
+    random, out = np.random.default_rng(4), np.zeros((count, BLOCKS[dtype]), np.uint8)
+    for stream in streams_of(dtype):
+        for byte, bit, bits, above, other, more in stream.elements.tolist():
+            drawn = random.normal(1 << bits + more - 1, (1 << bits + more) / 12, count)
+            values = np.clip(drawn, 0, (1 << bits + more) - 1).astype(np.int64)
+            out[:, byte] |= ((values & (1 << bits) - 1) << bit).astype(np.uint8)
+            out[:, above] |= (values >> bits << other).astype(np.uint8)
+    return out.reshape(-1)
+
+
+def encode(data, dtype):
+    def coder(values, kind, writer, threads):
+        return floats.write(values, kind, writer, threads)
+
+    return in_memory(lambda writer: blocks.write(InMemory(data), dtype, writer, coder, 1))
+
+
+def decode(payload, dtype, size):
+    return whole(blocks.DecodedBlocks(InMemory(payload), dtype, size, Decoded))
+
+
+@every
+def test_every_bit_of_a_block_is_in_one_element(dtype):
+    seen = np.zeros((BLOCKS[dtype], 8), int)
+    for stream in streams_of(dtype):
+        for row in stream.elements.tolist():
+            for byte, bit, bits in (row[:3], row[3:]):
+                seen[byte, bit : bit + bits] += 1
+    assert (seen == 1).all()
+    assert set(STREAMS) <= set(BLOCKS)
+
+
+@every
+def test_blocks_are_restored_and_by_the_decoder_of_the_specification(dtype):
+    data = content(dtype)
+    payload = encode(data, dtype)
+    assert payload.size < 0.95 * data.size
+
+    def inner(section, kind, size):
+        return floats.decode(np.frombuffer(section, np.uint8).copy(), kind, size).tobytes()
+
+    assert np.array_equal(decode(payload, dtype, data.size), data)
+    assert naive_blocks.SIZES[dtype] == BLOCKS[dtype]
+    assert naive_blocks.decode(payload.tobytes(), dtype, data.size, inner) == data.tobytes()
+
+
+def test_six_bits_in_two_bytes_cost_their_entropy():
+    data = content("Q6_K", 2000)
+    assert encode(data, "Q6_K").size < 0.98 * floats.encode(data, "U8").size
+
+
+def test_parts_are_decoded_alone():
+    data = content("Q4_K", 5000)
+    parts = blocks.DecodedBlocks(InMemory(encode(data, "Q4_K")), "Q4_K", data.size, Decoded)
+    for begin, end in ((0, 4), (147_400, 147_500), (data.size - 400, data.size)):
+        out = np.empty(end - begin, np.uint8)
+        parts.fill(begin, out)
+        assert np.array_equal(out, data[begin:end])
+
+
+def test_bytes_that_are_no_whole_blocks_are_left_to_other_codings():
+    assert encode(content("Q8_0")[:-1], "Q8_0") is None
+    assert encode(content("Q8_0")[:0], "Q8_0") is None
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, 2), (7, 1), (8, 255), (15, 255), (23, 9)])
+def test_damaged_payloads_are_named(at, value):
+    data = content("Q8_0")
+    hurt = encode(data, "Q8_0").copy()
+    hurt[at] = value
+    with pytest.raises(DamagedError):
+        decode(hurt, "Q8_0", data.size)
+
+
+def test_truncated_payloads_and_other_sizes_are_damaged():
+    data = content("Q8_0")
+    payload = encode(data, "Q8_0")
+    for hurt, size in (
+        (payload[:16].copy(), data.size),
+        (payload, data.size - 1),
+        (payload, data.size + 34),
+        (payload, 0),
+    ):
+        with pytest.raises(DamagedError):
+            decode(hurt, "Q8_0", size)
