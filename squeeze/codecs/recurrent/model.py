@@ -148,8 +148,8 @@ def predict(m, fed):
 
     Args:
         m: the network.
-        fed: uint8 [rows], at most ROWS. So many that are known take much less time together than one by one, since each
-            weight is read once for all.
+        fed: uint8 [rows], at most ROWS. Known bytes take less time together than one by one, since each weight is read
+            once for all.
     """
     w, s, rows = m.weights, m.scratch, fed.size
     x, logits = s.x[:rows], s.logits[:rows]
