@@ -88,9 +88,12 @@ lint: .venv/stamp
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_house.py
 
-dist: .venv/release  # a wheel and an sdist in dist/
+dist: .venv/release  # an sdist, a wheel for each platform and one for all in dist/; takes minutes
+	$(BIN)/python -m prebuilt
 	rm -rf dist
 	$(BIN)/python -m build
+	SQUEEZE_WHEEL=linux-x86_64 $(BIN)/python -m build --wheel
+	SQUEEZE_WHEEL=linux-aarch64 $(BIN)/python -m build --wheel
 	$(BIN)/twine check --strict dist/*
 
 docs: .venv/docs

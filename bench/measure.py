@@ -22,6 +22,7 @@ MEASURES = {
     "demo-cluster": "compress a corpus in S3 on two nodes while a worker is killed; verify it, restore one member",
     "sizes": "bytes of files at each level and with other compressors",
     "speed": "bytes and speed of all levels and rivals on one file, in one run",
+    "start": "first and later uses of the wheels in an empty environment, and their installed sizes",
     "monotone": "files that a level makes larger than the next lower one, by more than 0.1 % and 32 bytes",
     "never-larger": "files that are larger than with xz -9e, by more than 32 bytes",
     "real": "documents, archives and images with wrappers opened and closed, and with other compressors",

@@ -1,6 +1,7 @@
 """`python -m squeeze.reader FILE.sqz`: decompression only, for archives that must open in ten years.
 
-Levels 1 to 6 need Python, numpy, numba, xxhash and click, but no torch, tokenizers or network. The decoder is the one
+Levels 1 to 6 need Python, numpy, xxhash and click, and numba without machine code (numerics/prebuilt.py), but no torch,
+tokenizers or network. The decoder is the one
 that `squeeze decompress` runs.
 """
 

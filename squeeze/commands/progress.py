@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -34,7 +34,7 @@ _FIRST, _EVERY = 10.0, 1.0  # seconds before the first line, and between lines
 class Tick:
     """A function that is called with the number of units that are done since its last call."""
 
-    def __init__(self, display: "_Line | _Lines", passes: int = 1) -> None:
+    def __init__(self, display: "_Display", passes: int = 1) -> None:
         self._display, self._passes = display, passes
 
     def __call__(self, count: int) -> None:
@@ -106,24 +106,41 @@ def steps(
             raise
 
 
-def _display_for(
-    name: str, total: int | None, unit: str, quiet: bool, as_json: bool, **settings: Any
-) -> "_Line | _Lines":
+def _display_for(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, **settings: Any) -> "_Display":
     if as_json and not quiet and not sys.stderr.isatty():
         return _Lines(name, total, unit.strip())
-    return _Line(name, total, unit, quiet or not sys.stderr.isatty(), **settings)
+    if quiet or not sys.stderr.isatty():
+        return _Silence(total)
+    return _Line(name, total, unit, **settings)
+
+
+class _Silence:
+    """What counts and shows nothing."""
+
+    def __init__(self, total: int | None) -> None:
+        self.step, self.n, self.total = "", 0.0, total
+        self.numbers: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def update(self, count: float) -> None:
+        self.n += count
 
 
 class _Line:
     """A bar of tqdm, followed by the current step and the memory."""
 
-    def __init__(self, name: str, total: int | None, unit: str, silent: bool, **settings: Any) -> None:
-        from tqdm import tqdm  # not at the top: `--help` does not need it
+    def __init__(self, name: str, total: int | None, unit: str, **settings: Any) -> None:
+        from tqdm import tqdm  # not at the top: without a terminal nothing needs it
 
         self.step, self.n, self.total, self._looked = "", 0.0, total, 0.0
         self.numbers: dict[str, float] = {}
         tqdm.set_lock(threading.RLock())  # only this process prints: a lock of processes would outlive a killed run
-        self._bar = tqdm(total=total, desc=escaped(name), unit=unit, leave=False, disable=silent, **settings)
+        self._bar = tqdm(total=total, desc=escaped(name), unit=unit, leave=False, **settings)
 
     def __enter__(self) -> "_Line":
         return self
@@ -133,8 +150,6 @@ class _Line:
 
     def update(self, count: float) -> None:
         self.n += count
-        if self._bar.disable:
-            return
         now = time.monotonic()
         if now - self._looked >= _EVERY:
             self._looked, memory = now, resident_memory()
@@ -173,6 +188,9 @@ class _Lines:
         line |= {**self.numbers, "rate": round(rate, 3), "eta_seconds": seconds and round(seconds, 1)}
         memory = resident_memory()
         click.echo(json.dumps(line | ({"memory": memory} if memory else {})), err=True)
+
+
+_Display = _Silence | _Line | _Lines
 
 
 def _stop_if_interrupted() -> None:

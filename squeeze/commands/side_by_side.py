@@ -4,23 +4,23 @@ A worker is a process of `_serve`. It gets tasks from its parent through a pipe,
 """
 
 import io
-import multiprocessing
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from copy import copy
-from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from squeeze.commands.job import Job
 from squeeze.errors import SqueezeError
 from squeeze.system import files
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 __all__ = ["LARGE", "for_each"]
 
@@ -68,6 +68,8 @@ class _Pool:
 
     def run(self, tasks: list[Task]) -> None:
         """Do small files by workers and others in this process, and print what they print in the order of tasks."""
+        from concurrent.futures import ThreadPoolExecutor  # not at the top: most runs have no workers
+
         job, size = self._job, sum(_size(path) for path, _ in tasks)
         self._sent.on_terminal = job.prints_each()
         count = min(job.threads, len(tasks))
@@ -130,6 +132,8 @@ class _Worker:
     """A process that does one file at a time."""
 
     def __init__(self) -> None:
+        import multiprocessing
+
         spawn = multiprocessing.get_context("spawn")
         self._ending = Lock()
         self._pipe, theirs = spawn.Pipe()
@@ -155,7 +159,7 @@ class _Worker:
                 self._pipe.close()
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: "Connection") -> None:
     """Do tasks until the parent ends or asks for an end."""
     try:
         with files.interruptible():

@@ -9,10 +9,8 @@ it by the difference of their mixes, and no word that stays is read again.
 """
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
+from squeeze.numerics.codegen import intrinsic, ir, types
 from squeeze.numerics.jit import inline, kernel
 
 BLOCK = 8192  # words

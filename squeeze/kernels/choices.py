@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from squeeze.errors import FormatError, LimitError
-from squeeze.numerics.jit import cache_root
+from squeeze.numerics.code_cache import cache_root
 from squeeze.system.cache import make_folder
 from squeeze.system.documents import read_object
 

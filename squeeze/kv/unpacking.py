@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 from squeeze.kv.codes import bit_planes, lloyd_max
+from squeeze.numerics.codegen import cgutils, intrinsic, ir, types
 from squeeze.numerics.jit import lossy_kernel
 from squeeze.numerics.machine_code import has
 

@@ -13,10 +13,9 @@ first one low. They take half the memory traffic, which bounds a product with fe
 from typing import Any
 
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
 from squeeze.numerics import int8_vectors
+from squeeze.numerics.codegen import intrinsic, types
 from squeeze.numerics.int8_vectors import STEP
 from squeeze.numerics.jit import inline, part
 from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64, PANEL, pointer, stored

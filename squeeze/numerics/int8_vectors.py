@@ -7,15 +7,14 @@ inputs. int8.py packs matrices and iterates over them.
 
 from typing import Any
 
-from llvmlite import ir
-
-from squeeze.numerics.jit import ask_for
+from squeeze.numerics.codegen import ir
 from squeeze.numerics.machine_code import (
     INT8,
     INT16,
     INT32,
     INT64,
     PANEL,
+    ask_for,
     has,
     loaded,
     pairs,

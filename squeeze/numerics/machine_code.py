@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
-from llvmlite import ir
-from numba.core import config
+import squeeze.numerics.prebuilt as prebuilt
+from squeeze.numerics.codegen import cgutils, config, ir, llvm
 
 __all__ = [
     "INT8",
@@ -13,6 +12,7 @@ __all__ = [
     "INT32",
     "INT64",
     "PANEL",
+    "ask_for",
     "gathers_slowly",
     "has",
     "loaded",
@@ -29,11 +29,14 @@ _config: Any = config
 
 
 def has(feature: str) -> bool:
-    """Return whether the processor that numba compiles for has a feature, by LLVM's name such as "avx512vnni".
+    """Return whether the processor that code is compiled for has a feature, by LLVM's name such as "avx512vnni".
 
+    That is the processor of the library of machine code, if there is one, or the one that numba compiles for.
     NUMBA_CPU_FEATURES replaces the features of this machine, and NUMBA_ENABLE_AVX=0 leaves out AVX. "neon" is true on
     every 64-bit Arm processor, even if LLVM does not list it.
     """
+    if prebuilt.LIBRARY is not None:
+        return feature in prebuilt.LIBRARY.features
     if _config.CPU_FEATURES is not None:  # numba makes it "" for a name alone
         return f"+{feature}" in _config.CPU_FEATURES.split(",")
     if feature.startswith("avx") and not _config.ENABLE_AVX:
@@ -118,3 +121,13 @@ def pairs(builder: Any, values: Any) -> Any:
     """Return the sums of adjacent pairs of elements."""
     even, odd = (shuffle(builder, values, range(first, values.type.count, 2)) for first in (0, 1))
     return builder.add(even, odd)
+
+
+def ask_for(builder: Any, address: Any) -> None:
+    """Emit a prefetch of an address, which may be invalid."""
+    byte_pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+    function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+    emit: Any = cgutils.get_or_insert_function
+    function = emit(builder.module, function_type, "llvm.prefetch.p0")
+    read, keep, data_cache = int32(0), int32(3), int32(1)
+    builder.call(function, [builder.bitcast(address, byte_pointer), read, keep, data_cache])

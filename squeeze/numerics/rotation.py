@@ -8,10 +8,8 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
+from squeeze.numerics.codegen import intrinsic, ir, types
 from squeeze.numerics.jit import inline
 
 _MOST = 512  # numbers of a block

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
+from squeeze.numerics.codegen import intrinsic, types
 from squeeze.numerics.jit import inline
 
 # Cells of a barrier.

@@ -5,9 +5,8 @@ added by halves at the end. So the result does not depend on the processor's vec
 """
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
+
+from squeeze.numerics.codegen import intrinsic, ir, types
 
 LANES = 16  # float32 values; lengths are multiples of it
 

@@ -7,9 +7,8 @@ callers use a scalar loop.
 from abc import ABC, abstractmethod
 from typing import Any
 
-from llvmlite import ir
-
 from squeeze.numerics import machine_code
+from squeeze.numerics.codegen import ir
 from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64
 
 __all__ = ["Vectors", "kind", "moves"]

@@ -10,6 +10,7 @@ __all__ = ["DISTRIBUTION", "EXTRAS", "Missing", "explained", "how_to_install"]
 DISTRIBUTION = "squeeze-neural"  # on PyPI, where another project is called squeeze
 EXTRAS = {
     "cloud": ("fsspec", "gcsfs", "huggingface_hub", "obstore", "s3fs"),
+    "compile": ("numba",),
     "cluster": ("pandas", "pyarrow", "ray"),
     "llamacpp": ("llama_cpp",),
     "report": ("vl_convert",),

@@ -1,9 +1,9 @@
 """Listings of a store, a page at a time, and descriptions of its objects as file statuses.
 
-Memory holds one page, so that a store may have millions of objects.
+Memory holds one page, so that a store may have millions of objects. What only stores need is imported inside functions:
+every command imports this module.
 """
 
-import asyncio
 import hashlib
 import os
 import stat
@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from inspect import signature
 from typing import Any
 
@@ -55,6 +54,8 @@ def infos(fs: Any, paths: list[str]) -> list[Info | Exception | None]:
     for path in paths:
         fs.invalidate_cache(path)
     if fs.async_impl:
+        import asyncio
+
         from fsspec.asyn import sync
 
         async def ask() -> list[Any]:
@@ -200,4 +201,6 @@ def _time_of(text: str) -> datetime:
     """
     with suppress(ValueError):
         return datetime.fromisoformat(text)
+    from email.utils import parsedate_to_datetime
+
     return parsedate_to_datetime(text)

@@ -23,7 +23,7 @@ from squeeze.codecs.deep.initial_state import Memory
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.errors import FormatError
 from squeeze.numerics.bitmodels.layout import LINE
-from squeeze.numerics.jit import cache_folder
+from squeeze.numerics.code_cache import source_digest
 from squeeze.system import cache
 from squeeze.system.documents import parse_object
 
@@ -110,7 +110,7 @@ def put(identity: str, preset: DeepPreset, record: int, memory: Memory) -> None:
 
 
 def _key(identity: str, preset: DeepPreset, record: int) -> str:
-    sources = cache_folder(Path(initial_state.__file__)).name
+    sources = source_digest(Path(initial_state.__file__))
     digest = hashlib.sha256(f"{sources} {preset!r} {record} {sys.byteorder}".encode())
     return f"{identity}-{digest.hexdigest()[:16]}"
 

@@ -6,11 +6,9 @@ a word of 64 bits.
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
+from squeeze.numerics.codegen import intrinsic, ir, types
 from squeeze.numerics.jit import inline, kernel
 from squeeze.system.parallel import parallel_ranges
 

@@ -6,10 +6,7 @@ A product of 16-bit integers in pairs is one instruction everywhere (pmaddwd, vp
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
-
+from squeeze.numerics.codegen import intrinsic, ir, types
 from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64, loaded, pairs, shuffle, spread, summed, zeros
 
 UNIT = 16  # bytes decoded at a time: 16, 32 or 64 codes of 8, 4 or 2 bits

@@ -12,12 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
 
 from squeeze.numerics import openmp
+from squeeze.numerics.codegen import cgutils, intrinsic, ir, populate_array, types
 from squeeze.numerics.jit import callback, inline
 from squeeze.numerics.team import add_atomic
 from squeeze.numerics.vectors import dots_of_four, dots_of_one

@@ -11,13 +11,10 @@ An array's type tells which floats its values are: see KINDS.
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from squeeze.numerics import machine_code
+from squeeze.numerics.codegen import from_dtype, intrinsic, ir, types
 from squeeze.numerics.jit import inline
 from squeeze.numerics.machine_code import INT8, INT32, INT64
 from squeeze.numerics.words import moves
@@ -36,7 +33,7 @@ KINDS = {
     "F8_E4M3": (np.uint8, 4),
     "F8_E5M2": (np.int8, 5),
 }
-_PREFIX_BITS = {numba.from_dtype(np.dtype(view)): bits for view, bits in KINDS.values()}
+_PREFIX_BITS = {from_dtype(np.dtype(view)): bits for view, bits in KINDS.values()}
 
 
 class _Group:

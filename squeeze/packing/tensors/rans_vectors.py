@@ -14,9 +14,7 @@ Then its raw bits are lowest and its prefix is above them. See floats.py.
 from collections.abc import Callable
 from typing import Any
 
-from numba.core import types
-from numba.extending import intrinsic
-
+from squeeze.numerics.codegen import intrinsic, types
 from squeeze.numerics.machine_code import INT8, INT16, INT32, INT64
 from squeeze.numerics.words import Vectors, kind
 

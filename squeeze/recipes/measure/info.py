@@ -1,6 +1,6 @@
 """The facts of `squeeze info`: versions, hardware, folders and models.
 
-Only the full account imports numba and torch, so that the short one is there at once.
+Only the full account imports torch, so that the short one is there at once.
 """
 
 import os
@@ -19,6 +19,8 @@ import squeeze
 from squeeze.codecs.stream.container import FORMAT, NUMERICS
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.errors import DeviceError
+from squeeze.numerics.code_cache import cache_root
+from squeeze.numerics.prebuilt import LIBRARY
 from squeeze.system import machine
 from squeeze.system.extras import DISTRIBUTION
 from squeeze.version import __version__
@@ -45,6 +47,7 @@ def gather(full: bool = False) -> dict[str, Fact]:
     facts |= {name: _version(name) for name in ("numba", "numpy", "torch")}
     facts |= {
         "processor": _processor(),
+        "kernels": LIBRARY.name if LIBRARY else "compiled at first use",
         "threads": machine.available_cores(),
         "gpus": _gpus() if full else _nvidia(),
         "models": _models(),
@@ -54,8 +57,6 @@ def gather(full: bool = False) -> dict[str, Fact]:
 
 
 def _measured() -> dict[str, Fact]:
-    from squeeze.numerics.jit import cache_root  # imports numba, which takes half a second
-
     fastest = [f"{shape}: {kernel}" for gpu in sorted(set(_gpus())) for shape, kernel in _fastest(gpu).items()]
     return {
         "compiled_code": str(cache_root()),

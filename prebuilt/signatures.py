@@ -1,0 +1,62 @@
+"""Signatures of entry points: a hash of the types of arguments, which call.c computes in the same way."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from numba import types
+from numba.np.numpy_support import as_dtype
+
+__all__ = ["notes", "result", "signature_hash"]
+
+_START, _PRIME, _WORD = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+
+
+def signature_hash(kinds: Iterable[Any]) -> int:
+    """Return the FNV-1a hash of what `notes` yields for a signature, a tuple of numba's types."""
+    value = _START
+    for note in notes(kinds):
+        value = (value ^ note) * _PRIME & _WORD
+    return value
+
+
+def notes(kinds: Iterable[Any]) -> Iterator[int]:
+    """Yield what is hashed of a tuple of numba's types: letters, sizes and numbers of dimensions."""
+    yield ord("(")
+    for kind in kinds:
+        yield from _notes(kind)
+    yield ord(")")
+
+
+def _notes(kind: Any) -> Iterator[int]:
+    if isinstance(kind, types.BaseTuple):
+        yield from notes(kind)
+    elif isinstance(kind, types.Array):
+        dtype = as_dtype(kind.dtype)
+        order = ">" if dtype.byteorder == ">" else "<"
+        yield from (ord("A"), ord(dtype.kind), dtype.itemsize, ord(order), kind.ndim, ord(kind.layout), kind.aligned)
+    elif isinstance(kind, types.NoneType):
+        yield ord("n")
+    elif isinstance(kind, types.Record):
+        yield from (ord("R"), kind.size)
+    else:
+        yield from map(ord, _letter(kind))
+        yield 1 if isinstance(kind, types.Boolean) else kind.bitwidth // 8
+
+
+def _letter(kind: Any) -> str:
+    if isinstance(kind, types.Boolean):
+        return "b"
+    if isinstance(kind, types.Integer):
+        return "i" if kind.signed else "u"
+    if isinstance(kind, types.Float):
+        return "f"
+    raise TypeError(f"a value of {kind} cannot be passed to compiled code")
+
+
+def result(kind: Any) -> str:
+    """Return the kind of a result: a letter, or ( and the number of items, and their kinds."""
+    if isinstance(kind, types.NoneType):
+        return "n"
+    if isinstance(kind, types.BaseTuple) and not isinstance(kind, types.BaseNamedTuple):
+        return f"({len(kind)}" + "".join(map(result, kind))
+    return _letter(kind)

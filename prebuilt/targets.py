@@ -1,0 +1,75 @@
+"""The processors that libraries are made for."""
+
+import hashlib
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+_V2 = "cx16 popcnt sahf sse3 sse4.1 sse4.2 ssse3"
+_V3 = f"{_V2} avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
+_V4 = (
+    f"{_V3} avx512bitalg avx512bw avx512cd avx512dq avx512f avx512vbmi avx512vbmi2 avx512vl avx512vnni avx512vpopcntdq"
+    " evex512 gfni"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A processor: the name of its library, LLVM's names of processor and features, and of the system."""
+
+    name: str
+    processor: str
+    wanted: str
+    triple: str
+    zig: str  # the system, for `zig cc`
+    base: str = ""  # the library of which this one replaces some kernels
+    only: str = ""  # how the names of these kernels begin
+
+    @property
+    def features(self) -> list[str]:
+        return self.wanted.split()
+
+    @property
+    def recorded(self) -> "Target":
+        """Return the target whose signatures this one has: kernels of one with vectors of VNNI take other arrays."""
+        return TARGETS["linux-x86_64-v4" if "-v4" in self.name else "linux-x86_64-v3"]
+
+    def environment(self) -> dict[str, str]:
+        """Return numba's environment variables."""
+        flags = ",".join(f"+{feature}" for feature in self.features)
+        return {"NUMBA_CPU_NAME": self.processor, "NUMBA_CPU_FEATURES": flags}
+
+    def compiler(self) -> list[str]:
+        """Return the command that compiles C and links for the target: zig's, or this system's compiler."""
+        flags = ["-O2", "-shared", "-fPIC", "-s", "-fvisibility=default"]
+        if find_spec("ziglang"):
+            return [sys.executable, "-m", "ziglang", "cc", "-target", self.zig, *flags]
+        if platform.machine() in self.name and (found := shutil.which("cc")):
+            return [found, *flags]
+        raise SystemExit(f"no compiler for {self.name}: pip install ziglang")
+
+
+_X86, _ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
+_ZIG = "x86_64-linux-gnu.2.28"
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("linux-x86_64-v2", "x86-64-v2", _V2, _X86, _ZIG),
+        Target("linux-x86_64-v3", "x86-64-v3", _V3, _X86, _ZIG),
+        Target("linux-x86_64-v4", "x86-64-v4", _V4, _X86, _ZIG),
+        Target("linux-x86_64-v3-amd", "znver3", _V3, _X86, _ZIG, "linux-x86_64-v3", "squeeze.packing."),
+        Target("linux-x86_64-v4-amd", "znver4", _V4, _X86, _ZIG, "linux-x86_64-v4", "squeeze.packing."),
+        Target("linux-aarch64-v8", "generic", "neon", _ARM, "aarch64-linux-gnu.2.28"),
+    )
+}
+
+
+def digest(root: Path) -> str:
+    """Return a digest of everything that machine code is made of: the package's sources, and this folder."""
+    found = hashlib.sha256()
+    for file in sorted([*root.glob("squeeze/**/*.py"), *root.glob("prebuilt/*.[cp]*")]):
+        found.update(f"{file.relative_to(root)}\0{file.read_text('utf-8')}\0".encode())
+    return found.hexdigest()

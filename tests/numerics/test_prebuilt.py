@@ -1,0 +1,150 @@
+"""Kernels of a library of machine code: the same bytes as those that numba compiles, and no numba."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from prebuilt.targets import TARGETS, digest
+from squeeze.codecs.stream import split
+from squeeze.numerics import entries, prebuilt
+from squeeze.system import processor
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_NUMBA = "import sys; sys.modules['numba'] = sys.modules['llvmlite'] = None\n"
+SAME = """
+import sys, squeeze
+from pathlib import Path
+from tests.makers import inputs
+
+from squeeze.numerics.codegen import ir
+
+golden, raw = Path("tests/golden"), inputs.words(4_000)
+for level in map(int, sys.argv[1:]):
+    kept = (golden / f"words.{level}.sqz").read_bytes()
+    assert squeeze.decompress(kept) == raw, level
+    assert squeeze.compress(raw, level) == squeeze.compress(raw, level, verify=False) == kept, level
+print("numba" in sys.modules and sys.modules["numba"] is not None)
+"""
+ALL = """
+import squeeze
+from squeeze.numerics import prebuilt
+from tests.golden.samples import STREAMS
+
+for name, golden in STREAMS.items():
+    coded = golden.make()
+    assert squeeze.decompress(coded) == golden.raw, name
+    assert coded == open(f"tests/golden/{name}.sqz", "rb").read(), name
+print(prebuilt.LIBRARY.name)
+"""
+
+
+def package_with(folder: Path, libraries: Path) -> Path:
+    """Return a folder with the package, as links, and libraries in it."""
+    package = folder / "squeeze"
+    package.mkdir()
+    for path in (ROOT / "squeeze").iterdir():
+        if path.name not in ("machine_code", "__pycache__"):
+            (package / path.name).symlink_to(path)
+    (package / "machine_code").symlink_to(libraries)
+    (folder / "tests").symlink_to(ROOT / "tests")
+    return folder
+
+
+def run(folder: Path, code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "SQUEEZE_KERNELS"}
+    settings = kept | {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), **environment}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the package and a small library for this processor."""
+    if sys.platform != "linux" or not (find_spec("ziglang") or shutil.which("cc")):
+        pytest.skip("no C compiler for a library")
+    folder = tmp_path_factory.mktemp("prebuilt")
+    target = f"linux-{os.uname().machine}-{processor.levels()[0]}"
+    command = [sys.executable, "-m", "prebuilt", target, "-o", folder / "libraries", "--work", folder / "work"]
+    command += ["--workload", "tests.makers.short_workload"]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    return package_with(folder, folder / "libraries")
+
+
+@pytest.mark.slow
+def test_files_are_the_same_without_numba(package):
+    found = run(package, WITHOUT_NUMBA + SAME, "1", "3")
+    assert (found.stdout, found.stderr) == ("False\n", "")
+
+
+@pytest.mark.slow
+def test_what_the_library_lacks_is_compiled(package):
+    found = run(package, SAME, "1", "4")
+    assert (found.stdout, found.stderr) == ("True\n", "")
+
+
+@pytest.mark.slow
+def test_what_the_library_lacks_names_the_extra_without_numba(package):
+    found = run(package, WITHOUT_NUMBA + SAME, "4")
+    assert found.stderr.splitlines()[-1] == (
+        "squeeze.errors.PackageError: this needs code that is not in the package, and numba to compile it: "
+        "pip install 'squeeze-neural[compile]'"
+    )
+
+
+@pytest.mark.slow
+def test_a_library_can_be_ignored(package):
+    found = run(package, SAME, "1", SQUEEZE_KERNELS="compile")
+    assert (found.stdout, found.stderr) == ("True\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", processor.LEVELS)
+def test_all_golden_files_are_the_same_without_numba(tmp_path, level):
+    """Decode and encode with the libraries of `python -m prebuilt`, if they are there."""
+    folder = ROOT / "build" / "machine_code"
+    made_of = folder / f"linux-x86_64-{level}.sources"
+    if not made_of.is_file() or made_of.read_text() != digest(ROOT):
+        pytest.skip("no current library: python -m prebuilt")
+    if level not in processor.levels():
+        pytest.skip("another processor")
+    found = run(package_with(tmp_path, folder), WITHOUT_NUMBA + ALL, SQUEEZE_KERNELS=level)
+    assert (found.stdout, found.stderr) == (f"linux-x86_64-{level}\n", "")
+
+
+@pytest.mark.parametrize("missing", ["", "avx512_vnni", "avx2", "sse4_2"])
+def test_a_processor_runs_the_levels_whose_instructions_it_has(missing, tmp_path, monkeypatch):
+    flags = set(processor.LEVELS["v4"].split()) - {missing}
+    list_ = tmp_path / "cpuinfo"
+    list_.write_text(f"processor\t: 0\nflags\t\t: {' '.join(flags)}\n\nprocessor\t: 1\n")
+    expected = {"": ["v4", "v3", "v2"], "avx512_vnni": ["v3", "v2"], "avx2": ["v2"], "sse4_2": []}
+    assert processor.levels(list_, "x86_64") == expected[missing]
+    assert processor.levels(tmp_path / "none", "x86_64") == []
+    assert processor.levels(list_, "aarch64") == ["v8"]
+
+
+def test_the_maker_of_a_processor_is_in_the_list(tmp_path):
+    listing = tmp_path / "cpuinfo"
+    listing.write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\n")
+    assert processor.is_from_amd(listing) and not processor.is_from_amd(tmp_path / "none")
+
+
+def test_each_level_of_processors_has_a_target():
+    assert {name for name, target in TARGETS.items() if "x86_64" in name and not target.base} == {
+        f"linux-x86_64-{level}" for level in processor.LEVELS
+    }
+
+
+def test_a_copy_of_a_module_is_apart():
+    before = dict(sys.modules)
+    copy = entries.compiling_copy("squeeze.codecs.stream.split")
+    assert copy is not split and copy.__name__ == split.__name__
+    assert {name: module for name, module in sys.modules.items() if name in before} == before
+
+
+def test_a_source_tree_has_no_library():
+    assert prebuilt.LIBRARY is None
