@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prebuilt.targets import TARGETS, Target, digest
+from prebuilt.targets import RECORDED, TARGETS, Target, digest
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,9 +32,9 @@ def _make(target: Target, arguments: argparse.Namespace) -> None:
     made_of = library.with_suffix(".sources")
     if made_of.is_file() and made_of.read_text() == current:
         return
-    signatures = arguments.work / target.recorded.name / "signatures.sources"
+    signatures = arguments.work / RECORDED.name / "signatures.sources"
     if not (signatures.is_file() and signatures.read_text() == current):
-        _start("record", target.recorded, arguments)
+        _start("record", RECORDED, arguments)
         signatures.write_text(current)
     _start("emit", target, arguments)
     folder = arguments.work / target.name
@@ -65,7 +65,7 @@ def _run(phase: str, target: Target, folder: Path, workload: str) -> None:
     else:
         from prebuilt import emitting
 
-        emitting.emit(target, folder, folder.with_name(target.recorded.name) / "signatures.pickle")
+        emitting.emit(target, folder, folder.with_name(RECORDED.name) / "signatures.pickle")
 
 
 if __name__ == "__main__":

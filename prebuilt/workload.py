@@ -8,7 +8,7 @@ import squeeze
 from squeeze.packing.codings import LEVELS as PACKING_LEVELS
 from tests.golden.checkpoint import golden_checkpoint
 from tests.golden.samples import STREAMS, tuned_dictionary
-from tests.makers import inputs
+from tests.makers import images, inputs, programs, sounds, wrapped
 
 
 def run() -> None:
@@ -16,6 +16,7 @@ def run() -> None:
     for golden in STREAMS.values():
         _round_trip(golden.make(), golden.raw)
     _dictionaries()
+    _media()
     _large()
     _checkpoints()
 
@@ -38,6 +39,24 @@ def _round_trip_with(raw: bytes, dictionary: squeeze.Dictionary, level: int) -> 
     coded = squeeze.compress(raw, level, dictionary=dictionary)
     if squeeze.decompress(coded, dictionary=dictionary) != raw:
         raise AssertionError("a file does not decode to what was coded")
+
+
+def _media() -> None:
+    """Files with wrappers, images, sounds, arrays and programs in several forms."""
+    rows = images.pixels(40, 30).reshape(30, -1)
+    found = [
+        images.png((40, 30, 8, 2, 0), images.filtered(rows, 3, [0, 1, 2, 3, 4])),
+        images.bmp(images.pixels(40, 30)),
+        images.tiff(images.pixels(40, 30)),
+        images.tga(images.pixels(40, 30)),
+        images.pnm(images.pixels(40, 30, 1)),
+        *(sounds.wav(sounds.samples(900, channels, 8 * width), width) for channels in (1, 2) for width in (1, 2, 3)),
+        *wrapped.documents().values(),
+        *programs.images().values(),
+    ]
+    for raw in found:
+        for level in (1, 3, 4):
+            _round_trip(squeeze.compress(raw, level), raw)
 
 
 def _large() -> None:
