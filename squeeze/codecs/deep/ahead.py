@@ -1,8 +1,8 @@
 """The byte network of levels 5 and 6 ahead of the mixers, if a block's bytes are known.
 
 Its predictions depend on the bytes alone. So the encoder computes those of many bytes at once, which takes less time,
-and with two threads while earlier bytes are coded. So does the decoder that verifies a block just encoded. The coded bytes
-are those of a network that gets one byte at a time.
+and with two threads while earlier bytes are coded. So does the decoder that verifies a block just encoded. The coded
+bytes are those of a network that gets one byte at a time.
 """
 
 from collections.abc import Iterator
