@@ -1,6 +1,6 @@
 """The facts of `squeeze info`: versions, hardware, folders and models.
 
-Only the full account imports torch, so that the short one is there at once.
+Only the full account imports numpy and torch, so that the short one is there at once.
 """
 
 import os
@@ -19,7 +19,6 @@ import squeeze
 from squeeze.codecs.stream.container import FORMAT, NUMERICS
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.errors import DeviceError
-from squeeze.numerics.code_cache import cache_root
 from squeeze.numerics.prebuilt import LIBRARY
 from squeeze.system import machine
 from squeeze.system.extras import DISTRIBUTION
@@ -57,6 +56,8 @@ def gather(full: bool = False) -> dict[str, Fact]:
 
 
 def _measured() -> dict[str, Fact]:
+    from squeeze.numerics.code_cache import cache_root  # imports numpy
+
     fastest = [f"{shape}: {kernel}" for gpu in sorted(set(_gpus())) for shape, kernel in _fastest(gpu).items()]
     return {
         "compiled_code": str(cache_root()),
