@@ -36,6 +36,7 @@ MEASURES = {
     "exactness": "the same .sqz with every number of threads, prefill size and instruction set",
     "cluster": "files compressed by one and two workers of a local Ray cluster, compared with no cluster",
     "pack": "packed checkpoints compared with zipnn, zstd, xz and the zero-order bound: bytes and speed",
+    "store": "fine-tunes of one base in a store, compared with packing them one by one, and with lmz",
     "stream": "weights of a training run sent as differences: bytes and time of a step, compared with bf16",
     "quantize": "perplexity, KL and bytes of each quantization method",
     "gguf": "GGUF files of each type, compared with llama.cpp's quantizer with an importance matrix",

@@ -31,6 +31,7 @@ SECTIONS = {  # commands by what they are for: where each one is, and the first 
         "pack": ("pack:pack", "Compress a checkpoint losslessly."),
         "unpack": ("unpack:unpack", "Restore a packed checkpoint, byte for byte."),
         "verify": ("unpack:verify", "Check that a packed checkpoint decodes to its checksums."),
+        "store": ("store:store", "Keep models in a store, each tensor once."),
         "inspect": ("inspect:inspect", "Show entropy and coded size of a checkpoint, by tensor."),
         "history": ("inspect:history", "Show the chain of bases that a packed checkpoint depends on."),
         "import": ("gguf:import_", "Convert a GGUF file to a Hugging Face folder."),

@@ -14,29 +14,12 @@ from itertools import pairwise
 import torch
 
 from bench.measure import Measure, Row, option
+from bench.shared.training import Training, Weights
 from bench.tables import Column, Listing
 from squeeze.deltas import Receiver, Stream
 
 _RATES = (1e-6, 1e-5, 1e-4)
-_WIDTH, _VOCABULARY, _LAYERS = 512, 4096, 6
 _SPARSE = 0.02
-Weights = dict[str, torch.Tensor]
-
-
-class _Network(torch.nn.Module):
-    """A transformer that predicts the next byte pair of a repeated text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = torch.nn.Embedding(_VOCABULARY, _WIDTH)
-        layer = torch.nn.TransformerEncoderLayer(_WIDTH, 8, 4 * _WIDTH, 0.0, batch_first=True, norm_first=True)
-        self.layers = torch.nn.TransformerEncoder(layer, _LAYERS, enable_nested_tensor=False)
-        self.head = torch.nn.Linear(_WIDTH, _VOCABULARY, bias=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        mask = torch.nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
-        out: torch.Tensor = self.head(self.layers(self.embed(tokens), mask=mask, is_causal=True))
-        return out
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
@@ -49,26 +32,10 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 def _trained(rate: float, warmup: int) -> tuple[Weights, Callable[[], None]]:
     """Return weights in bf16 and a function that takes a step of training, after some at a larger rate."""
-    network = _Network()
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-4)
-    weights = {name: tensor.detach().bfloat16() for name, tensor in network.named_parameters()}
-
-    def step() -> None:
-        start = torch.randint(0, _VOCABULARY, (8, 1))
-        tokens = (start + 7 * torch.arange(33) ** 2) % _VOCABULARY
-        logits = network(tokens[:, :-1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        for name, tensor in network.named_parameters():
-            weights[name].copy_(tensor.detach())
-
-    for _ in range(warmup):
-        step()
-    optimizer.param_groups[0]["lr"] = rate
-    step()
-    return weights, step
+    run = Training(warmup, seed=0)
+    run.continue_at(rate, seed=1)
+    run.step()
+    return run.weights, run.step
 
 
 def _random() -> tuple[Weights, Callable[[], None]]:

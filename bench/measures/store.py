@@ -1,0 +1,105 @@
+"""Measure a store of fine-tunes of one base: its bytes, compared with the same models packed one by one.
+
+The base is a small transformer after some steps of training, in bf16. Fine-tunes are real continuations of it with
+Adam, all weights or the attention alone. Every model is restored from the store and compared.
+"""
+
+import argparse
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+import squeeze
+from bench.measure import Measure, Row, option
+from bench.shared.training import Training, Weights
+from bench.tables import Column, Listing
+from squeeze.packing.store import Store
+
+_KINDS = {"all weights, 1e-5": (1e-5, ""), "all weights, 1e-6": (1e-6, ""), "attention, 1e-5": (1e-5, "self_attn")}
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each kind of fine-tune."""
+    run = Training(arguments.steps, seed=0)
+    for kind, (rate, part) in _KINDS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            yield {"fine-tunes": kind} | _row(Path(folder), run, rate, part, arguments)
+
+
+def _row(root: Path, run: Training, rate: float, part: str, arguments: argparse.Namespace) -> Row:
+    run.restart()
+    run.continue_at(0, seed=0)
+    run.step()
+    models = [_write(root / "base", run.weights)]
+    before = {name: tensor.clone() for name, tensor in run.weights.items()}
+    for number in range(arguments.models):
+        run.restart()
+        run.continue_at(rate, seed=number + 1)
+        for _ in range(arguments.steps):
+            run.step()
+        tuned = {name: tensor if part in name else before[name] for name, tensor in run.weights.items()}
+        models.append(_write(root / f"tuned-{number}", tuned))
+    store, packed = Store(root / "store"), 0
+    for model in models:
+        store.add(model)
+        squeeze.pack(model, root / "packed", overwrite=True)
+        packed += _size(root / "packed") if model != models[0] else 0
+    for model in models:
+        store.get(model.name, root / "back", overwrite=True)
+        if (root / "back/model.safetensors").read_bytes() != (model / "model.safetensors").read_bytes():
+            raise SystemExit(f"Error: {model.name} did not come back")
+    raw = sum(_size(model) for model in models[1:])
+    found: Row = {"models": arguments.models, "raw": raw, "packed": packed, "store": store.size()}
+    found["of packed"] = store.size() / packed
+    if shutil.which("lmz"):
+        found["lmz"] = _lmz(root, models)
+    return found
+
+
+def _write(folder: Path, weights: Weights) -> Path:
+    folder.mkdir()
+    save_file({name: tensor.clone() for name, tensor in weights.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _lmz(root: Path, models: list[Path]) -> int:
+    """Return the bytes of lmz's store with the same models."""
+    store = root / "lmz"
+    for model in models:
+        command = ["lmz", "add", str(model), "--store", str(store), "--name", model.name]
+        subprocess.run(command, check=True, capture_output=True)
+    return _size(store)
+
+
+MEASURE = Measure(
+    rows,
+    key=("fine-tunes",),
+    rivals=("lmzip",),
+    time=6,
+    options=(
+        option("--models", type=int, default=10, help="fine-tunes of the base; default: 10"),
+        option("--steps", type=int, default=30, help="steps of training of each; default: 30"),
+    ),
+    quick="--models 2 --steps 1",
+    tables={
+        "store": Listing(
+            (
+                Column("fine-tunes", "fine-tunes"),
+                Column("bytes", "raw", ","),
+                Column("packed one by one", "packed", ","),
+                Column("lmz store", lambda row: row.get("lmz"), ","),
+                Column("store with the base", "store", ","),
+                Column("of packed", "of packed", ".3f"),
+            )
+        )
+    },
+)

@@ -1,0 +1,390 @@
+"""A store of models: a folder that keeps the tensors of many models by content, each once.
+
+- `store.json` has the format.
+- `objects` has coded tensors and other files, named after their hashes (objects.py).
+- `models` has the list of files of each model (models.py). It is written last and linked into place.
+- `temporary` has unfinished files.
+- `lock` is held shared while a model is added, and alone while objects are deleted.
+
+A process that is killed at any moment leaves a whole store, perhaps with objects of no model, which `gc` deletes. An
+object is deleted only if no model and no object needs it and nobody is adding a model.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
+from squeeze.errors import DamagedError, FormatError, SqueezeError, escaped, printable
+from squeeze.packing import folder
+from squeeze.packing.base import is_packed
+from squeeze.packing.pack import Totals, check_level
+from squeeze.packing.sources import Source, source_of
+from squeeze.packing.store.models import Entry, File, Model, checked_name
+from squeeze.packing.store.objects import Objects
+from squeeze.packing.tensors.content import InFile, whole
+from squeeze.system.binary import Positional
+from squeeze.system.limits import Limits
+from squeeze.system.moving import in_the_way, sync
+from squeeze.system.work import scratch_folder
+
+__all__ = ["Listed", "Store"]
+
+_FORMAT = {"format": 1}
+_PIECE = 1 << 26  # bytes of a copied file in one object
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A model of a store.
+
+    size: bytes of its files. alone: bytes of objects that no other model needs, which `remove` and `gc` free.
+    """
+
+    name: str
+    size: int
+    alone: int
+
+
+class Store:
+    """A store in a folder of a disk."""
+
+    def __init__(self, path: Path | str, limits: Limits | None = None):
+        """Take the folder of a store; `add` creates it."""
+        self.path, self._limits = Path(path), limits or Limits()
+        self._models, self._temporary = self.path / "models", self.path / "temporary"
+        self.objects = Objects(self.path / "objects", self._temporary, self._limits)
+
+    def add(
+        self,
+        source: Path | str,
+        name: str | None = None,
+        *,
+        base: str | None = None,
+        level: str = "runtime",
+        threads: int = 1,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> Totals:
+        """Add a model, a folder or a file of tensors.
+
+        Args:
+            source: the model.
+            name: its name in the store; by default that of the folder or file.
+            base: the model of the store from which differences are stored. By default the one with the most tensors
+                of the same names, dtypes and shapes.
+            level: the level of packing.
+            threads: threads that code.
+            progress: called with the number of bytes done since the last call.
+
+        Returns:
+            The bytes of the model, and those that the store grew by.
+
+        Raises:
+            FormatError: if it is not a model, or packed.
+            SqueezeError: if the store has the name already, or not the base.
+        """
+        source = Path(source)
+        check_level(level)
+        name = checked_name(source.resolve().name if name is None else name)
+        contents = folder.contents_of(source, strict=False)
+        self._create()
+        with self._locked(fcntl.LOCK_SH):
+            if (self._models / name).exists():
+                raise in_the_way(self._models / name)
+            bases = self._bases(base, contents.files)
+            job = _Adding(self.objects, level, bases, threads, progress)
+            model = Model({label: job.file(path, label) for label, path in contents.files.items()})
+            text = model.to_bytes()
+            self._put(self._models / name, text)
+        return Totals(model.size, job.written + len(text), contents.left_out, tuple(contents.notes))
+
+    def names(self) -> list[str]:
+        """Return the names of all models."""
+        self._check()
+        return sorted(path.name for path in self._models.iterdir())
+
+    def model(self, name: str) -> Model:
+        """Return the files of a model. Raises SqueezeError if the store does not have it."""
+        path = self._models / checked_name(name)
+        self._check()
+        if not path.is_file():
+            known = ", ".join(self.names()[:_NAMED]) or "no model"
+            raise SqueezeError(f"{escaped(str(self.path))} has no model {printable(repr(name))}: it has {known}")
+        return Model.read(path, self._limits)
+
+    def list(self) -> list[Listed]:
+        """Return all models with their sizes."""
+        needed = {name: self._closure(self.model(name).keys) for name in self.names()}
+        found = []
+        for name, keys in needed.items():
+            others = set[str]().union(*(other for label, other in needed.items() if label != name))
+            alone = sum(self.objects.place(key).stat().st_size for key in keys - others)
+            found.append(Listed(name, self.model(name).size, alone))
+        return found
+
+    def size(self) -> int:
+        """Return the bytes of all files of the store."""
+        self._check()
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+    def get(self, name: str, target: Path | str, *, overwrite: bool = False, threads: int = 1) -> Totals:
+        """Restore a model to a folder or file, byte for byte. Raises DamagedError if an object is damaged."""
+        target = Path(target)
+        model = self.model(name)
+        if not target.parent.is_dir():
+            raise SqueezeError(f"the folder {target.parent} does not exist")
+        if os.path.lexists(target) and not overwrite:
+            raise in_the_way(target)
+        with scratch_folder(target) as work, self._locked(fcntl.LOCK_SH):
+            content = work / folder.CONTENT
+            for label, file in model.files.items():
+                path = folder.place(content, label)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._restore(name, label, file, path, threads)
+            folder.move_into_place(content, target, overwrite)
+        return Totals(model.size, sum(self.objects.place(key).stat().st_size for key in model.keys))
+
+    def tensor(self, name: str, tensor: str) -> tuple[Entry, Bytes]:
+        """Return a tensor of a model's safetensors: its description, and its bytes."""
+        for file in self.model(name).files.values():
+            for entry in file.tensors if file.is_safetensors else ():
+                if entry.name == tensor:
+                    return entry, self.objects.read(entry.key)
+        raise SqueezeError(f"model {printable(repr(name))} has no tensor {printable(repr(tensor))}")
+
+    def remove(self, name: str) -> None:
+        """Remove a model. Its objects stay until `gc`."""
+        self.model(name)
+        with self._locked(fcntl.LOCK_EX):
+            (self._models / name).unlink()
+            sync(self._models)
+
+    def gc(self) -> tuple[int, int]:
+        """Delete the objects that no model needs; return their number and bytes.
+
+        Raises DamagedError, and deletes nothing, if a model or an object that is needed cannot be read.
+        """
+        self._check()
+        with self._locked(fcntl.LOCK_EX):
+            needed = set[str]()
+            for name in self.names():
+                needed |= self._closure(self.model(name).keys)
+            count = freed = 0
+            for key in [key for key in self.objects.keys() if key not in needed]:  # noqa: SIM118
+                path = self.objects.place(key)
+                freed += path.stat().st_size
+                path.unlink()
+                count += 1
+            for path in self._temporary.iterdir():
+                path.unlink()
+        return count, freed
+
+    def verify(self, threads: int = 1) -> int:
+        """Decode every object that a model needs; return their number.
+
+        Raises DamagedError that names each damaged object with the models that need it.
+        """
+        self._check()
+        users: dict[str, list[str]] = {}
+        faults: dict[str, str] = {}
+        for name in self.names():
+            for key in self._reachable(self.model(name).keys, faults):
+                users.setdefault(key, []).append(name)
+        for key in users:
+            if key not in faults:
+                try:
+                    self.objects.verify(key, threads)
+                except DamagedError as error:
+                    faults[key] = str(error)
+        if faults:
+            told = [f"{fault} (needed by {', '.join(map(printable, users[key]))})" for key, fault in faults.items()]
+            more = f"; and {len(told) - _NAMED} others" if len(told) > _NAMED else ""
+            raise DamagedError(f"{escaped(str(self.path))}: {'; '.join(told[:_NAMED])}{more}: add the models again")
+        return len(users)
+
+    def _create(self) -> None:
+        """Create the folders of the store. The file that makes it one is written last."""
+        if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / "models").is_dir():
+            raise SqueezeError(f"{escaped(str(self.path))} is not a store and not empty: choose another folder")
+        for place in (self.path, self._models, self._temporary, self.objects.path):
+            place.mkdir(exist_ok=True)
+        if not (self.path / "store.json").exists():
+            self._put(self.path / "store.json", json.dumps(_FORMAT).encode())
+
+    def _check(self) -> None:
+        """Raise FormatError if the folder is not a store."""
+        try:
+            described = json.loads((self.path / "store.json").read_text())
+        except (OSError, ValueError):
+            raise FormatError(f"{escaped(str(self.path))}: not a store: `squeeze store add` makes one") from None
+        if described != _FORMAT:
+            raise FormatError(f"{escaped(str(self.path))}: a store of another format: use a newer squeeze")
+
+    @contextmanager
+    def _locked(self, kind: int) -> Iterator[None]:
+        """Hold the lock of the store, shared or alone, waiting for others."""
+        with (self.path / "lock").open("ab") as file:
+            fcntl.flock(file, kind)
+            yield
+
+    def _put(self, target: Path, text: bytes) -> None:
+        """Write a file, which appears complete or not at all. Raises SqueezeError if it exists."""
+        descriptor, name = tempfile.mkstemp(dir=self._temporary)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            target.hardlink_to(name)
+        except FileExistsError:
+            if target.parent == self._models:
+                raise in_the_way(target) from None
+        finally:
+            Path(name).unlink()
+        sync(target.parent)
+
+    def _bases(self, base: str | None, files: dict[str, Path]) -> dict[tuple[str, str, tuple[int, ...]], str]:
+        """Return the keys of the base's tensors by name, dtype and shape; nothing if there is no base."""
+        if base is not None:
+            return _by_form(self.model(base))
+        wanted = set[tuple[str, str, tuple[int, ...]]]()
+        for label, path in files.items():
+            source = _source(path, label)
+            if source:
+                wanted |= {(one.name, one.dtype, one.shape) for one in source.file.tensors}
+        best: dict[tuple[str, str, tuple[int, ...]], str] = {}
+        for name in self.names():
+            found = _by_form(self.model(name))
+            if len(wanted & found.keys()) > len(wanted & best.keys()):
+                best = found
+        return best
+
+    def _closure(self, keys: set[str]) -> set[str]:
+        """Return keys with those of all bases. Raises DamagedError if an object cannot be read."""
+        found, waiting = set[str](), list(keys)
+        while waiting:
+            key = waiting.pop()
+            if key not in found:
+                found.add(key)
+                base = self.objects.header(key).base
+                waiting += [base] if base else []
+        return found
+
+    def _reachable(self, keys: set[str], faults: dict[str, str]) -> set[str]:
+        """Return the same as `_closure`, and note objects that cannot be read in `faults`, by key."""
+        found, waiting = set[str](), list(keys)
+        while waiting:
+            key = waiting.pop()
+            if key not in found:
+                found.add(key)
+                try:
+                    base = self.objects.header(key).base
+                except DamagedError as error:
+                    faults[key], base = str(error), None
+                waiting += [base] if base else []
+        return found
+
+    def _restore(self, name: str, label: str, file: File, path: Path, threads: int) -> None:
+        """Write a file of a model and compare its hash."""
+        try:
+            digest = hashlib.sha256()
+            with path.open("xb") as writing:
+                for piece in self._pieces(file, threads):
+                    digest.update(piece.data)
+                    writing.write(piece.data)
+        except DamagedError as error:
+            raise DamagedError(f"{escaped(str(self.path))}: model {printable(name)}: {error}") from None
+        if digest.hexdigest() != file.sha256:
+            raise DamagedError(
+                f"{escaped(str(self.path))}: model {printable(name)}: {printable(label)} has another SHA-256"
+            )
+
+    def _pieces(self, file: File, threads: int) -> Iterator[Bytes]:
+        """Yield the bytes of a file in order. Raises DamagedError."""
+        header, end, used = self.objects.read(file.header, threads), 0, 0
+        for entry in file.tensors:
+            gap = entry.begin - end
+            if gap < 0 or used + gap > header.size:
+                raise DamagedError("its list of tensors is damaged")
+            yield header[used : used + gap]
+            data = self.objects.read(entry.key, threads)
+            yield data
+            used, end = used + gap, entry.begin + data.size
+        yield header[used:]
+
+
+def _by_form(model: Model) -> dict[tuple[str, str, tuple[int, ...]], str]:
+    """Return the keys of a model's tensors by name, dtype and shape."""
+    entries = [entry for file in model.files.values() for entry in file.tensors]
+    return {(entry.name, entry.dtype, entry.shape): entry.key for entry in entries}
+
+
+def _source(path: Path, label: str) -> Source | None:
+    """Return the tensors of a file, or None if it is copied. Raises FormatError with the file's name."""
+    try:
+        if is_packed(path, Limits()):
+            raise FormatError("is packed already; unpack it first")
+        return source_of(path, is_single=not label)
+    except FormatError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+class _Adding:
+    """Adding the files of one model. written: bytes that the store grew by."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        level: str,
+        bases: dict[tuple[str, str, tuple[int, ...]], str],
+        threads: int,
+        progress: Callable[[int], None],
+    ):
+        self._objects, self._level, self._bases = objects, level, bases
+        self._threads, self._progress = threads, progress
+        self.written = 0
+
+    def file(self, path: Path, label: str) -> File:
+        """Add a file; return its objects."""
+        source = _source(path, label)
+        before = path.stat()
+        with path.open("rb") as opened:
+            reading, digest = Positional(opened), hashlib.sha256()
+            file = source.file if source else TensorFile(path, before.st_size, b"", None, ())
+            header = np.frombuffer(file.header, np.uint8) if source else _all_of(reading, file.size)
+            entries, end, used = [], 0, 0
+            for tensor in file.tensors:
+                gap = tensor.begin - end
+                digest.update(header[used : used + gap].tobytes())
+                data = whole(InFile(reading, tensor.begin, tensor.size))
+                digest.update(data.data)
+                key = self._keep(tensor, data, self._bases.get((tensor.name, tensor.dtype, tensor.shape)))
+                entries.append(Entry(tensor.name, tensor.dtype, tensor.shape, tensor.begin, key))
+                used, end = used + gap, tensor.end
+            digest.update(header[used:].tobytes())
+            key = self._keep(Tensor("", "U8", (header.size,), 0, header.size), header, None)
+        after = path.stat()
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise SqueezeError(f"{path} changed while it was read: add it again when nothing writes to it")
+        is_safetensors = source is not None and not source.is_torch
+        return File(file.size, digest.hexdigest(), key, tuple(entries), is_safetensors)
+
+    def _keep(self, tensor: Tensor, data: Bytes, base: str | None) -> str:
+        key, written = self._objects.add(tensor, data, self._level, base, self._threads)
+        self.written += written
+        self._progress(data.size)
+        return key
+
+
+def _all_of(reading: Positional, size: int) -> Bytes:
+    """Return all bytes of a file that is copied."""
+    return whole(InFile(reading, 0, size))
