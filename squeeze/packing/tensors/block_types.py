@@ -19,7 +19,10 @@ Element = tuple[int, int, int, int, int, int]  # the low part and the high one
 
 
 class Stream(NamedTuple):
-    """dtype: the type as which it is coded. elements: a row of six numbers each, int64 [elements, 6]."""
+    """A stream. Its type is U16 for the differences of float16 words from those of the first stream.
+
+    dtype: the type as which it is coded. elements: a row of six numbers each, int64 [elements, 6].
+    """
 
     dtype: str
     elements: Array
@@ -76,10 +79,10 @@ def _q3_k_scales(begin: int) -> list[Element]:
 
 STREAMS: dict[str, list[tuple[str, list[Element]]]] = {
     "Q4_0": [("F16", _whole(0, 2)), ("U8", _whole(2, 16))],
-    "Q4_1": [("F16", _whole(0, 2)), ("F16", _whole(2, 2)), ("U8", _whole(4, 16))],
+    "Q4_1": [("F16", _whole(0, 2)), ("U16", _whole(2, 2)), ("U8", _whole(4, 16))],
     "Q5_0": [("F16", _whole(0, 2)), ("U8", _fives(6, 2))],
-    "Q5_1": [("F16", _whole(0, 2)), ("F16", _whole(2, 2)), ("U8", _fives(8, 4))],
-    "Q8_0": [("F16", _whole(0, 2)), ("U8", _whole(2, 32))],
+    "Q5_1": [("F16", _whole(0, 2)), ("U16", _whole(2, 2)), ("U8", _fives(8, 4))],
+    "Q8_0": [("F16", _whole(0, 2)), ("I8", _whole(2, 32))],
     "Q2_K": [
         *(("F16", _whole(80, 2)), ("F16", _whole(82, 2))),
         *(("U8", [_both((j, bit, 4)) for j in range(16)]) for bit in (0, 4)),
@@ -96,7 +99,7 @@ STREAMS: dict[str, list[tuple[str, list[Element]]]] = {
         *(("U8", part) for part in _scales(4)),
         ("U8", _q5_k(48, 16)),
     ],
-    "Q6_K": [("F16", _whole(208, 2)), ("U8", _whole(192, 16)), ("U8", _q6_k(0, 128))],
+    "Q6_K": [("F16", _whole(208, 2)), ("I8", _whole(192, 16)), ("U8", _q6_k(0, 128))],
     "IQ4_NL": [("F16", _whole(0, 2)), ("U8", _whole(2, 16))],
     "IQ4_XS": [
         ("F16", _whole(0, 2)),

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 
@@ -20,11 +21,12 @@ __all__ = ["DecodedBlocks", "write"]
 FORMAT = 1
 _HEAD = 8
 _BLOCKS = 1 << 10  # blocks that are decoded at a time
-Coder = Callable[[Content, str, Writer, int], int]  # `write` of the coder of streams
+_COARSE = np.uint16(0xFFF0)  # bits of a scale that are subtracted from an offset, whose lowest bits may be zeros
+Coder = Callable[[Content, str, Writer, int, int], int]  # `write` of the coder of streams
 Reader = Callable[[Content, str, int], Content]  # the content of one of its payloads
 
 
-def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: int) -> int:
+def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: int, shape: tuple[int, ...]) -> int:
     """Write the payload of a tensor, a multiple of 8 bytes; return its bytes, or 0 if it is no shorter.
 
     Args:
@@ -33,18 +35,20 @@ def write(content: Content, dtype: str, writer: Writer, coder: Coder, threads: i
         writer: where the payload goes.
         coder: encodes streams.
         threads: threads that code.
+        shape: the tensor's shape, in values.
     """
     if not content.size or content.size % BLOCKS[dtype]:
         return 0
-    contents = [_InStream(content, BLOCKS[dtype], stream) for stream in streams_of(dtype)]
-    kinds = [stream.dtype for stream in streams_of(dtype)]
+    streams = streams_of(dtype)
+    contents = [_InStream(content, BLOCKS[dtype], streams, number) for number in range(len(streams))]
+    kinds = [stream.dtype for stream in streams]
     bounds = sum(floats.max_size(one.size, kind) + one.size for one, kind in zip(contents, kinds, strict=True))
     end, lengths = _HEAD + 8 * len(contents), []
     writer.reserve(end + bounds + 64)
     for one, kind in zip(contents, kinds, strict=True):
         data: Content = InMemory(whole(one, threads)) if isinstance(content, InMemory) else one
         inner = Behind(writer, end)
-        size = coder(data, kind, inner, threads)
+        size = coder(data, kind, inner, threads, shape[-1] if data.size == prod(shape) and len(shape) > 1 else 0)
         size = size if 0 < size < data.size else copy(data, inner, 0, threads)
         lengths.append(size)
         writer.put(end + size, np.zeros(-size % 8, np.uint8))
@@ -81,9 +85,9 @@ def _scatter(values, elements, block, out):
 class _InStream:
     """A content with one stream of the blocks of another one."""
 
-    def __init__(self, content: Content, block: int, stream: Stream):
-        self._content, self._block, self._stream = content, block, stream
-        self.size = content.size // block * len(stream.elements)
+    def __init__(self, content: Content, block: int, streams: tuple[Stream, ...], number: int):
+        self._content, self._block, self._stream, self._first = content, block, streams[number], streams[0]
+        self.size = content.size // block * len(self._stream.elements)
 
     def fill(self, begin: int, out: Array) -> None:
         per_block = len(self._stream.elements)
@@ -91,8 +95,15 @@ class _InStream:
         for start in range(begin, begin + out.size, step):
             stop = min(start + step, begin + out.size)
             first, last = start // per_block, -(-stop // per_block)
-            data = bytes_of(self._content, first * self._block, last * self._block)
-            _gather(_as_compiled(data), self._block, self._stream.elements, start, stop, out[start - begin :])
+            data = _as_compiled(bytes_of(self._content, first * self._block, last * self._block))
+            part = out[start - begin : stop - begin]
+            if self._stream.dtype != "U16":
+                _gather(data, self._block, self._stream.elements, start, stop, part)
+                continue
+            words = np.empty((2, last - first), np.uint16)
+            for row, stream in zip(words, (self._stream, self._first), strict=True):
+                _gather(data, self._block, stream.elements, 2 * first, 2 * last, row.view(np.uint8))
+            part[:] = (words[0] - (words[1] & _COARSE)).view(np.uint8)[start - 2 * first :][: part.size]
 
 
 def _as_compiled(data: Array) -> Array:
@@ -127,8 +138,13 @@ class DecodedBlocks(InSegments):
 
     def _decode(self, first: int, last: int, out: Array) -> None:
         out[:] = 0
-        for content, stream in zip(self._contents, self._streams, strict=True):
+        scales = np.empty(out.size // self._block, np.uint16)
+        for number, (content, stream) in enumerate(zip(self._contents, self._streams, strict=True)):
             per_block = len(stream.elements)
             values = thread_buffer("elements of blocks", out.size // self._block * per_block)
             content.fill(first * _BLOCKS * per_block, values)
+            if number == 0 and per_block == 2:
+                scales[:] = values.view(np.uint16)
+            elif stream.dtype == "U16":
+                values.view(np.uint16)[:] += scales & _COARSE
             _scatter(values, stream.elements, self._block, out)

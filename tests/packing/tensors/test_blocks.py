@@ -5,7 +5,7 @@ import pytest
 
 from squeeze.checkpoint.ggml_types import BLOCKS
 from squeeze.errors import DamagedError
-from squeeze.packing.tensors import blocks, floats
+from squeeze.packing.tensors import archive, blocks, floats
 from squeeze.packing.tensors.block_types import STREAMS, streams_of
 from squeeze.packing.tensors.content import InMemory, whole
 from squeeze.packing.tensors.float_writer import in_memory
@@ -28,10 +28,10 @@ def content(dtype, count=256):
 
 
 def encode(data, dtype):
-    def coder(values, kind, writer, threads):
+    def coder(values, kind, writer, threads, columns):
         return floats.write(values, kind, writer, threads)
 
-    return in_memory(lambda writer: blocks.write(InMemory(data), dtype, writer, coder, 1))
+    return in_memory(lambda writer: blocks.write(InMemory(data), dtype, writer, coder, 1, (data.size,)))
 
 
 def decode(payload, dtype, size):
@@ -102,3 +102,30 @@ def test_truncated_payloads_and_other_sizes_are_damaged():
     ):
         with pytest.raises(DamagedError):
             decode(hurt, "Q8_0", size)
+
+
+def of_columns(count=512, columns=256):
+    """Whole numbers of 8 bits whose columns differ."""
+    random = np.random.default_rng(1)
+    drawn = random.normal(0, 30, (count, columns)) * random.gamma(2, 0.5, (1, columns))
+    return np.clip(np.round(drawn), -128, 127).astype(np.int8).view(np.uint8).reshape(-1)
+
+
+def test_the_archive_predicts_whole_numbers_of_8_bits_from_their_neighbours():
+    data = of_columns()
+    payload = archive.encode(data, "I8", 1, 256)
+    assert payload.size < 0.97 * floats.encode(data, "I8").size
+    assert np.array_equal(archive.decode(payload, "I8", data.size), data)
+    out = np.empty(101, np.uint8)
+    archive.decoded(InMemory(payload), "I8", data.size).fill(777, out)
+    assert np.array_equal(out, data[777:878])
+
+
+def test_numbers_of_the_archive_that_are_no_whole_numbers_of_8_bits_are_damaged():
+    halves = np.linspace(0, 300, 4096).astype(np.float16)
+    payload = archive.encode(halves.view(np.uint8), "F16", 1, 64).copy()
+    payload[1] = 2
+    with pytest.raises(DamagedError, match="8 bits"):
+        archive.decode(payload, "I8", 4096)
+    with pytest.raises(DamagedError):
+        archive.decode(payload, "F16", 8192)

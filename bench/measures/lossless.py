@@ -1,4 +1,4 @@
-"""Compare packed checkpoints with zipnn, zstd and xz by bytes, and with zipnn by speed.
+"""Compare packed checkpoints with lmz, zipnn, zstd and xz by bytes, and with zipnn by speed.
 
 Sizes are those of whole files. The bound is the sum of zero-order entropies over tensors and fields. Speeds are those
 of coding tensors in memory, taking turns with zipnn. Every round trip is compared.
@@ -19,11 +19,11 @@ from statistics import median
 import numpy as np
 
 from bench.measure import Measure, Row, option
-from bench.plots import BLUE, GREEN, ORANGE, Plot, Point, Series
+from bench.plots import BLUE, GREEN, GREY, ORANGE, Plot, Point, Series
 from bench.shared.checkpoints import make
 from bench.tables import Column, Listing, above
 from squeeze import pack, unpack
-from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint import gguf_file, safetensors as tensorfile
 from squeeze.packing.tensors import floats
 from squeeze.recipes.measure.inspect import field_entropies
 from squeeze.system.parallel import in_order
@@ -37,7 +37,8 @@ _QUICK, _SLOW = ("zstd -3",), ("zstd -19", "xz -6")
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     if options.wheels:
         make(options.wheels, options.folder)
-    for path in sorted(options.folder.glob("*.safetensors"), key=lambda path: path.stat().st_size):
+    paths = [path for path in options.folder.iterdir() if path.suffix in (".safetensors", ".gguf")]
+    for path in sorted(paths, key=lambda path: path.stat().st_size):
         if options.only in path.stem:
             yield row(path, options)
 
@@ -49,7 +50,9 @@ def row(path: Path, options: argparse.Namespace) -> Row:
     for name, level in (("squeeze", "runtime"), ("archive", "archive")):
         if level == "runtime" or options.archive:
             found[name] = packed_size(path, level)
-    if zipnn := zipnn_run(path, dtype):
+    if shutil.which("lmz"):
+        found["lmz"] = lmz_size(path)
+    if dtype in _ZIPNN_TYPES and (zipnn := zipnn_run(path, dtype)):
         found["zipnn"] = zipnn(1)[0]
         for threads in (1, 2) if options.runs else ():
             times = medians({"squeeze": squeeze_run(tensors), "zipnn": zipnn}, threads, options.runs)
@@ -63,9 +66,9 @@ def row(path: Path, options: argparse.Namespace) -> Row:
 
 def tensors_of(path: Path) -> tuple[Tensors, int]:
     """Return the tensors of a file, and its size in bytes."""
-    file = tensorfile.read(path)
+    file = gguf_file.read(path) if path.suffix == gguf_file.SUFFIX else tensorfile.read(path)
     with path.open("rb") as reading:
-        return [(tensor.dtype, tensorfile.read_tensor(reading, tensor)) for tensor in file.tensors], file.size
+        return [(tensor.layout, tensorfile.read_tensor(reading, tensor)) for tensor in file.tensors], file.size
 
 
 def bound(tensors: Tensors) -> int:
@@ -78,11 +81,21 @@ def bound(tensors: Tensors) -> int:
 
 def packed_size(path: Path, level: str) -> int:
     with tempfile.TemporaryDirectory(prefix="squeeze-bench-") as name:
-        packed, back = Path(name, "packed.safetensors"), Path(name, "back.safetensors")
+        packed, back = Path(name, f"packed{path.suffix}"), Path(name, f"back{path.suffix}")
         pack(path, packed, level=level, verify=False, threads=2)
         unpack(packed, back, threads=2)
         if back.read_bytes() != path.read_bytes():
             raise SystemExit(f"Error: {path}: the round trip changed the bytes")
+        return packed.stat().st_size
+
+
+def lmz_size(path: Path) -> int:
+    with tempfile.TemporaryDirectory(prefix="squeeze-bench-") as name:
+        packed, back = Path(name, "packed.lmz"), Path(name, f"back{path.suffix}")
+        for command in (("c", path.resolve(), packed), ("d", packed, back)):
+            subprocess.run(["lmz", *map(str, command)], capture_output=True, check=True)
+        if back.read_bytes() != path.read_bytes():
+            raise SystemExit(f"Error: {path}: lmz changed the bytes")
         return packed.stat().st_size
 
 
@@ -160,6 +173,7 @@ def series(rows: Sequence[Row]) -> list[Series]:
         return [Point(100 * row[tool] / row["bound"] - 100, line, "") for line, row in lines if row.get(tool)]
 
     return [
+        Series("lmz", GREY, "v", points("lmz")),
         Series("zipnn", ORANGE, "^", points("zipnn")),
         Series("squeeze pack", BLUE, "o", points("squeeze")),
         Series("squeeze pack --level archive", GREEN, "s", points("archive")),
@@ -173,9 +187,9 @@ def by_size(rows: Sequence[Row]) -> list[Row]:
 MEASURE = Measure(
     rows,
     key=("checkpoint",),
-    rivals=("zipnn", "zstd", "xz"),
+    rivals=("lmz", "zipnn", "zstd", "xz"),
     options=(
-        option("folder", type=Path, help="folder of safetensors files"),
+        option("folder", type=Path, help="folder of safetensors and GGUF files"),
         option(
             "--wheels",
             type=Path,
@@ -188,17 +202,17 @@ MEASURE = Measure(
         option("--runs", type=int, default=5, help="runs, of which the median counts, 0 for no speeds, default: 5"),
     ),
     tables={
-        "pack": Listing(
+        "lossless": Listing(
             (
                 Column("checkpoint", "checkpoint"),
                 Column("type", "dtype"),
                 Column("raw", "raw", ","),
                 Column("bound", "bound", ","),
-                *(Column(name, above(name, "bound")) for name in ("squeeze", "archive", "zipnn")),
+                *(Column(name, above(name, "bound")) for name in ("squeeze", "archive", "lmz", "zipnn")),
                 *(Column(name, name, ",") for name in ("zstd -3", "zstd -19", "xz -6")),
             )
         ),
-        "pack-speed": Listing(
+        "lossless-speed": Listing(
             (
                 Column("checkpoint", "checkpoint"),
                 Column("encoding, x zipnn", "encode, 1", ".2f"),
