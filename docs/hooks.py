@@ -45,6 +45,8 @@ def _block(name: str, command: Any) -> str:
     with click.Context(command, info_name=f"squeeze {name}") as ctx:
         usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
         parts = [f"### squeeze {name}", _code(usage), *_paragraphs(command.help or "")]
+        if isinstance(command, click.Group):
+            return "\n\n".join([*parts, *(_block(f"{name} {one}", each) for one, each in command.commands.items())])
         for title, rows in command.options_by_section(ctx).items():
             lines = [f"| <code>{_cell(option)}</code> | {_cell(about)} |" for option, about in rows]
             parts.append("\n".join([f"| {title} | |", "|---|---|", *lines]))

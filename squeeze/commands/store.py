@@ -39,9 +39,14 @@ def store() -> None:
 @command()
 @_folder
 @click.argument("source", metavar="IN", type=options.PATH)
-@click.option("--name", help="Name of the model in the store; default: that of IN.")
-@click.option("--base", metavar="NAME", help="Model of the store to store differences from; default: the most similar.")
-@click.option("--level", type=click.Choice(("fast", "runtime", "archive")), default="runtime", show_default=True)
+@click.option("--name", help="Name of the model in the store; default: that of IN")
+@click.option("--base", metavar="NAME", help="Model of the store to store differences from; default: the most similar")
+@click.option(
+    "--level",
+    type=click.Choice(("fast", "runtime", "archive")),
+    default="runtime",
+    help="Level of packing; default: runtime",
+)
 @options.threads
 @options.quiet
 @options.as_json
