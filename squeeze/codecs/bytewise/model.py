@@ -144,9 +144,11 @@ def advance(m, bit):
 def end_byte(m, position):
     """Append the byte to the history registers, and update the match models."""
     m.data[position] = np.uint8(m.state.partial & 255)
-    contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, m.state.record)
+    record = -1 if m.state.lines else m.state.record
+    contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, record)
     if m.state.lines:
-        fields.update_byte(m.registers[contexts.FIELDS :], m.places, m.numbers, m.data, position + 1)
+        with_above = m.state.above > 0
+        fields.update_byte(m.registers[contexts.FIELDS :], m.places, m.numbers, m.data, position + 1, with_above)
     if m.state.record > 0:
         records.update_byte(m.registers[contexts.RECORDS :], m.data, position + 1, m.state.record)
     match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)

@@ -35,7 +35,6 @@ _SPARSE = ((_NONE, 0, 0xFFFF00), (_NONE, 0, 0xFF00FF), (_NONE, 0, 0xF0F0FF))
 
 # Of lines: the line above and the last line of the same form, with how far they agree, marks, cells and numbers.
 _ALIKE = (ALIKE, 0xFFFFFF, 0)
-_ALIKE_AND_MARK = (ALIKE, 0xFF0000FF, 0)
 _ABOVE_AND_FIELD = (ABOVE, 0xFF0000FF, 0)
 _MARKS = (MARKS, 0xFFFFFF, 0xFF)
 _KEYS = (CELL_KEY, ALL, 0)
@@ -66,7 +65,6 @@ _NAMES = {
     **dict(zip(_SKIPS, ("bytes 2 and 3", "byte 4 in fours", "byte 1 in fours", "bytes 3 and 4"), strict=True)),
     **dict(zip(_SPARSE, ("bytes 2 and 3", "bytes 1 and 3", "high halves"), strict=True)),
     _ALIKE: "line of the same form",
-    _ALIKE_AND_MARK: "line of the same form and mark",
     _ABOVE_AND_FIELD: "field above and its number",
     _MARKS: "three marks and byte",
     _KEYS: "cell and key",
@@ -157,7 +155,7 @@ LARGE = _of_kinds(
         ),
         "lines": (
             *(order(1), order(3), order(4), WORDS, PAIRS, _FOLLOWED_2, SHAPES),
-            *(_ALIKE, _ALIKE_AND_MARK, _ABOVE_AND_FIELD, _MARKS, _KEYS, _CELLS, _NUMBERS),
+            *(_ALIKE, _ABOVE_AND_FIELD, _MARKS, _KEYS, _CELLS, _NUMBERS),
         ),
         "other": (
             *(order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, _FOLLOWED_2),

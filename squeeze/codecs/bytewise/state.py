@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from squeeze.codecs import package_data
-from squeeze.codecs.bytewise.presets import Preset, trained_contexts
+from squeeze.codecs.bytewise.presets import ABOVE, NUMBER, Preset, trained_contexts
 from squeeze.numerics.bitmodels import contexts, fields, histories, layout, match, mixer
 
 
@@ -29,7 +29,8 @@ WEIGHT = 12000  # first weight of every input; WEIGHT_ONE is 1
 _NEW_WEIGHT = 4000  # the same of a context that trained models do not have
 
 STATE = layout.fields(
-    "record lines line_mask bias first_extra"  # settings: record length or 0, 1 for lines, mask of hash table, inputs
+    "record lines above line_mask bias first_extra"  # settings: record length or 0, 1 for lines and for the line above,
+    #   mask of hash table, inputs
     " partial shift node known matched logit mixed match_row apm_row"  # the bit being coded
 )
 
@@ -85,18 +86,19 @@ def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 
     bias = n + 2 * matches
     inputs = -(-(bias + 1 + extra) // 4) * 4
     lines = 1 << _line_bits(data.size, preset)
+    registers = {register for register, _, _ in preset.contexts}
     return ByteModel(
         data=data,
         state=layout.record(
             STATE,
-            **{"record": record, "lines": preset.lines, "line_mask": lines - 1},
+            **{"record": record, "lines": preset.lines, "above": ABOVE in registers, "line_mask": lines - 1},
             **{"bias": bias, "first_extra": bias + 1, "partial": 1},
         ),
         registers=np.zeros(contexts.REGISTERS, np.uint64),
         followed1=np.zeros(256, np.uint16),
         followed2=np.zeros(65536, np.uint16),
         places=np.zeros(fields.PLACES if preset.lines else 1, np.int32),
-        numbers=np.zeros((fields.NUMBERS if preset.lines else 1, 3), np.int64),
+        numbers=np.zeros((fields.NUMBERS if NUMBER in registers else 1, 3), np.int64),
         specs=np.array(preset.contexts, np.uint64),
         hashes=np.zeros(n, np.uint64),
         slots=layout.aligned_zeros(table_size(data.size, preset)),

@@ -79,7 +79,7 @@ def update_byte(registers, followed1, followed2, data, position, record):
         followed2: uint16 [65536], the last two bytes after each pair of bytes.
         data: The block.
         position: The position of the byte.
-        record: The record length, or 0.
+        record: The record length, 0 to update LINE, or -1 if no context has it.
     """
     byte = np.uint64(data[position])
     history = registers[HISTORY]
@@ -96,7 +96,7 @@ def update_byte(registers, followed1, followed2, data, position, record):
     _update_letter(registers, byte)
     if record > 0:
         _update_record(registers, data, position + 1, record)
-    else:
+    elif record == 0:
         _update_line(registers, byte, data, position + 1)
 
 

@@ -47,40 +47,54 @@ _ENDS_CELL = np.isin(np.arange(256), [*b'\n\t ",;|'])
 
 
 @inline
-def update_byte(f, places, numbers, data, position):
+def update_byte(f, places, numbers, data, position, with_above=True):
     """Update the registers after the byte data[position - 1].
 
     Args:
         f: uint64 [REGISTERS].
         places: int32 [PLACES], where the byte after a form of line was last.
-        numbers: int64 [NUMBERS, 3], the last value of a number, its last difference, and its digits.
+        numbers: int64 [NUMBERS, 3], the last value of a number, its last difference, and its digits. With fewer rows,
+            NUMBER stays 0.
         data: The block.
         position: The number of bytes so far.
+        with_above: Whether ABOVE is updated, which takes half of the time.
     """
     byte = np.int64(data[position - 1])
-    start, over, like = np.int64(f[_START]), np.int64(f[_OVER]), np.int64(f[_LIKE])
-    agreed = _counted(f[ABOVE], over < start and np.int64(data[over]) == byte)
+    if with_above:
+        _update_above(f, data, position)
+    like = np.int64(f[_LIKE])
     alike = _counted(f[ALIKE], like > 0 and np.int64(data[like]) == byte)
-    marks, mark = f[ABOVE] >> np.uint64(24), f[ALIKE] >> np.uint64(24)
-    f[SO_FAR] = np.uint64(0) if byte == _NEWLINE else mix_hash(f[SO_FAR], np.uint64(byte))
+    mark = f[ALIKE] >> np.uint64(24)
     if _IS_WORD[byte]:
-        over += np.int64(over < start and _IS_WORD[data[over]])
         like = _in_word(f, places, data, position, like)
     else:
         mark = np.uint64(byte)
-        if byte == _NEWLINE:
-            over, start, marks = start, position, np.uint64(0)
-        else:
-            over = _after_mark(data, over, start, byte)
-            marks = min(marks + np.uint64(1), _MOST)
         like = _at_mark(f, places, position, byte)
-    f[_START], f[_OVER], f[_LIKE] = np.uint64(start), np.uint64(over), np.uint64(like)
-    f[ABOVE] = _expected(data, over, start) | (agreed << np.uint64(16)) | (marks << np.uint64(24))
+    f[_LIKE] = np.uint64(like)
     f[ALIKE] = (alike << np.uint64(16)) | (mark << np.uint64(24))
     if like > 0:
         f[ALIKE] |= np.uint64(data[like]) | (np.uint64(data[min(like + 1, position - 1)]) << np.uint64(8))
     _update_cell(f, byte)
-    _update_number(f, numbers, byte)
+    if numbers.shape[0] == NUMBERS:
+        _update_number(f, numbers, byte)
+
+
+@inline
+def _update_above(f, data, position):
+    """Update the place in the line above, and the hash of the line so far."""
+    byte = np.int64(data[position - 1])
+    start, over, marks = np.int64(f[_START]), np.int64(f[_OVER]), f[ABOVE] >> np.uint64(24)
+    agreed = _counted(f[ABOVE], over < start and np.int64(data[over]) == byte)
+    f[SO_FAR] = np.uint64(0) if byte == _NEWLINE else mix_hash(f[SO_FAR], np.uint64(byte))
+    if _IS_WORD[byte]:
+        over += np.int64(over < start and _IS_WORD[data[over]])
+    elif byte == _NEWLINE:
+        over, start, marks = start, position, np.uint64(0)
+    else:
+        over = _after_mark(data, over, start, byte)
+        marks = min(marks + np.uint64(1), _MOST)
+    f[_START], f[_OVER] = np.uint64(start), np.uint64(over)
+    f[ABOVE] = _expected(data, over, start) | (agreed << np.uint64(16)) | (marks << np.uint64(24))
 
 
 @inline
