@@ -65,19 +65,21 @@ class Table:
 
 
 def write(content: Content, table: Table, writer: Writer, most: int, coder: Callable[[Content, Writer], int]) -> int:
-    """Write a payload; return its bytes.
+    """Write a payload; return its bytes, or 0 if `coder` does not take the rest.
 
     Args:
         content: the tensor's bytes.
         table: what it shares.
         writer: where the payload goes.
         most: the most bytes that `coder` writes.
-        coder: writes the bytes that are in no other tensor.
+        coder: writes the bytes that are in no other tensor, and returns their number, or 0.
     """
     head = np.frombuffer(table.to_bytes(), np.uint8)
     writer.reserve(head.size + most)
     literals = literals_of(content, table)
     size = coder(literals, Behind(writer, head.size)) if literals.size else 0
+    if literals.size and not size:
+        return 0
     writer.put(0, head)
     return head.size + size
 

@@ -79,6 +79,16 @@ def test_pieces_of_a_tensor_are_shared(tmp_path, level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_a_rest_that_no_coding_shortens_is_stored(tmp_path, level):
+    noise = torch.from_numpy(np.random.default_rng(0).integers(0, 256, 5 * PIECE, np.uint8))
+    save_file({"a": noise[: 2 * PIECE], "b": noise[PIECE:].clone()}, tmp_path / "a.safetensors")
+    squeeze.pack("a.safetensors", "packed.safetensors", level=level, verify=False)
+    assert codings(tmp_path / "packed.safetensors")["b"] == "shared+stored"
+    squeeze.unpack("packed.safetensors", "back.safetensors")
+    assert same("back.safetensors", tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_loaders_follow_what_is_shared(tmp_path, level):
     one = matrix(256, 1)
     save_file({"embed": one, "head": one.clone(), "view": one.clone().view(128, 1024)}, "tied.safetensors")
