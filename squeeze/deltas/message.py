@@ -1,6 +1,6 @@
 """Messages of a stream: a snapshot has all tensors, a patch the changes since the message before.
 
-A message is a header of 64 bytes and a body. docs/format.md, section 23, specifies both. The hash of a message covers
+A message is a header of 64 bytes and a body. docs/format.md, section 26, specifies both. The hash of a message covers
 all other bytes, so a damaged one is refused before anything of it is read.
 """
 

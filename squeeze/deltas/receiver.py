@@ -126,7 +126,7 @@ class Receiver:
 
     def _changes(self, message: Message) -> Iterator[_Change]:
         """Yield the changed words of a patch, nothing of which is written. Raises DamagedError."""
-        without = {entry[0] for entry in message.described["dense"]}
+        without = self._numbers_of_dense(message)
         ranges = [(n, first, last) for n, first, last in parts(self._state.tensors) if n not in without]
         blocks = sum(-(-(last - first) // BLOCK) for _, first, last in ranges)
         table, gaps, steps = _sections(message, blocks, self._threads)
@@ -156,14 +156,21 @@ class Receiver:
                 "snapshot"
             )
 
+    def _numbers_of_dense(self, message: Message) -> set[int]:
+        """Return the numbers of the dense tensors of a patch. Raises DamagedError if they are not those of tensors."""
+        found, known = set[int](), range(len(self._state.tensors))
+        for entry in message.described["dense"]:
+            if not entry or type(entry[0]) is not int or entry[0] not in known or entry[0] in found:
+                raise DamagedError("the message is damaged: it has other tensors")
+            found.add(entry[0])
+        return found
+
     def _dense(self, message: Message) -> Iterator[tuple[Words, Bytes]]:
         """Yield the tensors that are coded as the difference from the old ones, and their new bytes."""
         start = sum(coded for _, coded in message.described["sections"])
         entries = message.described["dense"]
         payloads = _payloads([entry[1:] for entry in entries], message.body[start:])
         for (number, *_), (coding, payload) in zip(entries, payloads, strict=True):
-            if not isinstance(number, int) or not 0 <= number < len(self._state.tensors):
-                raise DamagedError("the message is damaged: it has other tensors")
             one = self._state.tensors[number]
             yield one, _decoded(one, coding, payload, one.data, self._threads)
 
@@ -256,6 +263,8 @@ def _payloads(entries: list[list[object]], body: bytes | memoryview) -> Iterator
 
 
 def _decoded(one: Words, coding: str, payload: Bytes, base: Bytes | None, threads: int) -> Bytes:
+    if not CODINGS[coding].takes(one.form.dtype):
+        raise _damaged()
     try:
         data = CODINGS[coding].decode(payload, one.form, base, threads)
     except FormatError as error:

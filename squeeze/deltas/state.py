@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import xxhash
 
-from squeeze.checkpoint.safetensors import Bytes, named
+from squeeze.checkpoint.safetensors import Bytes, layout_of, named
 from squeeze.deltas import changes
 from squeeze.deltas.changes import BLOCK
 from squeeze.errors import OptionError
@@ -56,7 +56,7 @@ class Words:
 
     @property
     def form(self) -> Form:
-        return Form(self.dtype, self.shape, self.size)
+        return Form(layout_of(self.dtype), self.shape, self.size)
 
 
 def words_of(tensor: torch.Tensor) -> Array:

@@ -14,6 +14,7 @@ DTYPES = [
     torch.float32,
     torch.float64,
     torch.float8_e4m3fn,
+    torch.float8_e5m2fnuz,
     torch.int64,
     torch.complex64,
 ]
@@ -198,6 +199,22 @@ def test_invalid_content_with_a_valid_hash_changes_nothing():
         else:  # a bit that no decoder reads
             assert same(others, after)
             receiver.apply(first)
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [[[]], [[[]]], [["0"]], [[9, "stored", 0]], [[-1, "stored", 0]], [[0, "stored"]], [[1, "ulps", 0]], [[1, "x", 0]],
+     [[1, "grid+rans", 0]], [[1, "blocks+rans", 0]], [[1, "shared+stored", 0]], [[1, "stored", 0]] * 2],
+    ids=str,
+)  # fmt: skip
+def test_dense_tensors_that_cannot_be_are_refused(dense):
+    now, stream, others, receiver = pair(torch.int64)
+    good = Message.parse(stream.step(changed(now, 0.05)))
+    described = {**good.described, "dense": dense}
+    with pytest.raises(DamagedError):
+        receiver.apply(Message(good.kind, 1, good.model, good.before, good.after, described, good.body).to_bytes())
+    assert receiver.sequence == 0
+    assert same(others, now)
 
 
 def test_weights_that_something_else_changed_are_noticed():
