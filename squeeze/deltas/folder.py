@@ -6,11 +6,12 @@ lost messages, takes the last snapshot and the patches after it.
 
 import os
 import tempfile
+from collections import deque
 from pathlib import Path
 
 from squeeze.deltas.message import Message
 from squeeze.deltas.receiver import Receiver
-from squeeze.errors import DamagedError, FormatError, SqueezeError, escaped
+from squeeze.errors import FormatError, SqueezeError, escaped
 from squeeze.system.moving import sync
 from squeeze.system.storage import path_of, remote
 from squeeze.system.upload import uploading
@@ -70,14 +71,18 @@ class Folder:
             SqueezeError: if a patch is missing and no snapshot follows it, or a message is of another model.
             DamagedError: if a message is damaged. The weights are those of the message before.
         """
-        applied = 0
-        for path in self._missing(receiver.sequence):
+        applied, gone, missing = 0, set[Path](), deque(self._missing(receiver.sequence))
+        while missing:
+            path = missing.popleft()
             try:
-                receiver.apply(path.read_bytes())
-            except FormatError as error:
-                raise type(error)(f"{escaped(str(path))}: {error}") from None
-            except SqueezeError as error:
-                raise SqueezeError(f"{escaped(str(path))}: {error}") from None
+                message = path.read_bytes()
+            except FileNotFoundError:  # deleted since it was listed, as `prune` does after a snapshot
+                if path in gone:
+                    raise SqueezeError(f"{escaped(str(path))} cannot be read: it does not exist") from None
+                gone.add(path)
+                missing = deque(self._missing(receiver.sequence))
+                continue
+            _apply(receiver, message, path)
             applied += 1
         return applied
 
@@ -109,9 +114,19 @@ class Folder:
         return 0
 
 
+def _apply(receiver: Receiver, message: bytes, path: Path) -> None:
+    """Apply a message. Errors name its path."""
+    try:
+        receiver.apply(message)
+    except FormatError as error:
+        raise type(error)(f"{escaped(str(path))}: {error}") from None
+    except SqueezeError as error:
+        raise SqueezeError(f"{escaped(str(path))}: {error}") from None
+
+
 def _is_whole(path: Path) -> bool:
     try:
         Message.parse(path.read_bytes())
-    except DamagedError:
+    except FormatError:
         return False
     return True

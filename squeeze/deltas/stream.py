@@ -28,6 +28,7 @@ __all__ = ["Stream", "coded_section"]
 _DENSE = 0.75  # share of changed values from which on a tensor is coded as the difference from its old values
 _SAMPLES, _SAMPLE = 8, 512  # pieces, and words of a piece, from which this share is estimated
 _LEVEL = "runtime"
+_SMALL = 1 << 14  # bytes of patches that are sent even if the weights have fewer
 
 
 class Stream:
@@ -106,7 +107,9 @@ class Stream:
         return Message(**{**vars(message), "body": b"".join(payloads)}).to_bytes()
 
     def since(self, sequence: int | None) -> list[bytes]:
-        """Return the messages that bring a receiver to the last step: patches, or a snapshot if these are not kept.
+        """Return the messages that bring a receiver to the last step.
+
+        They are patches, or a snapshot if these are not kept or have more bytes than the weights.
 
         sequence: the number that the receiver has, or None if it has nothing.
         """
@@ -115,7 +118,8 @@ class Stream:
             kept = dict(self._patches)
             if sequence is None or sequence > self.sequence or not all(number in kept for number in missing):
                 return [self._snapshot()]
-            return [kept[number] for number in missing]
+            patches = [kept[number] for number in missing]
+            return patches if sum(map(len, patches)) <= max(self.size, _SMALL) else [self._snapshot()]
 
     def _words_of(self, weights: Mapping[str, torch.Tensor]) -> list[Array]:
         """Return the words of the new weights, after comparing names, dtypes and shapes."""

@@ -7,7 +7,6 @@ memory of the CPU follows the stream. Changed tensors are then passed to the mod
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +62,8 @@ class WeightStream:
         weights = _checkpoint(Path(info.checkpoint)) if info.checkpoint else dict(model.named_parameters())
         self._weights = {name: tensor.detach() for name, tensor in weights.items()}
         self._receiver = Receiver(self._weights, threads=info.threads)
+        self._changed = set[str]()  # tensors of the copy that the model does not have yet
+        self._receiver.on_change = self._changed.update
 
     @property
     def sequence(self) -> int | None:
@@ -70,31 +71,22 @@ class WeightStream:
         return self._receiver.sequence
 
     def update(self, sequence: int | None = None) -> set[str]:
-        """Apply the messages that are missing; return the names of changed tensors.
+        """Apply the messages that are missing; return the names of tensors that changed since the last successful call.
 
         sequence: the number that is expected at least, or None. Raises SqueezeError if the source does not have it.
         """
         source = self._info.source
-        with self._collecting() as changed:
-            if source.startswith(("http://", "https://")):
-                fetch(source, self._receiver)
-            else:
-                Folder(source).update(self._receiver)
+        if source.startswith(("http://", "https://")):
+            fetch(source, self._receiver)
+        else:
+            Folder(source).update(self._receiver)
+        changed = set(self._changed)
         if self._info.checkpoint and changed:
             self._model.load_weights((name, self._weights[name]) for name in sorted(changed))
+        self._changed.clear()
         if sequence is not None and (self.sequence is None or self.sequence < sequence):
             raise SqueezeError(f"{source}: expected message {sequence}, the last one is {self.sequence}")
         return changed
-
-    @contextmanager
-    def _collecting(self) -> Iterator[set[str]]:
-        """Yield a set that gets the names of all tensors that messages change meanwhile."""
-        changed = set[str]()
-        self._receiver.on_change = changed.update
-        try:
-            yield changed
-        finally:
-            self._receiver.on_change = None
 
 
 def _checkpoint(path: Path) -> dict[str, torch.Tensor]:

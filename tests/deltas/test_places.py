@@ -71,6 +71,34 @@ def test_a_lost_patch_is_recovered_by_the_next_snapshot(tmp_path):
     assert same(late, weights)
 
 
+def test_messages_that_are_pruned_meanwhile_are_not_missed(tmp_path, monkeypatch):
+    weights, folder, stream = run(tmp_path, steps=3, snapshot_every=4)
+    others, pruned = model(3), []
+    receiver = Receiver(others)
+    receiver.apply((tmp_path / "000000000000.snapshot").read_bytes())
+    step_by_step = receiver.apply
+
+    def apply(message):
+        if not pruned:
+            step(weights, 3)
+            folder.publish(stream.step(weights))
+            pruned.append(Folder(tmp_path).prune())
+        return step_by_step(message)
+
+    monkeypatch.setattr(receiver, "apply", apply)
+    assert folder.update(receiver) == 2
+    assert pruned == [4]
+    assert same(others, weights)
+
+
+def test_pruning_passes_over_snapshots_that_cannot_be_read(tmp_path):
+    run(tmp_path, steps=4, snapshot_every=2)
+    (tmp_path / "000000000004.snapshot").write_bytes(b"")
+    assert Folder(tmp_path).prune() == 2
+    names = [path.name for path in sorted(tmp_path.iterdir())]
+    assert names == ["000000000002.snapshot", "000000000003.patch", "000000000004.snapshot"]
+
+
 def test_a_damaged_message_is_named_and_changes_nothing(tmp_path):
     weights, folder, stream = run(tmp_path, steps=1)
     others = model(3)
@@ -112,6 +140,19 @@ def test_a_server_answers_while_steps_go_on():
         fetch(url, receiver)
     with pytest.raises(SqueezeError, match="expected a URL of http or https, got file"):
         fetch("file:///etc/passwd", receiver)
+
+
+def test_a_server_sends_a_snapshot_if_patches_are_larger():
+    weights, others = model(), model(3)
+    stream, receiver = Stream(weights, keep=100), Receiver(others)
+    with serve(stream) as url:
+        fetch(url, receiver)
+        for number in range(8):
+            weights["w"].copy_(torch.randn(200, 100, generator=torch.Generator().manual_seed(number)))
+            stream.step(weights)
+        assert len(stream.since(0)) == 1
+        assert fetch(url, receiver) == 1
+    assert same(others, weights)
 
 
 @dataclass
@@ -176,6 +217,27 @@ def test_the_engine_for_vllm_loads_changed_tensors_of_a_checkpoint(tmp_path):
         stream.step(weights)
         engine.update_weights({})
     assert network.loaded == ["b", "w", "w"]
+    assert same(dict(network.named_parameters()), weights)
+
+
+def test_the_engine_for_vllm_loads_what_changed_before_an_error(tmp_path):
+    from safetensors.torch import save_file
+
+    (tmp_path / "model").mkdir()
+    save_file(model(3), tmp_path / "model/model.safetensors")
+    weights, folder, stream = run(tmp_path / "stream", steps=0)
+    network, engine = engine_of(tmp_path / "stream", tmp_path / "model")
+    engine.update_weights({})
+    weights["w"][0, 0] += 1
+    folder.publish(stream.step(weights))
+    weights["b"][0] += 1
+    path = folder.publish(whole := stream.step(weights))
+    path.write_bytes(whole[:-1])
+    with pytest.raises(DamagedError):
+        engine.update_weights({})
+    path.write_bytes(whole)
+    engine.update_weights({})
+    assert network.loaded == ["b", "w", "b", "w"]
     assert same(dict(network.named_parameters()), weights)
 
 
