@@ -92,7 +92,7 @@ def codes_of_bands(values, begin, form, kind, columns, rows, width, scales, offs
         row, column = (begin + place) // columns, (begin + place) % columns
         tile = row // rows * across + column // width
         stop = min(place + min((column // width + 1) * width, columns) - column, end)
-        inverse, offset = inverse_of(scales[tile]), offsets[tile] if offsets.size > 1 else np.float32(0)
+        inverse, offset = inverse_of(scales[tile]), offsets[tile if kind == AFFINE else 0]
         first = np.int64(firsts[tile if firsts.size > 1 else 0])
         if kind == INT:
             for k in range(place, stop):

@@ -76,6 +76,7 @@ CASES = {  # name: levels, tile, values
     "int4 with zero points": (INT, (1, 64), with_zero_points),
     "int4 with negative zeros": (SIGNED, (1, 64), lambda: -whole_numbers(64, 7)),
     "Q4_1": (AFFINE, (1, 32), with_offsets),
+    "Q4_1 of one block": (AFFINE, (1, 64 * 256), lambda: with_offsets(64 * 256)),
     "FP8 of rows": (E4M3, (1, 256), lambda: of_floats(torch.float8_e4m3fn, 448.0)),
     "FP8 of blocks": (E4M3, (128, 128), lambda: of_floats(torch.float8_e4m3fn, 448.0, by_blocks=True)),
     "E5M2 of rows": (E5M2, (1, 256), lambda: of_floats(torch.float8_e5m2, 57344.0)),
