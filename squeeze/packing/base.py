@@ -104,7 +104,7 @@ class Base:
 
         Raises SqueezeError if the base is needed but not there.
         """
-        base_hashes = {packed.description.base for packed in packed_files(source, limits)} - {()}
+        base_hashes = _bases_of(source, limits)
         base = cls.among_siblings(source, base_hashes, limits) if base_hashes else None
         if base_hashes and base is None:
             raise base_not_found(source, base_hashes, limits, "put it there, or name the base")
@@ -119,7 +119,7 @@ class Base:
         if base is None:
             return cls.of(source, limits)
         known = cls.open(base, limits)
-        if not any(packed.description.base for packed in packed_files(source, limits)):
+        if not _bases_of(source, limits):
             raise SqueezeError("this checkpoint is not a difference: leave out the base")
         return known
 
@@ -228,6 +228,16 @@ class Base:
             yield
         except DamagedError as error:
             raise DamagedError(f"the base {escaped(str(file.path))}: {error}") from None
+
+
+def _bases_of(source: Path, limits: Limits) -> set[Hashes]:
+    """Return the hashes of the bases that a packed folder needs, or a packed file with those that it repeats."""
+    found = set[Hashes]()
+    for packed in packed_files(source, limits):
+        found.add(packed.description.base)
+        if not source.is_dir():
+            found |= Others(packed, None, limits).bases()
+    return found - {()}
 
 
 def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFile | None, bool] | None:

@@ -1,7 +1,7 @@
 """Finding the other tensors that those of a packed file need: tensors of the base, and of files in the same folder."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -112,6 +112,19 @@ class Others:
                 return ""
         return ""
 
+    def bases(self) -> set[tuple[str, ...]]:
+        """Return the hashes of the bases of other files that this one needs. Faults are told when a tensor is read."""
+        found = set[tuple[str, ...]]()
+        for tensor, record in zip(self._packed.file.tensors, self._packed.description.records, strict=True):
+            if not record.coding.is_shared:
+                continue
+            with ExitStack() as opened, suppress(OSError, SqueezeError):
+                for file, name in self._table(tensor, record, opened).sources:
+                    packed, known = self._file(file)
+                    if name in known and known[name].coding.is_difference:
+                        found.add(packed.description.base)
+        return found
+
     def _table(self, tensor: Tensor, record: Record, opened: ExitStack) -> Table:
         file = Positional(opened.enter_context(self._packed.file.path.open("rb")))
         return shared.read(InFile(file, tensor.begin, tensor.size), record.size)[0]
@@ -124,6 +137,8 @@ class Others:
         record, place = known[name], packed.file.by_name[name]
         if record.coding.is_shared:
             raise DamagedError(f"{named(name)}{_in(file)} is repeated, but repeats another one itself")
+        if record.coding.is_difference and self._base is None:
+            raise DamagedError(f"{named(name)}{_in(file)}, which others repeat, is a difference from a base")
         reading = Positional(opened.enter_context(packed.file.path.open("rb")))
         payload = rereadable(reading, place.begin, place.size, opened)
         where = (file or scope) if packed.is_torch else ""
@@ -154,8 +169,6 @@ class Others:
             raise DamagedError(f"{printable(name)} is missing from the folder, and others repeat its tensors") from None
         except FormatError as error:
             raise DamagedError(f"{printable(name)}, whose tensors others repeat: {error}") from None
-        if packed.description.base and packed.description.base != self._packed.description.base and not self._base:
-            raise DamagedError(f"{printable(name)}, whose tensors others repeat, is a difference from a base")
         container.check_limits(packed, self._limits)
         return packed
 

@@ -199,7 +199,8 @@ class SafeOpen:
 def _others_of(packed: PackedFile, path: Path, limits: Limits) -> Others:
     """Return what the tensors of a packed file need. Raises SqueezeError if its base is missing."""
     container.check_limits(packed, limits)
-    return Others(packed, Base.of(checkpoint_of(path), limits) if packed.description.base else None, limits)
+    needs_base = packed.description.base or Others(packed, None, limits).bases()
+    return Others(packed, Base.of(checkpoint_of(path), limits) if needs_base else None, limits)
 
 
 def _as_it_is(tensor: Tensor) -> Record:

@@ -141,6 +141,26 @@ def test_a_base_may_share(tmp_path):
     assert codings(tmp_path / "packed/model.safetensors")["layer.0.weight"] in ("ulps", "delta+rans")
 
 
+def test_a_file_that_repeats_a_difference_finds_the_base(tmp_path):
+    one, other = matrix(256, 1), matrix(256, 2)
+    tuned = one.clone()
+    tuned.view(torch.int16)[:, ::50] += 1
+    for name, tensors in (("base", {"1": one, "2": other}), ("tuned", {"1": tuned, "2": tuned})):
+        (tmp_path / name).mkdir()
+        for number, tensor in tensors.items():
+            save_file({f"{name if number == '2' else ''}{number}": tensor}, tmp_path / name / f"{number}.safetensors")
+    squeeze.pack("base", "packed-base")
+    squeeze.pack("tuned", "packed", base="base")
+    assert codings(tmp_path / "packed/1.safetensors") == {"1": "ulps"}
+    assert codings(tmp_path / "packed/2.safetensors") == {"tuned2": "shared+stored"}
+    with squeeze.safe_open("packed/2.safetensors", framework="pt") as file:
+        assert torch.equal(file.get_tensor("tuned2"), tuned)
+    squeeze.unpack("packed/2.safetensors", "back.safetensors", base="packed-base")
+    assert same("back.safetensors", "tuned/2.safetensors")
+    with pytest.raises(SqueezeError, match="put it there, or name the base"):
+        squeeze.verify("packed/2.safetensors")
+
+
 def test_a_stopped_run_continues_with_what_is_shared(tmp_path):
     folder = twice(tmp_path / "twice")
     squeeze.pack(folder, "whole")
