@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from squeeze.deltas.receiver import Receiver
@@ -41,7 +40,11 @@ def serve(stream: Stream, port: int = 0, host: str = "127.0.0.1") -> Iterator[st
             if number is _UNKNOWN:
                 self.send_error(404, "expected /since/N or /since/none")
                 return
-            answer = [len(one).to_bytes(_SIZE, "little") + one for one in stream.since(number)]
+            try:
+                answer = [len(one).to_bytes(_SIZE, "little") + one for one in stream.since(number)]
+            except SqueezeError as error:
+                self.send_error(503, printable(error))
+                return
             self.send_response(200)
             self.send_header("Content-Type", "application/octet-stream")
             self.send_header("Content-Length", str(sum(map(len, answer))))
@@ -85,7 +88,7 @@ def fetch(url: str, receiver: Receiver, timeout: float = 60) -> int:
         SqueezeError: if the server cannot be reached, or a message is of another model.
         DamagedError: if an answer is damaged. The weights are those of the last message that was applied.
     """
-    if urlsplit(url).scheme not in ("http", "https"):
+    if not url.startswith(("http://", "https://")):
         raise SqueezeError(f"expected a URL of http or https, got {printable(url)}")
     have = "none" if receiver.sequence is None else receiver.sequence
     most = 2 * receiver.size + _ROOM
@@ -94,7 +97,7 @@ def fetch(url: str, receiver: Receiver, timeout: float = 60) -> int:
             data = answer.read(most + 1)
     except HTTPError as error:
         raise SqueezeError(f"{printable(url)}: the server answered {error.code}: {printable(error.reason)}") from None
-    except (URLError, OSError, http.client.HTTPException) as error:
+    except (URLError, OSError, ValueError, http.client.HTTPException) as error:
         raise SqueezeError(f"{printable(url)}: cannot be read: {printable(error)}") from None
     if len(data) > most:
         raise DamagedError(f"{printable(url)}: the answer is longer than {most:,} bytes")

@@ -142,6 +142,27 @@ def test_a_server_answers_while_steps_go_on():
         fetch("file:///etc/passwd", receiver)
 
 
+def test_a_server_says_why_it_has_no_messages(monkeypatch):
+    weights = model()
+    stream = Stream(weights)
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("squeeze.deltas.stream.coded_section", stop)
+        with pytest.raises(KeyboardInterrupt):
+            stream.step(weights)
+    with serve(stream) as url, pytest.raises(SqueezeError, match="answered 503: the last step was interrupted"):
+        fetch(url, Receiver(model(3)))
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://localhost/\xfc", "http://a b/", "http://localhost:x"])
+def test_invalid_urls_are_refused(url):
+    with pytest.raises(SqueezeError, match="cannot be read"):
+        fetch(url, Receiver(model()))
+
+
 def test_a_server_sends_a_snapshot_if_patches_are_larger():
     weights, others = model(), model(3)
     stream, receiver = Stream(weights, keep=100), Receiver(others)
