@@ -1,8 +1,9 @@
 """The receiver of a stream of differences: messages change the weights in place.
 
-A message is checked in full before a weight changes: its own hash, the model, its number, and the checksum of the state
+A patch is checked in full before a weight changes: its own hash, the model, its number, and the checksum of the state
 that it leads to. Only then are the changed words written. So weights are those of one step, except while they are
-written. If that is interrupted, the receiver needs a snapshot, and says so.
+written. A snapshot is written as it is decoded, after its hash and model were checked. If writing is interrupted, or a
+snapshot does not lead to its checksum, the receiver needs a snapshot, and says so.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +61,8 @@ class Receiver:
         """Change the weights to those of a message; return its number.
 
         Raises:
-            FormatError: if it is not a message, or (as a child of it) damaged.
+            FormatError: if it is not a message, or (as a child of it) damaged. The weights are unchanged, unless a
+                snapshot with a valid hash was made wrong: then `sequence` is None.
             SqueezeError: if it is of another model, or not the next one. The weights are unchanged.
         """
         parsed = Message.parse(message)
