@@ -18,6 +18,7 @@ from squeeze.packing.shared import LITERAL, Joined, Table
 from squeeze.packing.tensors.content import Content, InFile, Section, whole
 from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
+from squeeze.system.parallel import LARGE
 from squeeze.system.storage import join_untrusted
 
 __all__ = ["BaseTensors", "Others", "needing"]
@@ -169,7 +170,7 @@ class Others:
             raise DamagedError(f"{printable(name)} is missing from the folder, and others repeat its tensors") from None
         except FormatError as error:
             raise DamagedError(f"{printable(name)}, whose tensors others repeat: {error}") from None
-        container.check_limits(packed, self._limits)
+        container.check_limits(packed, self._limits, LARGE)
         return packed
 
 

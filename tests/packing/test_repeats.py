@@ -161,6 +161,19 @@ def test_a_file_that_repeats_a_difference_finds_the_base(tmp_path):
         squeeze.verify("packed/2.safetensors")
 
 
+def test_limits_of_memory_are_those_of_parts(tmp_path):
+    noise = torch.from_numpy(np.random.default_rng(0).integers(0, 256, 1 << 26, np.uint8))
+    (tmp_path / "model").mkdir()
+    for name in ("1", "2"):
+        save_file({name: noise}, tmp_path / "model" / f"{name}.safetensors")
+    squeeze.pack("model", "packed", verify=False)
+    assert codings(tmp_path / "packed/2.safetensors") == {"2": "shared+stored"}
+    limits = squeeze.Limits(memory=100 << 20)
+    assert squeeze.verify("packed", limits=limits).raw > 2 << 26
+    with pytest.raises(squeeze.LimitError):
+        squeeze.verify("packed", limits=squeeze.Limits(memory=50 << 20))
+
+
 def test_a_stopped_run_continues_with_what_is_shared(tmp_path):
     folder = twice(tmp_path / "twice")
     squeeze.pack(folder, "whole")
