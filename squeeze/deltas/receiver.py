@@ -197,7 +197,8 @@ class Receiver:
         target = self._weights[one.name].detach()
         if _is_view(one, target):
             return
-        if one.size % 8 or not target.is_contiguous() or target.device.type == "cpu":
+        is_aligned = target.is_contiguous() and target.storage_offset() * target.element_size() % 8 == 0
+        if one.size % 8 or not is_aligned or target.device.type == "cpu":
             self._write_all(one)
             return
         places = torch.from_numpy(np.concatenate([change.places for change in several])).to(target.device)
