@@ -38,7 +38,10 @@ class _Reader:
             raise TruncatedError("the file ends within its metadata: it was cut off")
         self._limits.need_memory(size, "the metadata")
         self.place += size
-        return self._file.read(size)
+        found = self._file.read(size)
+        if len(found) < size:
+            raise TruncatedError("the file was cut off while it was read")
+        return found
 
     def skip(self, size: int) -> None:
         if size > self._size - self.place:
