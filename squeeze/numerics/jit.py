@@ -9,17 +9,23 @@ steps are left as they are. Elsewhere numba compiles kernels at first use (compi
 numba is imported only in the second case, since that takes longer than to compress a small file.
 """
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import squeeze.numerics.prebuilt as prebuilt  # not by `from`, which code_cache.py follows
 
-__all__ = ["callback", "inline", "kernel", "lossy_kernel", "part", "prefetch"]
+__all__ = ["callback", "compiling_copy", "inline", "kernel", "lossy_kernel", "part", "prefetch"]
 
 if TYPE_CHECKING or prebuilt.LIBRARY is None:
     from squeeze.numerics.compiling import callback, inline, kernel, lossy_kernel, part, prefetch
+
+    def compiling_copy(module: str) -> Any:
+        """Return a module of this package, or a copy of it, in which numba compiles."""
+        return sys.modules[module]
+
 else:
-    from squeeze.numerics.entries import Callback, Kernel
+    from squeeze.numerics.entries import Callback, Kernel, compiling_copy
 
     callback, kernel = Callback, Kernel
 

@@ -15,7 +15,7 @@ import torch
 
 from squeeze.numerics import openmp
 from squeeze.numerics.codegen import cgutils, intrinsic, ir, populate_array, types
-from squeeze.numerics.jit import callback, inline
+from squeeze.numerics.jit import callback, compiling_copy, inline
 from squeeze.numerics.team import add_atomic
 from squeeze.numerics.vectors import dots_of_four, dots_of_one
 from squeeze.packing.tensors import fixed, rans
@@ -273,4 +273,5 @@ class Tiles:
 
 @cache
 def _worker(dtype: str, is_fixed: bool) -> Any:
-    return (fixed_worker if is_fixed else rans_worker)(KINDS[dtype][0])
+    here = compiling_copy(__name__)  # no library has callbacks
+    return (here.fixed_worker if is_fixed else here.rans_worker)(KINDS[dtype][0])
