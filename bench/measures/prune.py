@@ -21,11 +21,10 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import violations
 from squeeze.engine.report import Report
-from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.scores import Magnitude, Wanda
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT
-from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.prune import prune, recovered
 

@@ -23,7 +23,7 @@ from squeeze.kv.scores import additive_mask
 from squeeze.packing import device_decode
 from squeeze.packing.device_decode.together import Together
 from squeeze.packing.tensors import floats
-from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.scores import Magnitude
 
 __all__ = ["CASES", "Call", "Case", "Way", "draw"]
 

@@ -42,7 +42,7 @@ class SLiMOptions(PatternOptions):
 
 METHODS: dict[str, Reference] = {
     "sparsegpt": Lazy(SparseGPTOptions, "squeeze.prune.sparsegpt:SparseGPT"),
-    "wanda": Lazy(PatternOptions, "squeeze.prune.wanda:Wanda"),
-    "magnitude": Lazy(PatternOptions, "squeeze.prune.magnitude:Magnitude"),
+    "wanda": Lazy(PatternOptions, "squeeze.prune.scores:Wanda"),
+    "magnitude": Lazy(PatternOptions, "squeeze.prune.scores:Magnitude"),
     "slim": Lazy(SLiMOptions, "squeeze.prune.slim:SLiM"),
 }

@@ -13,10 +13,10 @@ import torch
 from squeeze.checkpoint.sparse import SparseTensor, mask_of, violations
 from squeeze.engine.method import Result
 from squeeze.errors import SqueezeError
-from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod, checked_hessian
 from squeeze.prune.methods import SparseGPTOptions
 from squeeze.prune.refine import can_refine, reconstruct, refine
+from squeeze.prune.scores import Magnitude
 from squeeze.quant import refine as codes_refinement
 from squeeze.quant.gptq import GPTQ, inverse_factor
 from squeeze.quant.grid import QParams

@@ -10,7 +10,7 @@ from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.kernels import choices, sparse24
 from squeeze.kernels.sparse24 import Packed24, Runtime, dense_weight, reference_matmul
-from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.scores import Magnitude
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from tests.makers.gpu import DEVICES, compile_for_a_gpu, moved

@@ -14,7 +14,7 @@ from squeeze.errors import DamagedError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.packing import container
 from squeeze.packing.record import Record
-from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.scores import Magnitude
 from squeeze.prune.stored import Sparse24Linear
 from squeeze.quant.rtn import RTN
 from tests.makers import tiny_models

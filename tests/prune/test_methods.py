@@ -7,11 +7,10 @@ from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import violations
 from squeeze.engine.method import HessianError, layer_error
 from squeeze.options import load
-from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.methods import METHODS
+from squeeze.prune.scores import Magnitude, Wanda
 from squeeze.prune.sparsegpt import SparseGPT
-from squeeze.prune.wanda import Wanda
 from tests.makers.layers import problem
 
 PATTERNS = ["2:4", "4:8", "6:8", "1:4", "50%", "16x50%", "3:5"]

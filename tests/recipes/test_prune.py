@@ -16,13 +16,12 @@ from squeeze.cli import main
 from squeeze.engine.forward import input_squares
 from squeeze.errors import DamagedError, FormatError, LimitError, ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
-from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.permute import PermutedCheckpoint, order_of
+from squeeze.prune.scores import Magnitude, Wanda
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.stored import Sparse24Linear
-from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.densify import densify
 from tests.makers import tiny_models

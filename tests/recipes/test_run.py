@@ -10,8 +10,7 @@ import squeeze
 from squeeze.cli import main
 from squeeze.engine import pipeline
 from squeeze.errors import SqueezeError
-from squeeze.prune.magnitude import Magnitude
-from squeeze.prune.wanda import Wanda
+from squeeze.prune.scores import Magnitude, Wanda
 from squeeze.recipes.train import distil, retrain, trainer
 from tests.makers import tiny_models
 

@@ -14,9 +14,9 @@ from squeeze.cli import main
 from squeeze.commands.reference import operation_table
 from squeeze.engine.method import Result
 from squeeze.options import option
-from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.methods import METHODS as PRUNING
+from squeeze.prune.scores import Magnitude
 from squeeze.quant.formats import FORMATS, read
 from squeeze.quant.formats.squeeze import SqueezeFormat
 from squeeze.quant.method import GridMethod

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze.cli import main
-from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.scores import Magnitude
 from squeeze.recipes.measure.advise import advise
 from tests.makers import tiny_models
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import squeeze
 from squeeze.errors import SqueezeError
-from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.scores import Magnitude
 from squeeze.recipes.train import by_block, trainer
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import heal, recover

@@ -7,7 +7,7 @@ import squeeze
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
-from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.scores import Magnitude
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.stored import Sparse24Linear
