@@ -115,7 +115,7 @@ def _display_for(name: str, total: int | None, unit: str, quiet: bool, as_json: 
 
 
 class _Silence:
-    """What counts and shows nothing."""
+    """Progress that is counted and not shown."""
 
     def __init__(self, total: int | None) -> None:
         self.step, self.n, self.total = "", 0.0, total
