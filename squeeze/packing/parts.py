@@ -6,9 +6,9 @@ of [coding, checksum, size]. A part of a restored file is its bytes alone: the g
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,7 @@ from squeeze.packing.base import Base
 from squeeze.packing.codings import CODINGS
 from squeeze.packing.container import PackedFile
 from squeeze.packing.record import Record
+from squeeze.packing.repeats import Sharing
 from squeeze.packing.run import Run
 from squeeze.packing.running_hash import Checksums
 from squeeze.packing.sources import Source
@@ -65,6 +66,7 @@ class Packing:
     is_torch: bool = False
     verify: bool = True
     threads: int = 1
+    shared: Mapping[str, Sharing] = field(default_factory=dict)  # what tensors share with earlier ones, by name
 
     @property
     def hashes(self) -> tuple[str, ...]:
@@ -198,7 +200,7 @@ def sha256_of(file: BinaryIO) -> str:
 
 
 def _header(source: Source, packing: Packing, sized: list[Sized], sha256: str) -> bytes:
-    length = container.reserve(source, packing.level, packing.hashes)
+    length = container.reserve(source, packing.level, packing.hashes, packing.shared)
     return container.header_of(source, packing.level, packing.hashes, sized, sha256, length)
 
 
@@ -206,7 +208,7 @@ def _write_payloads(source: Source, span: Span, packing: Packing, writing: Binar
     """Write the payloads of some tensors end to end; return their records and sizes."""
     base = packing.base if packing.hashes else None
     with _opened(source, span) as reading, Checksums() as checksums:
-        options = (packing.level, base, packing.scope, packing.verify, packing.threads)
+        options = (packing.level, base, packing.scope, packing.verify, packing.threads, packing.shared)
         run, sized = Run(source.file, reading, writing, checksums, *options), list[Sized]()
         for _, record, payload in run.code(span.first, span.count):
             sized.append((record, payload if isinstance(payload, int) else payload.size))

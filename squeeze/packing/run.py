@@ -30,7 +30,7 @@ from squeeze.system.binary import Positional
 from squeeze.system.documents import MAX_LINE, check, parse
 from squeeze.system.parallel import LARGE, in_order
 
-__all__ = ["Journal", "Run"]
+__all__ = ["Journal", "Run", "taking_part"]
 
 _PIECE = 1 << 20
 
@@ -176,17 +176,20 @@ class Run:
         return record.decode_parts(payload, other, 1)
 
     def _sharing(self, tensor: Tensor) -> Sharing | None:
-        """Return what a tensor shares with others. One that has a base is shared whole, or is a difference."""
-        sharing = self.shared.get(tensor.name)
-        if sharing and self.base and not sharing.table.is_whole and self.base.has(tensor.name, tensor, self.scope):
-            return None
-        return sharing
+        return taking_part(self.shared.get(tensor.name), self.base, tensor, self.scope)
 
     def _other(self, tensor: Tensor, opened: ExitStack) -> Content | None:
         """Return the bytes that a tensor shares with others, or else the base's tensor, or None."""
         if sharing := self._sharing(tensor):
             return sharing.content(opened)
         return self.base.content(tensor, tensor.name, self.scope, opened) if self.base else None
+
+
+def taking_part(sharing: Sharing | None, base: Base | None, tensor: Tensor, scope: str) -> Sharing | None:
+    """Return what a tensor shares with others. One that has a base is shared whole, or is a difference."""
+    if sharing and base and not sharing.table.is_whole and base.has(tensor.name, tensor, scope):
+        return None
+    return sharing
 
 
 class Journal:

@@ -6,6 +6,7 @@ has segments.
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +21,6 @@ from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.chain import checkpoint_of
 from squeeze.packing.codings import STORED
-from squeeze.packing.container import PackedFile
 from squeeze.packing.others import Others
 from squeeze.packing.record import Record, naming
 from squeeze.packing.tensors.content import Content, InFile, InMemory
@@ -98,13 +98,26 @@ class SafeOpen:
         packed = container.describe(file, limits) if container.is_packed(file) else None
         original, self._is_packed = packed.original if packed else file, packed is not None
         self._metadata, self._order = original.metadata, [tensor.name for tensor in original.tensors]
-        self._others = _others_of(packed, path, limits) if packed else None
+        self._packed, self._path, self._limits = packed, path, limits
+        if packed:
+            container.check_limits(packed, limits)
+            if packed.description.base:
+                Base.of(checkpoint_of(path), limits)  # if it is missing, that is said at once
         self._device = device if framework in _TORCH else None
         records = packed.description.records if packed else map(_as_it_is, file.tensors)
         pairs = zip(file.tensors, records, strict=True)
         self._records = {tensor.name: (tensor, record) for tensor, record in pairs}
         self._file: BinaryIO | None = path.open("rb")
         self._reading = Positional(self._file)
+
+    @cached_property
+    def _others(self) -> Others | None:
+        """Find what tensors of a packed file need, when the first of them is read: that may take a request at a URL."""
+        packed, limits = self._packed, self._limits
+        if packed is None:
+            return None
+        needs_base = packed.description.base or Others(packed, None, limits).bases()
+        return Others(packed, Base.of(checkpoint_of(self._path), limits) if needs_base else None, limits)
 
     def __enter__(self) -> "SafeOpen":
         return self
@@ -159,7 +172,8 @@ class SafeOpen:
                 payload.fill(0, data)  # one request at a URL
             if not self._is_packed:
                 return data
-            other = self._others.for_record(tensor.name, record) if self._others else None
+            needs = record.coding.is_shared or record.coding.is_difference
+            other = self._others.for_record(tensor.name, record) if needs and self._others else None
             return record.restore(tensor.name, data, other, 1)
         except SqueezeError as error:
             raise OpenError(str(error)) from error
@@ -194,13 +208,6 @@ class SafeOpen:
             return torch.from_numpy(data).view(dtype).view(shape).to(self._device)
 
         return make, whole
-
-
-def _others_of(packed: PackedFile, path: Path, limits: Limits) -> Others:
-    """Return what the tensors of a packed file need. Raises SqueezeError if its base is missing."""
-    container.check_limits(packed, limits)
-    needs_base = packed.description.base or Others(packed, None, limits).bases()
-    return Others(packed, Base.of(checkpoint_of(path), limits) if needs_base else None, limits)
 
 
 def _as_it_is(tensor: Tensor) -> Record:

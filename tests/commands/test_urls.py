@@ -241,7 +241,7 @@ def test_a_url_of_a_local_file_is_its_path():
 
 
 def test_a_checkpoint_goes_to_a_store_and_back():
-    model_folder("model")
+    model_folder("model", tied=False)  # at URLs, equal tensors are not looked for
     put_folder("model", "hub/owner/model")
     run("pack", "fake://hub/owner/model", "fake://bucket/packed")
     run("pack", "model", "packed")

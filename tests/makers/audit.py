@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import squeeze
-from squeeze.numerics import jit
+from squeeze.numerics import code_cache
 
 _KNOWN = (
     *(sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()),
@@ -68,7 +68,7 @@ def news(code: str, files: Iterable[Path] = (), refused: Iterable[str] = ()) -> 
         files: files that it may read and write; a folder includes everything in it
         refused: modules that it may not import
     """
-    known = [*_KNOWN, str(Path(squeeze.__file__).parent), str(jit.cache_root()), *map(str, files)]
+    known = [*_KNOWN, str(Path(squeeze.__file__).parent), str(code_cache.cache_root()), *map(str, files)]
     arguments = [json.dumps(sorted({str(Path(one).resolve()) for one in known})), json.dumps(sorted(refused))]
     done = subprocess.run(
         [sys.executable, "-c", _HOOK, *arguments], input=code, capture_output=True, text=True, check=False

@@ -29,8 +29,9 @@ def write(path, tensors, metadata=None, pad=0):
     return Path(path)
 
 
-def tensors(seed=1, rows=64):
+def tensors(seed=1, rows=64, tied=True):
     layer = as_bf16(weights(rows * 256, seed))
+    other = layer if tied else as_bf16(weights(rows * 256, seed + 3))
     return {
         "layer.weight": ("BF16", (rows, 256), layer.tobytes()),
         "empty": ("F32", (0, 7), b""),
@@ -39,17 +40,17 @@ def tensors(seed=1, rows=64):
         "ids": ("I64", (1, 512), np.arange(512).tobytes()),
         "mask": ("BOOL", (300,), bytes(300)),
         "wide": ("F32", (3, 50, 60), weights(9_000, seed + 2).astype(np.float32).tobytes()),
-        "tied ö": ("BF16", (rows, 256), layer.tobytes()),
+        "tied ö": ("BF16", (rows, 256), other.tobytes()),
         "fp8": ("F8_E4M3", (64, 64), (as_bf16(weights(4_096)) >> 4).astype(np.uint8).tobytes()),
         "noise": ("U8", (999,), np.random.default_rng(0).bytes(999)),
     }
 
 
-def model_folder(path, seed=1):
+def model_folder(path, seed=1, tied=True):
     """Write a sharded folder as Hugging Face stores it."""
     path = Path(path)
     (path / "sub").mkdir(parents=True)
-    all_tensors = tensors(seed)
+    all_tensors = tensors(seed, tied=tied)
     order = list(all_tensors)
     shards = {
         "model-00001-of-00002.safetensors": order[:5],

@@ -124,6 +124,7 @@ def pack(  # noqa: PLR0913
             "base": base_weights,
             "verify": verify,
             "threads": threads,
+            "shared": packing.shared_in(contents.files),
         }
         paths = list(contents.files.values())
         job = _Checkpoint(engine, Task(PACK, options, out.mark), progress, failed, {})

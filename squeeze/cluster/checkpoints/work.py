@@ -150,9 +150,10 @@ def _join(file: File, count: int, task: Task) -> FileResult:
 
 
 def _packing(source: Source, file: File, task: Task) -> Packing:
-    scope = name_in(task.options["root"], file.source) if source.is_torch else ""
+    name = name_in(task.options["root"], file.source)
     chosen = {name: task.options[name] for name in ("level", "base", "verify", "threads")}
-    return Packing(scope=scope, is_torch=source.is_torch, **chosen)
+    shared = task.options["shared"].get(name, {})
+    return Packing(scope=name if source.is_torch else "", is_torch=source.is_torch, shared=shared, **chosen)
 
 
 def _restoring(file: File, task: Task) -> tuple[Restoring, PackedFile]:

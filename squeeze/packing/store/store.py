@@ -31,6 +31,7 @@ from squeeze.packing.sources import Source, source_of
 from squeeze.packing.store.models import Entry, File, Model, checked_name
 from squeeze.packing.store.objects import Objects
 from squeeze.packing.tensors.content import InFile, whole
+from squeeze.system import documents
 from squeeze.system.binary import Positional
 from squeeze.system.limits import Limits
 from squeeze.system.moving import in_the_way, sync
@@ -223,8 +224,8 @@ class Store:
     def _check(self) -> None:
         """Raise FormatError if the folder is not a store."""
         try:
-            described = json.loads((self.path / "store.json").read_text())
-        except (OSError, ValueError):
+            described = documents.read_object(self.path / "store.json")
+        except (OSError, FormatError):
             raise FormatError(f"{escaped(str(self.path))}: not a store: `squeeze store add` makes one") from None
         if described != _FORMAT:
             raise FormatError(f"{escaped(str(self.path))}: a store of another format: use a newer squeeze")

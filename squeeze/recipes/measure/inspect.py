@@ -6,6 +6,7 @@ frequencies of each field cannot be shorter. rans.py codes both fields together,
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import Bytes
+from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.errors import FormatError, escaped
 from squeeze.packing import folder
 from squeeze.packing.base import Base, file_of
@@ -21,7 +22,10 @@ from squeeze.packing.coding import Subject
 from squeeze.packing.codings import encode_in_memory
 from squeeze.packing.manifest import METHODS
 from squeeze.packing.others import Others
-from squeeze.packing.pack import Progress
+from squeeze.packing.pack import Progress, shared_in
+from squeeze.packing.repeats import Sharing
+from squeeze.packing.run import taking_part
+from squeeze.packing.tensors.content import whole
 from squeeze.packing.tensors.float_payload import DTYPES
 from squeeze.system import extras
 from squeeze.system.documents import read_object
@@ -92,6 +96,7 @@ def inspect(
     source = path_of(source)
     names = folder.files_to_take(source)
     base_weights = Base.of(source, Limits()) if base is None else Base.open(base)
+    shared = shared_in({name: folder.place(source, name) for name in names})
     for name in names:
         found = file_of(folder.place(source, name), name, Limits())
         if found is None:
@@ -108,14 +113,25 @@ def inspect(
                     raw = record.restore(tensor.name, data, other, threads)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
                 else:
-                    other = base_weights.tensor(tensor.name, tensor, scope) if base_weights else None
-                    coding, payload = encode_in_memory(Subject.of(tensor, data, other, threads), level)
+                    sharing = taking_part(shared.get(name, {}).get(tensor.name), base_weights, tensor, scope)
+                    subject = _subject(tensor, data, sharing, base_weights, scope, threads)
+                    coding, payload = encode_in_memory(subject, level)
                     dtype, shape, raw, coded = tensor.dtype, tensor.shape, data, payload.size
                 fields, values = field_entropies(raw, tensorfile.layout_of(dtype))
                 bound = sum(fields.values()) * values / 8
                 yield Entry(tensor.name, dtype, shape, coding.name, values, raw.size, coded, bound, fields)
                 if progress:
                     progress(tensor.size)
+
+
+def _subject(
+    tensor: Tensor, data: Bytes, sharing: Sharing | None, base: Base | None, scope: str, threads: int
+) -> Subject:
+    """Return a tensor with the bytes of those that it shares, or else of its base."""
+    if sharing is None:
+        return Subject.of(tensor, data, base.tensor(tensor.name, tensor, scope) if base else None, threads)
+    with ExitStack() as opened:
+        return Subject.of(tensor, data, whole(sharing.content(opened)), threads, sharing.table)
 
 
 def packed_sizes(source: Path) -> list[dict[str, Any]]:

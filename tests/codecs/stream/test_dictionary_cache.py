@@ -1,7 +1,6 @@
 """The cache of dictionary texts on disk: the same bytes with and without it, and no foreign files."""
 
 import errno
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,7 +105,7 @@ def test_what_belongs_to_another_is_not_used(place, data, monkeypatch):
     assert squeeze.Dictionary.from_bytes(data).memory is None
     used(data)
     assert squeeze.Dictionary.from_bytes(data).memory is not None
-    monkeypatch.setattr(dictionary_cache, "cache_folder", lambda file: Path("changed"))
+    monkeypatch.setattr(dictionary_cache, "source_digest", lambda file: "changed")
     assert squeeze.Dictionary.from_bytes(data).memory is None
 
 
