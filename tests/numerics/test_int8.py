@@ -43,25 +43,29 @@ def test_packed_weights_are_unpacked(outputs, inputs):
     assert np.array_equal(int8.unpack(packed, outputs, inputs), matrix)
 
 
+def check(multiply, pack, bits, shape, rows, add, first, last):
+    """Compare a product of random rows, and of the largest numbers, with int64; columns before `first` are left."""
+    (outputs, inputs), matrix = shape, codes(shape, bits, 1)
+    rng, a = np.random.default_rng(rows), integers((rows, inputs), 127, 2, "any", np.int64)
+    matrix[0], a[0] = 127 if bits == 8 else 15, -127
+    scales, w_scales = rng.random(rows, np.float32), rng.random(outputs, np.float32)
+    out = rng.random((rows, outputs), np.float32)
+    product = (a @ matrix.astype(np.int64).T).astype(np.float32) * scales[:, None] * w_scales
+    wanted = out.copy()
+    wanted[:, 16 * first :] = (out + product if add else product)[:, 16 * first :]
+    sums, found = a.sum(1).astype(np.int32), np.zeros(int8.SCRATCH, np.int32)
+    multiply(a.astype(int8.ACTIVATION), sums, scales, pack(matrix), w_scales, first, last, add, out, found)
+    assert np.array_equal(out, wanted)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 6, 7, 13])
 @pytest.mark.parametrize("outputs", [16, 47, 128, 144, 200])
 @pytest.mark.parametrize("inputs", [4, 60, 1100])
 @pytest.mark.parametrize("add", [False, True])
 def test_products_are_exact(rows, outputs, inputs, add):
     """Check products with the largest sums as well. Columns outside the given panels are not written."""
-    rng = np.random.default_rng(rows)
-    matrix, a = codes((outputs, inputs), 8, 1), integers((rows, inputs), 127, 2, "any", np.int64)
-    matrix[0], a[0] = 127, -127
-    scales, w_scales = rng.random(rows, np.float32), rng.random(outputs, np.float32)
-    out = rng.random((rows, outputs), np.float32)
-    product = (a @ matrix.astype(np.int64).T).astype(np.float32) * scales[:, None] * w_scales
-    wanted, last = out.copy(), -(-outputs // 16)
-    first = min(1, last - 1)
-    wanted[:, 16 * first :] = (out + product if add else product)[:, 16 * first :]
-    found = np.zeros(int8.SCRATCH, np.int32)
-    stored = a.astype(int8.ACTIVATION)
-    matmul(stored, a.sum(1).astype(np.int32), scales, int8.pack(matrix), w_scales, first, last, add, out, found)
-    assert np.array_equal(out, wanted)
+    last = -(-outputs // 16)
+    check(matmul, int8.pack, 8, (outputs, inputs), rows, add, min(1, last - 1), last)
 
 
 def test_two_weights_of_4_bits_share_a_byte():
@@ -76,16 +80,7 @@ def test_two_weights_of_4_bits_share_a_byte():
 @pytest.mark.parametrize(("outputs", "inputs"), [(16, 8), (144, 40), (256, 512)])
 @pytest.mark.parametrize("add", [False, True])
 def test_products_of_4_bit_weights_are_exact(rows, outputs, inputs, add):
-    rng = np.random.default_rng(rows)
-    matrix, a = codes((outputs, inputs), 4, 1), integers((rows, inputs), 127, 2, "any", np.int64)
-    matrix[0], a[0] = 15, -127
-    scales, w_scales = rng.random(rows, np.float32), rng.random(outputs, np.float32)
-    out = rng.random((rows, outputs), np.float32)
-    product = (a @ matrix.astype(np.int64).T).astype(np.float32) * scales[:, None] * w_scales
-    wanted, found = out + product if add else product, np.zeros(int8.SCRATCH, np.int32)
-    stored, sums = a.astype(int8.ACTIVATION), a.sum(1).astype(np.int32)
-    matmul_halves(stored, sums, scales, int8.pack_halves(matrix), w_scales, 0, outputs // 16, add, out, found)
-    assert np.array_equal(out, wanted)
+    check(matmul_halves, int8.pack_halves, 4, (outputs, inputs), rows, add, 0, outputs // 16)
 
 
 def test_products_of_16_bit_activations_are_exact():
