@@ -10,7 +10,7 @@ NEWEST := .venv/newest/bin/python
 LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests/lm tests/codecs/stream \
 	tests/integrations tests/kernels tests/kv tests/packing tests/quant tests/recipes tests/test_*.py
 
-.PHONY: demo demo-model demo-cluster test test-slow test-lowest test-newest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
+.PHONY: dist-platforms demo demo-model demo-cluster test test-slow test-lowest test-newest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -88,10 +88,13 @@ lint: .venv/stamp
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_house.py
 
-dist: .venv/release  # an sdist, a wheel for each platform and one for all in dist/; takes minutes
-	$(BIN)/python -m prebuilt
+dist: .venv/release  # an sdist and a wheel in dist/
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
+dist-platforms: .venv/release  # wheels with machine code, which also go to dist/; takes minutes
+	$(BIN)/python -m prebuilt
 	SQUEEZE_WHEEL=linux-x86_64 $(BIN)/python -m build --wheel
 	SQUEEZE_WHEEL=linux-aarch64 $(BIN)/python -m build --wheel
 	$(BIN)/twine check --strict dist/*
