@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from squeeze.codecs.bytewise import presets
-from squeeze.codecs.bytewise.model import code_byte, meter_begin_byte
+from squeeze.codecs.bytewise.model import append_byte, code_bits, expect_byte, hash_contexts, meter_begin_byte
 from squeeze.codecs.bytewise.presets import Preset
 from squeeze.codecs.bytewise.state import ByteModel, initial_model
 from squeeze.errors import DamagedError
-from squeeze.numerics.bitmodels import coder as arithmetic, meter as meters
+from squeeze.numerics.bitmodels import coder as arithmetic, match, meter as meters
 from squeeze.numerics.bitmodels.meter import Meter, Recorder
 from squeeze.numerics.jit import kernel
 
@@ -44,9 +44,14 @@ def code(
     for position in range(begin, end):
         if arithmetic.is_over(coder, coded, decoding):
             return position
+        hash_contexts(m)
+        if position:  # memory answers the matches of the byte before while that of the slots is on its way
+            match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position - 1)
         if meter is not None:
             meter_begin_byte(meter, m, position)
-        code_byte(m, coder, coded, position, decoding, meter)
+        expect_byte(m)
+        code_bits(m, coder, coded, position, decoding, meter)
+        append_byte(m, position)
         if meter is not None:
             meters.finish(meter, position)
     return end

@@ -29,7 +29,7 @@ from squeeze.numerics.bitmodels import (
     mixer,
     records,
 )
-from squeeze.numerics.jit import inline
+from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
 BIAS = 1024  # Q12: a constant input
@@ -41,9 +41,23 @@ APM_RATES = (6, 5)
 @inline
 def begin_byte(m):
     """Hash every context for the next byte, and find the slots of its first nibble."""
+    hash_contexts(m)
+    expect_byte(m)
+
+
+@inline
+def hash_contexts(m):
+    """Hash every context for the next byte, and prefetch what `expect_byte` and the first bit look up."""
     for i in range(m.hashes.size):
         spec = m.specs[i]
         m.hashes[i] = contexts.context_hash(m.registers, np.int64(spec[0]), spec[1], spec[2], np.uint64(i))
+    histories.fetch_slots(m, np.uint64(0))
+    _fetch_apm(m, 1)
+
+
+@inline
+def expect_byte(m):
+    """Start the next byte: find the slots of its first nibble, and the byte that each match expects."""
     match.expect(m.matches, m.data)
     m.state.partial = 1
     m.state.shift = 7
@@ -51,9 +65,27 @@ def begin_byte(m):
 
 
 @inline
+def _apm_row(m, partial):
+    """Return the row of the second APM for the bit after `partial`, by the last two bytes."""
+    order2 = m.registers[contexts.HISTORY] & np.uint64(0xFFFF)
+    return np.int64(contexts.mix_hash(order2, np.uint64(partial)) >> np.uint64(48))
+
+
+@inline
+def _fetch_apm(m, partial):
+    first = _apm_row(m, partial) * mixer.APM_STEPS
+    for step in range(0, mixer.APM_STEPS, 16):
+        prefetch(m.apm_order2, first + step)
+
+
+@inline
 def gather(m):
     """Write the stretched probabilities of all contexts and match models to the mixer's inputs."""
     node, known, n = np.uint64(m.state.node), 0, m.slot.size
+    m.state.apm_row = _apm_row(m, m.state.partial)
+    if m.state.shift:
+        _fetch_apm(m, 2 * m.state.partial)
+        _fetch_apm(m, 2 * m.state.partial + 1)
     for i in range(n):
         history = m.slots[np.uint64(m.slot[i]) + node]
         entry = np.uint32(i * 256) + np.uint32(history)
@@ -96,12 +128,8 @@ def mix(m):
     m.state.logit = logit
     mixed = squash(logit)
     m.state.mixed = mixed
-    partial = m.state.partial
-    row = np.int64(
-        contexts.mix_hash(m.registers[contexts.HISTORY] & np.uint64(0xFFFF), np.uint64(partial)) >> np.uint64(48)
-    )
-    m.state.apm_row = row
-    refined = mixed + mixer.refine(m.apm_match, m.state.match_row, logit) + 2 * mixer.refine(m.apm_order2, row, logit)
+    refined = mixed + mixer.refine(m.apm_match, m.state.match_row, logit)
+    refined += 2 * mixer.refine(m.apm_order2, m.state.apm_row, logit)
     return min(max(refined >> 2, 1), (1 << 32) - 1)
 
 
@@ -136,6 +164,9 @@ def advance(m, bit):
     m.state.partial = 2 * m.state.partial + bit
     m.state.node = 2 * m.state.node + bit
     m.state.shift -= 1
+    if m.state.shift == 4:  # the fourth bit decides between two
+        histories.fetch_slots(m, np.uint64(2 * m.state.partial))
+        histories.fetch_slots(m, np.uint64(2 * m.state.partial + 1))
     if m.state.shift == 3:
         histories.find_slots(m, np.uint64(m.state.partial))
 
@@ -143,7 +174,15 @@ def advance(m, bit):
 @inline
 def end_byte(m, position):
     """Append the byte to the history registers, and update the match models."""
+    append_byte(m, position)
+    match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
+
+
+@inline
+def append_byte(m, position):
+    """Append the byte to the history registers, and prefetch what the match models look up."""
     m.data[position] = np.uint8(m.state.partial & 255)
+    match.fetch(m.least_lengths, m.match_table, m.data, position)
     record = -1 if m.state.lines else m.state.record
     contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, record)
     if m.state.lines:
@@ -151,13 +190,19 @@ def end_byte(m, position):
         fields.update_byte(m.registers[contexts.FIELDS :], m.places, m.numbers, m.data, position + 1, with_above)
     if m.state.record > 0:
         records.update_byte(m.registers[contexts.RECORDS :], m.data, position + 1, m.state.record)
-    match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
 
 
 @inline
 def code_byte(m, coder, coded, position, decoding, meter):
     """Code one byte of the block in either direction; the meter, if there is one, notes every bit."""
     begin_byte(m)
+    code_bits(m, coder, coded, position, decoding, meter)
+    end_byte(m, position)
+
+
+@inline
+def code_bits(m, coder, coded, position, decoding, meter):
+    """Code the eight bits of a byte that has begun."""
     byte = np.int64(m.data[position])
     for shift in range(7, -1, -1):
         gather(m)
@@ -172,7 +217,6 @@ def code_byte(m, coder, coded, position, decoding, meter):
             meter_bit(meter, m, bit, probability)
         learn(m, bit)
         advance(m, bit)
-    end_byte(m, position)
 
 
 @inline

@@ -84,7 +84,7 @@ def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 
     """
     n, matches, selectors = len(preset.contexts), len(preset.matches), preset.selectors
     bias = n + 2 * matches
-    inputs = -(-(bias + 1 + extra) // 4) * 4
+    inputs = -(-(bias + 1 + extra) // 8) * 8
     lines = 1 << _line_bits(data.size, preset)
     registers = {register for register, _, _ in preset.contexts}
     return ByteModel(

@@ -97,11 +97,17 @@ def learn(entries, i, bit, limit):
 
 
 @inline
-def find_slots(m, salt):
-    """Find each context's slot for this nibble; all cache lines are prefetched before the first is read."""
+def fetch_slots(m, salt):
+    """Prefetch the cache line of each context's slot for a nibble."""
     mask = np.uint64(m.state.line_mask)
     for i in range(m.hashes.size):
         prefetch(m.slots, line_of(mix_hash(m.hashes[i], salt), mask))
+
+
+@inline
+def find_slots(m, salt):
+    """Find each context's slot for this nibble, which `fetch_slots` should have prefetched some time before."""
+    mask = np.uint64(m.state.line_mask)
     for i in range(m.hashes.size):
         m.slot[i] = find_slot(m.slots, mix_hash(m.hashes[i], salt), mask)
     m.state.node = 1
