@@ -29,7 +29,8 @@ FRESH_COUNT = 6  # count that the first probabilities of adaptive maps start wit
 
 _MEANS = "means of contexts"
 
-_STATE = layout.fields("buckets run_mask memory_buckets")  # memory_buckets is 0 without a dictionary
+# Those of a dictionary's memory, 0 without one, and the first nibble after which slots were prefetched.
+_STATE = layout.fields("buckets run_mask memory_buckets fetched")
 
 
 class Contexts(NamedTuple):
@@ -118,12 +119,20 @@ def _begin_byte(m, own):
 
 
 @inline
+def _fetch_nibble(m, own, partial):
+    """Prefetch the slots of the second nibble, after the first one or if it is likely to be `partial`."""
+    own.state.fetched = partial
+    _fetch_slots(own, np.uint64(partial))
+
+
+@inline
 def _begin_nibble(m, own):
     """Find the slots of this nibble; all are prefetched before the first is read."""
     salt = np.uint64(0)
     if m.state.shift == 3:
         salt = np.uint64(m.state.partial)
-        _fetch_slots(own, salt)
+        if own.state.fetched != m.state.partial:
+            _fetch_nibble(m, own, m.state.partial)
     buckets, remembered = own.state.buckets, own.state.memory_buckets
     for i in range(own.hashes.size):
         h = mix_hash(own.hashes[i], salt)
@@ -283,6 +292,7 @@ PREDICTOR = Predictor(
     _gather,
     _names,
     begin_byte=_begin_byte,
+    fetch_nibble=_fetch_nibble,
     begin_nibble=_begin_nibble,
     update=_update,
     end_byte=_end_byte,

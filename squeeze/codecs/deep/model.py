@@ -50,6 +50,7 @@ def begin_nibble(m):
 @inline
 def gather(m):
     """Let all predictors write their mixer inputs for the next bit."""
+    _select_apms(m)
     predictors.gather(Shared(m.data, m.state, m.registers, m.inputs), m.predictors, m.first)
 
 
@@ -74,7 +75,6 @@ def _select_apms(m):
 @inline
 def select(m):
     """Select a row of each weight set; a row's first weights are those of the set without a context."""
-    _select_apms(m)
     r, rows = m.registers, m.rows
     partial, found, shift, known = m.state.partial, m.state.matched, m.state.shift, m.state.known
     history = r[context_state.HISTORY]
@@ -214,6 +214,10 @@ def code_byte(m, coder, coded, position, decoding, meter):
         gather(m)
         select(m)
         probability = mix(m)
+        if shift == 4:
+            predictors.fetch_nibble(
+                Shared(m.data, m.state, m.registers, m.inputs), m.predictors, 2 * m.state.partial + (probability >> 31)
+            )
         if decoding:
             bit = arithmetic.decode(probability, coder, coded)
         else:

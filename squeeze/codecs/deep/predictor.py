@@ -44,6 +44,7 @@ class Predictor:
     gather: Step  # (m, own, inputs): writes its inputs, float32
     names: Callable[[DeepPreset], list[str]]  # of its inputs, for `explain`
     begin_byte: Step | None = None  # (m, own): before the first bit of a byte; prefetches
+    fetch_nibble: Step | None = None  # (m, own, partial): prefetches for the second nibble if the first is likely this
     begin_nibble: Step | None = None  # (m, own): before the first and the fifth bit of a byte
     update: Step | None = None  # (m, own, bit): after each bit
     prefetch: Step | None = None  # (m, own, position): prefetches what `end_byte` reads

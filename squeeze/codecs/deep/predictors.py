@@ -28,6 +28,7 @@ CONTEXTS, MATCHES, NETWORK = 0, 1, 3  # places in PREDICTORS
 
 gather = gather_in_turn([predictor.gather for predictor in PREDICTORS])
 begin_byte = in_turn([predictor.begin_byte for predictor in PREDICTORS])
+fetch_nibble = in_turn([predictor.fetch_nibble for predictor in PREDICTORS])
 begin_nibble = in_turn([predictor.begin_nibble for predictor in PREDICTORS])
 update = in_turn([predictor.update for predictor in PREDICTORS])
 prefetch = in_turn([predictor.prefetch for predictor in PREDICTORS])
