@@ -164,9 +164,8 @@ def advance(m, bit):
     m.state.partial = 2 * m.state.partial + bit
     m.state.node = 2 * m.state.node + bit
     m.state.shift -= 1
-    if m.state.shift == 4:  # the fourth bit decides between two
-        histories.fetch_slots(m, np.uint64(2 * m.state.partial))
-        histories.fetch_slots(m, np.uint64(2 * m.state.partial + 1))
+    if m.state.shift == 4:
+        histories.fetch_next_slots(m, m.state.partial)
     if m.state.shift == 3:
         histories.find_slots(m, np.uint64(m.state.partial))
 

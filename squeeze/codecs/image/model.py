@@ -32,6 +32,7 @@ def begin_byte(m, i):
         predictions.predict(m, i)
     _centre(m, i, step % state.sample)
     hash_contexts(m, i)
+    histories.fetch_slots(m, np.uint64(0))
     match.expect(m.matches, m.data)
     state.partial = 1
     state.shift = 7
@@ -149,6 +150,8 @@ def code_byte(m, coder, coded, i, decoding):
         state.partial = 2 * state.partial + bit
         state.node = 2 * state.node + bit
         state.shift -= 1
+        if shift == 5:
+            histories.fetch_next_slots(m, state.partial)
         if shift == 4:
             histories.find_slots(m, np.uint64(state.partial))
     m.data[i] = np.uint8(state.partial & 255)

@@ -59,6 +59,7 @@ def begin_sample(m, i):
     state.channel = i % state.channels
     predictions.predict(m, i)
     _hash_contexts(m, i)
+    histories.fetch_slots(m, np.uint64(1))
     low = -(np.int64(1) << (state.bits - 1))
     for k in range(m.values.size):
         m.below[k] = 0
@@ -178,6 +179,8 @@ def code_sample(m, coder, coded, i, decoding):
             learn(m, bit, shift)
             partial = 2 * partial + bit
             prefix = 2 * prefix + bit
+            if shift == 5 or (shift == 1 and state.shift > 1):
+                histories.fetch_next_slots(m, prefix)
             state.node = 2 * state.node + bit
             state.at += bit << state.shift
             state.shift -= 1

@@ -105,8 +105,15 @@ def fetch_slots(m, salt):
 
 
 @inline
+def fetch_next_slots(m, prefix):
+    """Prefetch the slots of the next nibble for both values of the bit that is left after `prefix`."""
+    fetch_slots(m, np.uint64(2 * prefix))
+    fetch_slots(m, np.uint64(2 * prefix + 1))
+
+
+@inline
 def find_slots(m, salt):
-    """Find each context's slot for this nibble, which `fetch_slots` should have prefetched some time before."""
+    """Find each context's slot for this nibble, prefetched some time before."""
     mask = np.uint64(m.state.line_mask)
     for i in range(m.hashes.size):
         m.slot[i] = find_slot(m.slots, mix_hash(m.hashes[i], salt), mask)
