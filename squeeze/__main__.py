@@ -1,6 +1,6 @@
 """`python -m squeeze`."""
 
-from squeeze.cli import main
+from squeeze.cli import run
 
 if __name__ == "__main__":  # worker processes import this module
-    main()
+    run()

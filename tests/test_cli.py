@@ -19,6 +19,17 @@ def test_help_imports_nothing_heavy():
     assert done.stdout == "set()\n"
 
 
+def test_garbage_is_collected_as_usual_after_the_start_of_a_process():
+    code = (
+        "import gc, sys; from squeeze import cli; usual = gc.get_threshold(); sys.argv[1:] = ['--version']\n"
+        "try: cli.run()\n"
+        "except SystemExit: pass\n"
+        "kept = [[] for _ in range(2 * gc.get_threshold()[0])]\n"
+        "assert gc.get_threshold() == usual and not gc.callbacks and gc.get_freeze_count()"
+    )
+    subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
+
+
 def test_version_names_the_format_and_the_numerics():
     assert run("--version").stdout == run("-V").stdout == "squeeze 0.1.0, .sqz format 1, numerics 1\n"
 
