@@ -8,7 +8,7 @@ import numpy as np
 from squeeze.codecs.content import Content
 from squeeze.codecs.parse.streams import ZipMember
 from squeeze.codecs.parse.tree import WRAPPERS, Child, Node, node_of
-from squeeze.codecs.stream import blocks, levels, matcher, media, opened, sampling
+from squeeze.codecs.stream import blocks, levels, matcher, media, opened, runs, sampling
 from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.matcher import Chunk
 from squeeze.codecs.stream.repeats import LEAST
@@ -53,7 +53,8 @@ def parts(
     """
     if settings.window:
         for chunk in matcher.chunks(first, read, size, settings.window, known):
-            yield from _parts_of_chunk(chunk, settings) if chunk.copies else _whole(chunk.data, settings)
+            has_copies = chunk.copies and not runs.period_of(chunk.data)
+            yield from _parts_of_chunk(chunk, settings) if has_copies else _whole(chunk.data, settings)
         return
     while first:
         yield from _whole(np.frombuffer(first, np.uint8), settings)
@@ -62,7 +63,9 @@ def parts(
 
 def _whole(data: np.ndarray, settings: Settings) -> Iterator[Part]:
     """Yield uint8 `data` without copies in parts."""
-    if root := find_wrappers(data, settings):
+    if runs.period_of(data) and not settings.content:
+        yield Part.plain(data, sampling.OTHER)
+    elif root := find_wrappers(data, settings):
         yield Part.plain(data, root)
     else:
         yield from closed_parts(data, settings)

@@ -16,12 +16,13 @@ import numpy as np
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
-__all__ = ["LEAST", "MAX_PERIOD", "Runs", "find", "read"]
+__all__ = ["LEAST", "MAX_PERIOD", "Runs", "find", "period_of", "read"]
 
 LEAST = 2048  # bytes of the shortest run that is removed
 MAX_PERIOD = 64
 _GRID = 512  # distance of tested places in bytes; every run covers some
 _KEPT = 32  # bytes of a run that stay, so that models see it begin
+_PIECE = 1 << 16  # bytes that are compared at a time
 _STEP = 16  # removed bytes are a multiple of 16, since some contexts are positions modulo 16
 
 
@@ -58,8 +59,7 @@ class Runs:
         for start, length, period in self._rows():
             data[place:start] = rest[done : done + start - place]
             done, place = done + start - place, start + length
-            before = data[start - period : start]
-            data[start:place] = before if period == 1 else np.resize(before, length)
+            _repeat(data[start - period : place], period)
         data[place:] = rest[done:]
         return data
 
@@ -93,6 +93,21 @@ def find(data: np.ndarray, record: int) -> Runs | None:
         return None
     starts, lengths, periods = np.array(rows, np.int64).T
     return Runs(data.size, starts, lengths, periods)
+
+
+def period_of(data: np.ndarray) -> int:
+    """Return the period if uint8 `data` is one run, or 0: the shortest, and at most MAX_PERIOD."""
+    for period in range(1, MAX_PERIOD + 1):
+        pieces = range(0, data.size - period, _PIECE)
+        if data.size >= LEAST and all(_repeats(data, period, begin, begin + _PIECE) for begin in (pieces[-1], *pieces)):
+            return period
+    return 0
+
+
+def _repeats(data: np.ndarray, period: int, begin: int, end: int) -> bool:
+    """Return whether the bytes from `begin` to `end` are those that are `period` bytes after them."""
+    after = data[begin + period : end + period]
+    return bool((data[begin : begin + after.size] == after).all())
 
 
 def read(payload: bytes, size: int) -> tuple[Runs, bytes]:
@@ -135,6 +150,9 @@ def _candidates(data: np.ndarray) -> Iterator[tuple[int, int, int]]:
     count = (data.size - MAX_PERIOD) // _GRID
     if count < 1:
         return
+    if period := period_of(data):
+        yield 0, data.size, period
+        return
     words = _words(data, 0, count)
     known = np.zeros(count, bool)
     for period in range(1, MAX_PERIOD + 1):
@@ -143,6 +161,15 @@ def _candidates(data: np.ndarray) -> Iterator[tuple[int, int, int]]:
         for run in np.split(hits, np.flatnonzero(np.diff(hits) > 1) + 1) if hits.size else ():
             first, last = max(int(run[0]) - 1, 0) * _GRID, (int(run[-1]) + 2) * _GRID + MAX_PERIOD
             yield from _stretches(data[first : last + period], period, first)
+
+
+def _repeat(part: np.ndarray, period: int) -> None:
+    """Fill uint8 `part` with repetitions of its first `period` bytes."""
+    done = period
+    while done < part.size:
+        count = min(done, part.size - done)
+        part[done : done + count] = part[:count]
+        done += count
 
 
 def _words(data: np.ndarray, begin: int, count: int) -> np.ndarray:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.stream import container, decoding, runs
+from squeeze.codecs.stream import container, decoding, media, opened, runs
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.stream.runs import LEAST
 from squeeze.errors import DamagedError, LimitError
 from squeeze.recipes.reports.explanation.explain import explain
 from squeeze.system.binary import varint
@@ -153,3 +154,36 @@ def test_the_example_of_the_format():
     payload = container.RUNS + found.to_bytes() + container.RAW + bytes(32)
     assert payload == bytes.fromhex("04 04 20 01 e0 7f 05") + bytes(32)
     assert naive_runs.decode(payload, 16384, level=1) == bytes(16384)
+
+
+@pytest.mark.parametrize("period", [1, 2, 5, 24, 63, 64])
+def test_the_period_of_data_that_is_one_run(period):
+    pattern = inputs.random_bytes(period, seed=period)
+    data = as_array(pattern * (200_000 // period) + pattern[: period // 2])
+    assert runs.period_of(data) == period
+    found = runs.find(data, 0)
+    assert found is not None and found.removed > data.size - 2 * LEAST
+    assert np.array_equal(found.expand(found.rest(data)), data)
+    for place in (0, period, 70_000, data.size - 1):
+        other = data.copy()
+        other[place] ^= 1
+        assert runs.period_of(other) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, LEAST - 1])
+def test_short_data_has_no_period(size):
+    assert runs.period_of(np.zeros(size, np.uint8)) == 0
+
+
+@pytest.mark.parametrize("pattern", [b"\0", b"\xff", b"\x12\x34\x56\x78\x9a"])
+@pytest.mark.parametrize("options", [{}, {"block_size": 1 << 16}, {"long": False}], ids=["long", "blocks", "short"])
+def test_nothing_is_looked_for_in_a_block_that_is_one_run(pattern, options, monkeypatch):
+    def fail(*_):
+        raise AssertionError("a block that is one run was searched")
+
+    monkeypatch.setattr(opened, "find", fail)
+    monkeypatch.setattr(media, "regions", fail)
+    raw = pattern * ((3 << 20) // len(pattern))
+    coded = squeeze.compress(raw, **({"block_size": 1 << 20} | options))
+    assert squeeze.decompress(coded) == raw
+    assert len(coded) < 40 * len(blocks_of(coded)) + 100
