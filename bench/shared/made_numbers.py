@@ -1,4 +1,4 @@
-"""Make files of numbers from seeds: ramps, sorted keys, differences, byte planes, sound and measurements.
+"""Make files of numbers from seeds: ramps, sorted keys, differences, byte planes, sound, measurements and distances.
 
 Their order-0 entropy is often that of noise, although they are easy to compress.
 """
@@ -39,6 +39,7 @@ def _kinds() -> Iterator[tuple[str, str, _Maker]]:
         yield "stereo sound", dtype, _stereo
     yield "picture", "u1", _picture
     yield "triples", "u1", _triples
+    yield "text of distances", "f8", _distances
 
 
 def _ramp(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes:
@@ -114,3 +115,12 @@ def _integers(values: np.ndarray, dtype: np.dtype) -> bytes:
     """Return the low bits of uint64 values."""
     low = values & np.uint64(2 ** (8 * dtype.itemsize) - 1)
     return low.astype(dtype).tobytes()
+
+
+def _distances(chance: np.random.Generator, dtype: np.dtype, size: int) -> bytes:
+    """Return the distances between some points, many of which are equal, as padded text."""
+    count = int((2 * size / 16) ** 0.5)
+    points = chance.normal(0, 0.4, (count, 4)).round(1)[chance.integers(0, count, count)]
+    first, second = np.triu_indices(count, 1)
+    found = np.abs(points[first] - points[second]).sum(1).astype(dtype)
+    return "".join(f"{distance:16.7e}" for distance in found).encode()

@@ -43,8 +43,9 @@ def _rows(section, *wanted):
 
 def preset_of(level, kind):
     """Return contexts, least match lengths, selectors and slot_bits (6.1)."""
-    lengths, selectors, lines = next(row for row in _rows("6.1", str(level)) if "^" in row[3])[1:]
-    found = re.findall(r"\((\S+) (\S+) (\S+)\)", _rows("6.1", str(level), kind)[0][2])
+    rows = [row for row in _rows("6.1", str(level)) if row[1] == "all" or kind in row[1].split(", ")]
+    lengths, selectors, lines = next(row for row in rows if len(row) == 5)[2:]
+    found = re.findall(r"\((\S+) (\S+) (\S+)\)", next(row for row in rows if len(row) == 3)[2])
     contexts = [(NAMES.index(name), int(mask, 16), int(history, 16)) for name, mask, history in found]
     return contexts, [int(length) for length in lengths.split(", ")], int(selectors), int(lines.split("^")[1])
 

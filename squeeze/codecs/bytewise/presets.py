@@ -113,12 +113,20 @@ def input_names(preset: Preset, width: int) -> list[str]:
 
 
 def _of_kinds(
-    contexts: dict[str, Contexts], matches: tuple[int, ...], selectors: int, slot_bits: int
+    contexts: dict[str, Contexts],
+    matches: tuple[int, ...],
+    selectors: int,
+    slot_bits: int,
+    matches_of_text: tuple[int, ...] = (),
 ) -> dict[str, Preset]:
+    """Return the models by kind of content. matches_of_text: shortest matches in text and lines, if others."""
     contexts["executable"] = contexts["other"]
-    return {
+    made = {
         kind: Preset(specs, matches, selectors, slot_bits, lines=kind == "lines") for kind, specs in contexts.items()
     }
+    for kind in ("text", "lines") if matches_of_text else ():
+        made[kind] = replace(made[kind], matches=matches_of_text)
+    return made
 
 
 # Models for each kind of content, from fast to slow.
@@ -170,6 +178,7 @@ LARGE = _of_kinds(
     matches=(6, 16),
     selectors=3,
     slot_bits=23,
+    matches_of_text=(6, 20),  # longer than a padded number: the last place of one number tells little of the next
 )
 BY_LEVEL = {1: SMALL, 2: MEDIUM, 3: LARGE}
 WARM_START_KINDS = "text", "executable"  # kinds of content whose models start with trained weights
@@ -212,4 +221,4 @@ CONTEXTS = (
     *(order(0), *ORDERS_1_TO_4, order(6), WORDS, PAIRS, GAPS, SHAPES, LINES),
     *(*TOKENS, *COLUMNS),
 )
-BYTEWISE = replace(LARGE["text"], contexts=CONTEXTS)
+BYTEWISE = replace(LARGE["text"], contexts=CONTEXTS, matches=(6, 16))
