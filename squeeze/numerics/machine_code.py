@@ -16,6 +16,7 @@ __all__ = [
     "gathers_slowly",
     "has",
     "loaded",
+    "looped",
     "pairs",
     "pointer",
     "shuffle",
@@ -82,6 +83,46 @@ def summed(builder: Any, count: Any, start: Sequence[Any], step: Callable[[Any, 
     builder.cbranch(builder.icmp_signed("<", following, count), body, after)
     builder.position_at_end(after)
     return added
+
+
+def looped(
+    builder: Any,
+    count: Any,
+    carried: Sequence[Any],
+    step: Callable[[Any, list[Any]], list[Any]],
+    stride: int = 1,
+    first: Any = None,
+) -> list[Any]:
+    """Emit a loop and return the values that it carries. The builder continues after the loop.
+
+    Args:
+        builder: The LLVM builder.
+        count: The end of the index, as an LLVM value; there may be no iteration.
+        carried: The initial values.
+        step: step(index, carried) emits an iteration and returns the new values.
+        stride: The increment of the index.
+        first: The first index; 0 if None.
+    """
+    before = builder.block
+    head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(INT64)
+    index.add_incoming(INT64(0) if first is None else first, before)
+    phis = []
+    for value in carried:
+        phi = builder.phi(value.type)
+        phi.add_incoming(value, before)
+        phis.append(phi)
+    builder.cbranch(builder.icmp_signed("<", index, count), body, after)
+    builder.position_at_end(body)
+    results = step(index, phis)
+    for phi, value in zip(phis, results, strict=True):
+        phi.add_incoming(value, builder.block)
+    index.add_incoming(builder.add(index, INT64(stride)), builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return phis
 
 
 def pointer(context: Any, builder: Any, signature: Any, arguments: Any, i: int, kind: Any) -> Any:

@@ -7,6 +7,7 @@ added by halves at the end. So the result does not depend on the processor's vec
 import numpy as np
 
 from squeeze.numerics.codegen import intrinsic, ir, types
+from squeeze.numerics.machine_code import looped
 
 LANES = 16  # float32 values; lengths are multiples of it
 
@@ -36,39 +37,6 @@ def _spread(builder, value):
     return builder.shuffle_vector(single, single, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
 
 
-def _loop(builder, count, carried, step, stride=LANES, first=None):
-    """Emit a loop and return the values that it carries.
-
-    Args:
-        builder: The LLVM builder.
-        count: The end of the index.
-        carried: The initial values.
-        step: step(index, carried) emits an iteration and returns the new values.
-        stride: The increment of the index.
-        first: The first index; 0 if None.
-    """
-    before = builder.block
-    head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
-    builder.branch(head)
-    builder.position_at_end(head)
-    index = builder.phi(_INT64)
-    index.add_incoming(_INT64(0) if first is None else first, before)
-    phis = []
-    for value in carried:
-        phi = builder.phi(value.type)
-        phi.add_incoming(value, before)
-        phis.append(phi)
-    builder.cbranch(builder.icmp_signed("<", index, count), body, after)
-    builder.position_at_end(body)
-    results = step(index, phis)
-    for phi, value in zip(phis, results, strict=True):
-        phi.add_incoming(value, builder.block)
-    index.add_incoming(builder.add(index, _INT64(stride)), builder.block)
-    builder.branch(head)
-    builder.position_at_end(after)
-    return phis
-
-
 def _added_up(builder, sums):
     width = LANES
     while width > 1:
@@ -91,7 +59,7 @@ def dot(typingctx, a, a_offset, b, b_offset, count):
             product = builder.fmul(_load(builder, first, index), _load(builder, second, index))
             return [builder.fadd(carried[0], product)]
 
-        (total,) = _loop(builder, args[4], [ir.Constant(_VECTOR, [0.0] * LANES)], step)
+        (total,) = looped(builder, args[4], [ir.Constant(_VECTOR, [0.0] * LANES)], step, LANES)
         return _added_up(builder, total)
 
     count_type = types.int64
@@ -112,7 +80,7 @@ def add_scaled(typingctx, a, a_offset, scale, b, b_offset, count):
             _store(builder, builder.fadd(_load(builder, target, index), product), target, index)
             return []
 
-        _loop(builder, args[5], [], step)
+        looped(builder, args[5], [], step, LANES)
         return context.get_dummy_value()
 
     count_type = types.int64
@@ -152,9 +120,9 @@ def _dots(rows):
 
             whole = builder.and_(args[5], _INT64(-2 * LANES))
             zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * (2 * rows)
-            sums = _loop(builder, whole, zeros, step, 2 * LANES)
+            sums = looped(builder, whole, zeros, step, 2 * LANES)
             totals = [_added_up(builder, builder.fadd(sums[r], sums[rows + r])) for r in range(rows)]
-            for r, total in enumerate(_loop(builder, args[5], totals, rest, 1, whole)):
+            for r, total in enumerate(looped(builder, args[5], totals, rest, 1, whole)):
                 builder.store(total, builder.gep(target, [builder.mul(args[8], _INT64(r))]))
             return context.get_dummy_value()
 
@@ -238,7 +206,7 @@ def exp_shares(typingctx, x, x_offset, count, top, unit, factors, factors_offset
             _store(builder, builder.fmul(share, _load(builder, factors, index)), values, index)
             return [builder.add(carried[0], counted)]
 
-        (total,) = _loop(builder, args[2], [ir.Constant(words, None)], step)
+        (total,) = looped(builder, args[2], [ir.Constant(words, None)], step, LANES)
         result = builder.extract_element(total, _INT32(0))
         for lane in range(1, LANES):
             result = builder.add(result, builder.extract_element(total, _INT32(lane)))

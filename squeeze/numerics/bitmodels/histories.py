@@ -11,6 +11,7 @@ import numpy as np
 
 from squeeze.numerics.bitmodels.contexts import mix_hash
 from squeeze.numerics.bitmodels.layout import LINE
+from squeeze.numerics.integer_vectors import find_check
 from squeeze.numerics.jit import inline, prefetch
 
 SLOT = 16  # bytes: four to a cache line
@@ -74,10 +75,11 @@ def find_slot(slots, h, line_mask):
     """Return the slot of a context hash. If it is new, it replaces the slot with the least evidence."""
     check = np.uint8(h >> np.uint64(8))
     line = line_of(h, line_mask)
+    found = find_check(slots, line, check)
+    if found < LINE:
+        return np.uint32(line + found)
     least, most = line, 256
     for k in range(0, LINE, SLOT):
-        if slots[line + k] == check:
-            return np.uint32(line + k)
         if slots[line + k + 1] < most:
             least, most = line + k, np.int64(slots[line + k + 1])
     slots[least] = check

@@ -7,6 +7,7 @@ the same bits. See Mahoney's PAQ7 and PAQ8 mixers; the last stage (`refine`) is 
 
 import numpy as np
 
+from squeeze.numerics import integer_vectors
 from squeeze.numerics.jit import inline
 from squeeze.numerics.logistic import SQUASH, clamp_logit
 
@@ -20,10 +21,7 @@ IDENTITY = np.minimum(SQUASH[2048 - 128 * (APM_STEPS // 2) :: 128], (1 << 32) - 
 @inline
 def dot(weights, inputs):
     """Return the clamped Q12 logit of a weight set."""
-    total = np.int64(0)
-    for i in range(inputs.size):
-        total += np.int64(weights[i]) * np.int64(inputs[i])
-    return clamp_logit(total >> 16)
+    return clamp_logit(integer_vectors.dot(weights, inputs) >> 16)
 
 
 @inline
@@ -36,9 +34,7 @@ def train(weights, inputs, error, rate):
         error: The prediction error, 16 bits.
         rate: The learning rate, below 2^10.
     """
-    step = np.int64(np.int32(error * rate))
-    for i in range(inputs.size):
-        weights[i] = np.int32(weights[i] + ((step * np.int64(inputs[i]) + (1 << 21)) >> 22))
+    integer_vectors.add_scaled_22(weights, np.int64(np.int32(error * rate)), inputs)
 
 
 def fresh_apm(rows: int) -> np.ndarray:
@@ -85,18 +81,13 @@ FINE_ONE = 1 << FINE_BITS
 @inline
 def dot_fine(weights, inputs):
     """Return the clamped Q12 logit of Q20 weights."""
-    total = np.int64(0)
-    for i in range(inputs.size):
-        total += np.int64(weights[i]) * np.int64(inputs[i])
-    return clamp_logit(total >> FINE_BITS)
+    return clamp_logit(integer_vectors.dot(weights, inputs) >> FINE_BITS)
 
 
 @inline
 def train_fine(weights, inputs, error, rate):
     """Update Q20 weights as `train` does, with an error of 20 bits and a rate in 4096ths."""
-    step = np.int64(np.int32(error * rate))
-    for i in range(inputs.size):
-        weights[i] = np.int32(weights[i] + ((step * np.int64(inputs[i]) + (1 << 23)) >> 24))
+    integer_vectors.add_scaled_24(weights, np.int64(np.int32(error * rate)), inputs)
 
 
 # Where inputs are so many that speed asks for float32, a logit is natural, weights are float32, and sums have the one
