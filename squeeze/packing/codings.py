@@ -182,9 +182,13 @@ class Stored(Coding):
         return copy(subject.content, writer, 0, subject.threads)
 
     def decode(self, payload: Bytes, form: Form, base: Bytes | None, threads: int) -> Bytes:
+        if payload.size != form.size:
+            raise DamagedError("the payload has another size than the tensor")
         return payload
 
     def decode_parts(self, payload: Content, form: Form, base: Content | None, threads: int) -> Content:
+        if payload.size != form.size:
+            raise DamagedError("the payload has another size than the tensor")
         return payload
 
 

@@ -2,6 +2,8 @@
 
 import torch
 
+from squeeze.checkpoint.safetensors import fits, named
+from squeeze.errors import DamagedError
 from squeeze.packing.codings import STORED
 from squeeze.packing.load import Entry as Loaded, Weights
 from squeeze.packing.record import Record
@@ -32,6 +34,8 @@ def load(store: Store, name: str, device: str = "cpu", threads: int = 1) -> Weig
 def _loaded(store: Store, entry: Entry, device: str, threads: int) -> Loaded:
     header = store.objects.header(entry.key)
     record = header.record
+    if not fits(entry.dtype, entry.shape, record.size):
+        raise DamagedError(f"{named(entry.name)}: object {entry.key[:16]} has another size")
     like = Record(entry.dtype, entry.shape, record.coding, record.checksum, record.length)
     stays = record.coding.stays_coded and not (record.coding.cpu_only and torch.device(device).type != "cpu")
     if stays and like.layout == record.layout:

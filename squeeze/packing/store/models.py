@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from squeeze.checkpoint.safetensors import check_shape
 from squeeze.errors import DamagedError, FormatError, LimitError, OptionError, escaped, printable
-from squeeze.system.documents import read_object
+from squeeze.system.documents import check, read_object
 from squeeze.system.limits import Limits
 from squeeze.system.storage import relative
 
 __all__ = ["Entry", "File", "Model", "checked_name"]
 
 _FORMAT = 1
+_SCHEMA = {...: {"size": int, "sha256": str, "header": str, "safetensors": bool, "tensors": [[object]]}}  # the files
 
 
 def checked_name(name: str) -> str:
@@ -98,18 +100,28 @@ class Model:
             raise DamagedError(f"{escaped(str(path))}: is damaged") from None
 
 
-def _files(described: Any) -> dict[str, File]:
-    """Parse the files of a model. Raises KeyError, TypeError, ValueError or FormatError if one is invalid."""
+def _files(described: dict[str, Any]) -> dict[str, File]:
+    """Parse the files of a model. Raises ValueError or FormatError if one is invalid."""
+    check(described, _SCHEMA)
     found: dict[str, File] = {}
     for name, one in described.items():
-        entries = tuple(
-            Entry(str(label), str(dtype), tuple(map(int, shape)), int(begin), str(key))
-            for label, dtype, shape, begin, key in one["tensors"]
-        )
         path = relative(name) if name else ""
-        found[path] = File(int(one["size"]), str(one["sha256"]), str(one["header"]), entries, bool(one["safetensors"]))
+        entries = tuple(map(_entry, one["tensors"]))
+        found[path] = File(one["size"], one["sha256"], one["header"], entries, one["safetensors"])
         if any(len(key) != 64 or not set(key) <= set("0123456789abcdef") for key in found[path].keys):
             raise ValueError
     if "" in found and len(found) > 1:
         raise ValueError
     return found
+
+
+def _entry(row: list[Any]) -> Entry:
+    """Parse a tensor of a file. Raises ValueError or FormatError if it is invalid."""
+    label, dtype, shape, begin, key = row
+    check([label, dtype, key], [str])
+    check(begin, int)
+    check(shape, [int])
+    check_shape(label, shape)
+    if min([begin, *shape]) < 0:
+        raise ValueError
+    return Entry(label, dtype, tuple(shape), begin, key)

@@ -167,6 +167,53 @@ def test_a_damaged_list_of_a_model_is_named(store):
     assert store.get("m0", "back").raw > 0
 
 
+WRONG_ROWS = [
+    ["layer.1", "BF16", [1e999], 0, None],
+    ["layer.1", "BF16", [200.0, 200], 0, None],
+    ["layer.1", "BF16", [-200, -200], 0, None],
+    ["layer.1", "BF16", [1] * 99, 0, None],
+    ["layer.1", "BF16", 7, 0, None],
+    ["layer.1", "BF16", [200, 200], [0], None],
+    ["layer.1", "BF16", [200, 200], 0],
+    [None, "BF16", [200, 200], 0, None],
+]
+
+
+@pytest.mark.parametrize("row", WRONG_ROWS, ids=str)
+def test_a_list_of_impossible_tensors_is_refused(store, row):
+    path = Path("store/models/m1")
+    path.chmod(0o644)
+    described = json.loads(path.read_text())
+    rows = described["files"]["model.safetensors"]["tensors"]
+    rows[1] = [rows[1][4] if value is None and place == 4 else value for place, value in enumerate(row)]
+    path.write_text(json.dumps(described))
+    with pytest.raises(DamagedError, match="store/models/m1: is damaged"):
+        store.get("m1", "back")
+
+
+def test_a_tensor_that_an_object_does_not_fit_is_not_loaded(store):
+    path = Path("store/models/m1")
+    path.chmod(0o644)
+    described = json.loads(path.read_text())
+    described["files"]["model.safetensors"]["tensors"][1][2] = [200, 100]
+    path.write_text(json.dumps(described))
+    with pytest.raises(DamagedError, match=r"'layer\.1': object \w+ has another size"):
+        load(store, "m1")
+
+
+def test_an_object_with_bytes_after_it_is_damaged():
+    noise = torch.from_numpy(np.random.default_rng(0).integers(0, 256, 4000, np.uint8))
+    save_file({"noise": noise}, "noise.safetensors")
+    store = Store("store")
+    store.add("noise.safetensors", "m0")
+    path = object_of(store, "m0", "noise")
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes() + b"more")
+    for read in (lambda: store.get("m0", "back"), lambda: load(store, "m0"), store.verify):
+        with pytest.raises(DamagedError, match="is damaged"):
+            read()
+
+
 @pytest.mark.parametrize("operation", ["add", "gc", "remove"])
 def test_a_kill_at_any_step_loses_nothing(store, operation):
     model("m3", 900)
