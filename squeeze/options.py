@@ -53,6 +53,7 @@ class Option:
         above: Lower bound of a number, exclusive.
         most: Upper bound of a number, inclusive.
         choices: The only strings allowed. A boolean with choices may be one of them as well.
+        numbers: The only numbers allowed.
         unit: "bytes" for sizes, which may also be strings such as 600M.
         spelling: The option on the command line, if it is not `--name`.
         off: The option that turns a flag off, if it is not `--no-name`.
@@ -67,6 +68,7 @@ class Option:
     above: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
     unit: str = ""
     spelling: str = ""
     off: str = ""
@@ -90,6 +92,8 @@ class Option:
         """Raise OptionError if a value is out of bounds."""
         if self.choices and not isinstance(value, (bool, type(None))) and value not in self.choices:
             raise OptionError(f"{self.name} {printable(repr(value))} is unknown: choose from {', '.join(self.choices)}")
+        if self.numbers and value is not None and value not in self.numbers:
+            raise OptionError(f"{self.name} must be {self.bounds}, got {value:g}")
         if not isinstance(value, (int, float)) or isinstance(value, bool) or self._holds(value):
             return
         raise OptionError(f"{self.name} must be {self.bounds}, got {value:g}")
@@ -104,6 +108,8 @@ class Option:
     @property
     def bounds(self) -> str:
         """The bounds in words, such as "from 2 to 8"; empty if there are none."""
+        if self.numbers:
+            return f"{', '.join(map(str, self.numbers[:-1]))} or {self.numbers[-1]}"
         if self.least is not None and self.most is not None:
             return f"from {self.least:g} to {self.most:g}"
         if self.least is not None:

@@ -26,7 +26,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.architectures import EMBEDDING, HEAD
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Tensor
-from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, own_files, read_index, weight_files
+from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, absent, own_files, read_index, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.system.moving import synced
 from squeeze.system.storage import local_path
@@ -80,6 +80,8 @@ class Checkpoint:
     def open(cls, folder: Path | str) -> "Checkpoint":
         """Open a folder. Raises FormatError if it is not a whole checkpoint in safetensors."""
         folder = local_path(folder)
+        if not folder.exists():
+            raise FormatError(f"{folder}: {absent(folder)}")
         if not folder.is_dir():
             raise FormatError(f"{folder}: not a folder of a model; `squeeze import` makes one of a GGUF file")
         config = read_config(folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from squeeze.checkpoint.config_json import CONFIG, read_config
-from squeeze.checkpoint.weight_files import is_repository, why_missing
+from squeeze.checkpoint.weight_files import absent, is_repository, why_missing
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.system.documents import read_object
 from squeeze.system.storage import local_path
@@ -182,7 +182,7 @@ def existing_folder(path: Path | str) -> Path:
     if folder.is_file():
         raise ModelError(f"{folder}: is a file, not a model's folder: `squeeze import` makes one of a GGUF file")
     if not folder.is_dir():
-        raise ModelError(f"{folder}: no such folder")
+        raise ModelError(f"{folder}: {absent(folder)}")
     if is_repository(folder):
         raise ModelError(f"{folder}: not a model's folder: {why_missing(folder, CONFIG)}")
     return folder

@@ -91,6 +91,17 @@ class StoredForm(ABC):
             FormatError: the tensors are not those of such a layer.
         """
 
+    def embedding(self, module: str, table: nn.Embedding, leaves: Leaves) -> nn.Module | None:
+        """Return the embedding that replaces a dense one; None if the form's embeddings are expanded while loading.
+
+        `table` is the dense one, whose tensors may be dropped. Raises FormatError as `layer` does.
+        """
+        return None
+
+    def tied(self, table: nn.Module) -> nn.Module:
+        """Return the layer of a head that is tied to an embedding of this form."""
+        raise NotImplementedError
+
     def modules_of(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Return the leaves of each module in this form among the named tensors."""
         leaves_of: dict[str, list[str]] = {}

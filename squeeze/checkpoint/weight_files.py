@@ -6,6 +6,7 @@ A repository in the cache is models--ORG--NAME/{blobs,refs,snapshots}: every fil
 link in each snapshot that has it. Walking over such a folder would find each file several times.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
@@ -19,6 +20,7 @@ __all__ = [
     "MANIFEST",
     "TORCH",
     "WEIGHTS",
+    "absent",
     "check_inside",
     "dangling",
     "how_to_convert",
@@ -127,6 +129,9 @@ _BLOBS, _SNAPSHOTS, _REFS = "blobs", "snapshots", "refs"
 _NAMED = 3  # snapshots that a message names
 
 
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
 def is_repository(folder: Path) -> bool:
     """Return whether a folder is a repository of the cache, with all its snapshots."""
     return not remote(folder) and (folder / _BLOBS).is_dir() and (folder / _SNAPSHOTS).is_dir()
@@ -163,6 +168,13 @@ def why_missing(folder: Path, name: str) -> str:
     if is_repository(folder):
         return f"it is a repository of the Hugging Face cache: name its snapshot, {snapshot_of(folder)}"
     return f"it has no {name}"
+
+
+def absent(folder: Path) -> str:
+    """Return why a path that does not exist is no model's folder, with the command that fetches one for a hub's id."""
+    if _HUB_ID.fullmatch(str(folder)) and not folder.parent.exists():
+        return f"no such folder; from the hub: hf download {folder} --local-dir {folder.name}"
+    return "no such folder"
 
 
 def repositories_in(folder: Path) -> list[Path]:

@@ -33,7 +33,10 @@ def next_token(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def backward(
-    network: Network, tokens: torch.Tensor, loss: Loss = next_token
+    network: Network,
+    tokens: torch.Tensor,
+    loss: Loss = next_token,
+    first: Callable[[torch.Tensor], None] | None = None,
 ) -> Iterator[tuple[str, nn.Module, Callable[[], None]]]:
     """Yield each block by name, loaded, from the last to the first, with a function that runs it forward and back.
 
@@ -44,6 +47,7 @@ def backward(
         network: the network.
         tokens: sequences [N, L].
         loss: of a sequence.
+        first: called with the gradient [1, L, H] of the first block's inputs, for each sequence, after all blocks.
 
     Raises:
         SqueezeError: the network cannot run the tokens.
@@ -69,6 +73,9 @@ def backward(
             states("gradient", number + 1).path.unlink()
             network.release(name)
             trim_memory()
+        if first:
+            for gradient in states("gradient", 0).read(network.device):
+                first(calls[0].hidden(gradient))
 
 
 def _back(

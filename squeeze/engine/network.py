@@ -38,9 +38,9 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def weight_of(module: nn.Module) -> torch.Tensor:
-    """Return a view [O, I] of a linear module's weight."""
+    """Return a view [O, I] of a linear module's weight, or of an embedding's table."""
     weight: torch.Tensor = module.weight  # type: ignore[assignment]
-    return weight if isinstance(module, nn.Linear) else weight.T
+    return weight if isinstance(module, nn.Linear | nn.Embedding) else weight.T
 
 
 class Network:
@@ -51,6 +51,7 @@ class Network:
         model: the network without weights.
         blocks: names of its decoder blocks.
         sources: the checkpoint's tensor for each parameter.
+        changed: values that are loaded in place of the checkpoint's, by its tensors' names.
     """
 
     takes_stored = False  # whether matrices may be quantised, sparse or factorised
@@ -63,6 +64,7 @@ class Network:
         found = matched(self.model, self.checkpoint)  # which `_instantiate` may have replaced
         self.checkpoint, self.sources = found.checkpoint, found.sources
         self.fused, self.unclaimed = found.fused, found.unclaimed
+        self.changed: dict[str, torch.Tensor] = {}
         self.blocks = find_blocks(self.model)
         check_whole(self.model, found)
         self._turn_inputs()
@@ -104,7 +106,8 @@ class Network:
         dtype."""
         module = self.module(name)
         stored = {key: self._source(f"{name}.{key}") for key, _ in module.named_parameters()}
-        tensors = self.checkpoint.load(dict.fromkeys(stored.values()))
+        unchanged = [source for source in dict.fromkeys(stored.values()) if source not in self.changed]
+        tensors = {**self.checkpoint.load(unchanged), **self.changed}
         for key, source in stored.items():
             owner, leaf = _owner(module, key)
             value = tensors[source].to(self.device, None if owner is narrow else torch.float32)

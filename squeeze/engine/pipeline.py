@@ -8,7 +8,7 @@ format stores it.
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
@@ -26,6 +26,7 @@ from squeeze.engine.block import BlockJob, CompressedMatrix, calibrated_block, p
 from squeeze.engine.calibration import spacing
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, is_linear, weight_of
+from squeeze.engine.outer import compressed_embedding, compressed_head, embedding_of, head_of, is_tied
 from squeeze.engine.report import Layer, Report
 from squeeze.engine.sharding import LocalWorkers, Shard, Workers, shards_of
 from squeeze.errors import SqueezeError, printable
@@ -62,12 +63,13 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class _CheckpointJob(BlockJob):
-    """A job over a whole checkpoint: its writer, its ignored modules, notes by module, and the modules left with
-    reasons."""
+    """A job over a whole checkpoint: its writer, its ignored modules, notes by module, methods of matrices outside the
+    blocks, and the modules left with reasons."""
 
     writer: Writer
     ignore: tuple[str, ...]
     remarks: Mapping[str, str]
+    outer: Mapping[str, Method] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
 
 
@@ -89,9 +91,12 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
     return selected, reasons
 
 
-def ignored(network: Network, ignore: Iterable[str] = ()) -> list[str]:
-    """Return every matrix that stays dense, in the blocks and outside, by its names in checkpoint and network."""
-    excluded = dict(_excluded_outside(network))
+def ignored(network: Network, ignore: Iterable[str] = (), outer: Collection[str] = ()) -> list[str]:
+    """Return every matrix that stays dense, in the blocks and outside, by its names in checkpoint and network.
+
+    `outer` are matrices outside the blocks that do not, by the network's name.
+    """
+    excluded = dict(_excluded_outside(network, outer))
     for block in network.blocks:
         excluded |= plan(network, block, ignore)[1]
     return _by_both_names(network, excluded)
@@ -128,6 +133,8 @@ class Compression:
         writer: how results are stored.
         tokens: calibration sequences [N, L]; None if no method needs any.
         methods: other methods, by a module's name in the checkpoint.
+        outer: methods of the embedding and the output head, by the network's name; if they are one matrix, of the
+            embedding.
         correction: strength of error propagation, 0 to 1: how far a matrix is moved towards the original's outputs,
             given the compressed network's inputs (QEP, Arai and Ichikawa 2025, arXiv 2504.09629).
         ignore: parts of the names of modules that stay dense.
@@ -148,6 +155,7 @@ class Compression:
     writer: Writer
     tokens: torch.Tensor | None
     methods: Mapping[str, Method] = field(default_factory=dict)
+    outer: Mapping[str, Method] = field(default_factory=dict)
     correction: float = 0.0
     ignore: tuple[str, ...] = ()
     remarks: Mapping[str, str] = field(default_factory=dict)
@@ -193,6 +201,7 @@ class Compression:
             "settings": dict(self.settings),
             "method": repr(self.method),
             "methods": {name: repr(value) for name, value in sorted(self.methods.items())},
+            "outer": {name: repr(value) for name, value in sorted(self.outer.items())},
             "writer": self.writer.name,
             "correction": self.correction,
             "ignore": list(self.ignore),
@@ -212,20 +221,24 @@ class Compression:
             every=1 if tokens is None else spacing(tokens.numel(), _widest(network, self.ignore)),
             ignore=self.ignore,
             remarks=self.remarks,
+            outer=self.outer,
             bound=self.bound,
             workers=self.workers,
         )
 
 
 def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress) -> Iterator[list[Layer]]:
-    """Compress each block that is not done yet, and yield its layers for the report."""
+    """Compress the embedding, each block that is not done yet, and the head, and yield layers for the report."""
     network, parts = job.network, Parts(job.work)
     calls: list[Call] = []
-    total = len(network.blocks)
+    total, begins = len(network.blocks), not any(parts.done(name) for name in network.blocks)
     if tokens is not None:
         calls = network.calls(tokens)
-        if not any(parts.done(name) for name in network.blocks):
-            _write_first(_shards(job, tokens, 0), network.first_inputs(tokens))
+        if begins and job.correction:
+            _write_originals(_shards(job, tokens, 0), network.first_inputs(tokens[:: job.every]))
+    yield _store_outer(job, parts, compressed_embedding(job, job.outer, tokens))
+    if tokens is not None and begins:
+        _write_first(_shards(job, tokens, 0), network.first_inputs(tokens))
     for number, name in enumerate(network.blocks):
         selected, reasons = plan(network, name, job.ignore)
         job.excluded.update({module: job.remarks.get(module, reason) for module, reason in reasons.items()})
@@ -244,6 +257,12 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
                 old.path.unlink(missing_ok=True)
         yield layers
     progress("", total, total)
+    head = next((name for name in job.outer if name == head_of(network)), None)
+    if head and parts.done(outer_part(network.stored_name(head))):
+        yield _read_layers(job.work, outer_part(network.stored_name(head)))
+    else:
+        shards = [] if tokens is None else _shards(job, tokens, total)
+        yield _store_outer(job, parts, compressed_head(job, job.outer, tokens, shards))
 
 
 def _widest(network: Network, ignore: Iterable[str]) -> int:
@@ -258,23 +277,41 @@ def _shards(job: _CheckpointJob, tokens: torch.Tensor, number: int) -> list[Shar
     return shards_of(job.work, tokens, width, number, job.correction > 0, job.every)
 
 
+def _write_originals(shards: list[Shard], sequences: Iterator[torch.Tensor]) -> None:
+    """Write the inputs of the first block in the original network."""
+    for shard in shards:
+        if shard.original:
+            shard.original[0].write(islice(sequences, shard.original[0].count))
+
+
 def _write_first(shards: list[Shard], sequences: Iterator[torch.Tensor]) -> None:
     """Write the inputs of the first block."""
     for shard in shards:
         shard.inputs.write(islice(sequences, shard.inputs.count))
-        if shard.original:
-            begin = -shard.first % shard.every
-            shard.original[0].write(islice(shard.inputs.read(torch.device("cpu")), begin, None, shard.every))
 
 
 def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, CompressedMatrix]) -> list[Layer]:
     """Write a block's tensors, and return its layers for the report."""
     network = job.network
+    full = {f"{name}.{leaf}": compressed for leaf, compressed in done.items()}
+    layers, tensors = _written(job, full)
+    replaced = {network.sources[f"{module}.weight"] for module in full}
+    tensors |= network.load_stored(s for s in network.tensors_of(name).values() if s not in replaced)
+    tensors |= network.load_stored(_unnamed(network, name))
+    network.restore(tensors)
+    network.release(name)
+    (job.work / f"{name}.json").write_text(json.dumps([layer.as_json() for layer in layers]))
+    parts.put(name, tensors)
+    return layers
+
+
+def _written(job: _CheckpointJob, done: Mapping[str, CompressedMatrix]) -> tuple[list[Layer], dict[str, torch.Tensor]]:
+    """Return the layers of matrices for the report, and their stored tensors; `done` is by the network's name."""
+    network = job.network
     tensors: dict[str, torch.Tensor] = {}
-    layers, replaced = [], set()
-    for leaf, compressed in done.items():
-        full = f"{name}.{leaf}"
-        transposed = not isinstance(network.module(full), nn.Linear)
+    layers = []
+    for full, compressed in done.items():
+        transposed = not isinstance(network.module(full), nn.Linear | nn.Embedding)
         written = job.writer.tensors(network.stored_name(full), compressed.result.tensor, transposed)
         layer = compressed.layer
         if job.writer.measured:
@@ -283,13 +320,20 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Comp
             layer = replace(layer, notes=(*layer.notes, job.remarks[layer.name]))
         layers.append(layer)
         tensors |= written
-        replaced.add(network.sources[f"{full}.weight"])
-    tensors |= network.load_stored(s for s in network.tensors_of(name).values() if s not in replaced)
-    tensors |= network.load_stored(_unnamed(network, name))
-    network.restore(tensors)
-    network.release(name)
-    (job.work / f"{name}.json").write_text(json.dumps([layer.as_json() for layer in layers]))
-    parts.put(name, tensors)
+    return layers, tensors
+
+
+def outer_part(stored: str) -> str:
+    """Return the name of the part of a matrix outside the blocks."""
+    return f"outer.{stored}"
+
+
+def _store_outer(job: _CheckpointJob, parts: Parts, done: Mapping[str, CompressedMatrix]) -> list[Layer]:
+    """Write the tensors of matrices outside the blocks, and return their layers for the report."""
+    layers, tensors = _written(job, done)
+    for layer in layers:
+        (job.work / f"{outer_part(layer.name)}.json").write_text(json.dumps([layer.as_json()]))
+        parts.put(outer_part(layer.name), tensors)
     return layers
 
 
@@ -309,15 +353,18 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     done = {
         name for block in network.blocks for name in [*network.tensors_of(block).values(), *_unnamed(network, block)]
     }
+    outer = [network.stored_name(name) for name in job.outer]
+    done |= {f"{network.stored_name(name)}.weight" for name in _outer_modules(job)}
     rest = [name for name in network.checkpoint.files if name not in done]
     for number, name in enumerate(rest):
         if not parts.done(f"rest.{number}"):
             parts.put(f"rest.{number}", network.load_stored([name]))
-    job.excluded.update(_excluded_outside(network))
+    job.excluded.update(_excluded_outside(network, _outer_modules(job)))
     content = job.work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
-    report.stored_bytes = parts.join([*(f"rest.{i}" for i in range(len(rest))), *network.blocks], content)
+    names = [*(f"rest.{i}" for i in range(len(rest))), *map(outer_part, outer), *network.blocks]
+    report.stored_bytes = parts.join(names, content)
     original = Checkpoint.open(source)
     report.raw_bytes = original.bytes_of(original.files)
     counted = network.checkpoint if original.config.get("quantization_config") else original
@@ -328,17 +375,28 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
         config["quantization_config"] = guarded(described)
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     report.parts = _by_module(Checkpoint.open(content))
+    report.outer = [network.stored_name(name) for name in (embedding_of(network), head_of(network)) if name]
     report.seconds = round(time.perf_counter() - started, 3)
     report.write(content)
 
 
-def _excluded_outside(network: Network) -> dict[str, str]:
-    """Return matrices outside the blocks, or outside the network, with the reason why they stay dense."""
+def _outer_modules(job: _CheckpointJob) -> list[str]:
+    """Return the compressed matrices outside the blocks by the network's name, the head of a compressed embedding that
+    it is tied to included."""
+    tied = embedding_of(job.network) in job.outer and is_tied(job.network)
+    return [*job.outer, *([head_of(job.network) or ""] if tied else [])]
+
+
+def _excluded_outside(network: Network, outer: Collection[str] = ()) -> dict[str, str]:
+    """Return matrices outside the blocks, or outside the network, with the reason why they stay dense.
+
+    `outer` are those that do not, by the network's name.
+    """
     inside = tuple(f"{block}." for block in network.blocks)
     reasons = {
         name: "outside the blocks"
         for name, module in network.model.named_modules()
-        if is_linear(module) and not name.startswith(inside)
+        if is_linear(module) and not name.startswith(inside) and name not in outer
     }
     files, parameters = network.checkpoint.files, dict(network.model.named_parameters(remove_duplicate=False))
     known = {source for name, source in network.sources.items() if name in parameters}

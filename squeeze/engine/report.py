@@ -101,6 +101,7 @@ class Report:
         seconds: for the compression.
         before, after: quality of the original and of the result.
         parts: stored bytes of each module.
+        outer: modules of the input embedding and the output head.
         predicted: rises of the loss, nats a token, of a plan and of the alternative.
         tasks: scores, with the original's as base.
         notes: deviations from the request, and remarks on the whole.
@@ -121,6 +122,7 @@ class Report:
     before: Quality | None = None
     after: Quality | None = None
     parts: dict[str, int] = field(default_factory=dict)
+    outer: list[str] = field(default_factory=list)
     predicted: dict[str, float] = field(default_factory=dict)
     tasks: list[TaskScore] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -236,6 +238,7 @@ class Report:
             *self._sparsity(),
             ("bits per parameter", f"{self.bits_per_parameter:.3f} of the whole checkpoint"),
             ("bytes", f"{self.stored_bytes} of {self.raw_bytes} ({_percent(self.stored_bytes, self.raw_bytes)})"),
+            *self._outer(),
             ("time", f"{self.seconds:.0f} s"),
         ]
         if self.predicted:
@@ -252,6 +255,16 @@ class Report:
                 totals.append(("KL from the original", kl))
                 totals.append(("same most probable token", f"{100 * (self.after.top1_agreement or 0):.1f} %"))
         return totals + [(score.task, str(score)) for score in self.tasks]
+
+    def _outer(self) -> list[tuple[str, str]]:
+        """Return a line on the embedding and the head, if they are a part of the checkpoint that matters."""
+        size = sum(self.parts.get(name, 0) for name in self.outer)
+        if not self.stored_bytes or size < self.stored_bytes / 100:
+            return []
+        bits = {layer.name: f"{layer.bits:.3g}" for layer in self.layers}
+        stored = " and ".join(dict.fromkeys(bits.get(name, "unchanged") for name in self.outer if name in self.parts))
+        stored = stored if stored == "unchanged" else f"{stored} bits per weight"
+        return [("embedding and head", f"{size} bytes ({_percent(size, self.stored_bytes)} of these), {stored}")]
 
     def _sparsity(self) -> list[tuple[str, str]]:
         patterns = sorted({layer.pattern for layer in self.layers if layer.pattern})

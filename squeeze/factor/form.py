@@ -14,7 +14,7 @@ from torch.nn import functional
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats.squeeze import SqueezeFormat
-from squeeze.quant.stored import QuantLinear
+from squeeze.quant.linear import QuantLinear
 
 __all__ = ["Form", "Matrix", "as_dense", "mask_of", "packed_mask", "product"]
 

@@ -191,7 +191,9 @@ def leaves_of(form: StoredForm, infos: Mapping[str, Tensor | Record]) -> Mapping
 
 
 def place_layers(form: StoredForm, model: nn.Module, leaves_by_module: Mapping[str, Leaves]) -> dict[str, str]:
-    """Replace linear layers of a model by layers of the form, and return the names of those that were replaced.
+    """Replace layers of a model by those of the form, and return the names of those that were replaced.
+
+    A head that is tied to a replaced embedding is replaced as well.
 
     Args:
         form: The stored form.
@@ -204,6 +206,11 @@ def place_layers(form: StoredForm, model: nn.Module, leaves_by_module: Mapping[s
     placed = {}
     for source, name in model_modules(model, leaves_by_module).items():
         module, leaves = model.get_submodule(name), leaves_by_module[source]
+        if isinstance(module, nn.Embedding) and (table := form.embedding(source, module, leaves)):
+            model.set_submodule(name, table)
+            placed[source] = name
+            _tie_heads(form, model, name)
+            continue
         if not isinstance(module, (nn.Linear, Conv1D)):
             continue
         weight, bias = module._parameters["weight"], module._parameters["bias"]
@@ -216,6 +223,14 @@ def place_layers(form: StoredForm, model: nn.Module, leaves_by_module: Mapping[s
         placed[source] = name
     _mark_filled(model, placed.values())
     return placed
+
+
+def _tie_heads(form: StoredForm, model: nn.Module, name: str) -> None:
+    """Replace the heads that are tied to the weight of an embedding, which has been replaced."""
+    tied: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    for target in [target for target, source in tied.items() if source == f"{name}.weight"]:
+        model.set_submodule(target.removesuffix(".weight"), form.tied(model.get_submodule(name)))
+        del tied[target]
 
 
 def _mark_filled(model: nn.Module, placed: Iterable[str]) -> None:

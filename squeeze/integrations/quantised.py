@@ -22,9 +22,9 @@ from squeeze.quant.formats import FORMATS, read
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 from squeeze.quant.formats.reading import QuantizedCheckpoint
 from squeeze.quant.kv_scales import check_scheme, round_cache
+from squeeze.quant.linear import QuantLinear
 from squeeze.quant.rotate import check_still
 from squeeze.quant.sources import floats
-from squeeze.quant.stored import QuantLinear
 
 __all__ = ["load", "place"]
 

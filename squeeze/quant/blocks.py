@@ -31,6 +31,7 @@ GRIDS: Mapping[str, BlockGrid] = {
         BlockGrid("q5_1", _range(0, 31), 5, 32, 24, offsets=True),
         BlockGrid("q8_0", _range(-127, 127), 8, 32, 34),
         BlockGrid("iq4_nl", tuple(map(float, _IQ4_NL)), 4, 32, 18),
+        BlockGrid("iq4_xs", tuple(map(float, _IQ4_NL)), 4, 32, 136, 8, False, (-32, 31)),
         BlockGrid("q2_k", _range(0, 3), 2, 16, 84, 16, True, (0, 15)),
         BlockGrid("q3_k", _range(-4, 3), 3, 16, 110, 16, False, (-32, 31)),
         BlockGrid("q4_k", _range(0, 15), 4, 32, 144, 8, True, (0, 63)),
@@ -43,7 +44,7 @@ GRIDS: Mapping[str, BlockGrid] = {
 }
 # The types that llama.cpp uses instead if rows are not whole blocks of 256.
 FALLBACKS = dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0") | {
-    **{"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"},
+    **{"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "iq4_xs": "iq4_nl"},
 }
 
 
@@ -193,6 +194,16 @@ def _nibbles_of_steps(block: _Block) -> torch.Tensor:
     return (scales | offsets << 4).to(torch.uint8)
 
 
+def _upper_bits_of_steps(block: _Block) -> torch.Tensor:
+    """Return the upper two bits of scales of 6 bits, 32 for 0, four in a byte."""
+    return _packed(_steps(block)[0] + 32 >> 4, 2, 1)
+
+
+def _lower_bits_of_steps(block: _Block) -> torch.Tensor:
+    """Return the lower four bits of scales of 6 bits, 32 for 0, two in a byte."""
+    return _packed(_steps(block)[0] + 32 & 15, 4, 1)
+
+
 def _six_bits_each(block: _Block) -> torch.Tensor:
     """Return 16 scales of 6 bits, 32 for 0: first the lower nibbles, two in a byte, then the upper bits, four in a
     byte."""
@@ -218,6 +229,7 @@ _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     "q5_1": (_factor(0), _factor(1), _codes(1, 1, 4), _codes(4, 16)),
     "q8_0": (_factor(0), _signed_codes),
     "iq4_nl": (_factor(0), _codes(4, 16)),
+    "iq4_xs": (_factor(0), _upper_bits_of_steps, _lower_bits_of_steps, _codes(4, 16)),
     "q2_k": (_nibbles_of_steps, _codes(2, 32), _factor(0), _factor(1)),
     "q3_k": (_codes(1, 32, 2), _codes(2, 32), _six_bits_each, _factor(0)),
     "q4_k": (_factor(0), _factor(1), _six_bits_of_pairs, _codes(4, 32)),

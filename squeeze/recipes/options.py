@@ -44,6 +44,10 @@ __all__ = [
 GGUF = "gguf"  # the format that is a file
 FULL = "full"  # rotations, with those of a running network
 AUTO = "auto"  # its type that is chosen for each matrix
+MIXTURES = (  # llama-quantize's (recipes/gguf/mixtures.py)
+    *("Q2_K", "Q2_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K"),
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,10 @@ class Quantizing(Checked):
         unit="bytes",
         spelling="--target-size",
     )
+    embeddings: int | None = option(
+        None, "Bits of the input embedding, 16 to leave it as it is; default: 16", numbers=(4, 8, 16)
+    )
+    head: int | None = option(None, "Bits of the output head, 16 to leave it as it is; default: 16", numbers=(4, 8, 16))
     correction: float = option(0.3, "Strength of the correction for errors of earlier layers, 0 to 1", least=0, most=1)
     format: str = option("compressed-tensors", "Storage: compressed-tensors, gptq, gptq_v2, squeeze, dense or gguf")
     scheme: str | None = option(
@@ -106,10 +114,11 @@ class Quantizing(Checked):
     )
     type: str | None = option(
         None,
-        "Block type; auto: chosen for each matrix within --target-size; default: q4_k (gguf only)",
+        "Block type; in capitals a mixture of llama-quantize; auto: chosen for each matrix within --target-size; "
+        "default: q4_k (gguf only)",
         choices=(
-            *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
-            *("tq1_0", "tq2_0", AUTO),
+            *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k"),
+            *("q6_k", "tq1_0", "tq2_0", *MIXTURES, AUTO),
         ),
     )
 

@@ -17,6 +17,7 @@ from squeeze.engine.pipeline import Progress, Writer, ignored
 from squeeze.engine.report import Report
 from squeeze.engine.sharding import LocalWorkers, Workers
 from squeeze.errors import OptionError, SqueezeError, printable
+from squeeze.integrations.gguf.export import Export
 from squeeze.integrations.opening import check_planned
 from squeeze.options import Request
 from squeeze.packing.pack import pack
@@ -28,10 +29,12 @@ from squeeze.quant.method import GridMethod
 from squeeze.quant.methods import SCHEMES
 from squeeze.quant.rotate import RotatedCheckpoint, transform_config
 from squeeze.quant.smooth import SmoothedCheckpoint, can_be_smoothed
+from squeeze.recipes.gguf.mixtures import methods_of
 from squeeze.recipes.gguf.quantize import BOUNDS, GgufTarget, blocks_folder, by_size, check_file, method_of
-from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizing
+from squeeze.recipes.options import AUTO, FULL, GGUF, MIXTURES, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantizing.bits import by_budget, by_name
 from squeeze.recipes.quantizing.fitting import Fitted, fitted, method_of_scheme, scaled_as
+from squeeze.recipes.quantizing.outer import Outer, check_outer, outer_methods
 from squeeze.recipes.quantizing.writing import SERVED, check_format, describing, make_writer, unloaded
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.system.storage import local_path
@@ -78,6 +81,7 @@ def quantize(  # noqa: PLR0913
     """
     request, common = read(QUANTIZE, method, options)
     check_format(request.settings)
+    check_outer(request.settings)
     shared: dict[str, Any] = {
         "resume": resume,
         "device": device,
@@ -116,31 +120,35 @@ def _folder(run: Run, settings: Quantizing, method: GridMethod, methods: Mapping
     fit = fitted(checkpoint, method, {**mix.methods, **methods}, settings.format, mix.ignore)
     chooses = settings.target_bits is not None or settings.target_bytes is not None
     tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth or settings.kv_scheme else None
-    checkpoint = _prepared(run, settings, checkpoint, tokens, fit.methods)
+    source, checkpoint = checkpoint, _prepared(run, settings, checkpoint, tokens, fit.methods)
+    network = fit.network if checkpoint is source else Network(checkpoint)
+    outer = outer_methods(network, method, settings)
     run, remarks = mix.applied(run, fit.excluded), dict(fit.remarks)
     if chooses and tokens is not None:
-        mix = by_budget(run, checkpoint, method, settings, tokens)
+        mix = by_budget(run, checkpoint, method, settings, tokens, outer)
         fit = fitted(checkpoint, method, {**mix.methods, **methods}, settings.format, mix.ignore)
         run, remarks = mix.applied(run, fit.excluded), {**remarks, **fit.remarks}
-    writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns, fit.names)
+    own = {**mix.named(fit), **outer.stored}
+    writer = make_writer(settings.format, fit.method, own, checkpoint, mix.patterns, fit.names)
     writer = describing(writer, _running(checkpoint, settings))
     if settings.kv_scheme and tokens is not None:
         checkpoint = scaled_cache(checkpoint, tokens, run.device)
     if settings.format == SERVED:
-        _check_planned(run, checkpoint, fit, writer)
+        _check_planned(run, checkpoint, fit, outer, writer)
     calibration = tokens if calibrated or ranged else None
     how = (checkpoint, fit.method, writer, described, calibration)
     notes += unloaded(settings.format, checkpoint, fit.methods, fit.method, mix.patterns)
-    return run.compress(*how, methods=fit.exceptions, remarks=remarks, corrects=calibrated, notes=notes)
+    shared: dict[str, Any] = {"outer": outer.methods, "corrects": calibrated, "notes": notes}
+    return run.compress(*how, methods=fit.exceptions, remarks=remarks, **shared)
 
 
-def _check_planned(run: Run, checkpoint: Checkpoint, fit: Fitted, writer: Writer) -> None:
+def _check_planned(run: Run, checkpoint: Checkpoint, fit: Fitted, outer: Outer, writer: Writer) -> None:
     """Raise ModelError if transformers would not load what is planned. Experts are checked after writing."""
     if any(map(is_expert, fit.methods)):
         return
     network = fit.network if fit.network.checkpoint is checkpoint else Network(checkpoint)
-    excluded = ignored(network, run.common.all_ignored)
-    check_planned(checkpoint, fit.methods, writer.config(excluded)["quantization_config"], run.out)
+    excluded = ignored(network, run.common.all_ignored, outer.methods)
+    check_planned(checkpoint, [*fit.methods, *outer.stored], writer.config(excluded)["quantization_config"], run.out)
 
 
 def _gguf(
@@ -156,19 +164,26 @@ def _gguf(
     settings, common_method, folder = request.settings, method_of(request), blocks_folder(out)
     if common.bound is None and common_method.needs_hessian:
         common = replace(common, bound=BOUNDS.get(type_of(common_method.grid)))
-    chooses = settings.type == AUTO
+    chooses, mixture = settings.type == AUTO, settings.type if settings.type in MIXTURES else None
     check_file(out, overwrite)
     run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)
     checkpoint = run.open()
+    if mixture:
+        named, config = Export.of(checkpoint).named, checkpoint.config
+        methods = {**methods_of(mixture, common_method, named, config), **methods}
     target = GgufTarget.of(checkpoint, out, common_method, methods, common.all_ignored, same_type=not chooses)
-    described = _described(common_method, settings, common) | {"type": AUTO if chooses else type_of(common_method.grid)}
+    described = _described(common_method, settings, common) | {
+        "type": AUTO if chooses else mixture or type_of(common_method.grid)
+    }
     tokens = run.tokens() if common_method.needs_hessian or settings.smooth or chooses else None
+    outer = outer_methods(Network(checkpoint), common_method, settings)
     if settings.target_bytes is not None and tokens is not None:
         if methods:
             raise OptionError("`type` auto chooses the types of all matrices: name no methods of some")
-        methods = by_size(run, checkpoint, common_method, settings.target_bytes, tokens)
+        methods = by_size(run, checkpoint, common_method, settings.target_bytes, tokens, outer)
         described["types"] = dict(Counter(type_of(method.grid) for method in methods.values()).most_common())
         target = GgufTarget.of(checkpoint, out, common_method, methods, common.all_ignored, same_type=False)
+    target = target.with_outer(outer)
     run = replace(run, common=replace(common, ignore=(*common.ignore, *target.excluded)))
     if tokens is not None:
         described |= run.described()
@@ -178,8 +193,9 @@ def _gguf(
         checkpoint = _prepared(run, settings, checkpoint, tokens, serving)
         calibration = tokens if common_method.needs_hessian else None
         how = (checkpoint, common_method, target.writer, described, calibration)
-        report = run.compress(*how, methods=target.methods, remarks=target.remarks, notes=target.export.notes)
-    return target.finish(report, folder, overwrite)
+        shared = {"outer": target.outer, "remarks": target.remarks, "notes": target.export.notes}
+        report = run.compress(*how, methods=target.methods, **shared)
+    return target.finish(report, folder, overwrite, mixture)
 
 
 def _strength(run: Run, settings: Quantizing, methods: Sequence[GridMethod]) -> tuple[float, tuple[str, ...]]:
@@ -259,6 +275,7 @@ def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict
         description |= {"rotates": FULL} if settings.rotate == FULL else {}
     if settings.kv_scheme:
         description |= {"kv_scheme": settings.kv_scheme}
+    description |= {key: bits for key in ("embeddings", "head") if (bits := getattr(settings, key)) is not None}
     return description | ({"smooth": settings.smooth} if settings.smooth else {})
 
 

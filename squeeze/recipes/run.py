@@ -109,6 +109,7 @@ class Run:
         tokens: torch.Tensor | None,
         *,
         methods: Mapping[str, Method] | None = None,
+        outer: Mapping[str, Method] | None = None,
         remarks: Mapping[str, str] | None = None,
         corrects: bool = True,
         notes: tuple[str, ...] = (),
@@ -122,6 +123,7 @@ class Run:
             settings: Settings for the report.
             tokens: int64 [N, L], the calibration set, or None.
             methods: Methods of single modules, by the checkpoint's name.
+            outer: Methods of the embedding and the head, by the network's name.
             remarks: Remarks for the report, by the checkpoint's name.
             corrects: Whether errors are propagated, if there are tokens.
             notes: More remarks.
@@ -133,6 +135,7 @@ class Run:
             writer=writer,
             tokens=tokens,
             methods=methods or {},
+            outer=outer or {},
             correction=self.correction if tokens is not None and corrects else 0.0,
             ignore=self.common.all_ignored,
             remarks=remarks or {},

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.other_files import copy_other_files
-from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, own_files, snapshot_of, weight_files
+from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, absent, own_files, snapshot_of, weight_files
 from squeeze.cli import main
 from squeeze.errors import FormatError, ModelError
 from squeeze.lm.loading import load
@@ -303,3 +303,14 @@ def test_what_is_packed_twice_is_told():
     assert totals.notes == (f"{link}: is a link to model-00001-of-00002.safetensors, and packed as a file",)
     squeeze.unpack("packed", "back")
     assert content("back") == content("model")
+
+
+def test_an_id_of_the_hub_is_told_how_to_fetch_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wanted = "no such folder; from the hub: hf download org/My-Model.v1 --local-dir My-Model.v1"
+    assert absent(Path("org/My-Model.v1")) == wanted
+    with pytest.raises(FormatError, match=f"^org/My-Model.v1: {wanted}$"):
+        Checkpoint.open("org/My-Model.v1")
+    assert absent(tmp_path / "org" / "name") == absent(Path("a/b/c")) == absent(Path("../a")) == "no such folder"
+    (tmp_path / "org").mkdir()
+    assert absent(Path("org/name")) == "no such folder"

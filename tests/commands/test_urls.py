@@ -237,7 +237,7 @@ def test_python_raises_the_same_messages():
 
 def test_a_url_of_a_local_file_is_its_path():
     said = fails("densify", f"file://{Path.cwd()}/model", "out")
-    assert said.startswith(f"Error: {Path.cwd()}/model: not a folder of a model")
+    assert said.startswith(f"Error: {Path.cwd()}/model: no such folder")
 
 
 def test_a_checkpoint_goes_to_a_store_and_back():

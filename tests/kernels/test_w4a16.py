@@ -8,7 +8,7 @@ from squeeze.kernels import choices, dequant, w4a16
 from squeeze.kernels.dequant import Packed, reference_dequantize
 from squeeze.kernels.w4a16 import cpu, reference_matmul
 from squeeze.quant.formats.spec import BITS
-from squeeze.quant.stored import QuantLinear
+from squeeze.quant.linear import QuantLinear
 from tests.makers.gpu import DEVICES, moved
 from tests.makers.quantised import Grid, matrix, others, rounded
 

@@ -139,10 +139,16 @@ def llama_logits(path: Path, ids: torch.Tensor) -> torch.Tensor:
 def as_floats(path: Path) -> Path:
     """Return a copy of the file with all tensors dequantised by llama.cpp."""
     llama_cpp, out = pytest.importorskip("llama_cpp"), path.with_suffix(".floats.gguf")
-    options = llama_cpp.llama_model_quantize_default_params()
-    options.ftype, options.allow_requantize, options.nthread = llama_cpp.LLAMA_FTYPE_ALL_F32, True, 1
-    assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), ctypes.byref(options)) == 0
+    quantise(path, out, llama_cpp.LLAMA_FTYPE_ALL_F32)
     return out
+
+
+def quantise(path: Path, out: Path, kind: int) -> None:
+    """Let llama.cpp write a file in one of its mixtures of types, a number LLAMA_FTYPE."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype, options.allow_requantize, options.nthread = kind, True, 1
+    assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), ctypes.byref(options)) == 0
 
 
 def check_network(path: Path, folder: Path) -> None:

@@ -13,7 +13,7 @@ from squeeze.quant.gptq import GPTQ
 from squeeze.quant.refine import refine
 from squeeze.quant.rtn import RTN
 from squeeze.quant.scales import round_scale
-from squeeze.recipes.options import AUTO, Quantizing
+from squeeze.recipes.options import AUTO, MIXTURES, Quantizing
 from tests.makers.layers import problem
 
 
@@ -62,7 +62,9 @@ def test_the_package_reads_what_methods_make(name, method):
 
 
 def test_every_type_can_be_asked_for():
-    choices = next(set(option.choices) - {AUTO} for option in options_of(Quantizing) if option.name == "type")
+    choices = next(
+        set(option.choices) - {AUTO, *MIXTURES} for option in options_of(Quantizing) if option.name == "type"
+    )
     assert set(map(grid_of, choices)) == set(GRIDS) and choices == set(map(type_of, GRIDS))
     assert set(FALLBACKS) == {name for name, grid in GRIDS.items() if grid.width == 256}
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from squeeze.errors import FormatError
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, read
-from squeeze.quant.stored import QuantLinear
+from squeeze.quant.linear import QuantLinear
 from tests.makers.hf_models import IDS, tiny_model
 from tests.makers.quantised import dense_model, matrix, others, rounded, write
 

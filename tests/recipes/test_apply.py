@@ -208,7 +208,7 @@ def test_the_command_applies_a_recipe(tmp_path, model, text):
     done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "out"), *given])
     assert done.exit_code == 0 and "every group checked to hold to 2:4" in done.output, done.output
     done = CliRunner().invoke(main, ["apply", str(path), str(tmp_path / "nowhere"), str(tmp_path / "x")])
-    assert done.exit_code == 1 and "not a folder of a model" in done.output
+    assert done.exit_code == 1 and "no such folder" in done.output
     path.write_text("steps: [cook]\n")
     done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "x")])
     assert done.exit_code == 1 and done.output == (

@@ -227,5 +227,5 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, folders, monkeypatch):
 def test_refuses_an_unknown_method_and_a_missing_folder(tmp_path, folders):
     with pytest.raises(SqueezeError, match="method 'x' is unknown"):
         squeeze.prune(folders("llama"), "x", out=tmp_path / "out")
-    with pytest.raises(FormatError, match="not a folder of a model"):
+    with pytest.raises(FormatError, match="no such folder"):
         squeeze.prune(tmp_path / "nowhere", Magnitude(), out=tmp_path / "out")

@@ -11,7 +11,7 @@ import squeeze
 from squeeze.cli import main
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats import read
-from squeeze.quant.stored import QuantLinear
+from squeeze.quant.linear import QuantLinear
 from tests.makers import mixtures, tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

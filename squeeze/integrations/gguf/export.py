@@ -127,6 +127,7 @@ class Export:
         asked: str | None = None,
         *,
         overwrite: bool = False,
+        mixture: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
         """Write the file, and return the bytes of its tensors.
@@ -136,11 +137,12 @@ class Export:
             asked: Block type of the matrices, which also decides on those of embedding and head; None writes all as
                 floats.
             overwrite: Whether an existing file is replaced.
+            mixture: llama-quantize's name of the mixture of types, if it is one.
             progress: Called with the bytes of each tensor.
         """
         tensors, divisors = self._tensors(asked), self.metadata.divisors()
         with new_file(target, self.architecture, overwrite, _check_readable) as writer:
-            self._write_head(writer, tensors, asked)
+            self._write_head(writer, tensors, asked, mixture)
             if divisors is not None:
                 writer.write_tensor_data(divisors)
             for name, tensor in tensors.items():
@@ -164,9 +166,12 @@ class Export:
     def _tensors(self, asked: str | None) -> dict[str, _Tensor]:
         return {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
 
-    def _write_head(self, writer: gguf.GGUFWriter, tensors: Mapping[str, _Tensor], asked: str | None) -> None:
+    def _write_head(
+        self, writer: gguf.GGUFWriter, tensors: Mapping[str, _Tensor], asked: str | None, mixture: str | None = None
+    ) -> None:
         """Write everything that precedes the tensors."""
-        self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
+        kind = int(gguf.LlamaFileType[f"MOSTLY_{mixture}"]) if mixture else self._file_type(asked)
+        self.metadata.write(writer, self.metadata.folder.resolve().name, kind)
         if (divisors := self.metadata.divisors()) is not None:
             writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
         for name, tensor in tensors.items():

@@ -50,6 +50,11 @@ class Packed:
         zeros = None if self.zeros is None else self.zeros[first:last]
         return replace(self, words=self.words[first:last], scales=self.scales[:, first:last], zeros=zeros)
 
+    def take(self, indices: torch.Tensor) -> "Packed":
+        """Return some output channels, int64 [N], in this order."""
+        zeros = None if self.zeros is None else self.zeros[indices]
+        return replace(self, words=self.words[indices], scales=self.scales[:, indices], zeros=zeros)
+
 
 def dequantize(packed: Packed, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return the weight [O, I], computed in float32 and rounded once to `dtype`."""

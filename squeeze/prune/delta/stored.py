@@ -23,7 +23,7 @@ from squeeze.kernels import sparse24
 from squeeze.prune.delta.base import BaseWeights
 from squeeze.prune.delta.method import DeltaTensor
 from squeeze.prune.sparse24 import LEAVES, SparseFormat
-from squeeze.quant.stored import QuantLinear
+from squeeze.quant.linear import QuantLinear
 
 __all__ = ["METHOD", "DeltaForm", "DeltaLinear", "make_writer"]
 

@@ -6,7 +6,7 @@ run can continue, and the file is made of it at the end.
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -23,8 +23,10 @@ from squeeze.options import Request
 from squeeze.quant.allocation import allocate
 from squeeze.quant.blocks import GRIDS, BlockTensor, grid_of, type_for, type_of
 from squeeze.quant.method import GridMethod
+from squeeze.recipes.gguf.mixtures import BASES
 from squeeze.recipes.options import AUTO, GGUF, Quantizing
 from squeeze.recipes.quantizing.bits import FISHER_TOKENS
+from squeeze.recipes.quantizing.outer import Outer
 from squeeze.recipes.run import Run
 from squeeze.system.moving import in_the_way
 
@@ -36,7 +38,7 @@ _TYPES = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0")  # to choose from, or 
 
 
 def by_size(
-    run: Run, checkpoint: Checkpoint, method: GridMethod, size: int, tokens: torch.Tensor
+    run: Run, checkpoint: Checkpoint, method: GridMethod, size: int, tokens: torch.Tensor, outer: Outer
 ) -> dict[str, GridMethod]:
     """Choose a method for each matrix, by the checkpoint's name, so that the file has at most `size` bytes.
 
@@ -49,6 +51,7 @@ def by_size(
         method: The method, whose grid is replaced.
         size: Bytes of the file.
         tokens: int64 [N, L], the calibration set.
+        outer: Chosen types of the embedding and the head.
     """
     export, network = Export.of(checkpoint), Network(checkpoint, run.device)
     tensor_of = {source: name for name, sources in export.named.items() for source in sources}
@@ -59,7 +62,7 @@ def by_size(
     }
     kinds = {name: found for name, shape in shapes.items() if (found := _types(shape[1]))}
     units = {name: tensor_of[f"{network.stored_name(name)}.weight"] for name in kinds}
-    budget = size - _others(export, units)
+    budget = size - _others(export, units, outer)
     least = sum(
         shapes[name].numel() // GRIDS[found[0]].width * GRIDS[found[0]].block_bytes for name, found in kinds.items()
     )
@@ -84,10 +87,16 @@ def _types(inputs: int) -> list[str]:
     return list(dict.fromkeys(found for name in _TYPES if (found := type_for(name, inputs))))
 
 
-def _others(export: Export, units: Mapping[str, str]) -> int:
+def _others(export: Export, units: Mapping[str, str], outer: Outer) -> int:
     """Return the bytes of a file without its matrices, with the most padding that those can need."""
     head, sizes = export.size(MIDDLE)
     matrices = set(units.values())
+    for name, sources in export.named.items():
+        module = sources[0].removesuffix(".weight")
+        if (method := outer.stored.get(module)) is not None:
+            rows, inputs = export.checkpoint.info(sources[0]).shape
+            grid = GRIDS[method.grid]
+            sizes[name] = padded(rows * inputs // grid.width * grid.block_bytes)
     return head + sum(size for name, size in sizes.items() if name not in matrices) + len(matrices) * (padded(1) - 1)
 
 
@@ -127,7 +136,8 @@ def method_of(request: Request[Quantizing]) -> GridMethod:
     if getattr(method, "dynamic", False) or getattr(method, "outliers", 0):
         raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
     if isinstance(request.method, str):
-        return method.replaced(grid=MIDDLE if settings.type == AUTO else grid_of(settings.type or MIDDLE))
+        kind = BASES.get(settings.type or "", settings.type)
+        return method.replaced(grid=MIDDLE if settings.type == AUTO else grid_of(kind or MIDDLE))
     if settings.type == AUTO:
         return method.replaced(grid=MIDDLE)
     if method.grid not in GRIDS:
@@ -141,7 +151,8 @@ class GgufTarget:
 
     `common_type` is the type of most matrices, None if each has its own. `types` are by the checkpoint's module name.
     `methods` are those that differ from the common one. `excluded` are modules that no type fits, by the network's
-    name. `remarks` are for the report: on modules that are excluded or get another type.
+    name. `remarks` are for the report: on modules that are excluded or get another type. `outer` are methods of the
+    embedding and the head by the network's name, if their types were chosen; the others are rounded to nearest.
     """
 
     path: Path
@@ -151,6 +162,7 @@ class GgufTarget:
     methods: Mapping[str, GridMethod]
     excluded: tuple[str, ...]
     remarks: Mapping[str, str]
+    outer: Mapping[str, GridMethod] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -198,14 +210,22 @@ class GgufTarget:
         export.check_alike(types)
         return cls(path, export, method.grid if same_type else None, types, exceptions, tuple(excluded), remarks)
 
+    def with_outer(self, outer: Outer) -> "GgufTarget":
+        """Return the plan with chosen types of the embedding and the head."""
+        types = {**self.types, **{name: method.grid for name, method in outer.stored.items()}}
+        return replace(self, types=types, outer=outer.methods)
+
     @property
     def writer(self) -> Writer:
         return Writer(GGUF, _blocks, lambda left: {})
 
-    def finish(self, report: Report, folder: Path, overwrite: bool) -> Report:
-        """Write the file from the folder of blocks, delete that folder, and return the report."""
+    def finish(self, report: Report, folder: Path, overwrite: bool, mixture: str | None = None) -> Report:
+        """Write the file from the folder of blocks, delete that folder, and return the report.
+
+        `mixture` is the file's type, if the type of most matrices does not say it.
+        """
         report.stored_bytes = self.export.with_blocks(folder, self.types).write(
-            self.path, self.common_type or MIDDLE, overwrite=overwrite
+            self.path, self.common_type or MIDDLE, overwrite=overwrite, mixture=mixture
         )
         report.target = str(self.path)
         report.left.pop(HEAD, None)  # the file has it rounded to nearest

@@ -16,6 +16,7 @@ from squeeze.quant.bits import LEFT, Bits
 from squeeze.quant.method import GridMethod
 from squeeze.recipes.options import Common, Quantizing
 from squeeze.recipes.quantizing.fitting import Fitted, fitting
+from squeeze.recipes.quantizing.outer import Outer
 from squeeze.recipes.quantizing.writing import DENSE, make_writer
 from squeeze.recipes.run import Run
 
@@ -96,7 +97,14 @@ def _layer(name: str) -> str:
     return _NUMBER.sub(r"\1", name)
 
 
-def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Quantizing, tokens: torch.Tensor) -> Mix:
+def by_budget(
+    run: Run,
+    checkpoint: Checkpoint,
+    method: GridMethod,
+    settings: Quantizing,
+    tokens: torch.Tensor,
+    outer: Outer = Outer(),  # noqa: B008  it is frozen
+) -> Mix:
     """Choose bits for each matrix that lose least within the budget.
 
     All experts of a layer get the same bits, except in squeeze's own format and dense weights, since other kernels take
@@ -108,6 +116,7 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
         method: The method, whose bits are replaced.
         settings: Options with the target and the format.
         tokens: int64 [N, L], the calibration set.
+        outer: Methods of embedding and head, whose bytes count.
 
     Raises:
         SqueezeError: If nothing fits the budget.
@@ -119,8 +128,9 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
     network = Network(checkpoint, run.device)
     names = _names(network, run.common.all_ignored)
     other_bytes = checkpoint.bytes_of(checkpoint.files) - network.checkpoint.bytes_of(
-        network.sources[f"{n}.weight"] for n in names
+        network.sources[f"{n}.weight"] for n in [*names, *outer.methods]
     )
+    other_bytes += outer.bytes_in(make_writer(settings.format, method, outer.stored, checkpoint))
 
     def rounded(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, int]:
         candidate, wrong = fitting(method.replaced(bits=bits), settings.format, *weight.shape)

@@ -1,0 +1,58 @@
+"""Mixtures of block types have the types that llama.cpp's own quantiser gives to every tensor."""
+
+import pytest
+
+import squeeze
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.integrations.gguf.export import Export
+from squeeze.recipes.gguf.mixtures import BASES, Place, type_of_place
+from squeeze.recipes.options import MIXTURES
+from tests.makers import gguf_models
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_hidden_layers": 8}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return gguf_models.save("llama", tmp_path_factory.mktemp("models") / "m", num_key_value_heads=1, **SIZES)
+
+
+def test_every_mixture_can_be_asked_for():
+    assert tuple(BASES) == MIXTURES
+
+
+@pytest.mark.parametrize("mixture", ["Q2_K", "Q4_K_M"])
+def test_types_are_those_of_llama_cpp(tmp_path, llama, mixture):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    Export.of(Checkpoint.open(llama)).write(tmp_path / "floats.gguf")
+    kind = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{mixture}")
+    gguf_models.quantise(tmp_path / "floats.gguf", tmp_path / "theirs.gguf", kind)
+    squeeze.quantize(llama, "rtn", out=tmp_path / "ours.gguf", format="gguf", type=mixture)
+    assert gguf_models.types_of(tmp_path / "ours.gguf") == gguf_models.types_of(tmp_path / "theirs.gguf")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixture", [name for name in MIXTURES if name != "Q2_K_S"])  # which asks for a matrix
+def test_types_of_all_mixtures_are_those_of_llama_cpp(tmp_path, llama, mixture):
+    test_types_are_those_of_llama_cpp(tmp_path, llama, mixture)
+
+
+@pytest.mark.parametrize(
+    ("mixture", "place", "kind"),
+    [
+        ("Q4_K_M", Place("attn_v", 5, 32), "q4_k"),
+        ("Q4_K_M", Place("attn_v", 6, 32), "q6_k"),
+        ("Q4_K_M", Place("ffn_down", 3, 32), "q6_k"),
+        ("Q4_K_M", Place("ffn_up", 0, 32), "q4_k"),
+        ("Q3_K_S", Place("attn_v", 1, 80, 8), "q5_k"),
+        ("Q4_K_S", Place("attn_v", 9, 32, 4, 8), "q8_0"),
+        ("Q4_0", Place("ffn_down", 0, 32), "q4_1"),
+        ("Q4_0", Place("ffn_down", 0, 32, calibrated=False), "q4_0"),
+        ("IQ4_XS", Place("ffn_down", 0, 32), "iq4_xs"),
+        ("Q2_K_S", Place("attn_v", 9, 32, 4), "q4_k"),
+    ],
+)
+def test_places_get_their_types(mixture, place, kind):
+    assert type_of_place(mixture, place) == kind
