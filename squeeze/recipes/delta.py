@@ -1,12 +1,15 @@
 """`squeeze.delta`: a fine-tune stored as its lossy difference from a base.
 
 Matrices of the blocks are stored as differences that are quantised, pruned, or both (prune/delta). All other tensors
-are coded as `pack --base` does: embeddings and heads after rounding their differences, the rest exactly.
+are coded as `pack --base` does: embeddings and heads after rounding their differences, the rest exactly. With the
+format peft the result is a LoRA adapter (lora.py).
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
@@ -16,6 +19,7 @@ from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress, check_ignored, plan
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
+from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.packing import folder
 from squeeze.packing.chain import packed_files
 from squeeze.prune.delta.base import BaseWeights
@@ -24,14 +28,18 @@ from squeeze.prune.delta.rounded import RoundedCheckpoint
 from squeeze.prune.delta.stored import DeltaForm, make_writer
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
+from squeeze.recipes import lora
+from squeeze.recipes.lora import LoraMethod
 from squeeze.recipes.measure.evaluate import measure
-from squeeze.recipes.options import DELTA, Differing
+from squeeze.recipes.options import DELTA, PEFT, Differing
 from squeeze.recipes.quantize import pack_result
 from squeeze.recipes.run import Run
 from squeeze.system.limits import Limits
 from squeeze.system.storage import local_path
 
 __all__ = ["delta"]
+
+_RANK = 32  # of an adapter without the option
 
 
 def delta(  # noqa: PLR0913
@@ -77,6 +85,10 @@ def delta(  # noqa: PLR0913
     unpacked = out.with_name(f".{out.name[:60]}.unpacked")
     shared: dict[str, Any] = {"resume": resume or not overwrite, "overwrite": True, "device": device}
     run = Run(source=tuned, out=unpacked, common=settings, correction=settings.correction, progress=progress, **shared)
+    if settings.format == PEFT:
+        if text is not None:
+            raise SqueezeError("an adapter is not measured here: load it with peft, and leave out `text`")
+        return _adapter(run, settings, checkpoint, out, weights, overwrite)
     report = _compressed(run, settings, checkpoint, base, weights)
     _name_exact(report, unpacked)
     if text is not None:
@@ -97,7 +109,9 @@ def _compressed(run: Run, settings: Differing, checkpoint: Checkpoint, base: Pat
         return report
     network = Network(checkpoint)
     check_ignored(network, settings.ignore)
-    methods, transposed = _methods(network, weights, _method(settings), settings.ignore)
+    inner = _method(settings)
+    assert inner is not None
+    methods, transposed = _methods(network, weights, inner, settings.ignore)
     if bits:
         checkpoint = RoundedCheckpoint.of(checkpoint, weights, bits, _outside(network, settings.ignore))
     writer = make_writer(weights, transposed, checkpoint.float_type())
@@ -108,8 +122,42 @@ def _compressed(run: Run, settings: Differing, checkpoint: Checkpoint, base: Pat
     return report
 
 
-def _method(settings: Differing) -> Method:
-    """Return the method that compresses a difference; raises SqueezeError if no option asks for one."""
+def _adapter(
+    run: Run, settings: Differing, checkpoint: Checkpoint, out: Path, weights: BaseWeights, overwrite: bool
+) -> Report:
+    """Write a LoRA adapter, and return its report."""
+    network, rank = Network(checkpoint), settings.rank or _RANK
+    check_ignored(network, settings.ignore)
+    methods: dict[str, Method] = {}
+    found, transposed = _methods(network, weights, WhitenedSVD(rank=rank, pivoted=False), settings.ignore)
+    for name in found:
+        methods[name] = LoraMethod.of_rank(rank, partial(_matrix, weights, name, name in transposed))
+    described = {"base": str(weights.path), "format": PEFT, "rank": rank, **run.described()}
+    report = run.waiting(LoraMethod.name, described)
+    if report is None:
+        writer = lora.make_writer(checkpoint.float_type())
+        first = next(iter(methods.values()))
+        report = run.compress(checkpoint, first, writer, described, run.tokens(), methods=methods)
+    lora.write_adapter(report, run.out, out, weights, transposed, overwrite)
+    return report
+
+
+def _matrix(weights: BaseWeights, name: str, transposed: bool) -> torch.Tensor:
+    weight = weights.load(f"{name}.weight")
+    return weight.T if transposed else weight
+
+
+def _method(settings: Differing) -> Method | None:
+    """Return the method that compresses a difference, None for an adapter.
+
+    Raises SqueezeError if options exclude each other, or none asks for a method.
+    """
+    if settings.format == PEFT:
+        if settings.bits is not None or settings.pattern is not None or settings.embedding_bits is not None:
+            raise SqueezeError("an adapter has a `rank`: leave out `bits`, `pattern` and `embedding_bits`")
+        return None
+    if settings.rank is not None:
+        raise SqueezeError(f"`rank` needs the format {PEFT}")
     if settings.bits is None and settings.pattern is None:
         raise SqueezeError("a difference needs `bits`, a `pattern`, or both")
     grid = None

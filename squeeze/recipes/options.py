@@ -43,6 +43,7 @@ __all__ = [
 
 GGUF = "gguf"  # the format that is a file
 FULL = "full"  # rotations, with those of a running network
+PEFT = "peft"  # the format of adapters
 AUTO = "auto"  # its type that is chosen for each matrix
 MIXTURES = (  # llama-quantize's (recipes/gguf/mixtures.py)
     *("Q2_K", "Q2_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K"),
@@ -159,6 +160,10 @@ class Differing(Common):
         "Bits per weight of the difference in embeddings and heads, 0 for exact; default: --bits",
         least=0,
     )
+    format: str = option(
+        "squeeze", "Storage: squeeze, or peft for a LoRA adapter that peft and vLLM load", choices=("squeeze", PEFT)
+    )
+    rank: int | None = option(None, "Rank of the adapter's factors; default: 32 (peft only)", least=1)
     correction: float = option(0.3, "Strength of the correction for errors of earlier layers, 0 to 1", least=0, most=1)
 
 

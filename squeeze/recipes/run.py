@@ -21,7 +21,7 @@ from squeeze.integrations.opening import check_opens
 from squeeze.options import Operation, Request, options_of, read_options
 from squeeze.packing import folder
 from squeeze.quant.sources import floats
-from squeeze.recipes.options import GGUF, Common
+from squeeze.recipes.options import GGUF, PEFT, Common
 from squeeze.recipes.tokens import calibration_name, calibration_tokens
 from squeeze.recipes.train.distil import is_trained
 from squeeze.system.work import forget, other_settings
@@ -148,7 +148,7 @@ class Run:
             checkpoint=checkpoint,
             progress=self.progress,
             workers=self.workers,
-            check=None if writer.name == GGUF else partial(check_opens, source=checkpoint, target=self.out),
+            check=None if writer.name in (GGUF, PEFT) else partial(check_opens, source=checkpoint, target=self.out),
         ).run()
 
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:

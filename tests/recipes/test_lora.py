@@ -1,0 +1,102 @@
+"""`squeeze delta --format peft`: adapters hold differences of low rank, and peft computes with them what we do."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import squeeze
+from squeeze.engine.network import is_linear
+from squeeze.errors import SqueezeError
+from squeeze.integrations.load_model import load_model
+from squeeze.recipes.lora import ADAPTER, CONFIG, LoraMethod
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+TOKENS = torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(1))
+PREFIX = "base_model.model."
+
+
+def tune(base, folder, rank):
+    """Save a network whose matrices differ from those of a folder by products of this rank."""
+    model = load_model(base)
+    torch.manual_seed(5)
+    for module in [one for name, one in model.named_modules() if is_linear(one) and name != "lm_head"]:
+        weight = module.weight.data
+        weight += 0.05 * torch.randn(weight.shape[0], rank) @ torch.randn(rank, weight.shape[1])
+    model.save_pretrained(folder)
+    return folder
+
+
+def merged(base, out):
+    """Return the tensors of a base with an adapter's products added."""
+    tensors, adapter = {}, load_file(out / ADAPTER)
+    for path in base.glob("*.safetensors"):
+        tensors |= load_file(path)
+    config = json.loads((out / CONFIG).read_text())
+    for module in config["target_modules"]:
+        down, up = (adapter[f"{PREFIX}{module}.lora_{leaf}.weight"].float() for leaf in "AB")
+        product = config["lora_alpha"] / config["r"] * up @ down
+        weight = tensors[f"{module}.weight"]
+        tensors[f"{module}.weight"] = weight.float() + (product.T if config["fan_in_fan_out"] else product)
+    return tensors
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_difference_of_low_rank_is_held(tmp_path, folders, kind):
+    base, tuned = folders(kind), tune(folders(kind), tmp_path / "tuned", 3)
+    report = squeeze.delta(base, tuned, out=tmp_path / "out", format="peft", rank=3, calibration=TOKENS)
+    wanted, found = load_file(tuned / "model.safetensors"), merged(base, tmp_path / "out")
+    for layer in report.layers:
+        weight = wanted[f"{layer.name}.weight"]
+        assert (found[f"{layer.name}.weight"] - weight).norm() < 1e-3 * weight.norm(), layer.name
+    assert {layer.rank for layer in report.layers} == {3}
+    assert report.stored_bytes == (tmp_path / "out" / ADAPTER).stat().st_size
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tuned"]
+
+
+def test_inputs_decide_what_a_small_rank_keeps():
+    generator = torch.Generator().manual_seed(1)
+    base, change = torch.zeros(8, 6), torch.randn(8, 6, generator=generator)
+    inputs = torch.randn(50, 6, generator=generator) * torch.tensor([9.0, 9, 1, 1, 1, 1])
+    hessian = inputs.T @ inputs / 50
+    method = LoraMethod.of_rank(2, lambda: base)
+    lost = [
+        ((one.compress(change, hessian).tensor.dequantize() - change) @ inputs.T).norm()
+        for one in (method, method.fallback())
+    ]
+    assert lost[0] < 0.8 * lost[1]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, about what peft asks for
+def test_peft_computes_what_the_fine_tune_does(tmp_path, folders):
+    peft = pytest.importorskip("peft")
+    tuned = tune(folders("llama"), tmp_path / "tuned", 3)
+    squeeze.delta(folders("llama"), tuned, out=tmp_path / "out", format="peft", rank=3, calibration=TOKENS)
+    model = peft.PeftModel.from_pretrained(load_model(folders("llama")), tmp_path / "out")
+    with torch.no_grad():
+        found, wanted = model(TOKENS).logits, load_model(tuned)(TOKENS).logits
+    assert (found - wanted).norm() < 1e-2 * wanted.norm()
+
+
+def test_what_an_adapter_does_not_hold_is_said(tmp_path, folders):
+    tuned = tune(folders("llama"), tmp_path / "tuned", 1)
+    tensors = load_file(tuned / "model.safetensors")
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, tuned / "model.safetensors", {"format": "pt"})
+    report = squeeze.delta(folders("llama"), tuned, out=tmp_path / "out", format="peft", rank=1, calibration=TOKENS)
+    assert report.notes == ["the adapter does not hold model.norm.weight, which differ from the base's"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "peft", "bits": 2}, "leave out `bits`"),
+        ({"rank": 2, "bits": 2}, "`rank` needs the format peft"),
+        ({"format": "peft", "text": "x"}, "leave out `text`"),
+    ],
+)
+def test_options_of_the_other_form_are_refused(tmp_path, folders, options, message):
+    with pytest.raises(SqueezeError, match=message):
+        squeeze.delta(folders("llama"), folders("llama"), out=tmp_path / "out", calibration=TOKENS, **options)
