@@ -78,6 +78,19 @@ def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress
     return coded[:length].tobytes() if length < data.size else None
 
 
+def growth(data: np.ndarray, preset: Preset, step: int) -> np.ndarray:
+    """Return by how many bytes the code is longer than the data after each `step` bytes, int64 [ceil(n / step)]."""
+    model = initial_model(data.copy(), preset)
+    coder, coded = np.zeros(3, np.uint64), np.zeros(2 * data.size + 4 * arithmetic.SPARE, np.uint8)
+    arithmetic.start_encoder(coder)
+    found = []
+    for begin in range(0, data.size, step):
+        end = min(begin + step, data.size)
+        code(model, coder, coded, begin, end, False)
+        found.append(int(coder[arithmetic.POSITION]) - end)
+    return np.array(found, np.int64)
+
+
 def decode(
     payload: bytes,
     length: int,

@@ -17,7 +17,7 @@ from squeeze.numerics.jit import kernel
 
 WINDOW = 1 << 16
 _LEAST_RUN = 4  # windows of the shortest region
-_PACKED = Content("packed")
+PACKED = Content("packed")
 _SMALL = 1 << 18  # bytes of the largest input that is coded at several levels
 _CHUNK = 1 << 12  # bytes of a chunk whose entropy is measured
 _NOISE_ENTROPY = 7.955  # bits per byte of a chunk of noise, below 8 because it is short
@@ -109,11 +109,11 @@ def _packed_regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
         content = _content_of_region(part, _classify(part) or "other")
         if not is_packed(content):
             if done < begin:
-                yield done, begin, _PACKED
+                yield done, begin, PACKED
             yield begin, begin + part.size, content
             done = begin + part.size
     if done < data.size:
-        yield done, data.size, _PACKED
+        yield done, data.size, PACKED
 
 
 def _low_entropy_runs(entropies: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -215,7 +215,7 @@ def _content_of_region(data: np.ndarray, kind: str, entropies: np.ndarray | None
         if saved > (0 if whole else _LEAST_SHARE * sampling.SAMPLE):
             return choice
         promised = not whole and _order0_savings(_entropies(data) if entropies is None else entropies) / data.size
-        return choice if promised >= _LEAST_PROMISED or _has_repeats(data) else _PACKED
+        return choice if promised >= _LEAST_PROMISED or _has_repeats(data) else PACKED
     if kind == "other":
         if record := sampling.record_length(data):
             return Content("table", record)
@@ -237,7 +237,7 @@ def _has_repeats(data: np.ndarray) -> bool:
 
 def is_packed(content: Content) -> bool:
     """Return whether content is already compressed or encrypted."""
-    return content == _PACKED
+    return content == PACKED
 
 
 @kernel

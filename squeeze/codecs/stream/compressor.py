@@ -21,7 +21,7 @@ from squeeze.codecs.content import Content
 from squeeze.codecs.parse.tree import Node
 from squeeze.codecs.stream import blocks, container, levels, media, opened, split
 from squeeze.codecs.stream.container import Coded
-from squeeze.codecs.stream.cutting import Part, closed_parts, find_wrappers, parts as cut
+from squeeze.codecs.stream.cutting import Part, after_noise, closed_parts, find_wrappers, parts as cut
 from squeeze.codecs.stream.decoding import Progress
 from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.encoding import SMALL, encode_block, encode_repeats, is_unpredicted
@@ -138,6 +138,8 @@ def _compress(
     for (plan, tree), tick in zip(tried, _shared(progress, len(first), verify, tried), strict=True):
         streams.append(_stream(first, plan, tree, verify, tick))
         tick.finish()
+    if not root and (parts := after_noise(np.frombuffer(first, np.uint8), requested)):
+        streams.append(_long(_coded(parts, requested, verify, None), requested))
     stream, totals = min(filter(None, streams), key=lambda found: len(found[0]))
     write_all(sink, stream)
     return totals
@@ -213,11 +215,17 @@ def _stream(
     coded = list(_coded(parts, settings, verify, progress))
     if settings.language and not settings.bound and not any(_by_language(data, block) for data, block in coded):
         settings = _without_model(settings)  # whose blocks these are
-    sink = io.BytesIO()
-    totals = _write(sink, settings, coded)
+    stream, totals = _long(coded, settings)
     if len(raw) <= container.MAX_SHORT and len(coded) == 1 and not (settings.bound or settings.dictionary):
         short = _short_of(raw, settings, coded[0][1])
         return short, replace(totals, coded=len(short))
+    return stream, totals
+
+
+def _long(coded: Iterable[tuple[np.ndarray, Coded | None]], settings: Settings) -> tuple[bytes, Totals]:
+    """Return a stream of blocks with an index, and its totals."""
+    sink = io.BytesIO()
+    totals = _write(sink, settings, coded)
     return sink.getvalue(), totals
 
 

@@ -14,7 +14,7 @@ from squeeze.codecs.stream.matcher import Chunk
 from squeeze.codecs.stream.repeats import LEAST
 from squeeze.codecs.stream.settings import Settings
 
-__all__ = ["Part", "closed_parts", "find_wrappers", "parts"]
+__all__ = ["Part", "after_noise", "closed_parts", "find_wrappers", "parts"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,15 @@ def closed_parts(data: np.ndarray, settings: Settings) -> Iterator[Part]:
     """Yield the parts of uint8 `data`, each of one kind of content."""
     for start, end, content in _regions(data, settings):
         yield Part.plain(data[start:end], content)
+
+
+def after_noise(data: np.ndarray, settings: Settings) -> list[Part]:
+    """Return the noise that a short input begins with and the parts after it, or no parts if it does not."""
+    if settings.language or settings.dictionary or settings.content:
+        return []
+    if not (noise := sampling.noise_before(data)):
+        return []
+    return [Part.plain(data[:noise], blocks.PACKED), *closed_parts(data[noise:], settings)]
 
 
 def _regions(data: np.ndarray, settings: Settings) -> Iterator[tuple[int, int, Content]]:

@@ -10,7 +10,16 @@ from squeeze.codecs.bytewise import coder
 from squeeze.codecs.bytewise.presets import SMALL
 from squeeze.codecs.content import Content
 
-__all__ = ["OTHER", "SAMPLE", "best_content", "candidate_record_lengths", "coded_size", "record_length", "saved"]
+__all__ = [
+    "OTHER",
+    "SAMPLE",
+    "best_content",
+    "candidate_record_lengths",
+    "coded_size",
+    "noise_before",
+    "record_length",
+    "saved",
+]
 
 OTHER = Content("other")
 _PLACES, _PIECE = 6, 1 << 12
@@ -18,6 +27,10 @@ SAMPLE = _PLACES * _PIECE  # bytes of a sample
 _LONG = 1 << 20
 _SHORT = 1 << 13  # bytes below which the usual lengths of numbers are tried
 _USUAL = (4, 8)
+_MAX_NOISY = 1 << 16  # bytes of the largest input whose noise is cut off
+_ENTROPY_OF_NOISE = 7.93  # bits per byte of a piece of noise, below 8 because it is short
+_NOISE_STEP = 256  # bytes; the noise that is cut off is a multiple of it
+_LEAST_AFTER = 512  # bytes that level 1 must save after the noise
 _LEAST = 1024  # bytes below which records cannot be detected
 _MAX_DISTANCE = 512
 _NEAR = 4  # two bytes of at most this difference, modulo 256, are near each other
@@ -55,6 +68,22 @@ def coded_size(data: np.ndarray, content: Content) -> int:
     """Return the bytes of uint8 `data` coded by level 1, or its own if it is not shorter."""
     coded = coder.encode(data, SMALL[content.kind], content.record)
     return data.size if coded is None else len(coded)
+
+
+def noise_before(data: np.ndarray) -> int:
+    """Return how many bytes of noise a short input begins with, or 0 if it does not, or if all of it is noise.
+
+    Models that have learned noise take long to unlearn it, as in the low bytes of numbers before their high ones.
+    """
+    if not 2 * _PIECE < data.size <= _MAX_NOISY:
+        return 0
+    shares = np.bincount(data[:_PIECE], minlength=256) / _PIECE
+    if shares.min() == 0 or -(shares * np.log2(shares)).sum() < _ENTROPY_OF_NOISE:
+        return 0
+    growth = coder.growth(data, SMALL["other"], _NOISE_STEP)
+    place = int(growth.argmax())
+    noise = (place + 1) * _NOISE_STEP
+    return noise if noise >= _PIECE and growth[-1] < growth[place] - _LEAST_AFTER else 0
 
 
 def record_length(data: np.ndarray) -> int:
