@@ -60,7 +60,11 @@ class Medium(ABC):
 
     @abstractmethod
     def find(self, data: "np.ndarray") -> list[Region]:
-        """Return the regions of uint8 `data` that are of this medium, in order and apart from each other."""
+        """Return the regions of uint8 `data` that headers name, in order and apart from each other."""
+
+    def guess(self, data: "np.ndarray") -> Content | None:
+        """Return the content of uint8 `data` that has no header and seems to be of this medium, or None."""
+        return None
 
     def sample(self, size: int, content: Content, most: int) -> Region:
         """Return a region that stands for all of `size` bytes of a content, of about `most` bytes if that is possible.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["keys", "npy", "points", "ramp", "times", "walk"]
+__all__ = ["fits", "heights", "keys", "npy", "points", "ramp", "times", "walk"]
 
 
 def _steps(count: int, least: int, most: int, seed: int) -> np.ndarray:
@@ -32,6 +32,24 @@ def points(count: int) -> bytes:
 def ramp(count: int) -> bytes:
     """Return a ramp of 16 bits with a little noise."""
     return (np.arange(count) * 3 + _steps(count, 0, 9, 5)).astype("<u2").tobytes()
+
+
+def heights(lines: int, across: int) -> bytes:
+    """Return a map of heights in two dimensions, of 16 bits with a sign, the high byte first."""
+    slopes = _steps(lines, -30, 31, 6)[:, None] + _steps(across, -30, 31, 7)
+    rough = _steps(lines * across, 0, 4, 8).reshape(lines, across)
+    found: bytes = (np.cumsum(np.cumsum(slopes, 0), 1) // 40 + rough).astype(">i2").tobytes()
+    return found
+
+
+def fits(body: bytes, bits: int, *axes: int, extension: bool = False) -> bytes:
+    """Return a file in the format FITS with an image, `axes` from the fastest, behind an empty one if asked."""
+    cards = [f"BITPIX  = {bits:20}", f"NAXIS   = {len(axes):20} / axes"]
+    cards += [f"NAXIS{k}  = {size:20}" for k, size in enumerate(axes, 1)] + ["COMMENT a map", "END"]
+    first = "XTENSION= 'IMAGE   '" if extension else f"SIMPLE  = {'T':>20}"
+    header = "".join(card.ljust(80) for card in [first, *cards])
+    before: bytes = fits(b"", 8) if extension else b""
+    return before + header.ljust(-(-len(header) // 2880) * 2880).encode() + body + bytes(-len(body) % 2880)
 
 
 def npy(descr: str, shape: str, body: bytes, order: str = "False") -> bytes:

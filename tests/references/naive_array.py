@@ -21,9 +21,10 @@ def decode(payload: bytes, length: int) -> bytes:
     """Return the raw bytes of a payload."""
     file = Bytes(payload)
     full, flags, columns, prefix = file.byte(), file.byte(), file.byte(), file.varint()
-    width, kind, big = (2, 4, 8)[flags & 3], flags >> 2 & 3, flags >> 4
+    across = file.varint() if flags >> 5 else 0
+    width, kind, big = (2, 4, 8)[flags & 3], flags >> 2 & 3, flags >> 4 & 1
     count = (length - prefix) // width
-    array = Array(full, width, columns, count)
+    array = Array(full, width, columns, count, across)
     array.coder = Coder(file.take(file.rest))
     first, last = array.bytes(prefix), array.bytes(length - prefix - count * width)
     body, half = b"", 2 ** (8 * width - 1)
@@ -40,9 +41,12 @@ def decode(payload: bytes, length: int) -> bytes:
 class Array:
     """The model of an array, and its numbers so far."""
 
-    def __init__(self, full: int, width: int, columns: int, count: int):
+    def __init__(self, full: int, width: int, columns: int, count: int, across: int):
         self.full, self.width, self.bits, self.columns = full, width, 8 * width, columns
         self.predictions, self.of_numbers, self.of_bytes = (7, 5, 6) if full else (4, 1, 3)
+        self.across = across
+        if across:
+            self.predictions, self.of_numbers, self.of_bytes = (12, 6, 8) if full else (6, 1, 4)
         contexts, slot_bits = self.of_numbers + self.of_bytes, 20 if full else 18
         self.line_bits = min(max((count * width * contexts // 4).bit_length(), 8), slot_bits)
         self.numbers = [0] * 257
@@ -114,6 +118,19 @@ class Array:
         v.append(a + n[-1] - n[-1 - step] if step > 1 else (a >> 1) + (b >> 2) + (c >> 2))
         if self.full:
             v += [3 * a - 3 * b + c, (a >> 1) + (b >> 1), b]
+        self.up = a
+        if self.across:
+            i, p, q, t = len(n) - 257, a, a, a
+            if i >= self.across:
+                self.up = t = n[-self.across]
+                p = n[-self.across - step]
+                q = n[-self.across + step]
+            if i >= 2 * self.across:
+                t = n[-2 * self.across]
+            u = self.up
+            v += [u, a + u - p]
+            if self.full:
+                v += [(a >> 1) + (u >> 1), (a >> 1) + (u >> 2) + (q >> 2), 2 * u - t]
         edge = 2 ** (self.bits - 1)
         self.v = [wrap(value) if self.bits == 64 else min(max(value, -edge), edge - 1) for value in v]
         logs = [sum(both) for both in self.logs[self.column]]
@@ -137,6 +154,8 @@ class Array:
         n, step = self.numbers, self.columns
         a, b = n[-step] & U64, n[-2 * step] & U64
         h = [0, a, mix(a, b), n[-1] & U64, self.v[1] & U64] if self.full else [0]
+        if self.full and self.across:
+            h.append(self.up & U64)
         return [mix(one, k << 8 | self.column) for k, one in enumerate(h)]
 
     def _of_bytes(self, byte: int, prefix: int) -> list[int]:
@@ -149,6 +168,9 @@ class Array:
         if self.full:
             b = (n[-2 * step] & U64) >> shift & 255
             h += [before << 8 | near, b << 8 | near, 2 * ((self.v[self.best] & U64) >> shift & 255) + same]
+        if self.across:
+            over = (self.up & U64) >> shift & 255
+            h += [over << 8 | before, over << 8 | near] if self.full else [over << 8 | near]
         return [mix(one << 8 | byte, k << 8 | self.column) for k, one in enumerate(h, self.of_numbers)]
 
     # 25.4

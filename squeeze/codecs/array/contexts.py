@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from squeeze.codecs.array.predictions import above
 from squeeze.codecs.array.state import MARGIN
 from squeeze.numerics.bitmodels import histories
 from squeeze.numerics.bitmodels.contexts import mix_hash
@@ -19,11 +20,13 @@ def hash_number(m, i):
     at, step, h = MARGIN + i, m.state.columns, m.hashes
     a, b = np.uint64(m.numbers[at - step]), np.uint64(m.numbers[at - 2 * step])
     h[0] = np.uint64(0)
-    if m.state.of_numbers > 1:
+    if m.state.full:
         h[1] = a
         h[2] = mix_hash(a, b)
         h[3] = np.uint64(m.numbers[at - 1])
         h[4] = np.uint64(m.values[1])
+        if m.state.across:
+            h[5] = np.uint64(above(m, i))
     for k in range(m.state.of_numbers):
         h[k] = mix_hash(h[k], _key(m, k))
 
@@ -51,11 +54,16 @@ def hash_byte(m, i, place, prefix):
     h[first] = np.uint64(place)
     h[first + 1] = near << np.uint64(1) | same
     h[first + 2] = before
-    if h.size > first + 3:
+    if m.state.full:
         b = _byte(m.numbers[at - 2 * step], place)
         h[first + 3] = before << np.uint64(8) | near
         h[first + 4] = b << np.uint64(8) | near
         h[first + 5] = _byte(m.values[m.state.best], place) << np.uint64(1) | same
+    if m.state.across:
+        up = _byte(above(m, i), place)
+        h[h.size - 1] = up << np.uint64(8) | near
+        if m.state.full:
+            h[h.size - 2] = up << np.uint64(8) | before
     for k in range(first, h.size):
         h[k] = mix_hash(h[k] << np.uint64(8) | np.uint64(place), _key(m, k))
 

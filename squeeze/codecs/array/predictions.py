@@ -34,10 +34,12 @@ def predict(m, i):
         v[3] = a + (m.numbers[at - 1] - m.numbers[at - 1 - step])
     else:
         v[3] = (a >> 1) + (b >> 2) + (c >> 2)
-    if v.size > 4:
+    if m.state.full:
         v[4] = 3 * a - 3 * b + c
         v[5] = (a >> 1) + (b >> 1)
         v[6] = b
+    if m.state.across:
+        _predict_from_above(m, i, a, v[7 if m.state.full else 4 :])
     edge = np.int64(1) << (m.state.bits - 1)
     best = 0
     for k in range(v.size):
@@ -48,6 +50,29 @@ def predict(m, i):
         if soon + late < m.logs[m.state.column, best, 0] + m.logs[m.state.column, best, 1]:
             best = k
     m.state.best = best
+
+
+@inline
+def above(m, i):
+    """Return the number above number `i` of a grid, or in its first line the one before in its column."""
+    over = i - m.state.across
+    return m.numbers[MARGIN + (over if over >= 0 else i - m.state.columns)]
+
+
+@inline
+def _predict_from_above(m, i, a, v):
+    """Write the predictions of number `i` that the line above has a part in, `a` being the one before in its column."""
+    step, over = m.state.columns, MARGIN + i - m.state.across
+    up, left, right, second = above(m, i), a, a, a
+    if i >= m.state.across:
+        left, right = m.numbers[over - step], m.numbers[over + step]
+        second = m.numbers[over - m.state.across] if i >= 2 * m.state.across else up
+    v[0] = up
+    v[1] = a + (up - left)
+    if m.state.full:
+        v[2] = (a >> 1) + (up >> 1)
+        v[3] = (a >> 1) + (up >> 2) + (right >> 2)
+        v[4] = 2 * up - second
 
 
 @part

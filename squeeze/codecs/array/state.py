@@ -28,12 +28,15 @@ class Preset(NamedTuple):
 
 FAST = Preset(4, 1, 3, 2, 18)
 FULL = Preset(7, 5, 6, 4, 20)
+# Of a grid: what a model has more than without lines.
+_FAST_GRID = FAST._replace(predictions=6, of_bytes=4)
+_FULL_GRID = FULL._replace(predictions=12, of_numbers=6, of_bytes=8)
 
-_OF_ARRAY = "columns bits line_mask of_numbers first_curve first_place bias"
+_OF_ARRAY = "columns across bits line_mask of_numbers full first_curve first_place bias"
 _OF_NUMBER = "column at best"
 _OF_BIT = "place node width bucket logit mixed apm_byte apm_width"
 STATE = layout.fields(f"{_OF_ARRAY} {_OF_NUMBER} {_OF_BIT}")
-ROWS = (WIDTHS * BUCKETS, 8 * 256, 64 * 4, 8 * WIDTHS)
+ROWS = (WIDTHS * BUCKETS, 8 * 256, 64 * 4, _FULL_GRID.predictions * WIDTHS)
 FIRST_ROWS = tuple(int(sum(ROWS[:k])) for k in range(len(ROWS)))
 
 
@@ -86,6 +89,9 @@ def memory(size: int, preset: Preset) -> int:
 
 def build_model(count: int, form: Layout, preset: Preset) -> ArrayModel:
     """Allocate the model of an array of `count` numbers."""
+    full = preset == FULL
+    if form.across:
+        preset = _FULL_GRID if full else _FAST_GRID
     n, predictions = preset.of_numbers + preset.of_bytes, preset.predictions
     bias = n + 3 * predictions
     inputs, lines = -(-(bias + 1) // 8) * 8, 1 << _line_bits(count * form.width, preset)
@@ -97,9 +103,11 @@ def build_model(count: int, form: Layout, preset: Preset) -> ArrayModel:
         state=layout.record(
             STATE,
             columns=form.columns,
+            across=form.across,
             bits=form.bits,
             line_mask=lines - 1,
             of_numbers=preset.of_numbers,
+            full=full,
             first_curve=n + predictions,
             first_place=n + 2 * predictions,
             bias=bias,

@@ -42,6 +42,10 @@ class Sound(Medium):
     def find(self, data: np.ndarray) -> list[Region]:
         return [(start, end, Content(self.kind, 0, form)) for start, end, form in find(data)]
 
+    def guess(self, data: np.ndarray) -> Content | None:
+        form = find_raw(data)
+        return None if form is None else Content(self.kind, 0, form)
+
     def sample(self, size: int, content: Content, most: int) -> Region:
         form = Layout(*content.form)
         wanted = max(most // form.frame, 1) * form.frame
@@ -56,10 +60,10 @@ class Sound(Medium):
 
 
 def find(data: np.ndarray) -> list[Found]:
-    """Return the sounds in uint8 `data`, in order and apart from each other."""
+    """Return the sounds with a header in uint8 `data`, in order and apart from each other."""
     raw, done, apart = data.tobytes(), 0, list[Found]()
     named = [*_waves(raw), *_waves64(raw), *_aiffs(raw), *_aus(raw), *_cafs(raw), *_fonts(raw)]
-    for start, stop, form in sorted(named) or find_raw(data):
+    for start, stop, form in sorted(named):
         end = stop if stop + _LEAST_REST < len(raw) else len(raw)
         if start >= done and end - start >= _LEAST and form.is_possible(end - start):
             apart.append((start, end, form))

@@ -17,10 +17,10 @@ _SAVED = 1.5  # bits of a sample that prediction must save, in each window that 
 _STILL = 2.0  # bits of a sample, up to which a window says nothing
 
 
-def find_raw(data: np.ndarray) -> list[tuple[int, int, Layout]]:
-    """Return uint8 `data` as one sound, or nothing if it may be something else."""
+def find_raw(data: np.ndarray) -> Layout | None:
+    """Return the layout of uint8 `data` as one sound, or None if it may be something else."""
     if data.size < _LEAST:
-        return []
+        return None
     best, most = None, 0.0
     for width, channels, big in _WAYS:
         frame = width * channels
@@ -29,7 +29,7 @@ def find_raw(data: np.ndarray) -> list[tuple[int, int, Layout]]:
             saved = _saved(data, form)
             if saved > most:
                 best, most = form, saved
-    return [(0, data.size, best)] if best else []
+    return best
 
 
 def _saved(data: np.ndarray, form: Layout) -> float:

@@ -13,6 +13,7 @@ from squeeze.codecs.stream import blocks
 
 __all__ = ["MEDIA", "of_block", "of_content", "regions"]
 
+_SAMPLE = 1 << 16  # bytes about which media are compared
 MEDIA: tuple[Medium, ...] = (Image(), Jpeg(), Sound(), Array())
 
 
@@ -29,12 +30,27 @@ def of_block(kind: int) -> Medium | None:
 def regions(data: np.ndarray) -> Iterator[Region]:
     """Yield (start, end, content) of regions that cover uint8 `data`: media, and the usual kinds between them."""
     done, found = 0, [region for medium in MEDIA for region in medium.find(data)]
+    if not found and (content := _guess(data)):
+        yield 0, data.size, content
+        return
     for start, end, content in sorted(found, key=lambda region: region[0]):
         if start >= done:
             yield from _usual(data, done, start)
             yield start, end, content
             done = end
     yield from _usual(data, done, data.size)
+
+
+def _guess(data: np.ndarray) -> Content | None:
+    """Return the content of data without headers that seems to be of a medium, or None.
+
+    If several media take it for theirs, the one that makes a sample smallest at level 1 has it.
+    """
+    guesses = [(medium, content) for medium in MEDIA if (content := medium.guess(data))]
+    if len(guesses) < 2:
+        return guesses[0][1] if guesses else None
+    sizes = [medium.coded_size(data, medium.sample(data.size, content, _SAMPLE), 1) for medium, content in guesses]
+    return guesses[int(np.argmin(sizes))][1]
 
 
 def _usual(data: np.ndarray, begin: int, end: int) -> Iterator[Region]:

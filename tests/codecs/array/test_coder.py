@@ -17,6 +17,7 @@ CASES = {
     "doubles": (Layout(8, 1, FLOAT), arrays.walk(700), 0.95),
     "points": (Layout(4, 3, FLOAT), arrays.points(500), 0.85),
     "ramp": (Layout(2), arrays.ramp(2000), 0.4),
+    "heights": (Layout(2, 1, SIGNED, 1, 0, 50), arrays.heights(40, 50), 0.5),
 }
 
 
@@ -54,11 +55,12 @@ def test_the_ends_of_the_range_come_back(width, kind):
     kind=st.integers(0, 2),
     big=st.integers(0, 1),
     prefix=st.integers(0, 30),
+    lines=st.integers(1, 9),
     data=st.binary(min_size=31, max_size=300),
     full=st.booleans(),
 )
-def test_every_layout_comes_back(width, columns, kind, big, prefix, data, full):
-    check(data + data, Layout(width, columns, kind, big, prefix), full)
+def test_every_layout_comes_back(width, columns, kind, big, prefix, lines, data, full):
+    check(data + data, Layout(width, columns, kind, big, prefix, lines * columns if lines > 1 else 0), full)
 
 
 def test_noise_is_left():

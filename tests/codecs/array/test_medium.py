@@ -8,12 +8,17 @@ import pytest
 import squeeze
 from squeeze.codecs.array import formats
 from squeeze.codecs.array.layout import FLOAT, SIGNED, UNSIGNED, Layout
+from squeeze.codecs.array.raw import find_raw
 from squeeze.codecs.content import Content
 from squeeze.codecs.stream import container, media
 from squeeze.codecs.stream.index import read_index
 from tests.makers import arrays, inputs
 
 POINTS = arrays.npy("<f4", "2000, 3", arrays.points(2000))
+
+
+def guess(data: bytes) -> Layout | None:
+    return find_raw(np.frombuffer(data, np.uint8))
 
 
 def find(data: bytes) -> list[tuple[int, int, Layout]]:
@@ -30,6 +35,36 @@ def test_npy_files_are_found():
     assert find(columns)[0][2].columns == 1
 
 
+def test_lines_follow_from_the_shape_of_an_array():
+    heights = arrays.heights(70, 90)
+    assert find(arrays.npy(">i2", "70, 90", heights))[0][2] == Layout(2, 1, SIGNED, 1, 128, 90)
+    assert find(arrays.npy(">i2", "70, 90", heights, "True"))[0][2].across == 70
+    assert find(arrays.npy(">i2", "7, 10, 90", heights))[0][2].across == 90
+    assert find(arrays.npy(">i2", "70, 30, 3", heights))[0][2][1:] == (3, SIGNED, 1, 128, 90)
+
+
+@pytest.mark.parametrize("extension", [False, True])
+def test_images_of_fits_are_found(extension):
+    data = arrays.fits(arrays.heights(70, 90), 16, 90, 70, extension=extension)
+    ((start, end, form),) = find(data)
+    assert start == 2880 * (1 + extension) and end - start == 70 * 90 * 2 and form == Layout(2, 1, SIGNED, 1, 0, 90)
+    floats = find(arrays.fits(arrays.points(900), -32, 2700, extension=extension))
+    assert floats[0][2] == Layout(4, 1, FLOAT, 1)
+
+
+def test_lines_of_numbers_without_a_header_are_found():
+    form = guess(arrays.heights(100, 120))
+    assert form and form == Layout(2, 1, form.kind, 1, 0, 120)
+    assert [found.across for found in map(guess, (arrays.ramp(9000), arrays.keys(9000))) if found] == [0, 0]
+
+
+def test_of_several_media_the_one_that_makes_a_sample_smaller_has_the_data():
+    heights = np.frombuffer(arrays.heights(400, 300), np.uint8)
+    guesses = [medium.kind for medium in media.MEDIA if medium.guess(heights)]
+    ((_, _, content),) = media.regions(heights)
+    assert guesses == ["sound", "array"] and content.kind == "array"
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -37,8 +72,12 @@ def test_npy_files_are_found():
         arrays.npy("|u1", "4800,", bytes(4800)),
         b"\x93NUMPY\1\0" + bytes(5000),
         arrays.npy("<i8", "99999999999999999999, 0", b"")[:90],
+        arrays.fits(bytes(2000), 8, 50, 40),
+        arrays.fits(bytes(2000), 32, 999_999_999, 0),
+        arrays.fits(bytes(2000), 16, 50, 50)[:2000],
+        arrays.fits(b"", 16, 50, 50)[:80] * 60,
     ],
-    ids=range(4),
+    ids=range(8),
 )
 def test_headers_of_others_find_nothing(header):
     assert not find(header)
@@ -55,14 +94,14 @@ def test_headers_of_others_find_nothing(header):
     ids=["keys", "times", "points", "ramp"],
 )
 def test_numbers_without_a_header_are_found_by_their_bytes(data, form):
-    ((start, end, found),) = find(data)
-    assert (start, end) == (0, len(data)) and (found.width, found.columns, found.big) == form[:2] + form[3:4]
+    found = guess(data)
+    assert found and (found.width, found.columns, found.big) == form[:2] + form[3:4]
 
 
 def test_other_data_is_not_taken_for_numbers():
     noise = np.random.default_rng(0).integers(0, 256, 100_000).astype(np.uint8).tobytes()
     for data in (inputs.words(100_000), bytes(100_000), noise, inputs.machine_code(20_000)):
-        assert find(data) == []
+        assert guess(data) is None
 
 
 def test_an_array_is_coded_by_its_model():

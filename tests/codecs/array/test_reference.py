@@ -14,6 +14,9 @@ CASES = {
     "doubles": (Layout(8, 1, FLOAT), arrays.walk(40)),
     "columns of floats": (Layout(4, 3, FLOAT, 0, 5), b"first" + arrays.points(30)),
     "shorts": (Layout(2), arrays.ramp(90)),
+    "a map": (Layout(2, 1, SIGNED, 1, 0, 12), arrays.heights(9, 12)),
+    "a field of doubles": (Layout(8, 1, FLOAT, 0, 0, 5), arrays.walk(40)),
+    "an image of floats": (Layout(4, 3, FLOAT, 0, 0, 15), arrays.points(30)),
 }
 
 
