@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "-n", "--tokens", default=64, type=click.IntRange(1), metavar="N", help="Tokens after each prompt; default: 64"
 )
+@options.chat
 @options.base
 @options.resident
 @options.computing

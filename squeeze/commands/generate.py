@@ -33,6 +33,7 @@ _kv = in_section(
     "-n", "--tokens", default=100, type=click.IntRange(1), metavar="N", help="Tokens to generate; default: 100"
 )
 @click.option("--draft", metavar="MODEL", type=options.PATH, help="Smaller model for speculative decoding")
+@options.chat
 @_kv
 @click.option(
     "--temperature",
@@ -64,6 +65,7 @@ def generate(
     kv_budget: float | None,
     temperature: float,
     seed: int,
+    chat: bool,
     **opening: Any,
 ) -> None:
     """Generate text with a model, also with a compressed KV cache.
@@ -81,6 +83,7 @@ def generate(
     if draft and kv_file:
         raise SqueezeError("--draft needs an empty cache: use either --draft or --kv-file")
     network, tokenizer = generating.opened(model, **opening)
+    prompt = generating.chat_prompt(tokenizer, prompt) if chat else prompt
     helper = generating.opened(draft, opening["device"])[0] if draft else None
     is_coded, prompt_length = bool(kv or kv_budget), 0
     cache = cache_for(network, tokenizer, kv, kv_budget, calibration) if is_coded or kv_file else None

@@ -153,6 +153,7 @@ base = click.option(
     type=PATH,
     help="Base checkpoint of a difference; default: searched for in the folder next to it",
 )
+chat = click.option("--chat", is_flag=True, help="Prompts as a user's messages, in the model's chat template")
 resume = click.option("--resume", is_flag=True, help="Continue a stopped run, even if OUT exists already")
 model = in_section(
     MODEL,

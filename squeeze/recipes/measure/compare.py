@@ -16,7 +16,7 @@ from squeeze.checkpoint.text import tokenize
 from squeeze.engine.quality import divergences
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.numerics.intervals import interval
-from squeeze.recipes.measure.generate import opened, prompt_ids
+from squeeze.recipes.measure.generate import chat_prompt, opened, prompt_ids
 from squeeze.system.documents import parse
 from squeeze.system.limits import Limits
 
@@ -114,7 +114,7 @@ def _prompt_of(path: Path, line: str) -> str:
 
 
 @torch.inference_mode()
-def compare(
+def compare(  # noqa: PLR0913
     original: Path,
     folder: Path,
     prompts: Sequence[str],
@@ -123,6 +123,7 @@ def compare(
     device: str = "cpu",
     resident: int | None = None,
     base: Path | None = None,
+    chat: bool = False,
     progress: Callable[[int], None] = lambda n: None,
 ) -> Comparison:
     """Generate with both models after every prompt, and compare their texts and predictions.
@@ -135,6 +136,7 @@ def compare(
         device: Torch device of both models.
         resident: Bytes of decoded weights to keep for `folder`, as in load_model.
         base: Base of `folder`, as in load_model.
+        chat: Whether prompts are messages, for the original's chat template.
         progress: Called with 1 after each prompt.
 
     Raises:
@@ -144,12 +146,13 @@ def compare(
     second, other_tokenizer = opened(folder, device, resident, base)
     pairs: list[Pair] = []
     places: list[Place] = []
-    for number, prompt in enumerate(prompts, 1):
+    for number, message in enumerate(prompts, 1):
+        prompt = chat_prompt(tokenizer, message) if chat else message
         ids = prompt_ids(first, tokenizer, prompt, tokens)
         if not torch.equal(ids.cpu(), tokenize(other_tokenizer, prompt)[None]) or _size(first) != _size(second):
             raise SqueezeError(f"{original} and {folder} have different vocabularies, so they cannot be compared")
         pair, found = _pair(first, second, tokenizer, ids, tokens)
-        pairs.append(Pair(prompt, **pair))
+        pairs.append(Pair(message, **pair))
         places += [Place(number, **place) for place in found]
         progress(1)
     return _compared(pairs, sorted(places, key=lambda place: -place.kl)[:_WORST])

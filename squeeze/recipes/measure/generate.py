@@ -21,7 +21,7 @@ from squeeze.kv.cache import QuantizedKVCache
 from squeeze.kv.contract import CACHE
 from squeeze.recipes.tokens import check_vocabulary
 
-__all__ = ["Generation", "generate", "opened", "prompt_cache", "prompt_ids"]
+__all__ = ["Generation", "chat_prompt", "generate", "opened", "prompt_cache", "prompt_ids"]
 
 _SETTINGS = (
     *("bos_token_id", "eos_token_id", "pad_token_id"),
@@ -172,6 +172,23 @@ class _Finite:
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         check_finite(self.model, scores, input_ids)
         return scores
+
+
+def chat_prompt(tokenizer: Any, message: str) -> str:
+    """Return a user's message in the tokenizer's chat template, as a prompt for the model's reply.
+
+    A first token that the tokenizer adds by itself is left out. Raises SqueezeError if there is no chat template.
+    """
+    name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+    if not getattr(tokenizer, "chat_template", None):
+        raise SqueezeError(f"{name}: has no chat template: leave out `chat`")
+    with explained(name):
+        text: str = tokenizer.apply_chat_template(
+            [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
+        )
+    first = str(getattr(tokenizer, "bos_token", None) or "")
+    adds = bool(first) and tokenize(tokenizer, "x")[:1].tolist() == [tokenizer.bos_token_id]
+    return text.removeprefix(first) if adds else text
 
 
 def prompt_ids(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:

@@ -1,9 +1,11 @@
 """Mixtures of block types have the types that llama.cpp's own quantiser gives to every tensor."""
 
 import pytest
+import torch
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.errors import SqueezeError
 from squeeze.integrations.gguf.export import Export
 from squeeze.recipes.gguf.mixtures import BASES, Place, type_of_place
 from squeeze.recipes.options import MIXTURES
@@ -11,6 +13,7 @@ from tests.makers import gguf_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+TOKENS = torch.randint(0, 390, (16, 40), generator=torch.Generator().manual_seed(1))
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_hidden_layers": 8}
 
 
@@ -56,3 +59,31 @@ def test_types_of_all_mixtures_are_those_of_llama_cpp(tmp_path, llama, mixture):
 )
 def test_places_get_their_types(mixture, place, kind):
     assert type_of_place(mixture, place) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "types"),
+    [
+        ("llama", {"embeddings": 4, "head": 8}, ("Q4_K", "Q8_0")),
+        ("gemma", {"embeddings": 4}, ("Q4_K", None)),
+    ],
+)
+def test_types_of_embedding_and_head_are_chosen(tmp_path, kind, options, types):
+    folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
+    given = {"format": "gguf", "type": "q8_0", "calibration": TOKENS, **options}
+    report = squeeze.quantize(folder, "gptq", out=out, **given)
+    found = gguf_models.types_of(out)
+    assert (found["token_embd.weight"], found.get("output.weight")) == types
+    methods = {layer.name: layer.method for layer in report.layers}
+    assert methods["model.embed_tokens"] == ("gptq" if types[1] is None else "rtn")
+    gguf_models.check_network(out, folder)
+
+
+def test_the_size_of_a_file_counts_the_chosen_types(tmp_path):
+    folder, out = gguf_models.save("llama", tmp_path / "model"), tmp_path / "out.gguf"
+    given = {"format": "gguf", "type": "auto", "calibration": TOKENS, "embeddings": 8, "head": 8}
+    with pytest.raises(SqueezeError, match=r"expected at least \d+ bytes") as error:
+        squeeze.quantize(folder, "rtn", out=out, target_bytes=100, **given)
+    least = int(str(error.value).split("at least ")[1].split()[0])
+    squeeze.quantize(folder, "rtn", out=out, target_bytes=least + 1000, **given)
+    assert least - 2000 < out.stat().st_size <= least + 1000

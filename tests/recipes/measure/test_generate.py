@@ -5,17 +5,21 @@ Settings that come with a model neither run code nor work without end.
 
 import functools
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
+from tokenizers.processors import TemplateProcessing
 
 import squeeze
+from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.cli import main
 from squeeze.errors import SqueezeError
 from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.kv.contract import CACHE
+from squeeze.recipes.measure.compare import compare
 from squeeze.recipes.measure.evaluate import opened as opened_for_text
-from squeeze.recipes.measure.generate import generate, opened
+from squeeze.recipes.measure.generate import chat_prompt, generate, opened
 from tests.makers import tiny_models
 from tests.makers.command import call
 
@@ -203,3 +207,49 @@ def test_a_tokenizer_of_another_model(tmp_path, tokenizer):
         assert done.exit_code == 1 and "use its own tokenizer" in done.output, done.output
     with pytest.raises(SqueezeError, match="but the model has only 40: use its own tokenizer"):
         opened_for_text(folder, text, None)
+
+
+TEMPLATE = (
+    "{{ bos_token }}{% for one in messages %}# {{ one.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}def {% endif %}"
+)
+AS_PROMPT = "<|endoftext|># main\ndef "  # of the message "main"
+
+
+@pytest.fixture
+def chatting(tmp_path, folder):
+    """A copy of the folder whose tokenizer has a chat template."""
+    shutil.copytree(folder, tmp_path / "chatting")
+    path = tmp_path / "chatting" / "tokenizer_config.json"
+    config = json.loads(path.read_text()) if path.is_file() else {"tokenizer_class": "PreTrainedTokenizerFast"}
+    path.write_text(json.dumps({**config, "chat_template": TEMPLATE, "bos_token": "<|endoftext|>"}))
+    return tmp_path / "chatting"
+
+
+def test_a_message_is_put_into_the_chat_template(chatting):
+    asked = "-n", 8, "-T", 1, "--json"
+    found = json.loads(call("generate", chatting, "main", "--chat", *asked).stdout)
+    assert found == json.loads(call("generate", chatting, "<|endoftext|># main\ndef ", *asked).stdout) | {
+        "seconds": found["seconds"]
+    }
+
+
+def test_a_first_token_that_the_tokenizer_adds_is_not_doubled(chatting):
+    tokenizer = load_tokenizer(chatting)
+    assert chat_prompt(tokenizer, "a") == "<|endoftext|># a\ndef "
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tokenizer.bos_token_id)]
+    )
+    assert chat_prompt(tokenizer, "a") == "# a\ndef "
+
+
+def test_a_model_without_a_template_is_told(folder):
+    done = call("generate", folder, "main", "--chat", "-T", 1)
+    assert done.exit_code == 1 and done.output == f"Error: {folder}: has no chat template: leave out --chat\n"
+
+
+def test_messages_are_compared_by_the_same_template(chatting):
+    found = compare(chatting, chatting, ["main"], tokens=4, chat=True)
+    wanted = compare(chatting, chatting, [AS_PROMPT], tokens=4)
+    assert found.identical == 1 and found.generations[0].prompt == "main"
+    assert found.generations[0].original == wanted.generations[0].original

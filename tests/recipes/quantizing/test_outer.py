@@ -14,6 +14,7 @@ from squeeze.errors import FormatError, ModelError, OptionError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.embedding import QuantEmbedding, TiedLinear
 from squeeze.quant.linear import QuantLinear
+from squeeze.recipes.quantizing import outer
 from tests.makers import networks
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -155,3 +156,10 @@ def test_a_tied_embedding_is_weighed_by_both_of_its_uses(folders):
     wanted = read + spread * predicted
     assert distance(found.hessian, wanted) < 1e-4
     assert found.count == tokens.numel()
+
+
+def test_rows_decide_the_block_type_of_four_bits():
+    assert [outer._block_type("x", 4, inputs) for inputs in (256, 576)] == ["q4_k", "iq4_nl"]
+    assert outer._block_type("x", 8, 96) == "q8_0"
+    with pytest.raises(FormatError, match=r"^x: 40 inputs are not whole blocks of any type of 4 bits$"):
+        outer._block_type("x", 4, 40)
