@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.pretrained import explained
+from squeeze.checkpoint.pretrained import explained, is_causal
 from squeeze.errors import ModelError, SqueezeError, printable
 
 __all__ = ["check_causal", "check_finite", "check_positions", "position_limit"]
@@ -20,6 +20,11 @@ _ENDINGS = (((5, 6), (5, 7)), ((8, 9), (8, 10)))  # pairs of texts that differ i
 @torch.inference_mode()
 def check_causal(model: Any) -> None:
     """Raise ModelError if a model is not a causal language model, or computes logits that are not numbers."""
+    if not is_causal(model.config):
+        raise ModelError(
+            f"{_name(model)}: expected a causal language model, got {type(model).__name__}, whose outputs are compared "
+            "by `squeeze eval --inputs`"
+        )
     if all(_sees_later(model, *pair) for pair in _ENDINGS):
         raise ModelError(
             f"{_name(model)}: expected a causal language model, got {type(model).__name__}, whose tokens see later ones"

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SAFE",
-    "check_decoder",
     "check_size",
+    "class_of",
     "dense_model",
     "empty_model",
     "existing_folder",
     "explained",
+    "is_causal",
     "kind_of",
     "load_config",
     "load_tokenizer",
@@ -100,18 +101,15 @@ def _unknown(kind: str | None, config: Mapping[str, Any]) -> str:
 
 
 def empty_model(config: Any) -> "nn.Module":
-    """Return the causal language model of a configuration, without memory for its weights.
+    """Return the model of a configuration, without memory for its weights.
 
-    Raises ModelError if the configuration describes another kind of model.
+    Raises ModelError if no class of transformers runs it.
     """
     import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(f"{config.name_or_path or CONFIG}: expected a causal language model, got {kind_of(config)}")
+    kind = class_of(config)
     with torch.device("meta"):
-        model: nn.Module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+        model: nn.Module = kind._from_config(config)
     return model
 
 
@@ -121,10 +119,48 @@ def kind_of(config: Any) -> str:
     return printable(named[0]) if isinstance(named, list) and named else type(config).__name__
 
 
-def check_decoder(config: Any, folder: Path) -> None:
-    """Raise ModelError if a configuration describes an encoder, or an encoder and a decoder."""
-    if getattr(config, "is_decoder", None) is False or getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{folder}: expected a decoder-only language model, got {kind_of(config)}")
+def class_of(config: Any) -> Any:
+    """Return the class of transformers that runs a configuration's model.
+
+    It is the causal language model if the configuration describes a decoder that generates text, and otherwise the
+    class that `architectures` names.
+
+    Raises:
+        ModelError: transformers has no such class, or `architectures` names none.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    named = _named_class(config)
+    decoder = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not _encodes(config)
+    if decoder and (named is None or named.can_generate()):
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        return kind[0] if isinstance(kind, tuple) else kind
+    if named is None:
+        raise ModelError(
+            f"{config.name_or_path or CONFIG}: `architectures` names no class of transformers for {kind_of(config)}: "
+            "name the one that its weights belong to"
+        )
+    return named
+
+
+def is_causal(config: Any) -> bool:
+    """Return whether a configuration's model is run as a causal language model."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    named = _named_class(config)
+    decoder = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not _encodes(config)
+    return decoder and (named is None or named.can_generate())
+
+
+def _encodes(config: Any) -> bool:
+    """Return whether a configuration describes an encoder, or an encoder and a decoder.
+
+    Configurations of some decoders, such as GPT-NeoX, have an unused `is_decoder` that is False.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+
+    encodes = getattr(config, "is_decoder", None) is False and type(config) in MODEL_FOR_MASKED_LM_MAPPING
+    return encodes or bool(getattr(config, "is_encoder_decoder", False))
 
 
 def dense_model(folder: Path | str) -> "nn.Module":
@@ -138,7 +174,7 @@ def dense_model(folder: Path | str) -> "nn.Module":
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     with explained(folder):
-        kind = _class_of(config)
+        kind = _named_class(config)
         if kind is None:
             return empty_model(config)
         with torch.device("meta"):
@@ -146,7 +182,7 @@ def dense_model(folder: Path | str) -> "nn.Module":
     return model
 
 
-def _class_of(config: Any) -> Any:
+def _named_class(config: Any) -> Any:
     """Return the class of transformers that the configuration names, if it fits the configuration; else None."""
     import transformers
 

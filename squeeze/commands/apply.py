@@ -64,6 +64,7 @@ def apply(
         - pack
     """
     verdict = Verdict.taken_from(params)
+    verdict.check_inputs("apply")
     if models:
         if output is None:
             raise click.UsageError("--models needs -o DIR, where the folders go")

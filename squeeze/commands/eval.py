@@ -15,6 +15,7 @@ from squeeze.commands.models import tasks_of, use, worse_on_quality_error
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
 from squeeze.commands.sections import command
+from squeeze.engine.output_quality import OutputQuality
 from squeeze.engine.tasks import TaskScore, check_drops
 from squeeze.errors import SqueezeError
 
@@ -31,6 +32,7 @@ _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "t
 @click.option(
     "--original", metavar="CKPT", type=options.PATH, help="Original model, to measure KL divergence and agreement"
 )
+@click.option("--inputs", metavar="PATH", type=options.PATH, help=options.INPUTS)
 @click.option("--window", metavar="N", type=click.IntRange(2), help="Tokens per window; default: 1024")
 @click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between window starts; default: --window")
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Windows to measure; default: all")
@@ -50,17 +52,21 @@ def evaluate(
     cluster: str | None,
     **params: Any,
 ) -> None:
-    """Measure perplexity, KL divergence and task scores of models.
+    """Measure perplexity, KL divergence, errors of outputs and task scores of models.
 
     \b
     Example: squeeze eval my-model-4bit --original my-model --text wiki.txt
              squeeze eval my-model-4bit --original my-model --tasks hellaswag,arc_easy
+             squeeze eval my-encoder-4bit --original my-encoder --inputs wiki.txt
 
+    --inputs is for models without a perplexity, such as encoders: their outputs are compared with the original's.
     Tasks are those of lm-eval. Their data comes from the Hugging Face Hub or from --task-folder.
     """
     tasks = tasks_of(params)
-    if tasks is None and params["text"] is None:
-        raise click.UsageError("give --text FILE, --tasks NAMES, or both")
+    if tasks is None and params["text"] is None and params["inputs"] is None:
+        raise click.UsageError("give --text FILE, --inputs PATH, --tasks NAMES, or several")
+    if params["inputs"] is not None and original is None:
+        raise click.UsageError("--inputs needs --original")
     if max_task_drop is not None and (tasks is None or original is None):
         raise click.UsageError("--max-task-drop needs --tasks and --original")
     threads = params.pop("threads")
@@ -96,6 +102,8 @@ def measured(checkpoint: Path, original: Path | None, tasks: "Tasks | None", par
     record: dict[str, Any] = {"command": "eval", "input": str(checkpoint)}
     if params["text"] is not None:
         record |= _on_text(checkpoint, original, **params)
+    if params["inputs"] is not None and original is not None:
+        record["outputs"] = _on_inputs(checkpoint, original, **params)
     if tasks is not None:
         record["tasks"] = [score.as_json() for score in _on_tasks(tasks, checkpoint, original, **params)]
     return record
@@ -142,6 +150,7 @@ def _on_text(
     windows: int | None,
     quiet: bool,
     as_json: bool,
+    inputs: Path | None,
     **opening: Any,
 ) -> dict[str, Any]:
     from squeeze.recipes.measure import evaluate as evaluating
@@ -163,6 +172,30 @@ def _on_text(
             on_perplexity=lambda perplexity: tick.say(f"perplexity {perplexity:.4g}"),
         )
     return {"text": str(text), "window": window, **quality.as_json()}
+
+
+def _on_inputs(
+    checkpoint: Path,
+    original: Path,
+    *,
+    inputs: Path,
+    device: str,
+    base: Path | None,
+    quiet: bool,
+    as_json: bool,
+    **_: Any,
+) -> list[dict[str, Any]]:
+    from squeeze.recipes.measure.outputs import output_qualities
+
+    with steps(f"{checkpoint.name}: outputs", unit=" samples", quiet=quiet, as_json=as_json) as progress:
+        done = 0
+
+        def tick(count: int) -> None:
+            nonlocal done
+            done += count
+            progress("outputs", done, done)
+
+        return [one.as_json() for one in output_qualities(checkpoint, original, inputs, device, None, tick, base)]
 
 
 def _on_tasks(
@@ -196,6 +229,9 @@ def _say(record: dict[str, Any], named: bool) -> None:
         if record.get(name) is not None:
             low_high = " ({:.6g} to {:.6g})".format(*intervals[name]) if name in intervals else ""
             click.echo(f"{name.replace('_', ' ') + ':':<20}{record[name]:.6g}{low_high}")
+    for one in record.get("outputs", ()):
+        quality = OutputQuality(**one)
+        click.echo(f"{quality.name + ':':<20}{quality}")
     if record.get("tasks"):
         for score in map(TaskScore.from_json, record["tasks"]):
             click.echo(f"{score.task + ':':<20}{score}")

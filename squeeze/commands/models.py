@@ -28,11 +28,15 @@ class Worse(click.ClickException):
     exit_code = 3
 
 
+_LIMITS = ("max_ppl_increase", "max_kl", "max_task_drop", "max_error")
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The text, tasks and limits that a result is measured with, and the page that shows it."""
+    """The text, inputs, tasks and limits that a result is measured with, and the page that shows it."""
 
     text: Path | None
+    inputs: Path | None
     windows: int | None
     tasks: "Tasks | None"
     limits: dict[str, float | None]
@@ -45,14 +49,23 @@ class Verdict:
         Raises:
             UsageError: A limit has nothing to be measured on.
         """
-        limits = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl", "max_task_drop")}
-        text, windows = options.pop("text"), options.pop("windows")
-        if text is None and any(limits[name] is not None for name in ("max_ppl_increase", "max_kl")):
-            raise click.UsageError("--max-ppl-increase and --max-kl need --text")
+        limits = {name: options.pop(name) for name in _LIMITS}
+        text, windows, inputs = (options.pop(name) for name in ("text", "windows", "inputs"))
+        if text is None and limits["max_ppl_increase"] is not None:
+            raise click.UsageError("--max-ppl-increase needs --text")
+        if text is None and inputs is None and limits["max_kl"] is not None:
+            raise click.UsageError("--max-kl needs --text or --inputs")
+        if inputs is None and limits["max_error"] is not None:
+            raise click.UsageError("--max-error needs --inputs")
         tasks = tasks_of(options)
         if tasks is None and limits["max_task_drop"] is not None:
             raise click.UsageError("--max-task-drop needs --tasks")
-        return cls(text, windows, tasks, limits, options.pop("page"))
+        return cls(text, inputs, windows, tasks, limits, options.pop("page"))
+
+    def check_inputs(self, command: str) -> None:
+        """Raise UsageError if there are inputs, for a command that compares no outputs."""
+        if self.inputs is not None:
+            raise click.UsageError(f"{command} compares no outputs: run squeeze eval OUT --original IN --inputs PATH")
 
     def measure(self, report: "Report", device: str, quiet: bool, as_json: bool) -> None:
         from squeeze.recipes.measure.evaluate import measure
@@ -62,6 +75,13 @@ class Verdict:
         if self.text is not None:
             with steps(f"{name}: quality", unit=" tokens", stopped_note=kept, quiet=quiet, as_json=as_json) as progress:
                 measure(report, self.text, self.windows, device, progress)
+        if self.inputs is not None:
+            from squeeze.recipes.measure.outputs import measure_outputs
+
+            with steps(
+                f"{name}: outputs", unit=" samples", stopped_note=kept, quiet=quiet, as_json=as_json
+            ) as progress:
+                measure_outputs(report, self.inputs, None, device, progress)
         if self.tasks is not None:
             with steps(f"{name}: tasks", unit=" answers", stopped_note=kept, quiet=quiet, as_json=as_json) as progress:
                 measure_tasks(report, self.tasks, device, progress)

@@ -301,6 +301,7 @@ max_task_drop = in_section(
         help="Largest loss of accuracy on a task; exit code 3 if exceeded",
     ),
 )
+INPUTS = "Text, .npz file, or folder of images or WAV files, to compare outputs on (models without perplexity)"
 measuring = several(
     in_section(
         _QUALITY,
@@ -321,7 +322,14 @@ measuring = several(
             "--max-kl",
             metavar="NATS",
             type=click.FloatRange(0),
-            help="Largest mean KL divergence; exit code 3 if exceeded (--text only)",
+            help="Largest mean KL divergence; exit code 3 if exceeded (--text or --inputs only)",
+        ),
+        click.option("--inputs", metavar="PATH", type=PATH, help=INPUTS),
+        click.option(
+            "--max-error",
+            metavar="SHARE",
+            type=click.FloatRange(0),
+            help="Largest relative error of an output; exit code 3 if exceeded (--inputs only)",
         ),
     ),
     scoring,

@@ -164,6 +164,7 @@ def delta(
 
     use(threads, params["device"])
     verdict, given_options = Verdict.taken_from(params), options_given(DELTA, params)
+    verdict.check_inputs("delta")
     if verdict.tasks is not None:
         raise click.UsageError("delta measures no tasks: run squeeze eval OUT --base BASE --tasks NAMES afterwards")
     settings = DELTA.read(given_options).settings

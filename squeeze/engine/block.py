@@ -137,7 +137,8 @@ class _Walk:
         Experts are left out, since the compressed block may route other tokens to them, and so are modules that a
         sequence does not reach.
         """
-        firsts = [group[0] for stage in planned for group in stage.groups if not is_expert(group[0])]
+        groups = [group for stage in planned for group in stage.groups if not stage.repeated & set(group)]
+        firsts = [group[0] for group in groups if not is_expert(group[0])]
         self.recorded = set(firsts)
         for whole in self.workers.over(gathering.original, ((self.setting, shard, firsts) for shard in self.shards)):
             self.recorded &= whole
@@ -192,7 +193,7 @@ class _Walk:
             and any(self.job.method_of(f"{self.name}.{leaf}").needs_hessian for leaf in group)
             and statistics[group[0]].count < weight_of(self.block.get_submodule(group[0])).shape[1]
         ]
-        return Stage(tuple(few)) if few else None
+        return Stage(tuple(few), stage.repeated) if few else None
 
     def _solve(self, groups: Iterable[tuple[str, ...]], sums: dict[str, InputStatistics]) -> None:
         """Compress groups of matrices that share an input, and put the results into the block.

@@ -1,5 +1,6 @@
 """Calibration data: hidden states in files, the order in which layers run, and statistics of inputs."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,9 +186,13 @@ def error_propagated(
 
 @dataclass(frozen=True)
 class Stage:
-    """Linear modules of a block that are compressed together; the modules of a group share their inputs."""
+    """Linear modules of a block that are compressed together; the modules of a group share their inputs.
+
+    `repeated` has the modules that run several times in one run of the block.
+    """
 
     groups: tuple[tuple[str, ...], ...]
+    repeated: frozenset[str] = frozenset()
 
 
 def stages(block: nn.Module, names: Iterable[str], runs: Iterator[Callable[[], object]]) -> list[Stage]:
@@ -200,9 +205,11 @@ def stages(block: nn.Module, names: Iterable[str], runs: Iterator[Callable[[], o
         names: of the linear modules.
         runs: functions that run the block on some input, tried until each module has been called.
     """
-    waiting, groups_in_order = set(names), []
+    waiting, groups_in_order, repeated = set(names), [], set()
     for run in runs:
-        seen = _calls(block, waiting, run)
+        called = _calls(block, waiting, run)
+        seen = [(name, next(x for other, x in called if other == name)) for name in dict.fromkeys(n for n, _ in called)]
+        repeated |= {name for name, count in Counter(name for name, _ in called).items() if count > 1}
         group: list[str] = []
         for i, (name, x) in enumerate(seen):
             if i and x is not seen[i - 1][1]:
@@ -217,7 +224,8 @@ def stages(block: nn.Module, names: Iterable[str], runs: Iterator[Callable[[], o
     merged: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for names_of_group in groups_in_order:
         merged.setdefault(tuple(_starred(name) for name in names_of_group), []).append(names_of_group)
-    return [Stage(tuple(groups)) for groups in merged.values()]
+    found = [tuple(groups) for groups in merged.values()]
+    return [Stage(some, frozenset(repeated & {name for group in some for name in group})) for some in found]
 
 
 def _calls(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> list[tuple[str, torch.Tensor]]:
@@ -279,11 +287,15 @@ class Recorder:
         return kind is Stop
 
 
-def record(block: nn.Module, groups: Iterable[tuple[str, ...]], run: Callable[[], object]) -> dict[str, torch.Tensor]:
-    """Return the inputs [T, I] of the first module of each group in one run, which stops early if there is one
-    group."""
-    firsts = [group[0] for group in groups]
-    seen: dict[str, torch.Tensor] = {}
-    with Recorder(block, firsts, seen.__setitem__, 1 if len(firsts) == 1 else None):
+def record(block: nn.Module, stage: Stage, run: Callable[[], object]) -> dict[str, torch.Tensor]:
+    """Return the inputs [T, I] of the first module of each group of a stage in one run, which stops early if there is
+    one group that runs once."""
+    firsts = [group[0] for group in stage.groups]
+    seen: dict[str, list[torch.Tensor]] = {}
+
+    def note(name: str, x: torch.Tensor) -> None:
+        seen.setdefault(name, []).append(x.reshape(-1, x.shape[-1]))
+
+    with Recorder(block, firsts, note, 1 if len(firsts) == 1 and not stage.repeated else None):
         run()
-    return {name: x.reshape(-1, x.shape[-1]) for name, x in seen.items()}
+    return {name: parts[0] if len(parts) == 1 else torch.cat(parts) for name, parts in seen.items()}

@@ -346,8 +346,8 @@ def in_memory(block: nn.Module, stage: Stage) -> Iterator[Stage]:
         inputs: int = block.get_submodule(group[0]).in_features  # type: ignore[assignment]
         size = 4 * inputs**2
         if part and offset + size > room:
-            yield Stage(tuple(part))
+            yield Stage(tuple(part), stage.repeated)
             part, offset = [], 0
         part.append(group)
         offset += size
-    yield Stage(tuple(part))
+    yield Stage(tuple(part), stage.repeated)

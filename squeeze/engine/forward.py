@@ -5,6 +5,7 @@ Also here: the mean squares of inputs, for changes of channels and importance ma
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import Activations, Recorder
+from squeeze.engine.inputs import Inputs
 from squeeze.engine.network import Call, Network, is_linear, run_block
 
 __all__ = ["Run", "each_block", "forward", "input_squares", "states_in", "summed_squares"]
@@ -19,28 +21,31 @@ __all__ = ["Run", "each_block", "forward", "input_squares", "states_in", "summed
 Run = tuple[str, nn.Module, Callable[[], None]]  # a block's name, the loaded block, and a function that runs it
 
 
-def states_in(folder: Path | str, network: Network, tokens: torch.Tensor) -> Callable[[str, int], Activations]:
-    """Return a function from a stream's name and number to its file of hidden states, for sequences of tokens [N,
-    L]."""
-    width = network.width(tokens)
-    return lambda name, number: Activations(Path(folder, f"{name}.{number}"), len(tokens), tokens.shape[1], width)
+def states_in(
+    folder: Path | str, network: Network, tokens: Inputs, stack: int = 0
+) -> Callable[[str, int], Activations]:
+    """Return a function from a stream's name and number to its file of hidden states in a stack."""
+    length, width = network.length(tokens, stack), network.width(tokens, stack)
+    return lambda name, number: Activations(Path(folder, f"{name}.{stack}.{number}"), len(tokens), length, width)
 
 
 def each_block(
-    network: Network, tokens: torch.Tensor, calls: list[Call], hidden: Callable[[int], Activations]
+    network: Network, tokens: Inputs, calls: list[Call], hidden: Callable[[int], Activations], stack: int = 0
 ) -> Iterator[Run]:
-    """Yield each block by name, loaded, with a function that runs all sequences through it without gradients.
+    """Yield each block of a stack by name, loaded, with a function that runs all sequences through it without
+    gradients.
 
     The function has to be called once before the next block is requested.
 
     Args:
         network: the network.
-        tokens: sequences [N, L].
+        tokens: sequences [N, L], or samples.
         calls: how each block is called.
         hidden: hidden(n) returns the file with the inputs of block n.
+        stack: number of the stack.
     """
-    hidden(0).write(network.first_inputs(tokens))
-    for number, name in enumerate(network.blocks):
+    hidden(0).write(network.first_inputs(tokens, stack))
+    for number, name in enumerate(network.stacks[stack]):
         block = network.load(name)
 
         @torch.no_grad()
@@ -52,41 +57,43 @@ def each_block(
         network.release(name)
 
 
-def forward(
-    network: Network, tokens: torch.Tensor, last: Callable[[torch.Tensor], None] | None = None
-) -> Iterator[Run]:
-    """Yield each block as each_block does, in float32, with files that are deleted once they are read.
+def forward(network: Network, tokens: Inputs, last: Callable[[torch.Tensor], None] | None = None) -> Iterator[Run]:
+    """Yield each block of all stacks as each_block does, in float32, with files that are deleted once they are read.
 
     Args:
         network: the network.
-        tokens: sequences [N, L].
-        last: called with the outputs of the last block [1, L, H], for each sequence.
+        tokens: sequences [N, L], or samples.
+        last: called with the outputs of the last block, such as [1, L, H], for each sequence.
 
     Raises:
         SqueezeError: the network cannot run the tokens.
     """
     network.check(tokens)
+    network.settle(tokens)
     with tempfile.TemporaryDirectory() as folder:
-        states, calls = states_in(folder, network, tokens), network.calls(tokens)
-        runs = each_block(network, tokens, calls, lambda number: states("hidden", number))
-        for number, one in enumerate(runs):
-            yield one
-            states("hidden", number).path.unlink()
-        if last:
-            for x in states("hidden", len(network.blocks)).read(network.device):
-                last(calls[-1].hidden(x))
+        for stack, names in enumerate(network.stacks):
+            states, calls = states_in(folder, network, tokens, stack), network.calls(tokens, stack)
+            runs = each_block(network, tokens, calls, partial(states, "hidden"), stack)
+            for number, one in enumerate(runs):
+                yield one
+                states("hidden", number).path.unlink()
+            if last and stack + 1 == len(network.stacks):
+                for x in states("hidden", len(names)).read(network.device):
+                    last(calls[-1].hidden(x))
+            states("hidden", len(names)).path.unlink(missing_ok=True)
 
 
-def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cpu") -> dict[str, torch.Tensor]:
+def input_squares(checkpoint: Checkpoint, tokens: Inputs, device: str = "cpu") -> dict[str, torch.Tensor]:
     """Return the mean square of each input of every linear module in the blocks on tokens, float32 [I]."""
     sums = summed_squares(checkpoint, tokens, device)
-    return {name: squares / tokens.numel() for name, (squares, _) in sums.items()}
+    rows = tokens.numel() if isinstance(tokens, torch.Tensor) else 0
+    return {name: squares / (rows or max(count, 1)) for name, (squares, count) in sums.items()}
 
 
 @torch.inference_mode()
 def summed_squares(
     checkpoint: Checkpoint,
-    tokens: torch.Tensor,
+    tokens: Inputs,
     device: str = "cpu",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, tuple[torch.Tensor, int]]:
@@ -95,7 +102,7 @@ def summed_squares(
 
     Args:
         checkpoint: the checkpoint.
-        tokens: sequences [N, L].
+        tokens: sequences [N, L], or samples.
         device: where blocks run.
         progress: called with a block's name, the blocks done, and the number of blocks.
     """

@@ -92,7 +92,7 @@ def statistics(
         sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
         sequences = stack.enter_context(setting.running(block, shard))
         for number, hidden in enumerate(sequences, shard.first):
-            inputs = calibration.record(block, stage.groups, lambda: run_block(block, hidden, setting.call))  # noqa: B023
+            inputs = calibration.record(block, stage, lambda: run_block(block, hidden, setting.call))  # noqa: B023
             pairs = {name: next(file) for name, file in originals.items()} if number % shard.every == 0 else {}
             for first, *others in stage.groups:
                 if first in inputs:

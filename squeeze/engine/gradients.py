@@ -53,6 +53,11 @@ def backward(
         SqueezeError: the network cannot run the tokens.
     """
     network.check(tokens)
+    if not network.is_causal:
+        raise ModelError(
+            f"{network.checkpoint.folder}: expected a causal language model, whose loss this method needs, got "
+            f"{type(network.model).__name__}: choose a method that takes only inputs, such as whitened"
+        )
     calls = network.calls(tokens)
     with tempfile.TemporaryDirectory() as folder:
         states = states_in(folder, network, tokens)
@@ -131,5 +136,5 @@ def head_of(network: Network, tokens: torch.Tensor) -> Iterator[Callable[[torch.
             logits: torch.Tensor = network.model(input_ids=ids, use_cache=False).logits[0]
         return logits
 
-    with surroundings(network), handing_on(blocks, hand_on):
+    with surroundings(network, network.blocks), handing_on(blocks, hand_on):
         yield head

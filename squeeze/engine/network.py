@@ -1,9 +1,9 @@
-"""A decoder of which only the parts in use are in memory: built by transformers without weights, filled block by block.
+"""A model of which only the parts in use are in memory: built by transformers without weights, filled block by block.
 
 sources.py matches the tensors of the checkpoint with parameters.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
@@ -13,28 +13,18 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.pretrained import check_decoder, check_size, empty_model, explained, load_config
+from squeeze.checkpoint.pretrained import check_size, class_of, empty_model, explained, is_causal, load_config
 from squeeze.engine.calibration import Stop
+from squeeze.engine.inputs import IDS, Inputs, Samples, arguments, check_samples, spread, varied
 from squeeze.engine.sources import check_whole, matched
+from squeeze.engine.stacks import around, find_blocks, find_stacks, is_linear, running_order
 from squeeze.engine.surroundings import surroundings
 from squeeze.engine.tracing import traced
 from squeeze.engine.walking import Call, Plan, Unwalkable, plan_of
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.numerics.hadamard import rotate_blocks
 
-__all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
-
-_LINEAR = ("Conv1D", "FalconLinear")  # classes of transformers with a forward of their own that is linear all the same
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Return whether a module multiplies its inputs by its matrix: torch's Linear, or GPT-2's Conv1D, stored
-    transposed.
-
-    Other subclasses of Linear, such as DeepSeek V4's grouped one, multiply in ways of their own.
-    """
-    kind = type(module)
-    return kind.__name__ in _LINEAR or getattr(kind, "forward", None) is nn.Linear.forward
+__all__ = ["Call", "Network", "find_blocks", "is_linear", "run_block", "weight_of"]
 
 
 def weight_of(module: nn.Module) -> torch.Tensor:
@@ -44,14 +34,19 @@ def weight_of(module: nn.Module) -> torch.Tensor:
 
 
 class Network:
-    """A decoder whose modules are loaded from a checkpoint when they are needed.
+    """A model whose modules are loaded from a checkpoint when they are needed.
 
     Attributes:
         checkpoint: with a view of each expert's matrices.
         model: the network without weights.
-        blocks: names of its decoder blocks.
+        stacks: names of the blocks in each of its lists of blocks; `settle` puts them in the order of the forward.
+        unreached: names of blocks that the calibration does not reach.
+        remarks: on stacks that do not run block by block.
+        eager: whether all modules around the blocks are loaded before a forward, since some are read without running.
         sources: the checkpoint's tensor for each parameter.
         changed: values that are loaded in place of the checkpoint's, by its tensors' names.
+        compressed: function that returns the weights of a block that is compressed already, by name; None for the
+            original network.
     """
 
     takes_stored = False  # whether matrices may be quantised, sparse or factorised
@@ -59,13 +54,19 @@ class Network:
     def __init__(self, checkpoint: Checkpoint, device: str = "cpu") -> None:
         """Build the network. Raises ModelError if transformers cannot run it, FormatError if a tensor is missing."""
         self.checkpoint, self.device = checkpoint, torch.device(device)
-        self._plans: dict[int, Plan] = {}  # by the length of sequences
+        self._plans: dict[tuple[str, Any], Plan] = {}  # by the stack's first block and the shape of inputs
+        self.compressed: Callable[[str], Mapping[str, torch.Tensor]] | None = None
+        self.unreached: list[str] = []
+        self.remarks: list[str] = []
+        self.eager = False
         self.model = self._instantiate()
         found = matched(self.model, self.checkpoint)  # which `_instantiate` may have replaced
         self.checkpoint, self.sources = found.checkpoint, found.sources
         self.fused, self.unclaimed = found.fused, found.unclaimed
         self.changed: dict[str, torch.Tensor] = {}
-        self.blocks = find_blocks(self.model)
+        self.is_causal = is_causal(self.model.config)
+        self.stacks = [find_blocks(self.model)] if self.is_causal else find_stacks(self.model)
+        self._listed = tuple(f"{name}." for name in self.blocks)
         check_whole(self.model, found)
         self._turn_inputs()
 
@@ -75,6 +76,15 @@ class Network:
             raise ModelError(f"{self.checkpoint.folder}: is quantised already: use the original")
         return _empty_model(self.checkpoint)
 
+    @property
+    def blocks(self) -> list[str]:
+        """Names of all blocks, stack by stack."""
+        return [name for stack in self.stacks for name in stack]
+
+    def is_inside(self, name: str) -> bool:
+        """Return whether a module is in a list of blocks, even if the module around the list runs as one block."""
+        return name.startswith(self._listed)
+
     def module(self, name: str) -> nn.Module:
         module: nn.Module = self.model.get_submodule(name)
         return module
@@ -83,16 +93,24 @@ class Network:
         """Return the checkpoint's name of a module that has a weight."""
         return self.sources.get(f"{name}.weight", f"{name}.weight").removesuffix(".weight")
 
-    def check(self, tokens: torch.Tensor) -> None:
-        """Raise SqueezeError if the network cannot run tokens [N, L]."""
-        config = self.model.config.get_text_config()
-        if tokens.numel() == 0:
+    def check(self, inputs: Inputs) -> None:
+        """Raise SqueezeError if the network cannot run tokens [N, L] or samples."""
+        if len(inputs) == 0:
             raise SqueezeError("expected calibration tokens, got none")
-        if int(tokens.max()) >= config.vocab_size or int(tokens.min()) < 0:
-            raise SqueezeError(f"expected calibration tokens from 0 to {config.vocab_size - 1}, the model's vocabulary")
+        if isinstance(inputs, Samples):
+            check_samples(self.model, inputs)
+            if IDS not in inputs.samples[0]:
+                return
+        config = self.model.config.get_text_config()
+        ids = inputs if isinstance(inputs, torch.Tensor) else torch.cat([sample[IDS] for sample in inputs])
+        size = getattr(config, "vocab_size", None)
+        if ids.numel() == 0:
+            raise SqueezeError("expected calibration tokens, got none")
+        if size and (int(ids.max()) >= size or int(ids.min()) < 0):
+            raise SqueezeError(f"expected calibration tokens from 0 to {size - 1}, the model's vocabulary")
         longest = getattr(config, "max_position_embeddings", None)
-        if longest and 0 < longest < tokens.shape[1]:
-            raise SqueezeError(f"sequences of {tokens.shape[1]} tokens are longer than the model's {longest}")
+        if longest and 0 < longest < ids.shape[1]:
+            raise SqueezeError(f"sequences of {ids.shape[1]} tokens are longer than the model's {longest}")
 
     def _turn_inputs(self) -> None:
         """Make modules multiply rotated inputs if the checkpoint says so; calibration.Recorder rotates them, too."""
@@ -113,6 +131,9 @@ class Network:
             value = tensors[source].to(self.device, None if owner is narrow else torch.float32)
             owner._parameters[leaf] = nn.Parameter(value, requires_grad=False)
         del tensors
+        for key, value in self.compressed(name).items() if self.compressed else ():
+            owner, leaf = _owner(self.model, key)
+            owner._parameters[leaf] = nn.Parameter(value.to(self.device, torch.float32), requires_grad=False)
         for key, buffer in list(module.named_buffers()):
             owner, leaf = _owner(module, key)
             buffered = self.sources.get(f"{name}.{key}")
@@ -132,11 +153,12 @@ class Network:
             _release_own(owner)
 
     def above(self) -> list[str]:
-        """Return the modules that contain the blocks, and the blocks."""
-        stack, found = self.blocks[0].rpartition(".")[0], [""]
-        for part in stack.split("."):
-            found.append(f"{found[-1]}.{part}".lstrip("."))
-        return [*found, *self.blocks]
+        """Return the modules that contain blocks, and the blocks."""
+        found = {""}
+        for name in self.blocks:
+            parts = name.split(".")
+            found |= {".".join(parts[:count]) for count in range(1, len(parts))}
+        return [*sorted(found), *self.blocks]
 
     def load_own(self, name: str) -> None:
         """Fill a module with its own weights, without those of its submodules."""
@@ -180,58 +202,114 @@ class Network:
         """Return the checkpoint's tensor for each parameter and stored buffer below a module."""
         return {key: source for key, source in self.sources.items() if key.startswith(f"{name}.")}
 
-    def plan(self, tokens: torch.Tensor) -> Plan:
-        """Return how blocks run on sequences as long as those of tokens [N, L]. Raises ModelError if they cannot."""
-        length = tokens.shape[1]
-        if length not in self._plans:
-            blocks = [self.module(name) for name in self.blocks]
-            last, ids = len(blocks) - 1, tokens[:1]
-            with self._own_forward() as run:
-                real = traced(blocks, partial(run, ids), self._as_loaded, last)
-                blocks = [self.module(name) for name in self.blocks]
-                empty = traced(blocks, partial(run, ids), real, last)
-                varied = traced(blocks, partial(run, ids.roll(1, 1)), real, last)
-                self._plans[length] = plan_of(real, empty, varied, length)
-        return self._plans[length]
+    def settle(self, inputs: Inputs) -> None:
+        """Put the stacks in the order in which the forward runs them on these inputs, and see that each can run.
 
-    def calls(self, tokens: torch.Tensor) -> list[Call]:
-        """Return how each block is called on sequences of tokens [N, L]. Raises ModelError as `plan` does."""
-        return self.plan(tokens).calls
+        Stacks that it does not reach become `unreached`. A stack of a model that is no decoder, and that cannot run
+        block by block, becomes one block, with a remark.
 
-    def width(self, tokens: torch.Tensor) -> int:
-        """Return the width W of the states [L, W] of sequences of tokens [N, L]."""
-        return self.plan(tokens).width
+        Raises:
+            ModelError: a stack cannot run block by block, and is not inside a module that can run as a block.
+        """
+        if self.is_causal:
+            return
+        try:
+            self._settle(inputs)
+        except ModelError as error:
+            if self.eager or isinstance(error.__cause__, Unwalkable):
+                raise
+            self.eager = True
+            self._settle(inputs)
 
-    def first_inputs(self, tokens: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the state [L, W] before the first block for each sequence of tokens [N, L]."""
-        plan = self.plan(tokens)
-        blocks = [self.module(name) for name in self.blocks]
-        with self._own_forward() as run:
-            for ids in torch.split(tokens, 1):
-                yield plan.state(traced(blocks, partial(run, ids), plan.traces, plan.last))
+    def _settle(self, inputs: Inputs) -> None:
+        known = self.stacks
+        if len(known) > 1:
+            with self._own_forward([]) as run:
+                self.stacks = running_order(self.model, known, partial(run, next(spread(inputs))))
+            self.unreached += [name for stack in known if stack not in self.stacks for name in stack]
+        for number in range(len(self.stacks)):
+            while True:
+                try:
+                    self.plan(inputs, number)
+                    break
+                except ModelError as error:
+                    whole = around(self.stacks[number], known)
+                    if whole is None or not isinstance(error.__cause__, Unwalkable):
+                        raise
+                    self.remarks.append(f"{whole[0]} runs as one block: {error.__cause__}")
+                    self.stacks[number] = whole
+
+    def plan(self, inputs: Inputs, stack: int = 0) -> Plan:
+        """Return how the blocks of a stack run on tokens [N, L] or samples. Raises ModelError if they cannot."""
+        names, first = self.stacks[stack], next(spread(inputs))
+        key = names[0], tuple((name, tuple(value.shape)) for name, value in first.items())
+        if key not in self._plans:
+            blocks = [self.module(name) for name in names]
+            last = len(blocks) - 1
+            with self._own_forward(names) as run:
+                loaded = partial(self._as_loaded, names)
+                real = traced(blocks, partial(run, first), loaded, last, ends=self.is_causal)
+                blocks = [self.module(name) for name in names]
+                empty = traced(blocks, partial(run, first), real, last)
+                other = traced(blocks, partial(run, varied(inputs)), real, last)
+                length = inputs.shape[1] if isinstance(inputs, torch.Tensor) else None
+                self._plans[key] = plan_of(real, empty, other, length)
+        return self._plans[key]
+
+    def calls(self, inputs: Inputs, stack: int = 0) -> list[Call]:
+        """Return how each block of a stack is called on tokens [N, L] or samples. Raises ModelError as `plan` does."""
+        return self.plan(inputs, stack).calls
+
+    def width(self, inputs: Inputs, stack: int = 0) -> int:
+        """Return the width W of a stack's states [L, W]."""
+        return self.plan(inputs, stack).width
+
+    def length(self, inputs: Inputs, stack: int = 0) -> int:
+        """Return the length L of a stack's states [L, W]."""
+        return self.plan(inputs, stack).length
+
+    def first_inputs(self, inputs: Inputs, stack: int = 0) -> Generator[torch.Tensor]:
+        """Yield the state [L, W] before the first block of a stack for each sequence of tokens [N, L], or sample."""
+        plan = self.plan(inputs, stack)
+        blocks = [self.module(name) for name in self.stacks[stack]]
+        with self._own_forward(self.stacks[stack]) as run:
+            for sample in spread(inputs):
+                yield plan.state(traced(blocks, partial(run, sample), plan.traces, plan.last))
 
     @contextmanager
-    def _own_forward(self) -> Iterator[Callable[[torch.Tensor], object]]:
-        """Return the model's own forward on tokens [1, L] without a cache, with everything around the blocks loaded."""
+    def original(self) -> Iterator[None]:
+        """Leave out what is compressed already in the `with` block."""
+        compressed, changed = self.compressed, self.changed
+        self.compressed, self.changed = None, {}
+        try:
+            yield
+        finally:
+            self.compressed, self.changed = compressed, changed
+
+    @contextmanager
+    def _own_forward(self, stack: list[str]) -> Iterator[Callable[[Mapping[str, torch.Tensor]], object]]:
+        """Return the model's own forward on a sample without a cache, with everything around a stack's blocks
+        loaded."""
         folder, kind = self.checkpoint.folder, type(self.model).__name__
 
         @torch.no_grad()
-        def run(ids: torch.Tensor) -> object:
-            return self.model(input_ids=ids.to(self.device), use_cache=False)
+        def run(sample: Mapping[str, torch.Tensor]) -> object:
+            return self.model(**arguments(self.model, sample, self.device))
 
         try:
-            with surroundings(self):
+            with surroundings(self, stack):
                 yield run
         except Unwalkable as error:
-            raise ModelError(f"{folder}: {kind} cannot be run block by block: {error}") from None
+            raise ModelError(f"{folder}: {kind} cannot be run block by block: {error}") from error
         except (SqueezeError, OSError, MemoryError):
             raise
         except Exception as error:
-            raise ModelError(f"{folder}: {kind} cannot be run block by block on tokens alone") from error
+            named = "tokens alone" if self.is_causal else "these inputs"
+            raise ModelError(f"{folder}: {kind} cannot be run block by block on {named}") from error
 
-    def _as_loaded(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _as_loaded(self, names: list[str], number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a block, which is loaded for that, and return its outputs."""
-        name = self.blocks[number]
+        name = names[number]
         stub = self.module(name).__dict__.pop("forward", None)
         try:
             return self.load(name)(*args, **kwargs)
@@ -272,39 +350,22 @@ class _WithoutNoise(TorchFunctionMode):
 def _empty_model(checkpoint: Checkpoint) -> Any:
     """Return the model without weights, but with its buffers."""
     from accelerate import init_empty_weights  # it and transformers take seconds to import
-    from transformers import AutoModelForCausalLM
 
     folder = checkpoint.folder
     config = load_config(folder)
-    check_decoder(config, folder)
     if hasattr(config, "quantization_config"):  # of what the checkpoint reads as floats
         del config.quantization_config
     config.tie_word_embeddings = checkpoint.config.get(
         "tie_word_embeddings", getattr(config, "tie_word_embeddings", False)
     )
+    for part in () if is_causal(config) else (config, *(getattr(config, name) for name in config.sub_configs)):
+        if getattr(part, "use_cache", False):
+            part.use_cache = False
     with explained(folder):
         check_size(empty_model(config), checkpoint)
         with init_empty_weights(include_buffers=False), _WithoutNoise():
-            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=torch.float32, trust_remote_code=False
-            )
+            model = class_of(config)._from_config(config, dtype=torch.float32)
     return model.eval()
-
-
-def find_blocks(model: nn.Module) -> list[str]:
-    """Return the names of the decoder's blocks: the longest list of modules that is in no other list.
-
-    Lists of parts for vision or audio, which may be longer, are left out if transformers distinguishes the decoder.
-    """
-    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
-    decoder = getattr(model, "get_decoder", lambda: model)()
-    prefix = next((f"{name}." for name, module in model.named_modules() if name and module is decoder), "")
-    lists = {name: m for name, m in lists.items() if name.startswith(prefix)} or lists
-    outer = {name: m for name, m in lists.items() if not any(name.startswith(f"{other}.") for other in lists)}
-    if not outer:
-        raise ModelError(f"{type(model).__name__}: expected a decoder-only architecture with a list of blocks")
-    name = max(outer, key=lambda key: len(outer[key]))
-    return [f"{name}.{i}" for i in range(len(outer[name]))]
 
 
 def _release_own(owner: nn.Module) -> None:

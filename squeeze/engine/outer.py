@@ -13,6 +13,7 @@ from torch import nn
 from squeeze.engine.block import BlockJob, CompressedMatrix
 from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.gradients import head_of as ending
+from squeeze.engine.inputs import Inputs
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network, is_linear
 from squeeze.engine.sensitivity import tied_statistics
@@ -60,14 +61,15 @@ def is_tied(network: Network) -> bool:
 
 
 def compressed_embedding(
-    job: BlockJob, outer: Mapping[str, Method], tokens: torch.Tensor | None
+    job: BlockJob, outer: Mapping[str, Method], tokens: Inputs | None
 ) -> dict[str, CompressedMatrix]:
     """Compress the embedding if `outer` has its method, and let the network load its new values.
 
     Args:
         job: the job.
         outer: methods of matrices outside the blocks, by the network's name.
-        tokens: calibration sequences [N, L], for an embedding that is the head as well; or None.
+        tokens: calibration sequences [N, L], for an embedding that is the head of a causal language model as well;
+            or samples, or None.
 
     Returns:
         The result by module, nothing if the embedding stays as it is.
@@ -76,7 +78,7 @@ def compressed_embedding(
     if name is None or name not in outer:
         return {}
     statistics, head = InputStatistics(), head_of(network)
-    if head is not None and tokens is not None and outer[name].needs_hessian:
+    if network.is_causal and head is not None and isinstance(tokens, torch.Tensor) and outer[name].needs_hessian:
         statistics = tied_statistics(network, head, tokens)
     done = _compressed(job, name, outer[name], statistics)
     matrix = _matrix(job, name, outer[name])
@@ -86,14 +88,14 @@ def compressed_embedding(
 
 
 def compressed_head(
-    job: BlockJob, outer: Mapping[str, Method], tokens: torch.Tensor | None, shards: Iterable[Shard]
+    job: BlockJob, outer: Mapping[str, Method], tokens: Inputs | None, shards: Iterable[Shard]
 ) -> dict[str, CompressedMatrix]:
     """Compress the head if `outer` has its method.
 
     Args:
         job: the job.
         outer: methods of matrices outside the blocks, by the network's name.
-        tokens: calibration sequences [N, L], or None.
+        tokens: calibration sequences [N, L], or None; samples give no statistics of a head.
         shards: files with the states after the last block.
 
     Returns:
@@ -103,7 +105,7 @@ def compressed_head(
     if name is None or name not in outer:
         return {}
     statistics = InputStatistics(bound=job.bound)
-    if tokens is not None and outer[name].needs_hessian:
+    if job.network.is_causal and isinstance(tokens, torch.Tensor) and outer[name].needs_hessian:
         for shard in shards:
             _add(statistics, job.network, name, tokens, shard)
         statistics.finish()

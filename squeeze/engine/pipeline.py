@@ -9,13 +9,16 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
@@ -24,6 +27,7 @@ from squeeze.checkpoint.config_json import guarded
 from squeeze.checkpoint.other_files import copy_other_files
 from squeeze.engine.block import BlockJob, CompressedMatrix, calibrated_block, plain_block
 from squeeze.engine.calibration import spacing
+from squeeze.engine.inputs import Inputs
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, is_linear, weight_of
 from squeeze.engine.outer import compressed_embedding, compressed_head, embedding_of, head_of, is_tied
@@ -38,6 +42,7 @@ from squeeze.version import __version__
 
 __all__ = ["WORK", "Compression", "Writer", "check_ignored", "ignored", "plan"]
 
+_VALUES = "values"  # in the name of the part with a block's compressed weights
 WORK = "compressing"  # in the name of the folder of a run
 
 Progress = Callable[[str, int, int], None]  # block in progress, blocks done, number of blocks
@@ -78,6 +83,8 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
     selected, reasons = [], {}
     for name, module in network.module(block).named_modules():
         full = f"{block}.{name}"
+        if not network.is_inside(full):
+            continue
         if is_linear(module):
             reason = _reason((full, network.stored_name(full)), weight_of(module).shape[0], ignore)
             if reason := reason or ("has its weight in common with another" if full in network.shared else None):
@@ -131,7 +138,7 @@ class Compression:
         target: folder to write.
         method: the method of most matrices.
         writer: how results are stored.
-        tokens: calibration sequences [N, L]; None if no method needs any.
+        tokens: calibration sequences [N, L], or samples; None if no method needs any.
         methods: other methods, by a module's name in the checkpoint.
         outer: methods of the embedding and the output head, by the network's name; if they are one matrix, of the
             embedding.
@@ -153,7 +160,7 @@ class Compression:
     target: Path
     method: Method
     writer: Writer
-    tokens: torch.Tensor | None
+    tokens: Inputs | None
     methods: Mapping[str, Method] = field(default_factory=dict)
     outer: Mapping[str, Method] = field(default_factory=dict)
     correction: float = 0.0
@@ -180,10 +187,11 @@ class Compression:
         network = Network(self.checkpoint or Checkpoint.open(self.source), self.device)
         if self.tokens is not None:
             network.check(self.tokens)
+            network.settle(self.tokens)
         with work_folder(self.target, WORK, self._task(), discards(self.resume, self.overwrite)) as work:
             job = self._job(network, work.absolute())  # as other processes know it
             report = Report(str(self.source), str(self.target), self.method.name, self.writer.name, dict(self.settings))
-            report.notes += self.notes
+            report.notes += [*self.notes, *network.remarks]
             for layers in _blocks(job, self.tokens, self.progress or (lambda what, done, total: None)):
                 report.layers += layers
             report.left = job.excluded
@@ -210,7 +218,6 @@ class Compression:
         }
 
     def _job(self, network: Network, work: Path) -> "_CheckpointJob":
-        tokens = self.tokens
         return _CheckpointJob(
             network=network,
             method=self.method,
@@ -218,7 +225,7 @@ class Compression:
             writer=self.writer,
             work=work,
             correction=self.correction,
-            every=1 if tokens is None else spacing(tokens.numel(), _widest(network, self.ignore)),
+            every=1 if self.tokens is None else spacing(_rows(network, self.tokens), _widest(network, self.ignore)),
             ignore=self.ignore,
             remarks=self.remarks,
             outer=self.outer,
@@ -227,42 +234,82 @@ class Compression:
         )
 
 
-def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress) -> Iterator[list[Layer]]:
-    """Compress the embedding, each block that is not done yet, and the head, and yield layers for the report."""
-    network, parts = job.network, Parts(job.work)
-    calls: list[Call] = []
-    total, begins = len(network.blocks), not any(parts.done(name) for name in network.blocks)
-    if tokens is not None:
-        calls = network.calls(tokens)
-        if begins and job.correction:
-            _write_originals(_shards(job, tokens, 0), network.first_inputs(tokens[:: job.every]))
+def _blocks(job: _CheckpointJob, tokens: Inputs | None, progress: Progress) -> Iterator[list[Layer]]:
+    """Compress the embedding, each block that is not done yet, stack by stack, and the head, and yield layers for the
+    report."""
+    network, parts, total, done = job.network, Parts(job.work), len(job.network.blocks), 0
+    network.compressed = partial(_compressed, job.work)
+    if tokens is not None and not any(parts.done(name) for name in network.blocks):
+        _write_originals(job, tokens, 0)
     yield _store_outer(job, parts, compressed_embedding(job, job.outer, tokens))
-    if tokens is not None and begins:
-        _write_first(_shards(job, tokens, 0), network.first_inputs(tokens))
-    for number, name in enumerate(network.blocks):
-        selected, reasons = plan(network, name, job.ignore)
-        job.excluded.update({module: job.remarks.get(module, reason) for module, reason in reasons.items()})
-        if parts.done(name):
-            yield _read_layers(job.work, name)
-            continue
-        progress(name, number, total)
-        if tokens is not None:
-            shards = _shards(job, tokens, number)
-            compressed = calibrated_block(job, name, selected, shards, calls[number])
-        else:
-            shards, compressed = [], plain_block(job, name, selected)
-        layers = _store(job, parts, name, compressed)
-        for shard in shards:
-            for old in [shard.inputs, *([shard.original[0]] if shard.original else [])]:
-                old.path.unlink(missing_ok=True)
-        yield layers
+    for number in range(len(network.stacks)):
+        yield from _stack(job, tokens, number, partial(_tell, progress, done, total))
+        done += len(network.stacks[number])
     progress("", total, total)
     head = next((name for name in job.outer if name == head_of(network)), None)
     if head and parts.done(outer_part(network.stored_name(head))):
         yield _read_layers(job.work, outer_part(network.stored_name(head)))
     else:
-        shards = [] if tokens is None else _shards(job, tokens, total)
+        last = len(network.stacks) - 1
+        shards = [] if tokens is None else _shards(job, tokens, last, len(network.stacks[last]))
         yield _store_outer(job, parts, compressed_head(job, job.outer, tokens, shards))
+
+
+def _tell(progress: Progress, before: int, total: int, name: str, number: int) -> None:
+    progress(name, before + number, total)
+
+
+def _stack(
+    job: _CheckpointJob, tokens: Inputs | None, stack: int, progress: Callable[[str, int], None]
+) -> Iterator[list[Layer]]:
+    """Compress the blocks of a stack."""
+    network, parts = job.network, Parts(job.work)
+    names, calls = network.stacks[stack], list[Call]()
+    if tokens is not None:
+        calls = network.calls(tokens, stack)
+        if not any(parts.done(name) for name in names):
+            if stack > 0:
+                _write_originals(job, tokens, stack)
+            _write_first(job, tokens, stack)
+    for number, name in enumerate(names):
+        selected, reasons = plan(network, name, job.ignore)
+        job.excluded.update({module: job.remarks.get(module, reason) for module, reason in reasons.items()})
+        if parts.done(name):
+            yield _read_layers(job.work, name)
+            continue
+        progress(name, number)
+        if tokens is not None:
+            shards = _shards(job, tokens, stack, number)
+            compressed = calibrated_block(job, name, selected, shards, calls[number])
+        else:
+            shards, compressed = [], plain_block(job, name, selected)
+        if tokens is not None and stack + 1 < len(network.stacks):
+            _keep_compressed(job, name, selected)
+        layers = _store(job, parts, name, compressed)
+        for shard in shards:
+            for old in [shard.inputs, *([shard.original[0]] if shard.original else [])]:
+                old.path.unlink(missing_ok=True)
+        yield layers
+
+
+def _keep_compressed(job: _CheckpointJob, name: str, leaves: list[str]) -> None:
+    """Write the values of a block's compressed weights, which the stacks after it see."""
+    values: dict[str, torch.Tensor] = {}
+    for leaf in leaves:
+        weight: torch.Tensor = job.network.module(f"{name}.{leaf}").weight  # type: ignore[assignment]
+        values[f"{name}.{leaf}.weight"] = weight.data.to(job.matrix(name, leaf).dtype)
+    Parts(job.work).put(f"{name}.{_VALUES}", values)
+
+
+def _compressed(work: Path, name: str) -> dict[str, torch.Tensor]:
+    """Return the values of a block's compressed weights, or nothing if it is not compressed yet."""
+    parts = Parts(work)
+    return load_file(parts.path(f"{name}.{_VALUES}")) if parts.done(f"{name}.{_VALUES}") else {}
+
+
+def _rows(network: Network, tokens: Inputs) -> int:
+    """Return the rows that the calibration gives to most matrices of the smallest stack."""
+    return len(tokens) * min(network.length(tokens, stack) for stack in range(len(network.stacks)))
 
 
 def _widest(network: Network, ignore: Iterable[str]) -> int:
@@ -271,23 +318,29 @@ def _widest(network: Network, ignore: Iterable[str]) -> int:
     return max((weight_of(network.module(name)).shape[1] for name in names), default=1)
 
 
-def _shards(job: _CheckpointJob, tokens: torch.Tensor, number: int) -> list[Shard]:
-    """Return the shards of the calibration at a block."""
-    width = job.network.width(tokens)
-    return shards_of(job.work, tokens, width, number, job.correction > 0, job.every)
+def _shards(job: _CheckpointJob, tokens: Inputs, stack: int, number: int) -> list[Shard]:
+    """Return the shards of the calibration at a block of a stack."""
+    before = sum(len(names) + 1 for names in job.network.stacks[:stack])
+    shape = job.network.length(tokens, stack), job.network.width(tokens, stack)
+    return shards_of(job.work, len(tokens), shape, before + number, job.correction > 0, job.every)
 
 
-def _write_originals(shards: list[Shard], sequences: Iterator[torch.Tensor]) -> None:
-    """Write the inputs of the first block in the original network."""
-    for shard in shards:
-        if shard.original:
-            shard.original[0].write(islice(sequences, shard.original[0].count))
+def _write_originals(job: _CheckpointJob, tokens: Inputs, stack: int) -> None:
+    """Write the inputs of a stack's first block in the original network."""
+    network, shards = job.network, _shards(job, tokens, stack, 0)
+    if not job.correction:
+        return
+    with network.original(), closing(network.first_inputs(tokens[:: job.every], stack)) as sequences:
+        for shard in shards:
+            if shard.original:
+                shard.original[0].write(islice(sequences, shard.original[0].count))
 
 
-def _write_first(shards: list[Shard], sequences: Iterator[torch.Tensor]) -> None:
-    """Write the inputs of the first block."""
-    for shard in shards:
-        shard.inputs.write(islice(sequences, shard.inputs.count))
+def _write_first(job: _CheckpointJob, tokens: Inputs, stack: int) -> None:
+    """Write the inputs of a stack's first block, after what runs before it was compressed."""
+    with closing(job.network.first_inputs(tokens, stack)) as sequences:
+        for shard in _shards(job, tokens, stack, 0):
+            shard.inputs.write(islice(sequences, shard.inputs.count))
 
 
 def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, CompressedMatrix]) -> list[Layer]:
@@ -392,11 +445,11 @@ def _excluded_outside(network: Network, outer: Collection[str] = ()) -> dict[str
 
     `outer` are those that do not, by the network's name.
     """
-    inside = tuple(f"{block}." for block in network.blocks)
+    lost = tuple(f"{block}." for block in network.unreached)
     reasons = {
-        name: "outside the blocks"
+        name: "the calibration does not reach it" if name.startswith(lost) else "outside the blocks"
         for name, module in network.model.named_modules()
-        if is_linear(module) and not name.startswith(inside) and name not in outer
+        if is_linear(module) and name not in outer and (name.startswith(lost) or not network.is_inside(name))
     }
     files, parameters = network.checkpoint.files, dict(network.model.named_parameters(remove_duplicate=False))
     known = {source for name, source in network.sources.items() if name in parameters}

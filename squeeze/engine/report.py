@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from squeeze.engine.output_quality import OutputQuality, check_outputs
 from squeeze.engine.tasks import TaskScore, check_drops
 from squeeze.errors import FormatError, QualityError
 from squeeze.system import files
@@ -105,6 +106,7 @@ class Report:
         predicted: rises of the loss, nats a token, of a plan and of the alternative.
         tasks: scores, with the original's as base.
         notes: deviations from the request, and remarks on the whole.
+        outputs: distances of outputs from the original's, of models without a perplexity.
     """
 
     source: str
@@ -126,6 +128,7 @@ class Report:
     predicted: dict[str, float] = field(default_factory=dict)
     tasks: list[TaskScore] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    outputs: list[OutputQuality] = field(default_factory=list)
 
     @property
     def bits_per_weight(self) -> float:
@@ -167,7 +170,11 @@ class Report:
         return lines
 
     def check(
-        self, max_ppl_increase: float | None = None, max_kl: float | None = None, max_task_drop: float | None = None
+        self,
+        max_ppl_increase: float | None = None,
+        max_kl: float | None = None,
+        max_task_drop: float | None = None,
+        max_error: float | None = None,
     ) -> None:
         """Check the quality against limits.
 
@@ -175,6 +182,7 @@ class Report:
             max_ppl_increase: largest rise of the perplexity, per cent.
             max_kl: largest mean KL divergence, nats.
             max_task_drop: largest fall of the accuracy on a task, points.
+            max_error: largest relative error of an output, of models without a perplexity.
 
         Raises:
             QualityError: a limit is exceeded.
@@ -188,6 +196,7 @@ class Report:
                 )
         if self.after and self.after.kl_mean is not None and max_kl is not None and not self.after.kl_mean <= max_kl:
             raise QualityError(f"{self.target}: the mean KL divergence is {self.after.kl_mean:.4f}, above {max_kl:g}")
+        check_outputs(self.target, self.outputs, max_kl, max_error)
         if max_task_drop is not None:
             check_drops(self.target, self.tasks, max_task_drop)
 
@@ -198,6 +207,7 @@ class Report:
         values["layers"] = [Layer.from_json(layer) for layer in document["layers"]]
         for name in ("before", "after"):
             values[name] = Quality(**document[name]) if document[name] else None
+        values["outputs"] = [OutputQuality(**one) for one in document.get("outputs", ())]
         values["tasks"] = [TaskScore.from_json(score) for score in document.get("tasks", ())]
         values["packed"] = tuple(document["packed"]) if document["packed"] else None
         return cls(**values)
@@ -216,6 +226,7 @@ class Report:
         derived |= {"sparsity": self.sparsity, "bytes_in_4_bits": self.bytes_in_4_bits}
         nested: dict[str, Any] = {"layers": [layer.as_json() for layer in self.layers]}
         nested |= {"before": self.before and self.before.as_json(), "after": self.after and self.after.as_json()}
+        nested["outputs"] = [one.as_json() for one in self.outputs]
         tasks = [score.as_json() for score in self.tasks]
         return {**vars(self), **nested, **derived, "fallbacks": self.fallbacks, "tasks": tasks}
 
@@ -254,6 +265,7 @@ class Report:
                 kl = f"mean {self.after.kl_mean:.4f}, 99th percentile {self.after.kl_p99:.4f} nats"
                 totals.append(("KL from the original", kl))
                 totals.append(("same most probable token", f"{100 * (self.after.top1_agreement or 0):.1f} %"))
+        totals += [(one.name, str(one)) for one in self.outputs]
         return totals + [(score.task, str(score)) for score in self.tasks]
 
     def _outer(self) -> list[tuple[str, str]]:

@@ -56,7 +56,7 @@ def ranges(block: nn.Module, groups: Iterable[tuple[str, ...]], runs: Iterable[A
     """
     largest: dict[str, torch.Tensor] = {}
     for run in runs:
-        for first, inputs in calibration.record(block, groups, run).items():
+        for first, inputs in calibration.record(block, calibration.Stage(tuple(groups)), run).items():
             highest = inputs.abs().amax().float()
             largest[first] = torch.maximum(highest, largest.get(first, highest))
     return largest

@@ -56,18 +56,18 @@ class Shard:
         return Activations(folder / f"{name}.{self.number}", like.count, like.length, width)
 
 
-def shards_of(folder: Path, tokens: torch.Tensor, width: int, block: int, original: bool, every: int) -> list[Shard]:
-    """Return the shards of sequences of tokens [N, L] at a block.
+def shards_of(folder: Path, count: int, shape: tuple[int, int], block: int, original: bool, every: int) -> list[Shard]:
+    """Return the shards of sequences at a block.
 
     Args:
         folder: for files.
-        tokens: [N, L].
-        width: of the hidden states.
-        block: number of the block.
+        count: number of sequences.
+        shape: (L, W) of a sequence's state.
+        block: number of the block in the names of files.
         original: whether the original network runs, too.
         every: it runs on one sequence in `every`.
     """
-    count, length = tokens.shape
+    length, width = shape
     size = max(1, _TOKENS // length)
 
     def states(stream: str, number: int, shard: int, sequences: int) -> Activations:

@@ -22,7 +22,12 @@ class _Stop(Exception):
 
 
 def traced(
-    blocks: list[nn.Module], run: Callable[[], object], work: "Forward | list[BlockTrace]", last: int
+    blocks: list[nn.Module],
+    run: Callable[[], object],
+    work: "Forward | list[BlockTrace]",
+    last: int,
+    *,
+    ends: bool = True,
 ) -> list[BlockTrace]:
     """Trace the blocks up to number `last` in a run of the model.
 
@@ -32,6 +37,7 @@ def traced(
         work: work(number, args, kwargs) returns a block's result; or the traces of another run, of whose results the
             blocks then return zeros.
         last: number of the last block.
+        ends: whether the run ends with the last block, and a block that runs again later is not seen.
 
     Raises:
         Unwalkable: the blocks do not run once each, in their order.
@@ -61,16 +67,28 @@ def traced(
             out = _zeros(work[number].returned, args, kwargs)
             for path, entry in work[number].mutated.items():
                 _put(at(arguments, path[:-1]), path[-1], _zeros(entry, args, kwargs))
-        if number == last:
+        if number == last and ends:
             raise _Stop
         return out
 
     with handing_on(blocks, forward):
-        try:
-            run()
-        except _Stop:
-            return traces
-    raise Unwalkable("it does not run all of its blocks")
+        _run_to_end(run, lambda: len(traces) > last)
+    if len(traces) <= last:
+        raise Unwalkable("it does not run all of its blocks")
+    return traces
+
+
+def _run_to_end(run: Callable[[], object], complete: Callable[[], bool]) -> None:
+    """Run the model, which may fail once all blocks have run: what follows may need what they put elsewhere."""
+    try:
+        run()
+    except _Stop:
+        return
+    except Unwalkable:
+        raise
+    except Exception:
+        if not complete():
+            raise
 
 
 def _trace_of(arguments: dict[str, Any], origins: dict[int, tuple[Any, int, tuple[Any, ...]]]) -> BlockTrace:

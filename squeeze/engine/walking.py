@@ -34,6 +34,7 @@ class Call:
         writes: parts of the state that the block computes, by their paths in its result, or in its arguments after it.
         parts: shapes of the state's parts; empty if the state is the hidden states [L, W] alone.
         returned: the block's result, with a Slot for the hidden states and a Part for every other tensor.
+        after: shapes of the state's parts after the block; empty if they are those before it.
     """
 
     args: tuple[Any, ...] = field(default_factory=lambda: (Slot(_HIDDEN),))
@@ -41,6 +42,7 @@ class Call:
     writes: Mapping[Path, int] = field(default_factory=lambda: {(OUT,): _HIDDEN})
     parts: tuple[Part, ...] = ()
     returned: Any = field(default_factory=lambda: Slot(_HIDDEN))
+    after: tuple[Part, ...] = ()
 
     @property
     def changes_arguments(self) -> bool:
@@ -57,18 +59,15 @@ class Call:
         return self.joined(values, state.shape)
 
     def hidden(self, state: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states [1, L, H] in a state."""
-        return self._values(state)[_HIDDEN]
+        """Return the hidden states, such as [1, L, H], in a state after the block."""
+        return _split(state, self.after or self.parts)[_HIDDEN]
 
     def shown(self, hidden: torch.Tensor) -> Any:
         """Return the block's result for given hidden states."""
         return filled(self.returned, [hidden])
 
     def _values(self, state: torch.Tensor) -> list[torch.Tensor]:
-        if not self.parts:
-            return [state[None]]
-        pieces = state.flatten()[: sum(part.size for part in self.parts)].split([part.size for part in self.parts])
-        return [piece.view(part.shape).to(part.dtype) for piece, part in zip(pieces, self.parts, strict=True)]
+        return _split(state, self.parts)
 
     def joined(self, values: list[torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:
         """Join parts to a state [L, W]."""
@@ -76,6 +75,14 @@ class Call:
             return values[_HIDDEN].reshape(shape)
         flat = torch.cat([value.float().flatten() for value in values])
         return nn.functional.pad(flat, (0, math.prod(shape) - flat.numel())).view(shape)
+
+
+def _split(state: torch.Tensor, parts: tuple[Part, ...]) -> list[torch.Tensor]:
+    """Return the parts of a state [L, W]."""
+    if not parts:
+        return [state[None]]
+    pieces = state.flatten()[: sum(part.size for part in parts)].split([part.size for part in parts])
+    return [piece.view(part.shape).to(part.dtype) for piece, part in zip(pieces, parts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,8 @@ class Plan:
     @property
     def width(self) -> int:
         """The width W of a state [L, W]."""
-        return -(-sum(part.size for part in self.calls[0].parts) // self.length)
+        states = (parts for call in self.calls for parts in (call.parts, call.after))
+        return max(-(-sum(part.size for part in parts) // self.length) for parts in states)
 
     @property
     def last(self) -> int:
@@ -141,14 +149,14 @@ class BlockTrace:
     mutated: dict[Path, Any] = field(default_factory=dict)
 
 
-def plan_of(real: list[BlockTrace], empty: list[BlockTrace], varied: list[BlockTrace], length: int) -> Plan:
+def plan_of(real: list[BlockTrace], empty: list[BlockTrace], varied: list[BlockTrace], length: int | None) -> Plan:
     """Plan a walk from three traces.
 
     Args:
         real: of a run of the model.
         empty: of a run on the same tokens in which blocks return zeros.
         varied: of such a run on other tokens.
-        length: tokens of a sequence.
+        length: tokens of a sequence; None for the rows of the first block's hidden states.
 
     Raises:
         Unwalkable: the network cannot run block by block.
@@ -179,15 +187,18 @@ def plan_of(real: list[BlockTrace], empty: list[BlockTrace], varied: list[BlockT
                 parts.append(part)
             where[path] = Slot(slot)
         places.append(where)
+    shapes = [(dict(_parts(trace.template))[path],) for trace, path in zip(real, hidden, strict=True)]
     calls = []
     for number, trace in enumerate(real):
-        out = (
-            real[number + 1].produced[hidden[number + 1]][1] if number + 1 < len(real) else _last(trace, parts[_HIDDEN])
-        )
+        is_last = number + 1 == len(real)
+        out = _last(trace, parts[_HIDDEN]) if is_last else real[number + 1].produced[hidden[number + 1]][1]
+        behind = (dict(_parts(trace.returned, (OUT,))).get(out, parts[_HIDDEN]),) if is_last else shapes[number + 1]
         writes = {path: slot for (block, path), slot in slots.items() if block == number} | {out: _HIDDEN}
         args, kwargs = (templated(trace.template[kind], places[number], (kind,)) for kind in ("args", "kwargs"))
-        calls.append(Call(args, kwargs, writes, tuple(parts), templated(trace.returned, {out: Slot(_HIDDEN)}, (OUT,))))
-    return Plan(calls, tokens, constants, length, real)
+        before, after = ((*first, *parts[1:]) for first in (shapes[number], behind))
+        returned = templated(trace.returned, {out: Slot(_HIDDEN)}, (OUT,))
+        calls.append(Call(args, kwargs, writes, before, returned, after))
+    return Plan(calls, tokens, constants, length or max(math.prod(parts[_HIDDEN].shape[:-1]), 1), real)
 
 
 def _hidden_paths(real: list[BlockTrace]) -> list[Path]:
@@ -199,19 +210,19 @@ def _hidden_paths(real: list[BlockTrace]) -> list[Path]:
     paths, hidden = [floating[0]], Part.of(real[0].arguments[floating[0]])
     for number, trace in enumerate(real[1:]):
         parts = dict(_parts(trace.template))
-        fitting = [path for path, (block, _) in trace.produced.items() if block == number and parts[path] == hidden]
-        if not fitting:
+        made = [p for p, (block, _) in trace.produced.items() if block == number and parts[p].dtype == hidden.dtype]
+        if not made:
             raise Unwalkable("it computes between its blocks")
-        paths.append(fitting[0])
+        paths.append(min(made, key=lambda path: (parts[path] != hidden, path not in names[:2])))
     return paths
 
 
 def _last(traces: BlockTrace, hidden: Part) -> Path:
     """Return the path of the hidden states in the last block's result."""
-    fitting = [path for path, part in _parts(traces.returned, (OUT,)) if part == hidden]
-    if not fitting:
+    made = [(path, part) for path, part in _parts(traces.returned, (OUT,)) if part.dtype == hidden.dtype]
+    if not made:
         raise Unwalkable("its last block returns no hidden states")
-    return fitting[0]
+    return min(made, key=lambda one: one[1] != hidden)[0]
 
 
 def _parts(template: Any, path: Path = ()) -> list[tuple[Path, Part]]:

@@ -12,6 +12,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import (
     SAFE,
     check_size,
+    class_of,
     empty_model,
     existing_folder,
     explained,
@@ -40,7 +41,7 @@ def load_model(
     base: Path | str | None = None,
     product: str | None = None,
 ) -> nn.Module:
-    """Load a causal language model by transformers, ready to run.
+    """Load a model by transformers, ready to run, in the class that its config.json names.
 
     Folders of GPTQ, AWQ and bitsandbytes are read by squeeze, and so are those of compressed-tensors with experts or
     without the package. Packed folders in other tools' forms are restored to a scratch folder first.
@@ -115,11 +116,9 @@ def _read_here(checkpoint: Checkpoint) -> bool:
 
 
 def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
-    from transformers import AutoModelForCausalLM
-
     folder, config = checkpoint.folder, load_config(checkpoint.folder)
     check_size(empty_model(config), checkpoint, _differences(folder))
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = class_of(config).from_pretrained(
         folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
     )
     model: nn.Module = loaded[0]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from squeeze.engine.inputs import Samples
+
 __all__ = [
     "DELTA",
     "FACTORIZE",
@@ -55,8 +57,10 @@ MIXTURES = (  # llama-quantize's (recipes/gguf/mixtures.py)
 class Common(Checked):
     """Options of every operation that changes weights (engine/calibration.py, engine/pipeline.py)."""
 
-    calibration: str | Path | torch.Tensor | None = option(
-        None, "Calibration text: a file, a data set's name, or self (the model writes it); default: self"
+    calibration: str | Path | torch.Tensor | Samples | None = option(
+        None,
+        "Calibration text: a file, a data set's name, or self (the model writes it); default: self. For other models a "
+        "text, an .npz file, or a folder of images or WAV files",
     )
     samples: int = option(128, "Number of calibration sequences", least=1)
     sequence_length: int = option(512, "Tokens per calibration sequence", least=2)

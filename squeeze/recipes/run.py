@@ -7,10 +7,10 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, saved
+from squeeze.engine.inputs import Inputs
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import WORK, Compression, Progress, Writer, check_ignored
@@ -22,7 +22,8 @@ from squeeze.options import Operation, Request, options_of, read_options
 from squeeze.packing import folder
 from squeeze.quant.sources import floats
 from squeeze.recipes.options import GGUF, PEFT, Common
-from squeeze.recipes.tokens import calibration_name, calibration_tokens
+from squeeze.recipes.samples import given
+from squeeze.recipes.tokens import calibration_inputs, calibration_name
 from squeeze.recipes.train.distil import is_trained
 from squeeze.system.work import forget, other_settings
 
@@ -50,13 +51,16 @@ def takes_models(function: _F) -> _F:
 def read(operation: Operation[_S], method: Any, options: Mapping[str, Any]) -> tuple[Request[_S], Common]:
     """Return what keyword arguments request; raises OptionError for unknown, mistyped and out-of-bounds options."""
     shared = {one.name for one in options_of(Common)}
-    common = read_options(Common, {key: value for key, value in options.items() if key in shared})
+    named = {key: value for key, value in options.items() if key in shared}
+    if "calibration" in named:
+        named["calibration"] = given(named["calibration"], named.get("samples", Common.samples))
+    common = read_options(Common, named)
     return operation.read({key: value for key, value in options.items() if key not in shared}, method), common
 
 
-def tokens_of(source: Path, common: Common, device: str) -> torch.Tensor:
-    """Return the calibration set, int64 [samples, sequence_length], by the tokenizer of a folder."""
-    return calibration_tokens(source, common.calibration, common.samples, common.sequence_length, common.seed, device)
+def tokens_of(source: Path, common: Common, device: str) -> Any:
+    """Return the calibration set by a folder's tokenizer or processor: int64 [samples, sequence_length], or Samples."""
+    return calibration_inputs(source, common.calibration, common.samples, common.sequence_length, common.seed, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +95,8 @@ class Run:
                 check_ignored(Network(checkpoint), self.common.ignore)
         return checkpoint
 
-    def tokens(self) -> torch.Tensor:
-        """Return the calibration set, int64 [samples, sequence_length]."""
+    def tokens(self) -> Any:
+        """Return the calibration set: int64 [samples, sequence_length], or Samples."""
         return tokens_of(self.source, self.common, self.device)
 
     def described(self) -> dict[str, Any]:
@@ -106,7 +110,7 @@ class Run:
         method: Method,
         writer: Writer,
         settings: Mapping[str, Any],
-        tokens: torch.Tensor | None,
+        tokens: Inputs | None,
         *,
         methods: Mapping[str, Method] | None = None,
         outer: Mapping[str, Method] | None = None,
@@ -121,7 +125,7 @@ class Run:
             method: The common method.
             writer: Writer of the format.
             settings: Settings for the report.
-            tokens: int64 [N, L], the calibration set, or None.
+            tokens: The calibration set, int64 [N, L] or samples, or None.
             methods: Methods of single modules, by the checkpoint's name.
             outer: Methods of the embedding and the head, by the network's name.
             remarks: Remarks for the report, by the checkpoint's name.

@@ -6,16 +6,32 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.causal import check_causal
-from squeeze.checkpoint.pretrained import explained, load_tokenizer
+from squeeze.checkpoint.pretrained import explained, is_causal, load_config, load_tokenizer
 from squeeze.checkpoint.text import read_text, tokenize
+from squeeze.engine.inputs import Inputs, Samples
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.kv.contract import CACHE
+from squeeze.recipes.samples import needed, samples_of
 from squeeze.system.documents import read_object
+from squeeze.system.storage import local_path
 
-__all__ = ["calibration_name", "calibration_tokens", "check_vocabulary"]
+__all__ = ["calibration_inputs", "calibration_name", "calibration_tokens", "check_vocabulary"]
 
 SELF = "self"
+
+
+def calibration_inputs(
+    folder: Path, source: str | Path | torch.Tensor | Samples | None, samples: int, length: int, seed: int, device: str
+) -> Inputs:
+    """Return a calibration set as in calibration_tokens, or samples of a model that is no causal language model."""
+    if isinstance(source, Samples):
+        return source
+    if isinstance(source, torch.Tensor) or is_causal(load_config(folder)):
+        return calibration_tokens(folder, source, samples, length, seed, device)
+    if source is None or str(source) == SELF:
+        raise needed(folder)
+    return samples_of(folder, local_path(source), samples, length, seed)
 
 
 def calibration_tokens(
@@ -59,9 +75,9 @@ def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:
         )
 
 
-def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
+def calibration_name(calibration: str | Path | torch.Tensor | Samples | None) -> str:
     """Return the name of a calibration set for the report."""
-    if isinstance(calibration, torch.Tensor):
+    if isinstance(calibration, torch.Tensor | Samples):
         return f"{len(calibration)} sequences given"
     return Path(calibration).name if calibration is not None else "self"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,13 @@ def stamps(folder: Path) -> list[list[Any]]:
     return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def digest(tokens: torch.Tensor | None) -> str | None:
-    """Return the SHA-256 of tokens as hexadecimal digits, or None for None."""
-    return None if tokens is None else hashlib.sha256(tokens.contiguous().numpy().tobytes()).hexdigest()
+def digest(tokens: torch.Tensor | Iterable[Mapping[str, torch.Tensor]] | None) -> str | None:
+    """Return the SHA-256 of tokens, or of samples with tensors by name, as hexadecimal digits, or None for None."""
+    if tokens is None:
+        return None
+    samples: Any = [{"": tokens}] if hasattr(tokens, "numpy") else tokens
+    total = hashlib.sha256()
+    for sample in samples:
+        for name, value in sample.items():
+            total.update(name.encode() + value.contiguous().numpy().tobytes())
+    return total.hexdigest()

@@ -59,8 +59,8 @@ def test_a_model_that_is_no_decoder_is_refused(tmp_path, text):
         found = call(*words)
         assert found.exit_code == 1, words
         said = found.output.splitlines()[-1]
-        expected = "expected a causal language model, got BertLMHeadModel, whose tokens see later ones"
-        assert said == f"Error: {folder}: {expected}"
+        expected = "expected a causal language model, got BertLMHeadModel, whose outputs are compared"
+        assert said == f"Error: {folder}: {expected} by `squeeze eval --inputs`"
 
 
 def test_a_model_whose_tokens_see_later_ones_is_refused():

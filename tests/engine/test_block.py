@@ -33,7 +33,7 @@ class Skipping(nn.Module):
 def _shards(folder, every=1):
     """Return shards of SEQUENCES in files, with the original of one sequence in `every`."""
     ids = torch.zeros(SEQUENCES.shape[:2], dtype=torch.int64)
-    shards = sharding.shards_of(folder, ids, SEQUENCES.shape[2], 0, True, every)
+    shards = sharding.shards_of(folder, len(ids), (ids.shape[1], SEQUENCES.shape[2]), 0, True, every)
     for shard in shards:
         last = shard.first + shard.inputs.count
         shard.inputs.write(SEQUENCES[shard.first : last])

@@ -8,7 +8,7 @@ from squeeze.engine.forward import forward
 from squeeze.engine.gradients import head_of
 from squeeze.engine.network import Network
 from squeeze.errors import ModelError
-from tests.makers import zoo
+from tests.makers import zoo, zoo_others
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -75,18 +75,45 @@ def test_a_model_that_computes_between_its_blocks_is_refused(tmp_path, monkeypat
         network.plan(TOKENS)
 
 
-def test_what_is_no_decoder_is_refused_in_one_line(tmp_path):
-    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    encoder, vision = transformers.BertConfig(vocab_size=512, **small), transformers.ViTConfig(**small, image_size=32)
-    both = transformers.BartConfig(vocab_size=512, d_model=64, encoder_layers=1, decoder_layers=1)
-    kinds = {
-        transformers.BertForMaskedLM(encoder): "a decoder-only language model, got BertForMaskedLM",
-        transformers.ViTForImageClassification(vision): "a causal language model, got ViTForImageClassification",
-        transformers.BartForConditionalGeneration(both): "a decoder-only language model, got BartForConditionalGen",
-    }
-    for number, (model, said) in enumerate(kinds.items()):
-        folder = tmp_path / str(number)
-        model.save_pretrained(folder)
-        with pytest.raises(ModelError, match=f"{folder}: expected {said}") as raised:
-            Network(Checkpoint.open(folder))
-        assert raised.value.__cause__ is None and "\n" not in str(raised.value)
+STACKS = {
+    "BertModel": ["encoder.layer"],
+    "WhisperForConditionalGeneration": ["model.encoder.layers", "model.decoder.layers"],
+    "LlavaForConditionalGeneration": ["model.vision_tower.encoder.layers", "model.language_model.layers"],
+    "CLIPModel": ["vision_model.encoder.layers", "text_model.encoder.layers"],
+    "SwinModel": ["encoder.layers"],
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_lists_of_blocks_run_one_after_the_other_as_in_the_forward(name, tmp_path):
+    folder = zoo_others.write(tmp_path / "model", name)
+    network, inputs, outputs, wanted = Network(Checkpoint.open(folder)), zoo_others.samples(name, 2), [], []
+    for _, _, run in forward(network, inputs, outputs.append):
+        run()
+    assert [stack[0].rpartition(".")[0] for stack in network.stacks] == STACKS[name]
+    model = getattr(transformers, name).from_pretrained(folder).eval()
+
+    def keep(module, args, out):
+        wanted.append((out[0] if isinstance(out, tuple) else out).clone())
+
+    model.get_submodule(network.blocks[-1]).register_forward_hook(keep)
+    with torch.no_grad():
+        for sample in inputs:
+            model(**sample)
+    for found, theirs in zip(outputs, wanted, strict=True):
+        torch.testing.assert_close(found, theirs.reshape(found.shape), atol=1e-5, rtol=1e-5)
+    assert not any(not value.is_meta for value in network.model.parameters())
+
+
+def test_a_list_that_runs_several_times_is_one_block(tmp_path):
+    network = Network(Checkpoint.open(zoo_others.write(tmp_path / "model", "AlbertModel")))
+    network.settle(zoo_others.samples("AlbertModel", 2))
+    assert network.stacks == [["encoder"]]
+    assert network.remarks == ["encoder runs as one block: it does not run its blocks once each, in their order"]
+
+
+def test_a_stack_that_the_inputs_do_not_reach_is_left(tmp_path):
+    network = Network(Checkpoint.open(zoo_others.write(tmp_path / "model", "LlavaForConditionalGeneration")))
+    network.settle(TOKENS)
+    assert network.blocks == ["model.language_model.layers.0", "model.language_model.layers.1"]
+    assert network.unreached == ["model.vision_tower.encoder.layers.0", "model.vision_tower.encoder.layers.1"]

@@ -1,0 +1,108 @@
+"""Calibration inputs: sequences of tokens, or samples of named tensors as a model's forward takes them."""
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.errors import SqueezeError, printable
+
+__all__ = ["Inputs", "Samples", "arguments", "check_samples", "parameters_of", "spread", "varied"]
+
+IDS = "input_ids"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one shape, each with the tensors of one call of a model's forward by their arguments' names."""
+
+    samples: tuple[Mapping[str, torch.Tensor], ...]
+
+    @classmethod
+    def of(cls, samples: Iterable[Mapping[str, Any]]) -> "Samples":
+        """Collect samples. Raises SqueezeError if there are no samples, or their tensors differ in shape."""
+        collected: list[Mapping[str, torch.Tensor]] = []
+        for sample in samples:
+            named = {name: torch.as_tensor(value) for name, value in sample.items()}
+            if collected and _shape_of(named) != _shape_of(collected[0]):
+                raise SqueezeError(
+                    f"expected samples of one shape, got {_shown(collected[0])} and {_shown(named)}: "
+                    "pad, crop or resize them"
+                )
+            collected.append(named)
+        if not collected or not collected[0]:
+            raise SqueezeError("expected calibration samples, got none")
+        return cls(tuple(collected))
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
+        return iter(self.samples)
+
+    def __getitem__(self, part: slice) -> "Samples":
+        return Samples(self.samples[part])
+
+
+Inputs = torch.Tensor | Samples  # tokens [N, L], or samples
+
+
+def _shape_of(sample: Mapping[str, torch.Tensor]) -> dict[str, tuple[Any, ...]]:
+    return {name: (tuple(value.shape), value.dtype) for name, value in sample.items()}
+
+
+def _shown(sample: Mapping[str, torch.Tensor]) -> str:
+    return ", ".join(f"{printable(name)} {list(value.shape)}" for name, value in sample.items())
+
+
+def spread(inputs: Inputs) -> Iterator[Mapping[str, torch.Tensor]]:
+    """Yield each sample's tensors by name; a sequence of tokens is one sample."""
+    if isinstance(inputs, Samples):
+        yield from inputs
+    else:
+        for ids in torch.split(inputs, 1):
+            yield {IDS: ids}
+
+
+def varied(inputs: Inputs) -> Mapping[str, torch.Tensor]:
+    """Return a sample of the shape of the first, of which as much as possible differs from it."""
+    first = next(spread(inputs))
+    if not isinstance(inputs, Samples):
+        return {IDS: first[IDS].roll(1, 1)}
+    other = {}
+    for name, value in first.items():
+        differing = (sample[name] for sample in inputs if not torch.equal(sample[name], value))
+        other[name] = next(differing, value)
+    return other
+
+
+def arguments(model: nn.Module, sample: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, Any]:
+    """Return the arguments of a model's forward for a sample: without a cache, and with float inputs in float32."""
+    taken: dict[str, Any] = {}
+    for name, value in sample.items():
+        moved = value.to(device)
+        taken[name] = moved.float() if moved.is_floating_point() else moved
+    return taken | ({"use_cache": False} if "use_cache" in parameters_of(model) else {})
+
+
+def parameters_of(model: nn.Module | type[nn.Module]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of the forward of a model, or of a class, by name."""
+    kind = model if isinstance(model, type) else type(model)
+    return inspect.signature(kind.forward).parameters
+
+
+def check_samples(model: nn.Module, inputs: Samples) -> None:
+    """Raise SqueezeError if a model's forward does not take the samples' names, or lacks a value that it needs."""
+    known = parameters_of(model)
+    unknown = [name for name in inputs.samples[0] if name not in known]
+    if unknown:
+        names = [name for name in known if name not in ("self", "kwargs")]
+        raise SqueezeError(
+            f"{type(model).__name__} takes no {printable(repr(unknown[0]))}: choose from {', '.join(names)}"
+        )
+    for name, value in ((name, value) for sample in inputs for name, value in sample.items()):
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise SqueezeError(f"expected finite numbers in {printable(repr(name))}, got NaN or infinity")
