@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prebuilt.targets import RECORDED, TARGETS, Target, digest
+from prebuilt.targets import RECORDED, ROOT, TARGETS, Target, digest
 
-ROOT = Path(__file__).parents[1]
+WORKLOAD = "prebuilt.workload"
 
 
 def main() -> None:
@@ -16,13 +16,14 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", default=list(TARGETS), metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "build" / "machine_code", help="folder")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "prebuilt", help="folder of what is between")
-    parser.add_argument("--workload", default="prebuilt.workload", help="module that calls all kernels")
+    parser.add_argument("--workload", default=WORKLOAD, help="module that calls all kernels")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many compile side by side")
     parser.add_argument("--phase", choices=("record", "emit"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     for target in map(TARGETS.__getitem__, arguments.targets):
         if arguments.phase:
-            _run(arguments.phase, target, arguments.work / target.name, arguments.workload)
+            _run(target, arguments)
         else:
             _make(target, arguments)
 
@@ -38,13 +39,12 @@ def _make(target: Target, arguments: argparse.Namespace) -> None:
         signatures.write_text(current)
     _start("emit", target, arguments)
     folder = arguments.work / target.name
-    objects = sorted(folder.glob("*.o"))
-    (folder / "objects").write_text("\n".join(map(str, objects)))
-    command = [*target.compiler(), "-o", library, ROOT / "prebuilt" / "call.c", f"@{folder / 'objects'}", "-lm"]
+    command = [*target.compiler(), "-o", library, ROOT / "prebuilt" / "call.c", f"@{folder / 'linked.txt'}", "-lm"]
     subprocess.run(command, check=True)
-    library.with_suffix(".txt").write_bytes((folder / "table.txt").read_bytes())
+    table = (folder / "table.txt").read_text()
+    library.with_suffix(".txt").write_text(table)
     made_of.write_text(current)
-    print(f"{library}: {library.stat().st_size:,} bytes, {len(objects)} entry points")
+    print(f"{library}: {library.stat().st_size:,} bytes, {len(table.splitlines()) - 1} entry points")
 
 
 def _start(phase: str, target: Target, arguments: argparse.Namespace) -> None:
@@ -53,19 +53,23 @@ def _start(phase: str, target: Target, arguments: argparse.Namespace) -> None:
     environment = {**os.environ, **target.environment(), "SQUEEZE_KERNELS": "compile", "PYTHONPATH": str(ROOT)}
     environment |= {"NUMBA_CACHE_DIR": str(arguments.work / "code"), "SQUEEZE_CACHE": str(arguments.work / "files")}
     options = ["-o", arguments.output, "--work", arguments.work, "--workload", arguments.workload]
+    options += ["--processes", str(arguments.processes)]
     command = [sys.executable, "-m", "prebuilt", target.name, "--phase", phase, *options]
     subprocess.run(command, env=environment, cwd=ROOT, check=True)
 
 
-def _run(phase: str, target: Target, folder: Path, workload: str) -> None:
-    if phase == "record":
+def _run(target: Target, arguments: argparse.Namespace) -> None:
+    recorded = arguments.work / RECORDED.name
+    target.prepare()
+    if arguments.phase == "record":
         from prebuilt import recording
 
-        recording.record(folder / "signatures.pickle", workload)
+        recording.record(target, recorded, arguments.workload, arguments.workload == WORKLOAD)
     else:
         from prebuilt import emitting
 
-        emitting.emit(target, folder, folder.with_name(RECORDED.name) / "signatures.pickle")
+        signatures = recorded / "signatures.pickle"
+        emitting.emit(target, arguments.work / target.name, signatures, arguments.processes)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,31 @@ void *PyEval_SaveThread(void);
 void PyEval_RestoreThread(void *);
 extern PyObject *PyExc_SystemError;
 
-/* numba's functions for memory, which only messages of errors that cannot occur use. */
+/* numba's functions for memory, for kernels that make arrays. Compiled code counts references and reads `data`. Lists, and
+   messages of errors that cannot occur, need the last two. */
+typedef struct {
+    size_t references;
+    void *destructor, *about, *data;
+    size_t size;
+    void *allocator;
+} Memory;
+
 void *malloc(size_t);
 void free(void *);
 void *NRT_Allocate(size_t size) { return malloc(size); }
 void NRT_Free(void *memory) { free(memory); }
 void NRT_MemInfo_call_dtor(void *memory) { free(memory); }
+void *NRT_MemInfo_alloc_aligned(size_t size, unsigned align) {
+    Memory *memory = malloc(sizeof *memory + size + align);
+    if (!memory) return NULL;
+    uintptr_t data = (uintptr_t)(memory + 1);
+    if (align) data += (align - data % align) % align;
+    *memory = (Memory){1, NULL, NULL, (void *)data, size, NULL};
+    return memory;
+}
+void *NRT_MemInfo_alloc(size_t size) { return NRT_MemInfo_alloc_aligned(size, 0); }
+void *NRT_MemInfo_new_varsize_dtor(size_t size, void *destructor) { return NULL; }
+void *NRT_MemInfo_varsize_realloc(void *memory, size_t size) { return NULL; }
 
 enum { WORDS = 4096, RESULTS = 64, TUPLE_SUBCLASS = 1 << 26 };
 enum { C_ORDER = 1, F_ORDER = 2, ALIGNED = 0x100 };

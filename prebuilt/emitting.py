@@ -1,37 +1,45 @@
-"""Object code of all kernels and signatures of a target, and the table of them."""
+"""The object code of all kernels and signatures for a target, and the table of them."""
 
+import multiprocessing
 import pickle
-from importlib import import_module
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import llvmlite.binding as llvm
-
+from prebuilt.objects import entry_point, is_there
 from prebuilt.targets import Target
+from squeeze.version import __version__
 
 
-def emit(target: Target, folder: Path, signatures: Path) -> None:
-    """Write an object for each entry point, and table.txt."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    if target.triple != llvm.get_process_triple():
-        llvm.get_process_triple = lambda: target.triple
-    from prebuilt.entries import compile_entry
-    from prebuilt.signatures import result, signature_hash
-    from squeeze.numerics.compiling import KERNELS
+def emit(target: Target, folder: Path, signatures: Path, processes: int) -> None:
+    """Write an object for each entry point, table.txt, and the paths of the objects to linked.txt.
 
-    for path in folder.glob("*.o"):
-        path.unlink()
-    table: dict[str, dict[int, tuple[str, str, str]]] = {}
+    Args:
+        target: the processor.
+        folder: where to write, and where the objects of an earlier call are.
+        signatures: what recording.py has written.
+        processes: how many compile side by side.
+    """
+    wanted: dict[str, list[Any]] = {}
     for name, signature in pickle.loads(signatures.read_bytes()):
-        if not name.startswith(target.only):
-            continue
-        import_module(name.partition(":")[0])
-        rows, key = table.setdefault(name, {}), signature_hash(signature)
-        if key in rows:  # arrays that may be written, and the same ones that may not
-            continue
-        entry = f"squeeze_{len(table)}_{len(rows)}"
-        code, returned = compile_entry(KERNELS[name], signature, entry)
-        (folder / f"{entry}.o").write_bytes(code)
-        rows[key] = (f"{key:016x}", entry, result(returned))
-    lines = [" ".join([name, *row]) for name, rows in table.items() for row in rows.values()]
-    (folder / "table.txt").write_text("\n".join([target.wanted, *lines]) + "\n")
+        if name.startswith(target.only):
+            wanted.setdefault(name, []).append(signature)
+    there = partial(is_there, target.name, folder)
+    if missing := {name: rows for name, rows in wanted.items() if not all(there(name, row) for row in rows)}:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), target.prepare) as pool:
+            list(pool.map(partial(_compile, target.name, folder), missing.items()))
+    found = {name: [entry_point(target.name, folder, name, row) for row in rows] for name, rows in wanted.items()}
+    lines = [" ".join([name, *row]) for name, rows in found.items() for row in rows]
+    (folder / "table.txt").write_text("\n".join([f"{__version__} {target.wanted}", *lines]) + "\n")
+    objects = [folder / f"{entry}.o" for rows in found.values() for _, entry, _ in rows]
+    (folder / "linked.txt").write_text("".join(f"{path}\n" for path in objects))
+    for old in {*folder.glob("squeeze_*")}.difference(objects, (path.with_suffix(".kind") for path in objects)):
+        old.unlink()
+
+
+def _compile(target: str, folder: Path, kernel: tuple[str, list[Any]]) -> None:
+    """Write the objects of a kernel that are not there."""
+    name, signatures = kernel
+    for signature in signatures:
+        entry_point(target, folder, name, signature)

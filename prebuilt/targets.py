@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 _V2 = "cx16 popcnt sahf sse3 sse4.1 sse4.2 ssse3"
 _V3 = f"{_V2} avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
 _V4 = (
@@ -36,6 +37,15 @@ class Target:
         """Return numba's environment variables."""
         flags = ",".join(f"+{feature}" for feature in self.features)
         return {"NUMBA_CPU_NAME": self.processor, "NUMBA_CPU_FEATURES": flags}
+
+    def prepare(self) -> None:
+        """Let LLVM compile for this target in this process, before numba is imported."""
+        import llvmlite.binding as llvm  # which linking does not need
+
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        if self.triple != llvm.get_process_triple():
+            llvm.get_process_triple = lambda: self.triple
 
     def compiler(self) -> list[str]:
         """Return the command that compiles C and links for the target: zig's, or this system's compiler."""

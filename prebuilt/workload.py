@@ -1,14 +1,19 @@
-"""Calls of all kernels with the types that occur when files of every kind are coded."""
+"""Calls of all kernels with the types that occur when files of every kind are coded, and checkpoints packed."""
 
+import bz2
 import io
-import tempfile
+import lzma
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
 
 import squeeze
-from squeeze.packing.codings import LEVELS as PACKING_LEVELS
-from tests.golden.checkpoint import golden_checkpoint
-from tests.golden.samples import STREAMS, tuned_dictionary
-from tests.makers import images, inputs, programs, sounds, wrapped
+from prebuilt import checkpoints
+from squeeze.codecs.stream import levels
+from tests.golden.samples import COPIES, REPEATS, STREAMS, tuned_dictionary
+from tests.golden.wrapped import WRAPPED
+from tests.makers import arrays, images, inputs, jpegs, programs, sounds, wrapped
 
 
 def run() -> None:
@@ -18,7 +23,8 @@ def run() -> None:
     _dictionaries()
     _media()
     _large()
-    _checkpoints()
+    _opened()
+    checkpoints.run()
 
 
 def _round_trip(coded: bytes, raw: bytes) -> None:
@@ -26,12 +32,21 @@ def _round_trip(coded: bytes, raw: bytes) -> None:
         raise AssertionError("a file does not decode to what was coded")
 
 
+def _both_ways(raw: bytes, level: int, threads: int = 1, **options: int) -> None:
+    """Compress data with verification, and restore it, as files are."""
+    with io.BytesIO() as sink, io.BytesIO() as back:
+        squeeze.compress_stream(io.BytesIO(raw), sink, level=level, threads=threads, **options)
+        sink.seek(0)
+        squeeze.decompress_stream(sink, back, threads=threads)
+        if back.getvalue() != raw:
+            raise AssertionError("a file does not decode to what was coded")
+
+
 def _dictionaries() -> None:
     known = squeeze.Dictionary.from_bytes(tuned_dictionary())
-    page = inputs.PROSE[:900]
-    _round_trip_with(page, known, 5)
+    _round_trip_with(inputs.PROSE[:900], known, 5)
     pages = [inputs.words(600, seed=seed) for seed in range(12)]
-    for level in (4, 5, 6):
+    for level in (1, 2, 3, 4, 5, 6):
         _round_trip_with(pages[0], squeeze.train(pages, level=level), level)
 
 
@@ -43,53 +58,64 @@ def _round_trip_with(raw: bytes, dictionary: squeeze.Dictionary, level: int) -> 
 
 def _media() -> None:
     """Files with wrappers, images, sounds, arrays and programs in several forms."""
-    rows = images.pixels(40, 30).reshape(30, -1)
+    rows, deep = images.pixels(40, 30).reshape(30, -1), images.deep_rows(40, 30)
+    made = images.pixels(40, 30, 1).astype(np.uint16) * 257
     found = [
         images.png((40, 30, 8, 2, 0), images.filtered(rows, 3, [0, 1, 2, 3, 4])),
+        images.png((40, 30, 16, 0, 0), images.filtered(deep, 2, [1, 4])),
         images.bmp(images.pixels(40, 30)),
+        images.bmp(images.pixels(40, 30, 1), bytes(64)),
         images.tiff(images.pixels(40, 30)),
-        images.tga(images.pixels(40, 30)),
+        images.tiff(made, ">"),
+        images.tga(images.pixels(40, 30, 4)),
         images.pnm(images.pixels(40, 30, 1)),
+        jpegs.by_hand(48, 32),
         *(sounds.wav(sounds.samples(900, channels, 8 * width), width) for channels in (1, 2) for width in (1, 2, 3)),
+        sounds.aiff(sounds.samples(900, 2, 16), 2),
+        arrays.npy("<f4", "300, 3", arrays.points(300)),
+        arrays.npy("<f8", "900,", arrays.walk(900)),
+        arrays.npy("<u2", "900,", arrays.ramp(900)),
+        arrays.npy(">u4", "900,", arrays.keys(900)),
+        arrays.npy("<i8", "900,", arrays.times(900)),
+        bz2.compress(inputs.words(4_000)),
+        lzma.compress(inputs.words(4_000)),
+        WRAPPED,
         *wrapped.documents().values(),
         *programs.images().values(),
     ]
     for raw in found:
         for level in (1, 3, 4):
-            _round_trip(squeeze.compress(raw, level), raw)
+            _both_ways(raw, level)
+    for raw in (*found[:2], found[8], found[10], found[16], WRAPPED, programs.elf(functions=40)):
+        for level in (2, 5, 6, 8):
+            _both_ways(raw, level)
 
 
 def _large() -> None:
     """Blocks of a size at which threads and repeats are used, with and without verification."""
     text = inputs.words(60_000) + inputs.machine_code(3_000) + inputs.words(9_000)
-    for level in (1, 3, 4, 5, 6):
+    for level in (1, 2, 3, 4, 5, 6):
         for threads in (1, 2):
-            with io.BytesIO() as sink:
-                squeeze.compress_stream(io.BytesIO(text), sink, level=level, threads=threads)
-                coded = sink.getvalue()
-            with io.BytesIO() as sink:
-                squeeze.decompress_stream(io.BytesIO(coded), sink, threads=threads)
-                if sink.getvalue() != text:
-                    raise AssertionError("a file does not decode to what was coded")
+            _both_ways(text, level, threads)
     mixed = inputs.words(2_000) + inputs.machine_code(200)
     for level in (7, 8, 9):
         for threads in (1, 2):
-            raw = inputs.PROSE + text[:9_000]
-            _round_trip(squeeze.compress(raw, level, threads=threads), raw)
-    for level in (1, 4, 6, 8):
+            _both_ways(inputs.PROSE + text[:9_000], level, threads)
+        _both_ways(REPEATS, level)
+    for level in (1, 3, 8):
+        _both_ways(COPIES, level, block_size=2_000, long=1 << 20)
+    for level in levels.LEVELS:
         squeeze.explain(squeeze.compress(mixed, level, block_size=len(mixed)))
 
 
-def _checkpoints() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        source, packed, restored = (folder / f"{part}.safetensors" for part in ("source", "packed", "restored"))
-        base = folder / "base.safetensors"
-        base.write_bytes(golden_checkpoint())
-        for steps, zeros in ((0, False), (0, True), (3, False)):
-            source.write_bytes(golden_checkpoint(steps=steps, zeros=zeros))
-            for level in PACKING_LEVELS:
-                squeeze.pack(source, packed, level=level, base=base if steps else None, overwrite=True)
-                squeeze.unpack(packed, restored, base=base if steps else None, overwrite=True)
-                if restored.read_bytes() != source.read_bytes():
-                    raise AssertionError("a checkpoint does not unpack to what was packed")
+def _opened() -> None:
+    """Parts of files, and of several blocks."""
+    raw = inputs.words(9_000)
+    with TemporaryDirectory() as name:
+        path = Path(name, "text.sqz")
+        for level in (1, 3, 4, 6, 8):
+            path.write_bytes(squeeze.compress(raw, level, block_size=4_000))
+            with squeeze.open(path) as opened:
+                opened.seek(5_000)
+                if opened.read(99) != raw[5_000:5_099]:
+                    raise AssertionError("a part of a file is not that of what was coded")

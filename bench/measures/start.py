@@ -19,8 +19,9 @@ from pathlib import Path
 
 from bench.measure import Measure, Row, option
 from bench.tables import Column, Listing
-from tests.golden.checkpoint import golden_checkpoint
 from tests.makers import inputs
+from tests.makers.checkpoints import write
+from tests.makers.floats import as_bf16, weights
 
 _DIST = Path(__file__).parents[2] / "dist"
 TEXT, SHORT = "text", "short"
@@ -30,7 +31,7 @@ USES = {
     "decompress -3 of 10 kB": ("decompress", "-k", "-f", f"{TEXT}.3.sqz"),
     "compress -6 of 10 kB": ("compress", "-6", "-f", TEXT),
     "compress -8 of 10 kB": ("compress", "-8", "-f", TEXT),
-    "pack": ("pack", "-f", "model.safetensors", "packed.safetensors"),
+    "pack of 45 MB": ("pack", "-f", "model.safetensors", "packed.safetensors"),
 }
 
 
@@ -79,7 +80,10 @@ def _installed(environment: Path) -> int:
 def _write_inputs(folder: Path) -> None:
     (folder / TEXT).write_bytes(inputs.words(10_000))
     (folder / SHORT).write_bytes(inputs.words(2_000))
-    (folder / "model.safetensors").write_bytes(golden_checkpoint())
+    layers = {f"layer.{n}": as_bf16(weights(1 << 22, n)).tobytes() for n in range(5)}
+    layers["embedding"] = as_bf16(weights(3 << 19, 5)).tobytes()
+    tensors = {name: ("BF16", (len(data) >> 11, 1024), data) for name, data in layers.items()}
+    write(folder / "model.safetensors", tensors)
 
 
 def _measure(python: Path, folder: Path, arguments: tuple[str, ...], runs: int) -> Row:

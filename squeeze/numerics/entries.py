@@ -65,13 +65,19 @@ def _types() -> _Types:
     )  # fmt: skip
 
 
-@cache
-def _library() -> Any:
-    found: Any = prebuilt.LIBRARY
-    call = found.code.squeeze_call
+def entry_table(code: Any, entries: list[tuple[Any, list[str]]], size: int) -> tuple[Any, int, Any]:
+    """Return the function that calls entry points, the address of its types, and a kernel's table of `size` rows.
+
+    Args:
+        code: the library with the function, call.c.
+        entries: of the kernel (`Library.entries`), which are the first rows.
+        size: rows of the table.
+    """
+    rows = [_Entry(int(key, 16), _address(home, name), result.encode()) for home, (key, name, result) in entries]
+    call = code.squeeze_call
     call.argtypes = (ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     call.restype = ctypes.py_object
-    return found
+    return call, ctypes.addressof(_types()), (_Entry * size)(*rows)
 
 
 class Kernel:
@@ -102,12 +108,10 @@ class Kernel:
         return found
 
     def _load(self) -> None:
-        library = _library()
+        library: Any = prebuilt.LIBRARY
         entries = library.entries(f"{self.__module__}:{self.py_func.__qualname__}")
-        rows = [_Entry(int(key, 16), _address(code, name), result.encode()) for code, (key, name, result) in entries]
-        table = (_Entry * len(rows))(*rows)
-        self._call, self._types = library.code.squeeze_call, ctypes.addressof(_types())
-        self._place, self._entries = ctypes.addressof(table), len(rows)
+        self._call, self._types, table = entry_table(library.code, entries, len(entries))
+        self._place, self._entries = ctypes.addressof(table), len(entries)
         self._table = table  # last: other threads call as soon as it is there
 
     def _compile(self) -> Any:

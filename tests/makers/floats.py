@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from squeeze.checkpoint.ggml_types import BLOCKS
+from squeeze.packing.tensors.block_types import streams_of
+
 
 def as_bf16(values):
     """Round values to bf16 as torch does, and return uint16."""
@@ -19,3 +22,15 @@ def weights(count, seed=1):
 
 def bytes_of(array):
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def blocks(dtype, count=256):
+    """Return blocks of a type of GGUF whose elements are more often in the middle than at the ends, uint8."""
+    random, out = np.random.default_rng(4), np.zeros((count, BLOCKS[dtype]), np.uint8)
+    for stream in streams_of(dtype):
+        for byte, bit, bits, above, other, more in stream.elements.tolist():
+            drawn = random.normal(1 << bits + more - 1, (1 << bits + more) / 12, count)
+            values = np.clip(drawn, 0, (1 << bits + more) - 1).astype(np.int64)
+            out[:, byte] |= ((values & (1 << bits) - 1) << bit).astype(np.uint8)
+            out[:, above] |= (values >> bits << other).astype(np.uint8)
+    return out.reshape(-1)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from prebuilt import kernels
 from prebuilt.targets import TARGETS, digest
 from squeeze.codecs.stream import split
 from squeeze.numerics import entries, prebuilt
 from squeeze.system import processor
+from squeeze.version import __version__
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_NUMBA = "import sys; sys.modules['numba'] = sys.modules['llvmlite'] = None\n"
@@ -41,6 +43,23 @@ for name, golden in STREAMS.items():
     assert coded == open(f"tests/golden/{name}.sqz", "rb").read(), name
 print(prebuilt.LIBRARY.name)
 """
+EVERY_MODULE = """
+from importlib import import_module
+from pkgutil import walk_packages
+from types import SimpleNamespace
+
+import squeeze.numerics.prebuilt as prebuilt
+
+sys.modules["torch"] = None
+prebuilt.LIBRARY = SimpleNamespace(features=frozenset({"avx2"}), name="", entries=lambda kernel: [])
+for room in ("codecs", "lm", "packing"):
+    home = import_module(f"squeeze.{room}")
+    for module in walk_packages(home.__path__, f"{home.__name__}."):
+        try:
+            import_module(module.name)
+        except ModuleNotFoundError as error:
+            assert error.name in ("torch", "triton", "llama_cpp"), error
+"""
 
 
 def package_with(folder: Path, libraries: Path) -> Path:
@@ -59,7 +78,7 @@ def run(folder: Path, code: str, *arguments: str, **environment: str) -> subproc
     kept = {name: value for name, value in os.environ.items() if name != "SQUEEZE_KERNELS"}
     settings = kept | {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), **environment}
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +167,61 @@ def test_a_copy_of_a_module_is_apart():
 
 def test_a_source_tree_has_no_library():
     assert prebuilt.LIBRARY is None
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (f"{__version__} avx\n", "file too short"),
+        ("0.0.9 avx\n", "it is of version 0.0.9"),
+        ("", "not enough values to unpack (expected at least 1, got 0)"),
+    ],
+    ids=["damaged", "version", "no table"],
+)
+def test_a_library_that_does_not_fit_is_told_of_and_left(table, reason, tmp_path, monkeypatch):
+    said: list[str] = []
+    library = tmp_path / f"{sys.platform}-{os.uname().machine}-{processor.levels()[0]}.so"
+    library.write_bytes(b"")
+    library.with_suffix(".txt").write_text(table)
+    monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
+    monkeypatch.setattr(prebuilt.notices, "mention", said.append)
+    monkeypatch.delenv("SQUEEZE_KERNELS", raising=False)
+    assert prebuilt._found() is None
+    (sentence,) = said
+    start = f"Warning: code is compiled at first use, since {library.name} cannot be used: "
+    assert sentence.startswith(start) and sentence.endswith(reason) and "\n" not in sentence
+
+
+def test_a_processor_of_no_level_compiles(tmp_path, monkeypatch):
+    monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
+    monkeypatch.setattr(prebuilt.processor, "levels", list)
+    monkeypatch.delenv("SQUEEZE_KERNELS", raising=False)
+    assert prebuilt._found() is None
+
+
+def test_kernels_are_found_in_sources(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "module.py").write_text(
+        "quick = lossy_kernel(fastmath=True)\n"
+        "@kernel\ndef one(x):\n    pass\n"
+        "@quick\ndef two(x):\n    pass\n"
+        "@inline\ndef step(x):\n    pass\n"
+        "def make(kind):\n    def work(x):\n        pass\n    return callback(work)\n"
+    )
+    names = {"one", "two", "make.<locals>.work"}
+    assert kernels.declared(tmp_path / "package") == {f"package.module:{name}" for name in names}
+
+
+def test_the_workload_calls_every_kernel_that_libraries_have():
+    """Compare the list that the build writes with the sources; the build refuses a workload that lacks a kernel."""
+    assert set(kernels.RECORDED.read_text().split()) == kernels.wanted(), (
+        "call the kernel in prebuilt/workload.py or name it in LEFT_OUT of prebuilt/kernels.py, and run "
+        "`python -m prebuilt`"
+    )
+    declared = kernels.declared(ROOT / "squeeze")
+    assert all(any(name.startswith(start) for name in declared) for start in kernels.LEFT_OUT)
+
+
+def test_modules_of_kernels_need_no_numba_with_a_library():
+    found = run(ROOT, WITHOUT_NUMBA + EVERY_MODULE)
+    assert (found.returncode, found.stderr) == (0, "")

@@ -10,21 +10,10 @@ from squeeze.packing.tensors.block_types import STREAMS, streams_of
 from squeeze.packing.tensors.content import InMemory, whole
 from squeeze.packing.tensors.float_writer import in_memory
 from squeeze.packing.tensors.floats import Decoded
+from tests.makers.floats import blocks as make
 from tests.references import naive_blocks
 
 every = pytest.mark.parametrize("dtype", list(BLOCKS))
-
-
-def content(dtype, count=256):
-    """Blocks whose elements are more often in the middle than at the ends."""
-    random, out = np.random.default_rng(4), np.zeros((count, BLOCKS[dtype]), np.uint8)
-    for stream in streams_of(dtype):
-        for byte, bit, bits, above, other, more in stream.elements.tolist():
-            drawn = random.normal(1 << bits + more - 1, (1 << bits + more) / 12, count)
-            values = np.clip(drawn, 0, (1 << bits + more) - 1).astype(np.int64)
-            out[:, byte] |= ((values & (1 << bits) - 1) << bit).astype(np.uint8)
-            out[:, above] |= (values >> bits << other).astype(np.uint8)
-    return out.reshape(-1)
 
 
 def encode(data, dtype):
@@ -51,7 +40,7 @@ def test_every_bit_of_a_block_is_in_one_element(dtype):
 
 @every
 def test_blocks_are_restored_and_by_the_decoder_of_the_specification(dtype):
-    data = content(dtype)
+    data = make(dtype)
     payload = encode(data, dtype)
     assert payload.size < 0.95 * data.size
 
@@ -64,12 +53,12 @@ def test_blocks_are_restored_and_by_the_decoder_of_the_specification(dtype):
 
 
 def test_six_bits_in_two_bytes_cost_their_entropy():
-    data = content("Q6_K", 2000)
+    data = make("Q6_K", 2000)
     assert encode(data, "Q6_K").size < 0.98 * floats.encode(data, "U8").size
 
 
 def test_parts_are_decoded_alone():
-    data = content("Q4_K", 5000)
+    data = make("Q4_K", 5000)
     parts = blocks.DecodedBlocks(InMemory(encode(data, "Q4_K")), "Q4_K", data.size, Decoded)
     for begin, end in ((0, 4), (147_400, 147_500), (data.size - 400, data.size)):
         out = np.empty(end - begin, np.uint8)
@@ -78,13 +67,13 @@ def test_parts_are_decoded_alone():
 
 
 def test_bytes_that_are_no_whole_blocks_are_left_to_other_codings():
-    assert encode(content("Q8_0")[:-1], "Q8_0") is None
-    assert encode(content("Q8_0")[:0], "Q8_0") is None
+    assert encode(make("Q8_0")[:-1], "Q8_0") is None
+    assert encode(make("Q8_0")[:0], "Q8_0") is None
 
 
 @pytest.mark.parametrize(("at", "value"), [(0, 2), (7, 1), (8, 255), (15, 255), (23, 9)])
 def test_damaged_payloads_are_named(at, value):
-    data = content("Q8_0")
+    data = make("Q8_0")
     hurt = encode(data, "Q8_0").copy()
     hurt[at] = value
     with pytest.raises(DamagedError):
@@ -92,7 +81,7 @@ def test_damaged_payloads_are_named(at, value):
 
 
 def test_truncated_payloads_and_other_sizes_are_damaged():
-    data = content("Q8_0")
+    data = make("Q8_0")
     payload = encode(data, "Q8_0")
     for hurt, size in (
         (payload[:16].copy(), data.size),
