@@ -1,8 +1,9 @@
-"""Images without compression in data: BMP and DIB, PBM, PGM and PPM, and TGA. tiff.py finds those of TIFF.
+"""Images without compression in data: BMP and DIB, PBM, PGM and PPM, TGA, and NPY. tiff.py finds those of TIFF.
 
 A wrong guess costs size, never correctness: what is found is coded as an image only if that makes it smaller.
 """
 
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -26,13 +27,18 @@ _DIBS = [
 ]
 _GAP = rb"\s{1,16}(?:#[^\n]{0,100}\n\s{0,16}){0,3}"  # bounded, so that many marks take time in proportion
 _PNM = re.compile(rb"P([56])%b(\d{1,7})%b(\d{1,7})%b(\d{1,5})\s" % (_GAP, _GAP, _GAP))
+_NPY = re.compile(
+    rb"\x93NUMPY[\x01-\x03]\0.{2,4}?\{'descr': '\|u1', 'fortran_order': False, "
+    rb"'shape': \((\d{1,7}(?:, \d{1,7}){1,3})\), \}[ ]*\n",
+    re.DOTALL,
+)
 _PBM = re.compile(rb"P(4)%b(\d{1,7})%b(\d{1,7})\s" % (_GAP, _GAP))
 
 
 def find(data: np.ndarray) -> list[Found]:
     """Return the images in uint8 `data`, in order and apart from each other."""
     raw, done, apart = data.tobytes(), 0, list[Found]()
-    for start, stop, form in sorted([*_dibs(raw), *_pnms(raw), *find_tiff(raw), *_tga(raw)]):
+    for start, stop, form in sorted([*_dibs(raw), *_pnms(raw), *find_tiff(raw), *_tga(raw), *_npys(raw)]):
         end = stop if stop + _LEAST_REST < len(raw) else len(raw)
         if start >= done and end - start >= (_LEAST if start else 0) and form.is_possible(end - start):
             apart.append((start, end, form))
@@ -89,6 +95,16 @@ def _pnms(raw: bytes) -> Iterator[Found]:
             yield from _region(
                 raw, match.start(), match.end(), height, Layout(width, bits, 3 if match[1] == b"6" else 1)
             )
+
+
+def _npys(raw: bytes) -> Iterator[Found]:
+    """Yield images of bytes in the format NPY, with up to four channels; several are one below the other."""
+    for match in _NPY.finditer(raw):
+        shape = [int(size) for size in match[1].split(b",")]
+        channels = shape.pop() if len(shape) > 2 and shape[-1] <= 4 else 1
+        width, rows = shape.pop(), math.prod(shape)
+        if rows and width and channels:
+            yield from _region(raw, match.start(), match.end(), rows, Layout(width, 8, channels))
 
 
 def _tga(raw: bytes) -> Iterator[Found]:

@@ -7,7 +7,7 @@ import pytest
 
 from squeeze.codecs.image import formats
 from squeeze.codecs.image.layout import Layout
-from tests.makers import images, inputs
+from tests.makers import arrays, images, inputs
 
 GREY, COLOURS, ALPHA = (images.pixels(41, 30, channels) for channels in (1, 3, 4))
 DEEP = images.pixels(41, 30, 1).astype(np.uint16) * 257
@@ -22,6 +22,8 @@ FILES = {
     "grey BMP": (images.bmp(GREY, RAMP), Layout(41, 8, 1, padding=3, prefix=54 + 1024)),
     "BMP with a palette": (images.bmp(GREY, bytes(64)), Layout(41, 8, 1, indexed=1, padding=3, prefix=118)),
     "PPM": (images.pnm(COLOURS), Layout(41, 8, 3, prefix=20)),
+    "NPY of colours": (arrays.npy("|u1", "30, 41, 3", COLOURS.tobytes()), Layout(41, 8, 3, prefix=128)),
+    "NPY of greys": (arrays.npy("|u1", "3, 10, 41", GREY.tobytes()), Layout(41, 8, 1, prefix=128)),
     "PGM": (images.pnm(GREY), Layout(41, 8, 1, prefix=20)),
     "PGM of 16 bits": (b"P5 41 30 65535\n" + DEEP.byteswap().tobytes(), Layout(41, 16, 1, prefix=15)),
     "PBM": (b"P4\n400 30\n" + bytes(1500), Layout(400, 1, 1, prefix=10)),
