@@ -9,6 +9,7 @@ import numpy as np
 from squeeze.codecs.content import Content, Region
 from squeeze.codecs.parse.bzip2.stream import Bzip2
 from squeeze.codecs.parse.deflate.stream import Closings
+from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
 from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
@@ -33,7 +34,7 @@ __all__ = [
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
-    *(Program(), Bzip2()),
+    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened

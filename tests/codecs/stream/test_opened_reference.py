@@ -2,7 +2,10 @@
 
 import base64
 import bz2
+import json
+import quopri
 import zlib
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from tests.references import naive_huffman, naive_opened
 
 SETTINGS, _ = resolve_settings(1, 1, None, None, LanguageOptions())
 TEXT = inputs.words(3_000)
+ACCENTS = TEXT.decode().replace("e", "é").replace(" a", " 😀")
 
 
 def deflated(level: int, strategy: int = 0, memory: int = 8, window: int = 15) -> bytes:
@@ -45,6 +49,9 @@ CASES = {
     "programs": b"between".join(programs.images().values()),
     "hexadecimal": TEXT.hex().upper().encode(),
     "bzip2": bz2.compress(TEXT),
+    "percent-encoding": quote(ACCENTS).encode(),
+    "quoted-printable": quopri.encodestring(ACCENTS.encode()),
+    "\\u escapes": json.dumps([ACCENTS]).encode(),
     "CR LF": TEXT.replace(b" ", b"\r\n"),
     "GIF": gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(TEXT * 2, 8), 8), 8, 100)]),
 }
