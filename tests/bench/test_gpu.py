@@ -133,6 +133,7 @@ def test_a_packed_model_gives_the_same_logits():
     assert packed["x"] == dense["us"] / packed["us"] and packed["memory"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("engine")  # which takes half a minute to compile
 def test_level_8_comes_back_on_both_devices(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "torch_devices", lambda name: [] if name == "cpu" else ["cpu"])

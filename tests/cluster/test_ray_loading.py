@@ -20,7 +20,11 @@ from tests.makers.tokenwise import DATA, calm, text_around_noise
 
 os.environ.update(engines.SETTINGS)  # which Ray reads when it is imported
 ray = pytest.importorskip("ray", reason="pip install 'squeeze-neural[cluster]'")
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("in_folder")]  # Ray's own
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+    pytest.mark.usefixtures("in_folder"),
+    pytest.mark.xdist_group("engine"),  # which is compiled by then, so that the cluster's workers need not
+]
 TEXT = inputs.python_text(3_000)
 NEEDS = Needs(), Needs(memory=1 << 28), Needs(gpus=1)
 LOADERS = {
