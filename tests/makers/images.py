@@ -68,18 +68,36 @@ def bmp(made: np.ndarray, palette: bytes = b"") -> bytes:
     return struct.pack("<2sIHHI", b"BM", first + len(body), 0, 0, first) + info + palette + body
 
 
-def tiff(made: np.ndarray, order: str = "<", strips: int = 1, gap: int = 0) -> bytes:
-    """Return a TIFF file of uint8 or uint16 [height, width, channels], in strips with a gap between them."""
+def tiff(made: np.ndarray, order: str = "<", strips: int = 1, gap: int = 0, tile: int = 0) -> bytes:
+    """Return a TIFF file of integers or floats [height, width, channels].
+
+    Args:
+        made: the samples.
+        order: of the bytes of a number, "<" or ">".
+        strips: in which they are stored.
+        gap: bytes between them.
+        tile: pixels of the side of a tile, a part of both sides; 0 for strips.
+    """
     height, width, channels = made.shape
     bits, rows = 8 * made.itemsize, -(-height // strips)
-    parts = [made[at : at + rows].astype(made.dtype.newbyteorder(order)).tobytes() for at in range(0, height, rows)]
+    pieces = [made[at : at + rows] for at in range(0, height, rows)]
+    if tile:
+        corners = [(y, x) for y in range(0, height, tile) for x in range(0, width, tile)]
+        pieces = [made[y : y + tile, x : x + tile] for y, x in corners]
+    parts = [piece.astype(made.dtype.newbyteorder(order)).tobytes() for piece in pieces]
     places, place = [], 8
     for part in parts:
         places.append(place)
         place += len(part) + gap
     tags = [(256, 4, [width]), (257, 4, [height]), (258, 3, [bits] * channels), (259, 3, [1])]
-    tags += [(262, 3, [2 if channels > 2 else 1]), (273, 4, places), (277, 3, [channels]), (278, 4, [rows])]
-    tags += [(279, 4, [len(part) for part in parts])]
+    tags += [(262, 3, [2 if channels > 2 else 1])]
+    sizes = [len(part) for part in parts]
+    if tile:
+        tags += [(277, 3, [channels]), (322, 3, [tile]), (323, 3, [tile]), (324, 4, places), (325, 4, sizes)]
+    else:
+        tags += [(273, 4, places), (277, 3, [channels]), (278, 4, [rows]), (279, 4, sizes)]
+    if made.dtype.kind == "f":
+        tags += [(339, 3, [3] * channels)]
     after, entries, extra = place + 2 + 12 * len(tags) + 4, b"", b""
     for tag, kind, values in tags:
         packed = struct.pack(f"{order}{len(values)}{'H' if kind == 3 else 'I'}", *values)

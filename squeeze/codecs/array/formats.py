@@ -1,4 +1,4 @@
-"""Arrays of numbers in data: those in the formats NPY and FITS, and data that are numbers beyond doubt (raw.py).
+"""Arrays of numbers in data: those in the formats NPY, FITS and TIFF, and data that are numbers beyond doubt (raw.py).
 
 A wrong guess costs size, never correctness: what is found is coded as an array only if that makes it smaller.
 """
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from squeeze.codecs import tiff
 from squeeze.codecs.array import grids
 from squeeze.codecs.array.fits import find_fits
 from squeeze.codecs.array.layout import FLOAT, SIGNED, UNSIGNED, Layout
@@ -56,7 +57,7 @@ class Array(Medium):
 def find(data: np.ndarray) -> list[Found]:
     """Return the arrays with a header in uint8 `data`, in order and apart from each other."""
     raw, done, apart = data.tobytes(), 0, list[Found]()
-    for start, stop, form in sorted([*_npys(raw), *find_fits(raw)]):
+    for start, stop, form in sorted([*_npys(raw), *find_fits(raw), *_tiffs(raw)]):
         end = stop if stop + _LEAST_REST < len(raw) else len(raw)
         if start >= done and end - start >= _LEAST:
             apart.append((start, end, form))
@@ -74,3 +75,12 @@ def _npys(raw: bytes) -> Iterator[Found]:
         columns, across = grids.of_shape(shape if match[4] == b"False" else shape[::-1])
         form = Layout(width, columns, _KINDS[match[2]], int(match[1] == b">"), match.end() - match.start(), across)
         yield match.start(), min(match.end() + size, len(raw)), form
+
+
+def _tiffs(raw: bytes) -> Iterator[Found]:
+    """Yield the pages of TIFF files with samples of 32 and 64 bits, such as heights in GeoTIFF."""
+    for start, end, page in tiff.find_pages(raw):
+        if page.bits in (32, 64):
+            kind = FLOAT if page.form == tiff.FLOAT else SIGNED if page.form == tiff.SIGNED else UNSIGNED
+            columns, across = grids.of_shape([2, page.width, page.channels])
+            yield start, end, Layout(page.bits // 8, columns, kind, int(not page.little), page.offset, across)

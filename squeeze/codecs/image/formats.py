@@ -1,4 +1,4 @@
-"""Images without compression in data: BMP and DIB, PBM, PGM and PPM, TGA, and NPY. tiff.py finds those of TIFF.
+"""Images without compression in data: BMP and DIB, PBM, PGM and PPM, TGA, TIFF, and NPY.
 
 A wrong guess costs size, never correctness: what is found is coded as an image only if that makes it smaller.
 """
@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 
 from squeeze.codecs.image.layout import Layout
-from squeeze.codecs.image.tiff import find_tiff
+from squeeze.codecs.tiff import find_pages
 
 __all__ = ["Found", "find"]
 
@@ -38,7 +38,7 @@ _PBM = re.compile(rb"P(4)%b(\d{1,7})%b(\d{1,7})\s" % (_GAP, _GAP))
 def find(data: np.ndarray) -> list[Found]:
     """Return the images in uint8 `data`, in order and apart from each other."""
     raw, done, apart = data.tobytes(), 0, list[Found]()
-    for start, stop, form in sorted([*_dibs(raw), *_pnms(raw), *find_tiff(raw), *_tga(raw), *_npys(raw)]):
+    for start, stop, form in sorted([*_dibs(raw), *_pnms(raw), *_tiffs(raw), *_tga(raw), *_npys(raw)]):
         end = stop if stop + _LEAST_REST < len(raw) else len(raw)
         if start >= done and end - start >= (_LEAST if start else 0) and form.is_possible(end - start):
             apart.append((start, end, form))
@@ -95,6 +95,15 @@ def _pnms(raw: bytes) -> Iterator[Found]:
             yield from _region(
                 raw, match.start(), match.end(), height, Layout(width, bits, 3 if match[1] == b"6" else 1)
             )
+
+
+def _tiffs(raw: bytes) -> Iterator[Found]:
+    """Yield the pages of TIFF files with samples of up to 16 bits."""
+    for start, end, page in find_pages(raw):
+        if page.bits in (1, 2, 4, 8, 16):
+            little = int(page.little and page.bits == 16)
+            form = Layout(page.width, page.bits, page.channels, int(page.indexed), 0, little)
+            yield start, end, form._replace(prefix=page.offset)
 
 
 def _npys(raw: bytes) -> Iterator[Found]:

@@ -12,7 +12,7 @@ from squeeze.codecs.array.raw import find_raw
 from squeeze.codecs.content import Content
 from squeeze.codecs.stream import container, media
 from squeeze.codecs.stream.index import read_index
-from tests.makers import arrays, inputs
+from tests.makers import arrays, images, inputs
 
 POINTS = arrays.npy("<f4", "2000, 3", arrays.points(2000))
 
@@ -50,6 +50,14 @@ def test_images_of_fits_are_found(extension):
     assert start == 2880 * (1 + extension) and end - start == 70 * 90 * 2 and form == Layout(2, 1, SIGNED, 1, 0, 90)
     floats = find(arrays.fits(arrays.points(900), -32, 2700, extension=extension))
     assert floats[0][2] == Layout(4, 1, FLOAT, 1)
+
+
+def test_pages_of_tiff_with_long_samples_are_found():
+    heights = images.pixels(48, 32, 1).astype(np.float32) / 7
+    assert find(images.tiff(heights)) == [(0, 8 + heights.nbytes, Layout(4, 1, FLOAT, 0, 8, 48))]
+    colours = images.pixels(48, 32, 3).astype(np.uint32)
+    assert find(images.tiff(colours, ">"))[0][2] == Layout(4, 3, UNSIGNED, 1, 8, 144)
+    assert find(images.tiff(images.pixels(48, 32, 1))) == []
 
 
 def test_lines_of_numbers_without_a_header_are_found():

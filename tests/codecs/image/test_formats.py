@@ -29,6 +29,7 @@ FILES = {
     "PBM": (b"P4\n400 30\n" + bytes(1500), Layout(400, 1, 1, prefix=10)),
     "TIFF": (images.tiff(COLOURS), Layout(41, 8, 3, prefix=8)),
     "TIFF in strips": (images.tiff(COLOURS, strips=4), Layout(41, 8, 3, prefix=8)),
+    "TIFF in tiles": (images.tiff(COLOURS[:, :30], tile=15), Layout(15, 8, 3, prefix=8)),
     "TIFF of 16 bits": (images.tiff(DEEP, ">"), Layout(41, 16, 1, prefix=8)),
     "TIFF of 16 bits, low byte first": (images.tiff(DEEP), Layout(41, 16, 1, little=1, prefix=8)),
     "TGA": (images.tga(ALPHA), Layout(41, 8, 4, prefix=18)),

@@ -1,4 +1,4 @@
-"""The parts of the model of images: filters, linear predictions, relative maps, memory, and pages of TIFF."""
+"""The parts of the model of images: filters, linear predictions, relative maps, and memory."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from squeeze.codecs.image.predictions import ACTIVITY, COARSE, TRUST
 from squeeze.codecs.image.regression import FACTOR_BITS
 from squeeze.codecs.image.relative import BIN, BINS, LEVELS, START
 from squeeze.codecs.image.state import FAST, FULL, SIZES, margin, memory
-from squeeze.codecs.image.tiff import find_tiff
 from tests.makers import images
 
 
@@ -41,12 +40,6 @@ def test_relative_maps_begin_with_fewer_ones_far_above_a_prediction():
 def test_more_of_the_model_takes_more_memory():
     assert memory(1 << 20, FAST) < memory(1 << 20, FULL) <= Image().memory(1 << 20) < 400 << 20
     assert margin(Layout(100, 8, 3)) == 924
-
-
-def test_every_page_of_a_tiff_file_has_a_place():
-    made = images.pixels(41, 30, 3)
-    ((start, end, form),) = find_tiff(images.tiff(made, strips=3))
-    assert (start, end, form) == (0, 8 + made.size, Layout(41, 8, 3, prefix=8))
 
 
 def test_classes_grow_with_differences_and_trust_falls_with_misses():

@@ -1,13 +1,12 @@
-"""Images without compression in TIFF files: their strips, if these follow each other."""
+"""The pages without compression in TIFF files: their strips or tiles, if these follow each other."""
 
 import re
 import struct
 from collections.abc import Iterator
 from itertools import chain
+from typing import NamedTuple
 
-from squeeze.codecs.image.layout import Layout
-
-__all__ = ["find_tiff"]
+__all__ = ["FLOAT", "SIGNED", "Page", "find_pages"]
 
 _MARKS = re.compile(rb"II\x2a\0"), re.compile(rb"MM\0\x2a")
 _TYPES = {1: "B", 3: "H", 4: "I"}  # bytes, shorts, longs
@@ -17,7 +16,40 @@ _FREE = 1 << 16  # bytes of lists that are read beyond those of the data
 _MOST_PREFIX = 1 << 12  # bytes of a header that is coded with its image
 _WIDTH, _HEIGHT, _BITS, _CODING, _COLOURS = 256, 257, 258, 259, 262  # tags
 _STRIPS, _SAMPLES, _SIZES, _PLANAR = 273, 277, 279, 284
+_TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _FORMAT = 322, 323, 324, 325, 339
 _WANTED = {_WIDTH, _HEIGHT, _BITS, _CODING, _COLOURS, _STRIPS, _SAMPLES, _SIZES, _PLANAR}
+_WANTED |= {_TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _FORMAT}
+SIGNED, FLOAT = 2, 3  # formats of samples
+_PALETTE = 3  # a kind of colours
+
+
+class Page(NamedTuple):
+    """The samples of a page, whose rows are those of its tiles, one below the other, if it has tiles.
+
+    Attributes:
+        offset: Bytes before the first sample.
+        size: Bytes of all samples.
+        width: Pixels of a row.
+        bits: Bits of a sample.
+        channels: Samples of a pixel that follow each other.
+        indexed: Whether samples are numbers of a palette.
+        little: Whether the low byte of a sample comes first.
+        form: SIGNED, FLOAT, or 1 for samples without a sign.
+    """
+
+    offset: int
+    size: int
+    width: int
+    bits: int
+    channels: int
+    indexed: bool
+    little: bool
+    form: int
+
+    @property
+    def row(self) -> int:
+        """The bytes of a row."""
+        return (self.width * self.bits * self.channels + 7) // 8
 
 
 class _Data:
@@ -42,20 +74,23 @@ class _Data:
         return (self.values(form, place) or (0,))[0]
 
 
-def find_tiff(raw: bytes) -> Iterator[tuple[int, int, Layout]]:
-    """Yield (start, end, layout) of the images in TIFF files."""
+def find_pages(raw: bytes) -> Iterator[tuple[int, int, Page]]:
+    """Yield (start, end, page) of the samples of pages in TIFF files.
+
+    The first page of a file begins with the file's header, if that is short.
+    """
     data = _Data(raw)
     for match in chain.from_iterable(mark.finditer(raw) for mark in _MARKS):
         start = match.start()
-        for number, (offset, size, form) in enumerate(_pages(data, start)):
-            first = start + offset
-            prefix = offset if number == 0 and offset <= _MOST_PREFIX else 0
-            if first + min(size, form.stride) <= len(raw):
-                yield first - prefix, min(first + size, len(raw)), form._replace(prefix=prefix)
+        for number, page in enumerate(_pages(data, start)):
+            first = start + page.offset
+            prefix = page.offset if number == 0 and page.offset <= _MOST_PREFIX else 0
+            if first + min(page.size, page.row) <= len(raw):
+                yield first - prefix, min(first + page.size, len(raw)), page._replace(offset=prefix)
 
 
-def _pages(data: _Data, start: int) -> Iterator[tuple[int, int, Layout]]:
-    """Yield the offset, bytes and layout of the pages of the TIFF file that begins at `start`."""
+def _pages(data: _Data, start: int) -> Iterator[Page]:
+    """Yield the pages of the TIFF file that begins at `start`, with offsets from there."""
     order = "<" if data.raw[start : start + 2] == b"II" else ">"
     seen = set[int]()
     place = data.number(start + 4, order + "I")
@@ -67,23 +102,27 @@ def _pages(data: _Data, start: int) -> Iterator[tuple[int, int, Layout]]:
         place = data.number(end, order + "I")
 
 
-def _page(tags: dict[int, tuple[int, ...]], little: bool) -> tuple[int, int, Layout] | None:
-    """Return the offset, bytes and layout of a page without compression, whose strips follow each other, or None."""
-    width, height, coding, colours, samples, planar = (
+def _page(tags: dict[int, tuple[int, ...]], little: bool) -> Page | None:
+    """Return a page without compression, whose strips or tiles follow each other, or None."""
+    width, height, coding, colours, samples, planar, tile_width, tile_height, form = (
         (tags.get(tag) or (usual,))[0]
-        for tag, usual in ((_WIDTH, 0), (_HEIGHT, 0), (_CODING, 1), (_COLOURS, 1), (_SAMPLES, 1), (_PLANAR, 1))
+        for tag, usual in (
+            *((_WIDTH, 0), (_HEIGHT, 0), (_CODING, 1), (_COLOURS, 1), (_SAMPLES, 1), (_PLANAR, 1)),
+            *((_TILE_WIDTH, 0), (_TILE_HEIGHT, 0), (_FORMAT, 1)),
+        )
     )
     bits, strips, sizes = set(tags.get(_BITS, (1,))), tags.get(_STRIPS, ()), tags.get(_SIZES, ())
+    if _TILES in tags:
+        strips, sizes = tags[_TILES], tags.get(_TILE_SIZES, ())
+        width, height = tile_width, tile_height * len(strips)
     if not strips or len(strips) != len(sizes) or coding != 1 or len(bits) != 1 or not 1 <= samples <= 4:
-        return None
-    if not bits <= {1, 2, 4, 8, 16} or not width or not height:
         return None
     if any(a + size != b for a, b, size in zip(strips, strips[1:], sizes, strict=False)):
         return None
-    depth, channels = bits.pop(), samples if planar == 1 else 1
-    form = Layout(width, depth, channels, int(colours == 3), 0, int(little and depth == 16))
-    size = min(sum(sizes), form.stride * height * (samples if planar == 2 else 1))
-    return strips[0], size, form
+    channels = samples if planar == 1 else 1
+    page = Page(strips[0], 0, width, bits.pop(), channels, colours == _PALETTE, little, form)
+    size = min(sum(sizes), page.row * height * (samples if planar == 2 and _TILES not in tags else 1))
+    return page._replace(size=size) if width and height else None
 
 
 def _tags(data: _Data, start: int, place: int, order: str) -> tuple[dict[int, tuple[int, ...]], int]:
