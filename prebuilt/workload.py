@@ -2,9 +2,11 @@
 
 import bz2
 import io
-import lzma
+import json
+import quopri
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import quote
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from squeeze.codecs.stream import levels
 from tests.golden.samples import COPIES, REPEATS, STREAMS, tuned_dictionary
 from tests.golden.wrapped import WRAPPED
 from tests.makers import arrays, images, inputs, jpegs, programs, sounds, wrapped
+
+_ACCENTS = "Größe, été; " + inputs.words(900).decode() + " «déjà vu»\n" * 40
 
 
 def run() -> None:
@@ -78,7 +82,9 @@ def _media() -> None:
         arrays.npy(">u4", "900,", arrays.keys(900)),
         arrays.npy("<i8", "900,", arrays.times(900)),
         bz2.compress(inputs.words(4_000)),
-        lzma.compress(inputs.words(4_000)),
+        quote(_ACCENTS).encode(),
+        quopri.encodestring(_ACCENTS.encode()),
+        json.dumps(_ACCENTS).encode(),
         WRAPPED,
         *wrapped.documents().values(),
         *programs.images().values(),
