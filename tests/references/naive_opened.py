@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.references import naive_bzip2, naive_escapes, naive_gif
+from tests.references import naive_base85, naive_bzip2, naive_escapes, naive_gif
 from tests.references.naive_deflate import Closings
 from tests.references.naive_program import image
 from tests.references.reading import Bytes
@@ -130,6 +130,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return newline.join(digits[at : at + size] for at in range(0, len(digits), size)) if newline else digits
     if kind in (11, 12, 13):
         return naive_escapes.close(kind, content, extra)
+    if kind in (14, 15):
+        return naive_base85.close(kind, content, extra)
     if kind == 10:
         return naive_bzip2.close(content, extra)
     if kind == 8:

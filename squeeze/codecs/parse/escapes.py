@@ -13,6 +13,7 @@ from squeeze.codecs.parse import escaping
 from squeeze.codecs.parse.escaping import Differences, Rule
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
+from squeeze.codecs.parse.texts import table_of
 from squeeze.errors import DamagedError
 from squeeze.system.binary import read_exactly, read_varint, varint
 
@@ -31,16 +32,9 @@ _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_
 _UPPER, _PLUS, _TWO, _LAST = 1, 2, 4, 8  # flags; the last one is a number up to 2
 
 
-def _members(members: bytes) -> np.ndarray:
-    """Return bool [256]: whether a byte is one of some."""
-    found = np.zeros(256, bool)
-    found[list(members)] = True
-    return found
-
-
-_TEXT = _members(b"\t\n\r" + bytes(range(32, 127)))
-_HEXADECIMAL = _members(b"0123456789ABCDEFabcdef")
-_QUOTED = _members(b"0123456789ABCDEF")
+_TEXT = table_of(b"\t\n\r" + bytes(range(32, 127)))
+_HEXADECIMAL = table_of(b"0123456789ABCDEFabcdef")
+_QUOTED = table_of(b"0123456789ABCDEF")
 
 
 class _Escapes(Wrapper):
@@ -167,7 +161,7 @@ class Percent(_Escapes):
     name = "percent-encoding"
     mark = re.compile(rb"%")
     form = escaping.PERCENT
-    usual = ~_members(_UNRESERVED)
+    usual = ~table_of(_UNRESERVED)
 
     def places(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         places = np.flatnonzero(units[:-2] == 37)
@@ -186,7 +180,7 @@ class QuotedPrintable(_Escapes):
     name = "quoted-printable"
     mark = re.compile(rb"=")
     form = escaping.QUOTED
-    usual = ~_members(bytes(set(range(32, 127)) - {61}) + b"\t\n\r")
+    usual = ~table_of(bytes(set(range(32, 127)) - {61}) + b"\t\n\r")
 
     def places(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         places = np.flatnonzero(units[:-2] == 61)

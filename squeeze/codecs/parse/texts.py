@@ -11,7 +11,7 @@ from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 
-__all__ = ["Base64", "Hexadecimal", "Lines", "Utf16"]
+__all__ = ["Base64", "Hexadecimal", "Lines", "Utf16", "in_runs", "table_of"]
 
 _NEWLINES = (b"", b"\n", b"\r\n", b"\\n")
 _LEAST_LINES, _LEAST_TEXT = 16, 1 << 10  # lines and bytes of the shortest text whose lines end in CR LF
@@ -23,14 +23,14 @@ _FIRST_PART, _PART = 1 << 6, 1 << 12  # UTF-16 units that are looked at together
 _GAP = 16  # most characters beyond ASCII in a row, in UTF-16 without a byte order mark
 
 
-def _table(members: bytes) -> np.ndarray:
+def table_of(members: bytes) -> np.ndarray:
     """Return bool [256]: whether a byte is one of some."""
     found = np.zeros(256, bool)
     found[list(members)] = True
     return found
 
 
-def _in_runs(mark: re.Pattern[bytes], data: bytes, can_be: np.ndarray, least: int) -> Iterator[int]:
+def in_runs(mark: re.Pattern[bytes], data: bytes, can_be: np.ndarray, least: int) -> Iterator[int]:
     """Yield the places where a mark begins in data, in runs of at least `least` bytes that can be of it."""
     if not can_be.size:
         return
@@ -54,7 +54,7 @@ class Utf16(Wrapper):
         if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
             yield 0
         zeros = np.frombuffer(data, np.uint8) == 0
-        yield from _in_runs(self.mark, data, zeros[1:] != zeros[:-1], 2 * _LEAST_UNITS - 1)
+        yield from in_runs(self.mark, data, zeros[1:] != zeros[:-1], 2 * _LEAST_UNITS - 1)
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         marked = start == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -107,10 +107,10 @@ class Base64(Wrapper):
     name = "base64"
     _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
     mark = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}" % _LEAST_LINE)
-    _DIGITS = _table(b"+/0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+    _DIGITS = table_of(b"+/0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
     def find(self, data: bytes) -> Iterator[int]:
-        return _in_runs(self.mark, data, self._DIGITS[np.frombuffer(data, np.uint8)], _LEAST_LINE)
+        return in_runs(self.mark, data, self._DIGITS[np.frombuffer(data, np.uint8)], _LEAST_LINE)
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         first, most = self._LINE.match(data, start), 2 * room.content
@@ -169,10 +169,10 @@ class Hexadecimal(Wrapper):
     kind = 6
     name = "hexadecimal"
     mark = re.compile(rb"(?<![0-9A-Fa-f])(?:[0-9a-f]{%d,}|[0-9A-F]{%d,})" % (_LEAST_DIGITS, _LEAST_DIGITS))
-    _DIGITS = _table(b"0123456789ABCDEFabcdef")
+    _DIGITS = table_of(b"0123456789ABCDEFabcdef")
 
     def find(self, data: bytes) -> Iterator[int]:
-        return _in_runs(self.mark, data, self._DIGITS[np.frombuffer(data, np.uint8)], _LEAST_DIGITS)
+        return in_runs(self.mark, data, self._DIGITS[np.frombuffer(data, np.uint8)], _LEAST_DIGITS)
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
         match = self.mark.match(data, start)

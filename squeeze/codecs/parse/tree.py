@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from squeeze.codecs.content import Content, Region
+from squeeze.codecs.parse.base85 import Ascii85, Base85
 from squeeze.codecs.parse.bzip2.stream import Bzip2
 from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
@@ -34,7 +35,7 @@ __all__ = [
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
-    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes()),
+    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened

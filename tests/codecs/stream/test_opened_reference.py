@@ -52,6 +52,8 @@ CASES = {
     "percent-encoding": quote(ACCENTS).encode(),
     "quoted-printable": quopri.encodestring(ACCENTS.encode()),
     "\\u escapes": json.dumps([ACCENTS]).encode(),
+    "base85": b"data: " + base64.b85encode(zlib.compress(TEXT)),
+    "Ascii85": base64.a85encode(TEXT, wrapcol=70, adobe=True),
     "CR LF": TEXT.replace(b" ", b"\r\n"),
     "GIF": gifs.gif(60, [gifs.image(60, gifs.packed(gifs.codes_of(TEXT * 2, 8), 8), 8, 100)]),
 }
