@@ -110,7 +110,7 @@ def _files(described: dict[str, Any]) -> dict[str, File]:
         found[path] = File(one["size"], one["sha256"], one["header"], entries, one["safetensors"])
         if any(len(key) != 64 or not set(key) <= set("0123456789abcdef") for key in found[path].keys):
             raise ValueError
-    if "" in found and len(found) > 1:
+    if not found or ("" in found and len(found) > 1):
         raise ValueError
     return found
 

@@ -25,6 +25,10 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-array-4": ("array", {"level": 4}),
     "dictionary": ("dictionary", {}),
     "packed": ("packed", {}),
+    "packed-grid": ("packed_kinds", {"kind": "grid"}),
+    "packed-gguf": ("packed_kinds", {"kind": "gguf"}),
+    "packed-shared": ("packed_kinds", {"kind": "shared"}),
+    "store": ("store", {}),
     "kv": ("kv", {}),
     "gguf": ("gguf", {}),
     "safetensors": ("safetensors", {}),
@@ -36,6 +40,7 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "manifest": ("manifest", {}),
     "journal": ("journal", {}),
     "report": ("report", {}),
+    "deltas": ("deltas", {}),
 }
 NAMES = tuple(_FORMATS)
 

@@ -178,20 +178,25 @@ def _described(file: TensorFile, random: Random) -> bytes:
     return file.described(_KEY, described).to_bytes()
 
 
-def _recoded(file: TensorFile, random: Random) -> bytes:
-    """Another payload, with the checksum and the hash of what it decodes to, if it does; or another shape."""
+def _recoded(file: TensorFile, random: Random, reshapes: bool = True, name: str = "") -> bytes:
+    """Another payload, with the checksum and the hash of what it decodes to, if it does; or another shape.
+
+    name: a tensor whose payload was changed already.
+    """
     described = json.loads(file.header["__metadata__"][_KEY])
     names = sorted(file.entries(), key=lambda key: file.header[key]["data_offsets"])
-    at = random.randrange(len(names))
-    name, record = names[at], described["tensors"][at]
-    payload = file.payload(name)
-    head = random.randrange(1, 60) if random.random() < 0.6 else len(payload)
-    payload = mutations.damaged(payload[:head], random) + payload[head:]
-    if random.random() < 0.3:
+    at = names.index(name) if name else random.randrange(len(names))
+    record, payload = described["tensors"][at], file.payload(names[at])
+    if not name:
+        name = names[at]
+        head = random.randrange(1, 60) if random.random() < 0.6 else len(payload)
+        payload = mutations.damaged(payload[:head], random) + payload[head:]
+    if reshapes and random.random() < 0.3:
         _reshape(described, name, record, random)
     file = file.with_payload(name, payload)
     try:
-        known = Record(record[0], tuple(record[1]), CODINGS[record[2]], 0)
+        length = record[4] if len(record) > 4 else None
+        known = Record(record[0], tuple(record[1]), CODINGS[record[2]], 0, length)
         data = known.decode(np.frombuffer(payload, np.uint8).copy(), None, 1)
         record[3] = f"{xxhash.xxh3_64_intdigest(data.tobytes()):016x}"
     except SqueezeError:

@@ -158,7 +158,8 @@ def test_a_damaged_list_of_a_model_is_named(store):
     path = Path("store/models/m1")
     path.chmod(0o644)
     whole = json.loads(path.read_text())
-    for hurt in ("", "{}", "[]", path.read_text()[:-40], json.dumps({**whole, "files": {"../x": {}}})):
+    others = (json.dumps({**whole, "files": files}) for files in ({"../x": {}}, {}))
+    for hurt in ("", "{}", "[]", path.read_text()[:-40], *others):
         path.write_text(hurt)
         with pytest.raises(FormatError, match="store/models/m1"):
             store.get("m1", "back")
