@@ -47,7 +47,8 @@ def _decoded(digits: bytes, values: np.ndarray) -> np.ndarray | None:
     groups = np.append(values[units], np.full(short, _BASE - 1)).reshape(-1, _GROUP) @ _POWERS
     if groups.size and groups.max() >> 32:
         return None
-    return groups.astype(">u4").view(np.uint8)[: groups.size * _BYTES - short]
+    decoded: np.ndarray = groups.astype(">u4").view(np.uint8)[: groups.size * _BYTES - short]
+    return decoded
 
 
 def _encoded(content: np.ndarray, digits: bytes, whole: bool) -> np.ndarray:
@@ -55,7 +56,8 @@ def _encoded(content: np.ndarray, digits: bytes, whole: bool) -> np.ndarray:
     short = -content.size % _BYTES
     groups = np.append(content, np.zeros(short, np.uint8)).view(">u4").astype(np.int64)
     written = np.frombuffer(digits, np.uint8)[groups[:, None] // _POWERS % _BASE].ravel()
-    return written if whole or not short else written[:-short]
+    found: np.ndarray = written if whole or not short else written[:-short]
+    return found
 
 
 class Ascii85(Wrapper):
