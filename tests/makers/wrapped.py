@@ -3,7 +3,10 @@
 import base64
 import gzip
 import io
+import json
+import quopri
 import struct
+import urllib.parse
 import zipfile
 import zlib
 
@@ -56,4 +59,18 @@ def documents() -> dict[str, bytes]:
         "cut off": zip_archive(members)[:-900] + gzip_file(TEXTS[0])[:-20],
         "texts": b"\n".join(texts),
         "wrong sums": gzip_file(TEXTS[0])[:-8] + bytes(8) + zlib.compress(TEXTS[1])[:-4] + b"1234",
+    }
+
+
+def escaped() -> dict[str, bytes]:
+    """Return texts with escapes and in digits to the base 85, and a bare deflate stream, by name."""
+    text = TEXTS[0].decode().replace("e", "é").replace(" a", " 😀")
+    stream = zlib.compress(TEXTS[1])
+    return {
+        "percent": urllib.parse.urlencode({"first": text, "second": text[:300]}).encode(),
+        "quoted": b"Subject: words\n\n" + quopri.encodestring(text.encode()) + b"\n",
+        "JSON": json.dumps({"text": text}).encode(),
+        "base85": b"data = '" + base64.b85encode(stream) + b"'",
+        "Ascii85": base64.a85encode(stream, wrapcol=72, adobe=True),
+        "bare": inputs.random_bytes(300) + stream[2:-4] + inputs.random_bytes(90),
     }

@@ -57,7 +57,7 @@ def _close(node: dict[str, Any], closings: Closings) -> bytes:
     for child in node["children"]:
         data += own.take(child["gap"])
         content = _close(child["node"], closings)
-        stream = closings.close(content, child["closing"]) if child["kind"] < 4 else b""
+        stream = closings.close(content, child["closing"]) if child["kind"] in (0, 1, 2, 3, 16) else b""
         wrapper = _closed(child["kind"], content, child["extra"], stream)
         flags = child["extra"][0] if child["kind"] == 0 and child["extra"] else 0
         fields = struct.pack("<III", zlib.crc32(content), len(stream), len(content))
@@ -109,7 +109,7 @@ def _filled(empty: bytes, wrappers: list[tuple[int, int, int, bytes]]) -> bytes:
 
 def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
     adler = struct.pack(">I", zlib.adler32(content))
-    if kind == 0:
+    if kind in (0, 16):
         return stream
     if kind == 1:
         return stream + adler

@@ -9,12 +9,13 @@ import numpy as np
 
 from squeeze.codecs.content import Content
 from squeeze.codecs.image.layout import from_header
+from squeeze.codecs.parse.deflate import bare
 from squeeze.codecs.parse.deflate.stream import IsSound, Opened, open_stream
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import Room
 from squeeze.errors import DamagedError
 
-__all__ = ["Gzip", "Png", "ZipMember", "Zlib"]
+__all__ = ["Deflate", "Gzip", "Png", "ZipMember", "Zlib"]
 
 
 class ZipMember(Wrapper):
@@ -101,6 +102,32 @@ class Gzip(Wrapper):
         return np.concatenate([stream, np.frombuffer(_crc_and_size(content), np.uint8)])
 
 
+class Deflate(Wrapper):
+    """A deflate stream without a header, whose first block has codes of its own."""
+
+    name = "deflate"
+    kind = 16
+    mark = re.compile(rb"[\x04\x05\x0c\x0d]")  # as the first bits, and more that `find` tries
+
+    def find(self, data: bytes) -> Iterator[int]:
+        units, places = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
+        start = 0
+        while places.size:
+            places = bare.find(units, start)
+            yield from places.tolist()
+            start = int(places[-1]) + 1 if places.size else 0
+
+    def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        opened = _stream_at(data, start, room)
+        if opened is None or opened.content.size < _LEAST_BARE:
+            return None
+        return Found(self.kind, start, opened.size, opened.content, opened)
+
+    def close(self, content: np.ndarray, stream: np.ndarray, extra: bytes) -> np.ndarray:
+        return stream
+
+
+_LEAST_BARE = 128  # bytes of content of a stream without a header
 _MOST_HEADER = 1 << 16  # bytes of a gzip header
 _CHUNK_COST = 64  # bytes that finding a chunk counts as
 _LEAST_CHUNK = 32  # bytes of the shortest IDAT chunks, apart from the last one

@@ -15,7 +15,7 @@ from squeeze.codecs.parse.gif import Gif
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import MOST_OPENED, Room
-from squeeze.codecs.parse.streams import Gzip, Png, ZipMember, Zlib
+from squeeze.codecs.parse.streams import Deflate, Gzip, Png, ZipMember, Zlib
 from squeeze.codecs.parse.texts import Base64, Hexadecimal, Lines, Utf16
 from squeeze.codecs.parse.zip_fields import ALL, Member, emptied, fill
 from squeeze.errors import DamagedError
@@ -35,7 +35,7 @@ __all__ = [
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
-    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85()),
+    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
@@ -113,6 +113,8 @@ class _Parser:
             node = self._content(found, depth)
             if not (node.children or WRAPPERS[kind].is_certain or self._pays(data, found)):
                 room.content, refused[kind] = before, found.start + found.size
+                if found.opened:  # a stream that did not pay behind its header does not without it
+                    refused[Deflate.kind] = refused[kind]
                 room.spend(_TRIAL * found.content.size)
                 continue
             self._wrappers -= 1

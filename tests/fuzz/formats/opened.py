@@ -13,7 +13,7 @@ class Opened(Sqz):
         super().__init__(name, folder, 1)
 
     def _inputs(self) -> list[tuple[bytes, int]]:
-        documents = wrapped.documents()
+        documents = wrapped.documents() | wrapped.escaped()
         joined = b"".join(documents.values())
         return [*((document, 1 << 20) for document in documents.values()), (joined, 4_000)]
 

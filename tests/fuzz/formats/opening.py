@@ -80,6 +80,7 @@ def _wrappers() -> Iterator[bytes]:
     yield from programs.images().values()
     yield b"\xff\xfe" + inputs.words(800).decode().encode("utf-16-le")
     yield base64.encodebytes(documents["gzip"])
+    yield from wrapped.escaped().values()
     yield wrapped.zip_archive({"word/media/image1.png": documents["PNG"], "word/document.xml": inputs.words(2_000)})
 
 
