@@ -428,7 +428,9 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
         config["quantization_config"] = guarded(described)
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     report.parts = _by_module(Checkpoint.open(content))
-    report.outer = [network.stored_name(name) for name in (embedding_of(network), head_of(network)) if name]
+    for module in filter(None, (embedding_of(network), head_of(network))):
+        if size := report.parts.get(network.stored_name(module)):
+            report.outer[network.stored_name(module)] = 8 * size / weight_of(network.module(module)).numel()
     report.seconds = round(time.perf_counter() - started, 3)
     report.write(content)
 

@@ -102,7 +102,7 @@ class Report:
         seconds: for the compression.
         before, after: quality of the original and of the result.
         parts: stored bytes of each module.
-        outer: modules of the input embedding and the output head.
+        outer: stored bits per weight of the input embedding and the output head, by module.
         predicted: rises of the loss, nats a token, of a plan and of the alternative.
         tasks: scores, with the original's as base.
         notes: deviations from the request, and remarks on the whole.
@@ -124,7 +124,7 @@ class Report:
     before: Quality | None = None
     after: Quality | None = None
     parts: dict[str, int] = field(default_factory=dict)
-    outer: list[str] = field(default_factory=list)
+    outer: dict[str, float] = field(default_factory=dict)
     predicted: dict[str, float] = field(default_factory=dict)
     tasks: list[TaskScore] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -273,10 +273,9 @@ class Report:
         size = sum(self.parts.get(name, 0) for name in self.outer)
         if not self.stored_bytes or size < self.stored_bytes / 100:
             return []
-        bits = {layer.name: f"{layer.bits:.3g}" for layer in self.layers}
-        stored = " and ".join(dict.fromkeys(bits.get(name, "unchanged") for name in self.outer if name in self.parts))
-        stored = stored if stored == "unchanged" else f"{stored} bits per weight"
-        return [("embedding and head", f"{size} bytes ({_percent(size, self.stored_bytes)} of these), {stored}")]
+        bits = " and ".join(dict.fromkeys(f"{bits:.3g}" for bits in self.outer.values()))
+        share = _percent(size, self.stored_bytes)
+        return [("embedding and head", f"{size} bytes ({share} of these), {bits} bits per weight")]
 
     def _sparsity(self) -> list[tuple[str, str]]:
         patterns = sorted({layer.pattern for layer in self.layers if layer.pattern})

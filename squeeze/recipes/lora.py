@@ -131,6 +131,7 @@ def write_adapter(
             )
         (content / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         report.target, report.stored_bytes = str(out), (content / ADAPTER).stat().st_size
+        report.parts, report.outer = {}, {}  # of the folder that is deleted
         report.write(content)
         folders.move_into_place(content, out, overwrite)
     shutil.rmtree(written)

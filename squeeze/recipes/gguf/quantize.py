@@ -7,6 +7,7 @@ run can continue, and the file is made of it at the end.
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 
 import torch
@@ -224,9 +225,14 @@ class GgufTarget:
 
         `mixture` is the file's type, if the type of most matrices does not say it.
         """
-        report.stored_bytes = self.export.with_blocks(folder, self.types).write(
-            self.path, self.common_type or MIDDLE, overwrite=overwrite, mixture=mixture
-        )
+        export, kind = self.export.with_blocks(folder, self.types), self.common_type or MIDDLE
+        _, sizes = export.size(kind)
+        report.stored_bytes = export.write(self.path, kind, overwrite=overwrite, mixture=mixture)
+        for name in ("token_embd.weight", "output.weight"):
+            if name in sizes:
+                source = self.export.named[name][0]
+                module, values = source.removesuffix(".weight"), prod(self.export.checkpoint.info(source).shape)
+                report.parts[module], report.outer[module] = sizes[name], 8 * sizes[name] / values
         report.target = str(self.path)
         report.left.pop(HEAD, None)  # the file has it rounded to nearest
         shutil.rmtree(folder)

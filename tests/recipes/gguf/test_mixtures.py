@@ -75,6 +75,8 @@ def test_types_of_embedding_and_head_are_chosen(tmp_path, kind, options, types):
     found = gguf_models.types_of(out)
     assert (found["token_embd.weight"], found.get("output.weight")) == types
     methods = {layer.name: layer.method for layer in report.layers}
+    bits = {"Q4_K": 4.5, "Q8_0": 8.5}
+    assert list(report.outer.values()) == pytest.approx([bits[kind] for kind in types if kind], abs=0.01)
     assert methods["model.embed_tokens"] == ("gptq" if types[1] is None else "rtn")
     gguf_models.check_network(out, folder)
 
