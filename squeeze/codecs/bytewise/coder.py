@@ -1,6 +1,7 @@
 """Coding a block with bytewise context mixing, levels 1 to 3: model.py drives the arithmetic coder."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -8,7 +9,8 @@ from squeeze.codecs.bytewise import presets
 from squeeze.codecs.bytewise.model import append_byte, code_bits, expect_byte, hash_contexts, meter_begin_byte
 from squeeze.codecs.bytewise.presets import Preset
 from squeeze.codecs.bytewise.state import ByteModel, initial_model
-from squeeze.errors import DamagedError
+from squeeze.codecs.proving import FAULTY, Proof
+from squeeze.errors import DamagedError, VerifyError
 from squeeze.numerics.bitmodels import coder as arithmetic, match, meter as meters
 from squeeze.numerics.bitmodels.meter import Meter, Recorder
 from squeeze.numerics.jit import kernel
@@ -57,7 +59,9 @@ def code(
     return end
 
 
-def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress = None) -> bytes | None:
+def encode(
+    data: np.ndarray, preset: Preset, record: int = 0, progress: Progress = None, verify: bool = False
+) -> bytes | None:
     """Return the coded bytes of a block, or None if they are no shorter.
 
     Args:
@@ -65,17 +69,40 @@ def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress
         preset: contexts, match models and table sizes.
         record: length of a record in bytes for tables, or 0.
         progress: is called with the number of bytes coded since its last call.
+        verify: decode them in a second thread at the same time, and compare; `progress` counts bytes twice.
+
+    Raises:
+        VerifyError: if they do not decode to `data`.
     """
     model = initial_model(data.copy(), preset, record)
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
-    for begin, end in _steps(data.size):
-        if code(model, coder, coded, begin, end, False) < end:
+    with Proof(coded, lambda: _comparison(data, coded, preset, record)) if verify else nullcontext() as proof:
+        for begin, end in _steps(data.size):
+            if code(model, coder, coded, begin, end, False) < end:
+                return None
+            if proof:
+                proof.note(begin, end, int(coder[arithmetic.POSITION]))
+            if progress:
+                progress((end - begin) * (1 + verify))
+        length = arithmetic.finish_encoder(coder, coded)
+        if length >= data.size:
             return None
-        if progress:
-            progress(end - begin)
-    length = arithmetic.finish_encoder(coder, coded)
-    return coded[:length].tobytes() if length < data.size else None
+        if proof and not proof.holds():
+            raise VerifyError(FAULTY)
+    return coded[:length].tobytes()
+
+
+def _comparison(data: np.ndarray, coded: np.ndarray, preset: Preset, record: int) -> Callable[[int, int], bool]:
+    """Return a function that decodes ranges of a block in turn, and tells whether they are those of `data`."""
+    model, coder = initial_model(np.zeros_like(data), preset, record), np.zeros(3, np.uint64)
+    arithmetic.start_decoder(coder, coded)
+
+    def is_same(begin: int, end: int) -> bool:
+        whole = code(model, coder, coded, begin, end, True) == end
+        return whole and np.array_equal(model.data[begin:end], data[begin:end])
+
+    return is_same
 
 
 def growth(data: np.ndarray, preset: Preset, step: int) -> np.ndarray:

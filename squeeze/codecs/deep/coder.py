@@ -3,6 +3,7 @@ byte."""
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +14,10 @@ from squeeze.codecs.deep.initial_state import Start, initial_model
 from squeeze.codecs.deep.model import begin_byte, code_byte, meter_begin_byte, meter_end_byte
 from squeeze.codecs.deep.predictors import NETWORK
 from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.proving import FAULTY, Proof
 from squeeze.codecs.recurrent import model as recurrent, weights
 from squeeze.codecs.recurrent.weights import Network
-from squeeze.errors import DamagedError
+from squeeze.errors import DamagedError, VerifyError
 from squeeze.numerics.bitmodels import coder as arithmetic, context_state, frequencies
 from squeeze.numerics.bitmodels.frequencies import BYTES
 from squeeze.numerics.bitmodels.meter import Meter, Recorder
@@ -86,7 +88,13 @@ def _pieces(job: Job, known: np.ndarray | None, threads: int) -> Iterator[tuple[
 
 
 def _run(
-    job: Job, decoding: bool, progress: Progress, known: np.ndarray | None, threads: int, meter: Meter | None = None
+    job: Job,
+    decoding: bool,
+    progress: Progress,
+    known: np.ndarray | None,
+    threads: int,
+    meter: Meter | None = None,
+    proof: Proof | None = None,
 ) -> bool:
     """Code the whole block.
 
@@ -97,6 +105,7 @@ def _run(
         known: uint8 [n], the block's bytes if they are known or guessed, so that the network can run ahead.
         threads: 2 or more run it in a thread of its own.
         meter: notes the cost of every bit, if given.
+        proof: verifies the coded bytes at the same time, if given.
 
     Returns:
         whether the end was reached, and no byte differs from a guess.
@@ -111,8 +120,10 @@ def _run(
         place = slice(begin - job.begin, end - job.begin)
         if known is not None and not np.array_equal(job.model.data[begin:end], known[place]):
             return False
+        if proof:
+            proof.note(place.start, place.stop, int(job.coder[arithmetic.POSITION]))
         if progress:
-            progress(end - begin)
+            progress((end - begin) * (2 if proof else 1))
     return True
 
 
@@ -142,6 +153,7 @@ def encode(
     progress: Progress = None,
     start: Start | None = None,
     threads: int = 1,
+    verify: bool = False,
 ) -> bytes | None:
     """Return the coded bytes of a block, or None if they are no shorter.
 
@@ -152,13 +164,38 @@ def encode(
         progress: is called with the number of bytes coded since its last call.
         start: what a dictionary knows, or None.
         threads: 2 or more run the network in a thread of its own.
+        verify: decode them in another thread at the same time, and compare; `progress` counts bytes twice.
+
+    Raises:
+        VerifyError: if they do not decode to `data`.
     """
     coded = np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     job = prepare(data, coded, preset, record, start)
-    if not _run(job, False, progress, data, threads):
-        return None
-    length = arithmetic.finish_encoder(job.coder, coded)
-    return coded[:length].tobytes() if length < data.size else None
+
+    def start_comparison() -> Callable[[int, int], bool]:
+        return _comparison(data, prepare(np.zeros_like(data), coded, preset, record, start))
+
+    with Proof(coded, start_comparison) if verify else nullcontext() as proof:
+        if not _run(job, False, progress, data, threads, proof=proof):
+            return None
+        length = arithmetic.finish_encoder(job.coder, coded)
+        if length >= data.size:
+            return None
+        if proof and not proof.holds():
+            raise VerifyError(FAULTY)
+    return coded[:length].tobytes()
+
+
+def _comparison(data: np.ndarray, job: Job) -> Callable[[int, int], bool]:
+    """Return a function that decodes ranges of a block in turn, and tells whether they are those of `data`."""
+    arithmetic.start_decoder(job.coder, job.coded)
+
+    def is_same(begin: int, end: int) -> bool:
+        first, last = job.begin + begin, job.begin + end
+        whole = code(job, first, last, True, UNKNOWN, None) == last
+        return whole and np.array_equal(job.model.data[first:last], data[begin:end])
+
+    return is_same
 
 
 def decode(  # noqa: PLR0913

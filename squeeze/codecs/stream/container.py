@@ -6,7 +6,7 @@ allocated for it.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
@@ -106,10 +106,11 @@ def usual_kind(with_model: bool) -> int:
 
 @dataclass(frozen=True)
 class Coded:
-    """The kind and payload of a coded block."""
+    """The kind and payload of a coded block, and whether it was decoded and compared as it was coded."""
 
     kind: int
     payload: bytes
+    is_verified: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

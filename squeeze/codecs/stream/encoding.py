@@ -10,13 +10,16 @@ from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.bytewise.presets import LARGE, Preset
 from squeeze.codecs.content import Content, Medium
 from squeeze.codecs.parse.tree import Node
+from squeeze.codecs.proving import FAULTY
 from squeeze.codecs.stream import blocks, container, levels, lines, media, opened, repeats, runs, sampling, split
 from squeeze.codecs.stream.container import Coded
 from squeeze.codecs.stream.copies import Copies
 from squeeze.codecs.stream.cutting import Part
 from squeeze.codecs.stream.decoding import Progress, decode_block, deep, report, scaled
+from squeeze.codecs.stream.estimates import block_memory
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
+from squeeze.system.limits import Limits
 
 SMALL = 1 << 12  # raw bytes below which a dictionary is used for any kind of content
 _HEADER_COST = 80  # bytes that a coded block must save to pay for its header and index entry
@@ -27,7 +30,6 @@ _SAMPLE_OF_TABLE = 1 << 14  # the same of a larger table, which the network slow
 # From _LARGE raw bytes of text on, the language model's result is final if it is below this share of level 3's:
 # level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
-_FAULTY = "the coded data did not decode to the input: this machine's memory or processor is faulty"
 
 
 @dataclass(frozen=True)
@@ -56,23 +58,35 @@ def encode_block(
     """
     if isinstance(content, Node):
         return _opened(data, content, settings, verify, progress)
-    return _checked(_encode_content(data, content, settings, progress), data, settings, verify, progress)
+    done = 0
 
+    def tick(count: int) -> None:
+        nonlocal done
+        done += count
+        report(progress, count)
 
-def _checked(
-    coded: Coded | None, data: np.ndarray, settings: Settings, verify: bool, progress: Progress
-) -> Coded | None:
-    """Return a verified block, or None if storing it is no larger."""
+    at_once = verify and settings.per_block > 1 and not settings.language and _fits_twice(data.size, settings)
+    coded = _encode_content(data, content, settings, tick, at_once)
+    if coded and (verify or settings.bound) and not coded.is_verified:
+        _verify(coded, data, settings, tick)
+    report(progress, max(data.size * (1 + verify) - done, 0))
     if coded is None:
-        report(progress, data.size if verify else 0)
         return None
-    if verify or settings.bound:
-        _verify(coded, data, settings, progress)
     return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
 
 
-def _encode_content(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    """Code data of one kind of content, with its runs apart, or return None if it is not shorter."""
+def _fits_twice(size: int, settings: Settings) -> bool:
+    """Return whether there is memory for the models of a block twice: to code it, and to verify it at the same time."""
+    return Limits().allows_memory(2 * block_memory(settings, container.BYTEWISE, size, size))
+
+
+def _encode_content(
+    data: np.ndarray, content: Content, settings: Settings, progress: Progress, verify: bool = False
+) -> Coded | None:
+    """Code data of one kind of content, with its runs apart, or return None if it is not shorter.
+
+    `verify` lets models that can do so verify the block at the same time.
+    """
     if medium := media.of_content(content):
         if by_medium := _by_medium(data, content, medium, settings, progress):
             return by_medium
@@ -82,7 +96,7 @@ def _encode_content(data: np.ndarray, content: Content, settings: Settings, prog
     found = None if settings.names_content else runs.find(data, content.record)
     if found:
         return _without_runs(data, found, content, settings, progress)
-    return _smallest(candidates(data, content, settings), data, settings, progress)
+    return _smallest(candidates(data, content, settings), data, settings, progress, verify)
 
 
 def encode_repeats(part: Part, settings: Settings, verify: bool = True, progress: Progress = None) -> Coded | None:
@@ -98,7 +112,7 @@ def encode_repeats(part: Part, settings: Settings, verify: bool = True, progress
     if len(payload) + _HEADER_COST > part.data.size:
         return None
     if isinstance(coded, opened.OpenedBlock):
-        return opened.OpenedBlock(container.REPEATS, payload, coded.wrappers)
+        return opened.OpenedBlock(container.REPEATS, payload, wrappers=coded.wrappers)
     return Coded(container.REPEATS, payload)
 
 
@@ -109,7 +123,7 @@ def _verify_copies(payload: bytes, copies: Copies) -> None:
     except DamagedError:
         same = False
     if not same:
-        raise VerifyError(_FAULTY)
+        raise VerifyError(FAULTY)
 
 
 def _opened(data: np.ndarray, root: Node, settings: Settings, verify: bool, progress: Progress) -> Coded | None:
@@ -223,17 +237,19 @@ def _verify(
     if not same and settings.bound:
         raise VerifyError("llama.cpp did not compute the same numbers twice: use the backend exact, or other lanes")
     if not same:
-        raise VerifyError(_FAULTY)
+        raise VerifyError(FAULTY)
 
 
-def _smallest(plans: Iterable[Plan], data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
+def _smallest(
+    plans: Iterable[Plan], data: np.ndarray, settings: Settings, progress: Progress, verify: bool = False
+) -> Coded | None:
     """Return the smallest result of all plans, or None if none is shorter than the data; of equals one without a
     language model."""
     best, reported = None, False
     for plan in plans:
         if best and best.kind == container.TOKENWISE and _beats_level_3(best, data):
             break
-        coded = _encode(plan, data, settings, None if reported else progress)
+        coded = _encode(plan, data, settings, None if reported else progress, verify)
         reported = True
         if coded and (best is None or _size_and_kind(coded) < _size_and_kind(best)):
             best = coded
@@ -254,18 +270,20 @@ def _beats_level_3(coded: Coded, data: np.ndarray) -> bool:
     return fast is not None and len(coded.payload) < _FAR_SMALLER * len(fast)
 
 
-def _encode(plan: Plan, data: np.ndarray, settings: Settings, progress: Progress) -> Coded | None:
+def _encode(plan: Plan, data: np.ndarray, settings: Settings, progress: Progress, verify: bool) -> Coded | None:
     """Code a block by a plan, or return None if that is no shorter."""
     if plan.kind == container.SPLIT:
         assert plan.of_text is not None
         return _split(data, plan.content, plan.of_text, settings, progress)
     if plan.kind == container.TOKENWISE:
         return by_language(data, plan.content, settings, progress)
-    return _bytewise(data, plan.content, settings, progress)
+    return _bytewise(data, plan.content, settings, progress, verify)
 
 
-def _bytewise(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
-    """Code a block by the level's models for its kind of content."""
+def _bytewise(
+    data: np.ndarray, content: Content, settings: Settings, progress: Progress, verify: bool = False
+) -> Coded | None:
+    """Code a block by the level's models for its kind of content; see `_encode_content` for `verify`."""
     assert settings.level
     if content.kind == "text" and not (settings.dictionary or settings.content):
         deep_models = not isinstance(settings.level.models("lines"), Preset)
@@ -274,14 +292,16 @@ def _bytewise(data: np.ndarray, content: Content, settings: Settings, progress: 
         data = data.copy()
         blocks.calls_to_absolute(data)
     preset = settings.level.models(content.kind)
+    verify = verify and not (content.is_filtered or getattr(preset, "network", False))  # which has a thread of its own
     if isinstance(preset, Preset):
-        coded = bytewise.encode(data, preset, content.record, progress)
+        coded = bytewise.encode(data, preset, content.record, progress, verify)
     else:
         start = settings.start(content, preset)
-        coded = deep().encode(data, preset, content.record, progress, start, settings.per_block)
+        coded = deep().encode(data, preset, content.record, progress, start, settings.per_block, verify)
     if coded is None:
         return None
-    return Coded(container.BYTEWISE, (b"" if settings.names_content else container.content_bytes(content)) + coded)
+    named = b"" if settings.names_content else container.content_bytes(content)
+    return Coded(container.BYTEWISE, named + coded, verify)
 
 
 def by_language(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:

@@ -83,7 +83,7 @@ def encode(root: Node, encode_plan: EncodePlan, encode_part: EncodePart) -> Open
         longest = joined.size if media.of_content(content) else _LONGEST
         cuts = [joined[at : at + longest] for at in range(0, joined.size, longest)]
         parts += [varint(len(cuts)), *(_part(cut, encode_part(cut, content)) for cut in cuts)]
-    return OpenedBlock(container.OPENED, b"\0" + b"".join(parts), outline.counts(root))
+    return OpenedBlock(container.OPENED, b"\0" + b"".join(parts), wrappers=outline.counts(root))
 
 
 def size_of(root: Node) -> int:
