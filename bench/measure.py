@@ -44,6 +44,7 @@ MEASURES = {
     "factorize": "gap and bytes of each method of factorising, compared with GPTQ",
     "kv": "perplexity, KL, bits, bytes and time of each KV cache policy",
     "zoo": "every operation with a tiny model of each decoder architecture of transformers",
+    "classes": "quantize, prune and factorize with a tiny model of each class of transformers that is no decoder",
     "gpu": "every kernel on a GPU, a packed model and level 8, compared with torch and other projects' kernels",
 }
 

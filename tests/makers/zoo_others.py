@@ -101,7 +101,6 @@ KINDS: dict[str, tuple[str, Maker, dict[str, Any]]] = {
     "M2M100Model": ("m2m_100", _both, {}),
     "ViTForImageClassification": ("vit", _image, {}),
     "DeiTModel": ("deit", _image, {}),
-    "Dinov2Model": ("dinov2", _image, {"mlp_ratio": 2}),
     "BeitModel": ("beit", _image, {}),
     "SwinModel": ("swin", _image, _HIERARCHY),
     "ConvNextModel": ("convnext", _image, {"depths": [1, 1], "hidden_sizes": [64, 64], "num_stages": 2}),

@@ -22,7 +22,7 @@ QUICK = (
         "HubertModel",
     ),
 )
-OWN = ("T5", "ModernBert", "Siglip", "Dinov2")  # transformers wants dense weights while it loads others
+OWN = ("T5", "ModernBert", "Siglip")  # transformers wants dense weights while it loads others
 
 
 def _same_as_dense(name, source, out, dense, most):
