@@ -15,6 +15,22 @@ from squeeze.errors import PackageError, printable
 from squeeze.system import machine
 
 
+def _show_blocks(source: Path, as_json: bool) -> None:
+    """Print the lists of blocks of a model's folder."""
+    from squeeze.recipes.measure.blocks import blocks_of
+
+    found = blocks_of(source)
+    if as_json:
+        click.echo(json.dumps({"command": "inspect", "input": str(source), "lists": [one.as_json() for one in found]}))
+        return
+    echo(_BLOCKS.format("blocks", "matrices", "weights", "list"))
+    for one in found:
+        echo(_BLOCKS.format(one.blocks, one.matrices, f"{one.weights:,}", printable(one.name)))
+
+
+_BLOCKS = "{:>6} {:>8} {:>15}  {}"
+
+
 @command()
 @click.argument("source", metavar="IN", type=options.PLACE)
 @click.option(
@@ -23,20 +39,34 @@ from squeeze.system import machine
     default="runtime",
     help="Level to measure a checkpoint at that is not packed; default: runtime",
 )
+@click.option("--blocks", is_flag=True, help="Show the lists of blocks that quantize, prune and factorize walk instead")
 @base
 @options.report
 @options.coding
 def inspect(
-    source: Path, level: str, base: Path | None, page: Path | None, threads: int, quiet: bool, as_json: bool
+    source: Path,
+    level: str,
+    blocks: bool,
+    base: Path | None,
+    page: Path | None,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Show entropy and coded size of a checkpoint, by tensor.
 
     \b
     Example: squeeze inspect model.safetensors
+             squeeze inspect my-model --blocks
 
     The table compares the entropy of each field, the bound that follows, and the coded size. For a quantised checkpoint
     it also shows the bits per weight.
     """
+    if blocks:
+        if page or base:
+            raise click.UsageError("--blocks shows only lists of blocks: leave out --report and --base")
+        _show_blocks(source, as_json)
+        return
     from squeeze.recipes.measure import inspect as inspecting
 
     with checkpoint_bar(source, quiet, as_json) as tick:

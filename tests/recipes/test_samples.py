@@ -25,7 +25,8 @@ def bert(tmp_path):
 def test_texts_are_cut_into_samples_of_one_length(bert, tmp_path):
     (tmp_path / "text.txt").write_text(zoo.TEXT)
     found = samples_of(bert, tmp_path / "text.txt", 4, 32, 0)
-    assert len(found) == 4 and {tuple(sample["input_ids"].shape) for sample in found} == {(1, 32)}
+    assert [tuple(sample["input_ids"].shape) for sample in found] == [(4, 32)]
+    assert [len(one["input_ids"]) for one in samples_of(bert, tmp_path / "text.txt", 34, 32, 0)] == [2] * 17
     assert len(list(passages(bert, zoo.TEXT, 32))) > 4
     (tmp_path / "short.txt").write_text("few words")
     with pytest.raises(SqueezeError, match=r"short.txt: has 0 sequences of 32 tokens, and 4 are needed"):
