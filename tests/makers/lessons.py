@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from tests.makers import inputs, tiny_models
+from tests.makers import inputs, tiny_models, zoo, zoo_others
 
 _RECIPE = """\
 calibration: wiki.txt
@@ -33,6 +34,11 @@ def write(folder: Path) -> None:
     (folder / "recipe.yaml").write_text(_RECIPE)
     _model(folder / "my-model", seed=1)
     _model(folder / "my-model-tuned", seed=1, noise=1e-3)
+    zoo.tokenizer().save_pretrained(zoo_others.write(folder / "my-encoder", "BertModel"))
+    samples = zoo_others.samples("WhisperForConditionalGeneration", 8)
+    zoo_others.write(folder / "my-speech", "WhisperForConditionalGeneration")
+    arrays = {name: np.concatenate([sample[name] for sample in samples]) for name in samples.samples[0]}
+    np.savez(folder / "sounds.npz", **arrays)
 
 
 def _event(number: int) -> str:

@@ -105,8 +105,9 @@ def sentences(text: str) -> list[str]:
 
 
 def _batches(tokenizer: Any, passages: Sequence[str], known: Any) -> Iterator[dict[str, torch.Tensor]]:
-    for first in range(0, len(passages), _BATCH):
-        yield _tokens(tokenizer, list(passages[first : first + _BATCH]), known)
+    size = 1 if tokenizer.pad_token_id is None else _BATCH
+    for first in range(0, len(passages), size):
+        yield _tokens(tokenizer, list(passages[first : first + size]), known)
 
 
 def _tokens(tokenizer: Any, texts: list[str], known: Any) -> dict[str, torch.Tensor]:
