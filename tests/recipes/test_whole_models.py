@@ -22,7 +22,6 @@ QUICK = (
         "HubertModel",
     ),
 )
-OWN = ("T5", "ModernBert", "Siglip")  # transformers wants dense weights while it loads others
 
 
 def _same_as_dense(name, source, out, dense, most):
@@ -57,20 +56,6 @@ def test_pruned_and_factorised(tmp_path):
     _same_as_dense(name, source, tmp_path / "low", tmp_path / "dense", 1.0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", zoo_others.KINDS)
-def test_every_class(name, tmp_path):
-    source, inputs = zoo_others.write(tmp_path / "model", name), zoo_others.samples(name, 2)
-    shared = {"out": tmp_path / "out", "calibration": inputs, "overwrite": True}
-    form = {"format": "squeeze"} if name.startswith(OWN) else {}
-    squeeze.quantize(source, group_size=32, **shared, **form)
-    _same_as_dense(name, source, tmp_path / "out", tmp_path / "dense", 0.6)
-    squeeze.prune(source, **shared)
-    _same_as_dense(name, source, tmp_path / "out", tmp_path / "dense", 1.5)
-    squeeze.factorize(source, "whitened", keep=0.9, **shared)
-    _same_as_dense(name, source, tmp_path / "out", tmp_path / "dense", 1.5)
-
-
 def test_an_encoder_is_compared_on_a_text(tmp_path):
     source = zoo_others.write(tmp_path / "model", "BertModel")
     zoo.tokenizer().save_pretrained(source)
@@ -103,3 +88,11 @@ def test_samples_that_the_model_does_not_take_are_refused_before_anything_is_wri
     with pytest.raises(SqueezeError, match="BertModel takes no 'pixel_values': choose from input_ids"):
         squeeze.quantize(source, out=tmp_path / "out", calibration=tmp_path / "pixels.npz")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_embedding_of_an_encoder_is_quantised_too(tmp_path):
+    source, inputs = zoo_others.write(tmp_path / "model", "BertModel"), zoo_others.samples("BertModel", 2)
+    shared = {"calibration": inputs, "bits": 8, "group_size": 32, "format": "squeeze"}
+    report = squeeze.quantize(source, out=tmp_path / "out", embeddings=8, **shared)
+    assert report.layers[0].name == "embeddings.word_embeddings" and len(report.layers) == 13
+    _same_as_dense("BertModel", source, tmp_path / "out", tmp_path / "dense", 0.05)
