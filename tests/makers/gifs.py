@@ -49,6 +49,22 @@ def packed(codes: Sequence[int], bits: int) -> bytes:
     return value.to_bytes((place + 7) // 8, "little")
 
 
+def packed_early(codes: Sequence[int]) -> bytes:
+    """Return codes of bytes as a stream of PDF and TIFF: high bits first, wider one code early."""
+    width, known, first, digits = 9, 258, True, ""
+    for code in codes:
+        digits += f"{code:0{width}b}"
+        if code == 256:
+            width, known, first = 9, 258, True
+            continue
+        if not first and known < 4096:
+            known += 1
+            width += known + 1 == 1 << width and width < 12
+        first = False
+    digits += "0" * (-len(digits) % 8)
+    return int(digits, 2).to_bytes(len(digits) // 8, "big")
+
+
 def image(width: int, stream: bytes, bits: int, height: int, interlaced: bool = False, block: int = 255) -> bytes:
     """Return an image descriptor and a stream in blocks."""
     blocks = b"".join(

@@ -10,7 +10,7 @@ import urllib.parse
 import zipfile
 import zlib
 
-from tests.makers import inputs
+from tests.makers import gifs, inputs
 
 TEXTS = tuple(inputs.words(3_000, seed) for seed in range(4))
 
@@ -72,5 +72,8 @@ def escaped() -> dict[str, bytes]:
         "JSON": json.dumps({"text": text}).encode(),
         "base85": b"data = '" + base64.b85encode(stream) + b"'",
         "Ascii85": base64.a85encode(stream, wrapcol=72, adobe=True),
+        "LZW": b"<</Filter /LZWDecode>>\nstream\n"
+        + gifs.packed_early(gifs.codes_of(TEXTS[2], 8, 4095))
+        + b"\nendstream",
         "bare": inputs.random_bytes(300) + stream[2:-4] + inputs.random_bytes(90),
     }

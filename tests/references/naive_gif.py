@@ -1,4 +1,6 @@
-"""The data of images in GIF files, closed as docs/format.md says (21.7), slowly."""
+"""The data of images in GIF files, closed as docs/format.md says (21.7), slowly; and LZW of PDF (21.12)."""
+
+from tests.references.reading import Bytes
 
 
 def close(content: bytes, extra: bytes) -> bytes:
@@ -27,7 +29,19 @@ def close(content: bytes, extra: bytes) -> bytes:
     return bytes([bits]) + b"".join(bytes([len(block)]) + block for block in blocks) + b"\0"
 
 
-def _written(symbols: bytes, bits: int, clears_at: int, differences: list[tuple[int, int]]) -> str:
+def close_early(content: bytes, extra: bytes) -> bytes:
+    """Close LZW of PDF, whose high bits are first, and whose codes grow one code early."""
+    file = Bytes(extra)
+    clears_at, last, numbers = file.varint(), file.varint(), []
+    while file.rest:
+        numbers.append((file.varint(), file.varint() - 1))
+    written = _written(content, 8, clears_at, numbers, True)
+    written += "0" * (-len(written) % 8)
+    stream = bytes(int(written[i : i + 8], 2) for i in range(0, len(written), 8))
+    return stream[:-1] + bytes([stream[-1] ^ last])
+
+
+def _written(symbols: bytes, bits: int, clears_at: int, differences: list[tuple[int, int]], early: bool = False) -> str:
     """Return the bits of all codes as digits, in the order in which they are written."""
     clear = 1 << bits
     fresh = {bytes([symbol]): symbol for symbol in range(clear)}
@@ -49,7 +63,7 @@ def _written(symbols: bytes, bits: int, clears_at: int, differences: list[tuple[
             if code < 0:
                 break
         gap += 1
-        digits += f"{code:0{width}b}"[::-1]
+        digits += f"{code:0{width}b}"[:: 1 if early else -1]
         if code == clear + 1:
             break
         if code == clear:
@@ -58,7 +72,7 @@ def _written(symbols: bytes, bits: int, clears_at: int, differences: list[tuple[
             continue
         if last >= 0 and known < 4096:
             known += 1
-            if known == 1 << width and width < 12:
+            if known + early == 1 << width and width < 12:
                 width += 1
         last, position = code, position + len(strings[code])
         if known < 4096 and position < len(symbols):

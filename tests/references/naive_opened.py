@@ -132,6 +132,8 @@ def _closed(kind: int, content: bytes, extra: bytes, stream: bytes) -> bytes:
         return naive_escapes.close(kind, content, extra)
     if kind in (14, 15):
         return naive_base85.close(kind, content, extra)
+    if kind == 17:
+        return naive_gif.close_early(content, extra)
     if kind == 10:
         return naive_bzip2.close(content, extra)
     if kind == 8:

@@ -1,6 +1,6 @@
 """LZW as GIF has it (Welch, "A technique for high-performance data compression", 1984; CompuServe, GIF89a, appendix F).
 
-A stream is a list of codes of growing width, low bits first. Encoders take the longest known string for each code, and
+A stream is a list of codes of growing width. Encoders take the longest known string for each code, and
 differ in when they clear the table. So a stream is its symbols, and the codes that differ from those of an encoder that
 clears its table whenever it has a certain number of codes.
 """
@@ -37,19 +37,20 @@ class Codes(NamedTuple):
     clears_at: int
 
 
-def decode(stream: np.ndarray, bits: int, most: int) -> Codes | None:
+def decode(stream: np.ndarray, bits: int, most: int, high: bool = False) -> Codes | None:
     """Read a stream up to its end code, or to the last whole code.
 
     Args:
         stream: uint8.
         bits: bits of a symbol, 1 to 8.
         most: symbols that it may have.
+        high: whether high bits are first, and codes grow one code early, as in PDF.
 
     Returns:
         None if it is invalid or too long.
     """
     codes = np.zeros(8 * stream.size // (bits + 1) + 1, np.int64)
-    size, used, clears_at = _measure(stream, bits, codes, most, np.ones(MOST_CODES, np.int64))
+    size, used, clears_at = _measure(stream, bits, codes, most, np.ones(MOST_CODES, np.int64), high)
     if size < 0:
         return None
     symbols, codes = np.zeros(size, np.uint8), codes[: codes[-1]]
@@ -121,10 +122,10 @@ def choose(symbols: np.ndarray, bits: int, clears_at: int, differences: Differen
     return codes
 
 
-def to_bytes(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Return the stream of codes, uint8, with zeros in the last byte after the last code."""
+def to_bytes(codes: np.ndarray, bits: int, high: bool = False) -> np.ndarray:
+    """Return the stream of codes, uint8, with zeros in the last byte after the last code; `high` as in `decode`."""
     stream = np.zeros(-(-12 * codes.size // 8) + 3, np.uint8)
-    return stream[: (_pack(codes, bits, stream) + 7) >> 3]
+    return stream[: (_pack(codes, bits, stream, high) + 7) >> 3]
 
 
 @inline
@@ -134,7 +135,7 @@ def _wider(width, following):
 
 
 @kernel
-def _measure(stream, bits, codes, most, lengths):
+def _measure(stream, bits, codes, most, lengths, high):
     """Read codes to `codes`, and their number to its last element; return (symbols, bytes read, clears_at).
 
     `lengths`, int64 [MOST_CODES], are the symbols of each code, ones at first.
@@ -146,8 +147,8 @@ def _measure(stream, bits, codes, most, lengths):
         value = np.int64(0)
         for k in range(3):
             byte = (place >> 3) + k
-            value |= (np.int64(stream[byte]) if byte < stream.size else 0) << (8 * k)
-        code = (value >> (place & 7)) & ((1 << width) - 1)
+            value |= (np.int64(stream[byte]) if byte < stream.size else 0) << (16 - 8 * k if high else 8 * k)
+        code = (value >> (24 - width - (place & 7) if high else place & 7)) & ((1 << width) - 1)
         place += width
         codes[count] = code
         count += 1
@@ -163,7 +164,7 @@ def _measure(stream, bits, codes, most, lengths):
         if before >= 0 and following < MOST_CODES:
             lengths[following] = lengths[before] + 1
             following += 1
-            width = _wider(width, following)
+            width = _wider(width, following + high)
         elif code >= following:
             return -1, 0, 0
         size += lengths[code]
@@ -307,19 +308,20 @@ def _walk(w, bits, clears_at, comparing):
 
 
 @kernel
-def _pack(codes, bits, stream):
+def _pack(codes, bits, stream, high):
     """Write codes of growing width to zeros, and return their bits."""
     clear = 1 << bits
     width, following, has_last, place = bits + 1, clear + 2, False, np.int64(0)
     for code in codes:
+        value = code << (24 - width - (place & 7) if high else place & 7)
         for k in range(3):
-            stream[(place >> 3) + k] |= np.uint8(((code << (place & 7)) >> (8 * k)) & 255)
+            stream[(place >> 3) + k] |= np.uint8((value >> (16 - 8 * k if high else 8 * k)) & 255)
         place += width
         if code == clear:
             width, following, has_last = bits + 1, clear + 2, False
         elif has_last and following < MOST_CODES:
             following += 1
-            width = _wider(width, following)
+            width = _wider(width, following + high)
         else:
             has_last = True
     return place

@@ -12,6 +12,7 @@ from squeeze.codecs.parse.bzip2.stream import Bzip2
 from squeeze.codecs.parse.deflate.stream import Closings
 from squeeze.codecs.parse.escapes import JsonEscapes, Percent, QuotedPrintable
 from squeeze.codecs.parse.gif import Gif
+from squeeze.codecs.parse.pdf import PdfLzw
 from squeeze.codecs.parse.program.wrapper import Program
 from squeeze.codecs.parse.protocol import Found, Wrapper
 from squeeze.codecs.parse.room import MOST_OPENED, Room
@@ -35,7 +36,7 @@ __all__ = [
 # By the numbers that files have for them.
 WRAPPERS: tuple[Wrapper, ...] = (
     *(ZipMember(), Zlib(), Gzip(), Png(), Utf16(), Base64(), Hexadecimal(), Gif(), Lines()),
-    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate()),
+    *(Program(), Bzip2(), Percent(), QuotedPrintable(), JsonEscapes(), Ascii85(), Base85(), Deflate(), PdfLzw()),
 )
 _DEEPEST = 4  # wrappers in wrappers
 _LEAST = 48  # bytes of a wrapper that is opened
