@@ -252,4 +252,5 @@ def run() -> None:
     try:
         main()
     finally:
-        gc.freeze()
+        if "torch" not in sys.modules:  # whose libraries report what is not collected as leaks
+            gc.freeze()

@@ -30,6 +30,12 @@ def test_garbage_is_collected_as_usual_after_the_start_of_a_process():
     subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
 
 
+def test_a_command_with_a_model_ends_without_a_word_of_its_libraries(folders):
+    words = [sys.executable, "-m", "squeeze", "inspect", "--blocks", str(folders("llama"))]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "model.layers" in done.stdout and done.stderr == ""
+
+
 def test_version_names_the_format_and_the_numerics():
     assert run("--version").stdout == run("-V").stdout == "squeeze 0.1.0, .sqz format 1, numerics 1\n"
 
