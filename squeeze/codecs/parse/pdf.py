@@ -30,8 +30,11 @@ class PdfLzw(Wrapper):
         return (match.end() for match in self.mark.finditer(data))
 
     def open(self, data: bytes, start: int, room: Room) -> Found | None:
+        if data[start : start + 1] != b"\x80" or data[start + 1 : start + 2] >= b"\x80":
+            return None
         end = data.find(b"endstream", start)
-        if end < start + 4 or data[start] != 0x80 or data[start + 1] >= 0x80:
+        if end < start + 4:
+            room.spend(len(data) - start)
             return None
         stream = np.frombuffer(data, np.uint8)[start:end]
         codes = lzw.decode(stream, _BITS, room.content, True)
