@@ -98,8 +98,8 @@ class StoredForm(ABC):
         """
         return None
 
-    def tied(self, table: nn.Module) -> nn.Module:
-        """Return the layer of a head that is tied to an embedding of this form."""
+    def tied(self, table: nn.Module, layer: nn.Module) -> nn.Module:
+        """Return the layer that replaces a head or an embedding whose weight is tied to an embedding of this form."""
         raise NotImplementedError
 
     def modules_of(self, names: Iterable[str]) -> dict[str, list[str]]:

@@ -72,11 +72,22 @@ def varied(inputs: Inputs) -> Mapping[str, torch.Tensor]:
     first = next(spread(inputs))
     if not isinstance(inputs, Samples):
         return {IDS: first[IDS].roll(1, 1)}
+    if len(inputs) == 1:
+        return _shifted(first)
     other = {}
     for name, value in first.items():
         differing = (sample[name] for sample in inputs if not torch.equal(sample[name], value))
         other[name] = next(differing, value)
     return other
+
+
+def _shifted(sample: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a sample with its floats, its tokens and what there is for each of them moved by one place."""
+    ids = [value.shape for name, value in sample.items() if name.endswith(IDS) and value.dim() == 2]
+    return {
+        name: value.roll(1, -1) if value.dim() > 1 and (value.is_floating_point() or value.shape in ids) else value
+        for name, value in sample.items()
+    }
 
 
 def arguments(model: nn.Module, sample: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, Any]:

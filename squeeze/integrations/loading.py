@@ -193,7 +193,7 @@ def leaves_of(form: StoredForm, infos: Mapping[str, Tensor | Record]) -> Mapping
 def place_layers(form: StoredForm, model: nn.Module, leaves_by_module: Mapping[str, Leaves]) -> dict[str, str]:
     """Replace layers of a model by those of the form, and return the names of those that were replaced.
 
-    A head that is tied to a replaced embedding is replaced as well.
+    Heads and embeddings that are tied to a replaced embedding are replaced as well.
 
     Args:
         form: The stored form.
@@ -209,7 +209,7 @@ def place_layers(form: StoredForm, model: nn.Module, leaves_by_module: Mapping[s
         if isinstance(module, nn.Embedding) and (table := form.embedding(source, module, leaves)):
             model.set_submodule(name, table)
             placed[source] = name
-            _tie_heads(form, model, name)
+            _tie(form, model, name)
             continue
         if not isinstance(module, (nn.Linear, Conv1D)):
             continue
@@ -225,11 +225,12 @@ def place_layers(form: StoredForm, model: nn.Module, leaves_by_module: Mapping[s
     return placed
 
 
-def _tie_heads(form: StoredForm, model: nn.Module, name: str) -> None:
-    """Replace the heads that are tied to the weight of an embedding, which has been replaced."""
+def _tie(form: StoredForm, model: nn.Module, name: str) -> None:
+    """Replace the layers that are tied to the weight of an embedding, which has been replaced."""
     tied: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     for target in [target for target, source in tied.items() if source == f"{name}.weight"]:
-        model.set_submodule(target.removesuffix(".weight"), form.tied(model.get_submodule(name)))
+        layer = target.removesuffix(".weight")
+        model.set_submodule(layer, form.tied(model.get_submodule(name), model.get_submodule(layer)))
         del tied[target]
 
 

@@ -1,6 +1,6 @@
-"""Embeddings whose table stays quantised, and output heads that multiply by such a table.
+"""Embeddings whose table stays quantised, and layers that share such a table: output heads, and other embeddings.
 
-A lookup expands the rows of its tokens and no others. A tied head holds no tensors: it multiplies by the table's codes.
+A lookup expands the rows of its tokens and no others. A layer that shares the table holds no codes of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from squeeze.kernels import dequant
 from squeeze.kernels.dequant import Packed
 from squeeze.quant.linear import QuantLinear
 
-__all__ = ["QuantEmbedding", "TiedLinear", "quantised_embedding"]
+__all__ = ["QuantEmbedding", "TiedLinear", "quantised_embedding", "tied_layer"]
 
 _ROWS = "rows_in_use"  # the weight that the embedding's own class sees during a lookup
 
@@ -45,6 +45,8 @@ class QuantEmbedding(nn.Embedding):
 
     def linear(self) -> QuantLinear:
         """Return the layer that multiplies by the table, which shares the stored tensors."""
+        if shared := self._shared():
+            return shared.linear()
         stored = {leaf: self._buffers[leaf] for leaf in self.leaves}
         cache = cast("PreparedCache[QuantLinear]", self.__dict__["linear_cache"])
         found = cache.find(tuple(stored.values()))
@@ -64,18 +66,27 @@ class QuantEmbedding(nn.Embedding):
         finally:
             del self.__dict__[_ROWS]
 
+    def _shared(self) -> QuantEmbedding | None:
+        """Return the embedding whose table this one looks up, or None if the table is its own."""
+        return cast("QuantEmbedding | None", self.__dict__.get("table"))
+
     def _packed(self) -> Packed:
         """Return the stored codes for kernels, without a second copy of them."""
+        if shared := self._shared():
+            return shared._packed()
         stored = tuple(self._buffers[leaf] for leaf in self.leaves)
         cache = cast("PreparedCache[Packed]", self.__dict__["packed_cache"])
         return cache.find(stored) or cache.store(stored, self.linear().packed())
 
 
 class TiedLinear(nn.Module):
-    """An output head that multiplies by the table of an embedding, of which it is no submodule."""
+    """An output head that multiplies by the table of an embedding, of which it is no submodule, with a bias or None."""
 
-    def __init__(self, table: QuantEmbedding) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, table: QuantEmbedding, bias: nn.Parameter | None = None) -> None:
         super().__init__()
+        self.register_parameter("bias", bias)
         self.in_features, self.out_features = table.embedding_dim, table.num_embeddings
         self.__dict__["table"] = table
 
@@ -85,7 +96,8 @@ class TiedLinear(nn.Module):
         return cast(torch.Tensor, self.__dict__["table"].weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, self.__dict__["table"].linear()(x))
+        y = cast(torch.Tensor, self.__dict__["table"].linear()(x))
+        return y if self.bias is None else y + self.bias
 
 
 def quantised_embedding(name: str, table: nn.Embedding, leaves: Mapping[str, torch.Tensor]) -> QuantEmbedding:
@@ -103,16 +115,36 @@ def quantised_embedding(name: str, table: nn.Embedding, leaves: Mapping[str, tor
         raise FormatError(f"{name}: expected {table.num_embeddings} rows, got {leaves['codes'].shape[0]}")
     if table.max_norm is not None or leaves.keys() & {"outliers", "outlier_inputs"}:
         raise FormatError(f"{name}: embeddings with outliers or a largest norm cannot be quantised")
+    quantised = _without_weight(table)
+    for leaf in QuantEmbedding.leaves:
+        quantised.register_buffer(leaf, leaves.get(leaf))
+    state: dict[str, Any] = {"table_name": name, "linear_cache": PreparedCache(), "packed_cache": PreparedCache()}
+    quantised.__dict__ |= state
+    return quantised
+
+
+def tied_layer(table: QuantEmbedding, layer: nn.Module) -> nn.Module:
+    """Return the layer that shares a table instead of a weight: a head, or an embedding, which is changed in place.
+
+    Raises FormatError if the layer is neither, or if an embedding has a largest norm.
+    """
+    if isinstance(layer, nn.Embedding) and layer.max_norm is None:
+        quantised = _without_weight(layer)
+        quantised.__dict__["table"] = table
+        return quantised
+    if not isinstance(layer, nn.Linear):
+        raise FormatError(f"{table.table_name}: a {type(layer).__name__} cannot share a quantised table")
+    return TiedLinear(table, layer.bias)
+
+
+def _without_weight(table: nn.Embedding) -> QuantEmbedding:
+    """Give an embedding the quantised counterpart of its class, and drop its weight."""
     like = torch.empty(0, dtype=table.weight.dtype, device=table.weight.device)
     del table._parameters["weight"]
     table.padding_idx = None  # it is for gradients, and rows are numbered anew in a lookup
     table.__class__ = _class_of(type(table))  # type: ignore[arg-type]
     quantised = cast(QuantEmbedding, table)
-    for leaf in QuantEmbedding.leaves:
-        quantised.register_buffer(leaf, leaves.get(leaf))
     quantised.register_buffer("like", like, persistent=False)
-    state: dict[str, Any] = {"table_name": name, "linear_cache": PreparedCache(), "packed_cache": PreparedCache()}
-    quantised.__dict__ |= state
     quantised._is_hf_initialized = True  # type: ignore[assignment]
     return quantised
 

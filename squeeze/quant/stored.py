@@ -11,7 +11,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, named
 from squeeze.errors import FormatError
-from squeeze.quant.embedding import QuantEmbedding, TiedLinear, quantised_embedding
+from squeeze.quant.embedding import QuantEmbedding, quantised_embedding, tied_layer
 from squeeze.quant.formats import read
 from squeeze.quant.formats.squeeze import METHOD, SqueezeFormat
 from squeeze.quant.linear import QuantLinear
@@ -60,6 +60,6 @@ class QuantizedForm(StoredForm):
     def embedding(self, module: str, table: nn.Embedding, leaves: Leaves) -> nn.Module | None:
         return quantised_embedding(module, table, leaves)
 
-    def tied(self, table: nn.Module) -> nn.Module:
+    def tied(self, table: nn.Module, layer: nn.Module) -> nn.Module:
         assert isinstance(table, QuantEmbedding)
-        return TiedLinear(table)
+        return tied_layer(table, layer)

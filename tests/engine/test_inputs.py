@@ -37,6 +37,14 @@ def test_the_varied_sample_differs_where_any_does():
     assert [sample["input_ids"].tolist() for sample in spread(torch.tensor([[1], [2]]))] == [[[1]], [[2]]]
 
 
+def test_of_a_single_sample_tokens_and_floats_are_moved():
+    ids = {"input_ids": torch.tensor([[5, 6, 7]]), "token_type_ids": torch.tensor([[0, 0, 1]])}
+    others = {"grid": torch.tensor([[1, 4]]), "pixels": torch.tensor([[0.5, 0.25]])}
+    found = varied(Samples.of([ids | others]))
+    assert found["input_ids"].tolist() == [[7, 5, 6]] and found["token_type_ids"].tolist() == [[1, 0, 0]]
+    assert found["grid"].tolist() == [[1, 4]] and found["pixels"].tolist() == [[0.25, 0.5]]
+
+
 def test_a_model_is_called_without_a_cache_if_it_can_be():
     sample = {"input_ids": torch.tensor([[1]]), "pixels": torch.zeros(1, dtype=torch.bfloat16)}
     found = arguments(Model(), sample, "cpu")

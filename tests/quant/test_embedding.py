@@ -8,7 +8,7 @@ from torch import nn
 
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.kernels import dequant
-from squeeze.quant.embedding import QuantEmbedding, TiedLinear, quantised_embedding
+from squeeze.quant.embedding import QuantEmbedding, TiedLinear, quantised_embedding, tied_layer
 from squeeze.quant.formats import FORMATS, Grid
 from tests.makers.quantised import matrix, rounded
 
@@ -84,3 +84,14 @@ def test_what_is_wrong_is_said():
     with pytest.raises(FormatError, match="outliers"):
         outliers = stored(rounded(matrix(37, 64), Grid(4, 32, outliers=True)))
         quantised_embedding("wte", nn.Embedding(37, 64), outliers)
+
+
+def test_layers_that_share_the_table_keep_their_class_and_bias():
+    weight, x = rounded(matrix(37, 64), Grid(4, 32)), torch.randn(2, 64)
+    table, head = quantised_embedding("wte", nn.Embedding(37, 64), stored(weight)), nn.Linear(64, 37)
+    decoder = tied_layer(table, Scaled(37, 64, factor=8.0))
+    assert isinstance(decoder, Scaled) and not decoder.state_dict()
+    assert torch.equal(decoder(IDS), 8 * weight.dequantize()[IDS])
+    assert torch.equal(tied_layer(table, head)(x), TiedLinear(table)(x) + head.bias)
+    with pytest.raises(FormatError, match=r"^wte: a Conv1d cannot share a quantised table$"):
+        tied_layer(table, nn.Conv1d(64, 37, 1))

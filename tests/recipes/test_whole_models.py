@@ -90,6 +90,14 @@ def test_samples_that_the_model_does_not_take_are_refused_before_anything_is_wri
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ("BertForMaskedLM", "BartForConditionalGeneration"))
+def test_layers_that_share_the_embedding_and_a_single_sample(name, tmp_path):
+    source, inputs = zoo_others.write(tmp_path / "model", name), zoo_others.samples(name, 1)
+    shared = {"calibration": inputs, "bits": 8, "group_size": 32, "format": "squeeze"}
+    squeeze.quantize(source, out=tmp_path / "out", embeddings=8, **shared)
+    _same_as_dense(name, source, tmp_path / "out", tmp_path / "dense", 0.05)
+
+
 def test_the_embedding_of_an_encoder_is_quantised_too(tmp_path):
     source, inputs = zoo_others.write(tmp_path / "model", "BertModel"), zoo_others.samples("BertModel", 2)
     shared = {"calibration": inputs, "bits": 8, "group_size": 32, "format": "squeeze"}
