@@ -76,12 +76,14 @@ def compare_outputs(
         progress: called with the number of further samples.
 
     Raises:
-        ModelError: the models give other outputs, or the model's are not numbers.
+        ModelError: the models give other outputs, none at all, or some that are not numbers.
     """
     sums: dict[str, _Sums] = {}
     for sample in samples:
         expected, found = (outputs_of(one, sample) for one in (original, model))
         for name, values in expected.items():
+            if bool(values.isnan().any() | values.isposinf().any()):
+                raise ModelError(f"{type(original).__name__}: the original computes {name} that are not numbers")
             if name not in found or found[name].shape != values.shape:
                 raise ModelError(f"{type(model).__name__}: gives no output {name} like that of the original")
             if not bool(found[name].where(values.isfinite(), 0).isfinite().all()):
@@ -89,6 +91,8 @@ def compare_outputs(
             sums.setdefault(name, _Sums(name, values)).add(found[name], values)
         if progress:
             progress(1)
+    if not sums:
+        raise ModelError(f"{type(original).__name__}: returns no tensor of floats, which could be compared")
     return [one.quality() for one in sums.values()]
 
 

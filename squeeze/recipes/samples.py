@@ -109,13 +109,13 @@ def _whole(path: Path) -> dict[str, torch.Tensor]:
 def _of_folder(folder: Path, source: Path, samples: int, length: int, rng: np.random.Generator) -> Samples:
     files = sorted(path for path in source.iterdir() if path.is_file())
     by_kind = {
-        suffix: [path for path in files if path.suffix.lower() in suffix] for suffix in (_IMAGES, ".wav", ".npz")
+        kind: [path for path in files if path.suffix.lower() in kind] for kind in (_IMAGES, (".wav",), (".npz",))
     }
     if images := by_kind[_IMAGES]:
         return Samples.of(_seen(folder, _chosen(images, samples, rng)))
-    if sounds := by_kind[".wav"]:
+    if sounds := by_kind[(".wav",)]:
         return _spoken(folder, _sounds(folder, sounds, samples, rng), length)
-    if arrays := by_kind[".npz"]:
+    if arrays := by_kind[(".npz",)]:
         return Samples.of(_whole(path) for path in _chosen(arrays, samples, rng))
     raise SqueezeError(f"{source}: holds no images, WAV files or .npz files")
 

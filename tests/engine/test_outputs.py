@@ -48,6 +48,10 @@ def test_outputs_that_are_missing_or_not_numbers_are_refused():
     x = torch.ones(3, 2)
     with pytest.raises(ModelError, match="gives no output state like that of the original"):
         compare_outputs(Giving(other=x), Giving(state=x), SAMPLES)
+    with pytest.raises(ModelError, match="the original computes state that are not numbers"):
+        compare_outputs(Giving(state=x), Giving(state=x * torch.nan), SAMPLES)
+    with pytest.raises(ModelError, match="returns no tensor of floats, which could be compared"):
+        compare_outputs(Giving(state=x.long()), Giving(state=x.long()), SAMPLES)
     with pytest.raises(ModelError, match="computes state that are not numbers"):
         compare_outputs(Giving(state=x * torch.nan), Giving(state=x), SAMPLES)
 

@@ -56,6 +56,7 @@ def test_arrays_are_samples_along_their_first_axis(bert, tmp_path):
     one_by_one.mkdir()
     for number in range(3):
         np.savez(one_by_one / f"{number}.npz", input_ids=ids[number : number + 1])
+    (one_by_one / "LICENSE").write_text("of the arrays")
     assert len(samples_of(bert, one_by_one, 8, 32, 0)) == 3
 
 
