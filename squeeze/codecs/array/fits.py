@@ -13,6 +13,7 @@ __all__ = ["find_fits"]
 
 _BLOCK, _CARD = 2880, 80
 _MOST_BLOCKS = 64  # of a header
+_MOST_AXES = 9  # whose numbers have one digit
 _LEAST = 1 << 13  # bytes of an image that pay for cutting the headers around it
 _START = re.compile(rb"(?:SIMPLE  = {20}T|XTENSION= 'IMAGE   ')")
 _CARD_OF = re.compile(rb"(BITPIX|NAXIS\d?) *= *(-?\d{1,9})(?: |/|$)")
@@ -52,5 +53,6 @@ def _header(raw: bytes, start: int) -> tuple[int, dict[bytes, int]]:
 
 def _shape(cards: dict[bytes, int]) -> list[int]:
     """Return the numbers along each axis, the fastest first, or nothing if there is no data."""
-    shape = [cards.get(b"NAXIS%d" % (k + 1), 0) for k in range(max(cards.get(b"NAXIS", 0), 0))]
+    axes = cards.get(b"NAXIS", 0)
+    shape = [cards.get(b"NAXIS%d" % (k + 1), 0) for k in range(axes if 0 < axes <= _MOST_AXES else 0)]
     return shape if shape and min(shape) > 0 else []

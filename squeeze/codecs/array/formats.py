@@ -22,7 +22,7 @@ _LEAST = 1 << 10  # bytes of the smallest array with a header
 _LEAST_REST = 64  # bytes after an array that do not pay for a block
 _NPY = re.compile(
     rb"\x93NUMPY[\x01-\x03]\0.{2,4}?\{'descr': '([<>])([uif])([248])', 'fortran_order': (False|True), "
-    rb"'shape': \(([\d, ]*)\), \}[ ]*\n",
+    rb"'shape': \((\d{0,19}(?:, ?\d{1,19}){0,32},?)\), \}[ ]*\n",
     re.DOTALL,
 )
 _KINDS = {b"u": UNSIGNED, b"i": SIGNED, b"f": FLOAT}

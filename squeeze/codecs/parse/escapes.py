@@ -24,7 +24,7 @@ _MOST_DIFFERENT = 32  # bytes of text for each action that differs from the rule
 _FREE = 4  # actions that may differ in any text
 _MOST_WIDTH = 1000  # bytes of a line with a soft break
 _GAP = 1 << 10  # most bytes between two escapes
-_LOOK = 1 << 15  # bytes that are looked at first, more than _LEAST escapes and what is between them
+_FIRST_LOOK, _LOOK = 1 << 11, 1 << 15  # bytes that are looked at first; _LEAST escapes are in fewer than the second
 _LONGEST = 6  # bytes of an escape
 _SAMPLE = 1 << 12  # escapes whose digits tell the case of all
 _SLOWER = 4  # times as long as reading text: to find its rule, and to write it
@@ -74,10 +74,10 @@ class _Escapes(Wrapper):
 
     def _end(self, units: np.ndarray) -> int:
         """Return the end of the part that begins at the start of uint8 `units`, or 0 without one."""
-        size = _LOOK
+        size = _FIRST_LOOK
         while True:
             end = next((end for start, end in self._runs(units[:size]) if start == 0), 0)
-            if end == 0 or size >= units.size or end + _GAP + _LONGEST < size:
+            if size >= units.size or (end + _GAP + _LONGEST < size if end else size >= _LOOK):
                 return end
             size *= 4
 

@@ -84,8 +84,10 @@ def test_of_several_media_the_one_that_makes_a_sample_smaller_has_the_data():
         arrays.fits(bytes(2000), 32, 999_999_999, 0),
         arrays.fits(bytes(2000), 16, 50, 50)[:2000],
         arrays.fits(b"", 16, 50, 50)[:80] * 60,
+        arrays.fits(bytes(9000), 16, 50, 90).replace(b"                   2 / axes", b"           999999999 / axes"),
+        arrays.npy("<f4", "9" * 5000 + ",", bytes(4800)),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_headers_of_others_find_nothing(header):
     assert not find(header)
