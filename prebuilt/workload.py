@@ -4,6 +4,7 @@ import bz2
 import io
 import json
 import quopri
+import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
@@ -64,6 +65,7 @@ def _media() -> None:
     """Files with wrappers, images, sounds, arrays and programs in several forms."""
     rows, deep = images.pixels(40, 30).reshape(30, -1), images.deep_rows(40, 30)
     made = images.pixels(40, 30, 1).astype(np.uint16) * 257
+    deflated = zlib.compressobj(9, zlib.DEFLATED, -15)
     found = [
         images.png((40, 30, 8, 2, 0), images.filtered(rows, 3, [0, 1, 2, 3, 4])),
         images.png((40, 30, 16, 0, 0), images.filtered(deep, 2, [1, 4])),
@@ -82,6 +84,7 @@ def _media() -> None:
         arrays.npy(">u4", "900,", arrays.keys(900)),
         arrays.npy("<i8", "900,", arrays.times(900)),
         bz2.compress(inputs.words(4_000)),
+        bytes(99) + deflated.compress(inputs.words(9_000)) + deflated.flush() + bytes(99),
         quote(_ACCENTS).encode(),
         quopri.encodestring(_ACCENTS.encode()),
         json.dumps(_ACCENTS).encode(),

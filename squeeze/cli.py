@@ -51,7 +51,7 @@ SECTIONS = {  # commands by what they are for: where each one is, and the first 
         "advise": ("weights:advise", "Predict which layers run faster with 2:4 sparsity on a device."),
     },
     "Look and measure": {
-        "eval": ("eval:evaluate", "Measure perplexity, KL divergence, errors of outputs and task scores of models."),
+        "eval": ("eval:evaluate", "Measure perplexity, KL divergence, output errors and task scores."),
         "compare": ("compare:compare", "Compare what two models generate after the same prompts."),
         "generate": ("generate:generate", "Generate text with a model, also with a compressed KV cache."),
         "kv-eval": ("kv_eval:kv_eval", "Measure quality, memory and time of KV cache policies."),

@@ -52,7 +52,7 @@ def evaluate(
     cluster: str | None,
     **params: Any,
 ) -> None:
-    """Measure perplexity, KL divergence, errors of outputs and task scores of models.
+    """Measure perplexity, KL divergence, output errors and task scores.
 
     \b
     Example: squeeze eval my-model-4bit --original my-model --text wiki.txt

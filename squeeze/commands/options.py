@@ -301,7 +301,7 @@ max_task_drop = in_section(
         help="Largest loss of accuracy on a task; exit code 3 if exceeded",
     ),
 )
-INPUTS = "Text, .npz file, or folder of images or WAV files, to compare outputs on (models without perplexity)"
+INPUTS = "Text, .npz file, or folder of images or WAV files to compare outputs on"
 measuring = several(
     in_section(
         _QUALITY,

@@ -451,7 +451,9 @@ def _excluded_outside(network: Network, outer: Collection[str] = ()) -> dict[str
     reasons = {
         name: "the calibration does not reach it" if name.startswith(lost) else "outside the blocks"
         for name, module in network.model.named_modules()
-        if is_linear(module) and name not in outer and (name.startswith(lost) or not network.is_inside(name))
+        if (is_linear(module) or isinstance(module, nn.Linear))
+        and name not in outer
+        and (name.startswith(lost) or not network.is_inside(name))
     }
     files, parameters = network.checkpoint.files, dict(network.model.named_parameters(remove_duplicate=False))
     known = {source for name, source in network.sources.items() if name in parameters}

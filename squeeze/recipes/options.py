@@ -119,7 +119,7 @@ class Quantizing(Checked):
     )
     type: str | None = option(
         None,
-        "Block type; in capitals a mixture of llama-quantize; auto: chosen for each matrix within --target-size; "
+        "Block type, in capitals a mixture of llama-quantize; auto: chosen by matrix within --target-size; "
         "default: q4_k (gguf only)",
         choices=(
             *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k"),

@@ -181,9 +181,9 @@ def _processor(folder: Path) -> Any:
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 
     kinds: tuple[Any, ...] = AutoProcessor, AutoImageProcessor, AutoFeatureExtractor
-    for number, kind in enumerate(kinds):
+    for number, processor in enumerate(kinds):
         try:
-            return kind.from_pretrained(folder, **SAFE)
+            return processor.from_pretrained(folder, **SAFE)
         except Exception as error:
             if number + 1 == len(kinds):
                 raise SqueezeError(f"{folder}: has no processor that transformers can load: {_WHAT}") from error

@@ -23,7 +23,7 @@ BY_NAME = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.n
 # Of the run, and not of what becomes of the weights.
 OF_THE_RUN = {
     *("source", "target", "force", "threads", "quiet", "as_json", "device", "resume", "_click_default_help", "help"),
-    *("text", "windows", "max_ppl_increase", "max_kl", "packed", "page"),
+    *("text", "windows", "inputs", "max_ppl_increase", "max_kl", "max_error", "packed", "page"),
     *("tasks", "task_folder", "task_limit", "shots", "max_task_drop"),
     *("cluster", "cluster_wait", "manifest"),
 }

@@ -76,8 +76,8 @@ def encode_block(
 
 
 def _fits_twice(size: int, settings: Settings) -> bool:
-    """Return whether there is memory for the models of a block twice: to code it, and to verify it at the same time."""
-    return Limits().allows_memory(2 * block_memory(settings, container.BYTEWISE, size, size))
+    """Return whether a block is worth a thread that verifies it meanwhile, and there is memory for two models."""
+    return size >= _SAMPLE and Limits().allows_memory(2 * block_memory(settings, container.BYTEWISE, size, size))
 
 
 def _encode_content(

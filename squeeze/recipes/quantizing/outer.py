@@ -83,8 +83,10 @@ def outer_methods(network: Network, method: GridMethod, settings: Quantizing) ->
         OptionError: a matrix that is both is to have two numbers of bits, or the method has no integers.
         FormatError: the format does not hold them.
     """
-    table, head, tied = embedding_of(network), head_of(network), is_tied(network)
     requested = {"embeddings": settings.embeddings, "head": settings.head}
+    if all(bits in (None, DENSE_BITS) for bits in requested.values()):
+        return Outer()
+    table, head, tied = embedding_of(network), head_of(network), is_tied(network)
     if tied:
         if settings.format == SERVED and any(bits not in (None, DENSE_BITS) for bits in requested.values()):
             raise FormatError(
@@ -95,7 +97,6 @@ def outer_methods(network: Network, method: GridMethod, settings: Quantizing) ->
     methods: dict[str, GridMethod] = {}
     for option, name in (("embeddings", table), ("head", head)):
         bits = requested.get(option)
-        bits = _default(method, settings) if bits is None and option in requested else bits
         if bits is None or bits == DENSE_BITS:
             continue
         if name is None:
@@ -110,11 +111,6 @@ def _same(embeddings: int | None, head: int | None) -> int | None:
     if embeddings is not None and head is not None and embeddings != head:
         raise OptionError(f"embedding and head are one matrix here, got {embeddings} and {head} bits: name one of them")
     return head if embeddings is None else embeddings
-
-
-def _default(method: GridMethod, settings: Quantizing) -> int | None:
-    """Return the bits of an embedding or head if none are requested; None to leave it as it is."""
-    return None
 
 
 def _method(

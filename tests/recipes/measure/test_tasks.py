@@ -163,7 +163,7 @@ def test_refuses_unknown_tasks_and_missing_data(folder, name, message, monkeypat
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((), "give --text FILE, --tasks NAMES, or both"),
+        ((), "give --text FILE, --inputs PATH, --tasks NAMES, or several"),
         (("--tasks", " ,"), "--tasks needs at least one name, such as hellaswag"),
         (("--text", "x", "--shots", 1), "--shots needs --tasks"),
         (("--tasks", "first", "--max-task-drop", -50), "Invalid value for '--max-task-drop': -50"),
